@@ -29,12 +29,12 @@ from torch.nn.functional import logsigmoid
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.base import Base
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.objectives.conditional_alignment import Alignment
+from embrew.encoder import Encoder
+from embrew.methods.conditional_alignment import Alignment
+from embrew.model.backbone import Backbone
+from embrew.model.base import Base
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Row, Segment, Tokens
 from embrew.training.step import TrainStep
 
 MEMORY = 5

@@ -27,14 +27,14 @@ from planned import expand, parser_of, read_plan
 from report import circumstances, origin, table
 from shots import candidates, rows_of
 
-from embrew import build
+from embrew import assembly
 from embrew.data.beir import read_beir
 from embrew.data.reading import splits
 from embrew.evaluation import evaluate, read_suite
 from embrew.evaluation.demonstration_count import TRIED, Choice, choose_demonstrations, read_counts
 from embrew.files.writing import write_json
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration
 
 KEYS = ("title", "suite", "model", "prompt", "counts")
 BATCH_TOKENS = 2048
@@ -47,7 +47,7 @@ def main() -> None:
     arguments = parser_of(__doc__).parse_args()
     plan = read_plan(arguments.plan, KEYS, ())
     harness.one_core()
-    encoder: Any = build.open_model(expand(plan["model"]))
+    encoder: Any = assembly.open_model(expand(plan["model"]))
     found = {}
     for task in read_suite(plan["suite"]).tasks:
         found[task.name] = choice = chosen(encoder, task, plan)

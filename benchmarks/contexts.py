@@ -17,11 +17,11 @@ from harness import SEED, Bar, Benchmark, Outcome
 from models import save_llama
 from transformers import AutoTokenizer
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context, insert
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.storage.loading import ASSETS
-from embrew.modeling.text.tokens import Tokens
+from embrew.encoder import Encoder
+from embrew.model.contexts import Context, insert
+from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.storage.loading import ASSETS
+from embrew.text.tokens import Tokens
 
 PREFIX, TOKENS, TEXTS = 256, 32, 8
 EQUAL = 5e-6  # largest difference of a component of unit vectors

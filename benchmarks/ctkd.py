@@ -21,12 +21,12 @@ from transformers import (
 )
 from two_copy import TwoCopy, TwoCopyBatch
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.base import Base
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.objectives.compression import Compression
+from embrew.encoder import Encoder
+from embrew.methods.compression import Compression
+from embrew.model.backbone import Backbone
+from embrew.model.base import Base
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Row, Segment, Tokens
 from embrew.training.step import TrainStep
 
 BOS = 1

@@ -27,7 +27,7 @@ from peft import PeftModel
 from torch import nn
 from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel
 
-from embrew.modeling.model.adapters import AdapterSwitch, attach_lora
+from embrew.model.adapters import AdapterSwitch, attach_lora
 
 
 def cpu_texts(vocab_size: int) -> Texts:

@@ -17,9 +17,9 @@ from harness import RESULTS, Bar, Benchmark, Outcome
 from models import save_llama
 
 from embrew.analysis.plots import drawing
-from embrew.modeling.embedding.batching import plan
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.tokens import Tokens
+from embrew.encoder import Encoder
+from embrew.model.batching import plan
+from embrew.text.tokens import Tokens
 
 LAYERS = 12
 TEXTS = 64

@@ -20,11 +20,11 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from embrew.corpus import encode_corpus, read_vectors
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.storage.loading import ASSETS
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.model.attention import Attention
+from embrew.storage.loading import ASSETS
+from embrew.text.tokens import Row, Segment, Tokens
 
 TEXTS = 128
 CORPUS = 160_000

@@ -14,9 +14,9 @@ from models import minilm, triplets
 from torch import Tensor
 from torch.nn import functional
 
+from embrew.encoder import Encoder
 from embrew.losses.dependencies import Compression, with_signs
-from embrew.modeling.encoder import Encoder
-from embrew.objectives import Espresso
+from embrew.methods import Espresso
 from embrew.training.step import TrainStep
 
 ROWS = 64  # triplets

@@ -25,11 +25,11 @@ from datasets import Dataset
 from peft import LoraConfig
 from transformers import Trainer
 
-from embrew.modeling.storage.loading import ASSETS
-from embrew.modeling.text.tokens import Tokens
 from embrew.planning import plan_recipe
 from embrew.recipe import Recipe
 from embrew.recipe.stage import DataConfig
+from embrew.storage.loading import ASSETS
+from embrew.text.tokens import Tokens
 from embrew.training.stages import train
 
 CONTRAST, PEER = "contrastive", "Sentence-Transformers"

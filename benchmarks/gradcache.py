@@ -14,7 +14,7 @@ from encode import encoder, stock, texts_of
 from harness import Bar, Benchmark, Measure, Outcome
 from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
 
-from embrew.objectives import Contrastive, EmbeddingObjective, Matryoshka2d
+from embrew.methods import Contrastive, EmbeddingObjective, Matryoshka2d
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 

@@ -32,13 +32,13 @@ from planned import expand, parser_of, read_plan
 from report import circumstances, origin, table
 from shots import candidates
 
-from embrew import build
+from embrew import assembly
 from embrew.analysis.plots import drawing
 from embrew.data.beir import read_beir
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.dev import dev_sets
 from embrew.files.writing import atomic_path, write_json
-from embrew.modeling.prompting.contexts import Context, insert
+from embrew.model.contexts import Context, insert
 from embrew.plot_style import colours
 
 KEYS = ("title", "data", "settings", "texts", "batch_size", "rounds", "rows")
@@ -96,7 +96,7 @@ def measure(plan: dict[str, Any]) -> list[Point]:
 
 def prepared(entry: dict[str, Any], data: str) -> tuple[Any, dict[str, str]]:
     """A row's encoder, and the prompt of its texts and queries."""
-    encoder: Any = build.open_model(expand(entry["model"]), [expand(one) for one in entry.get("set", [])])
+    encoder: Any = assembly.open_model(expand(entry["model"]), [expand(one) for one in entry.get("set", [])])
     if "max_length" in entry:
         encoder = encoder.with_settings(max_length=entry["max_length"])
     if entry.get("shots"):
@@ -129,7 +129,7 @@ def embed(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str], bat
 
 def tokens_of(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str]) -> tuple[int, int]:
     """Tokens of all rows, templates together; and those that are computed where a beginning is computed once."""
-    from embrew.modeling.model.prefix import shared_beginning
+    from embrew.model.prefix import shared_beginning
 
     whole = new = 0
     for side, texts in sides.items():

@@ -24,13 +24,12 @@ from harness import RESULTS, SEED, one_core
 from report import circumstances, origin, table
 
 from embrew import Encoder
-from embrew.modeling.embedding import embedding_model
-from embrew.modeling.model import adapters
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.compiled import compiled_layers
-from embrew.modeling.model.cost import Cost
-from embrew.modeling.model.fast_dropout import Mask
-from embrew.objectives import OBJECTIVES
+from embrew.methods import OBJECTIVES
+from embrew.model import adapters, embedding_model
+from embrew.model.backbone import Backbone
+from embrew.model.compiled import compiled_layers
+from embrew.model.cost import Cost
+from embrew.model.fast_dropout import Mask
 from embrew.training.step import TrainStep
 
 LORA = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05}

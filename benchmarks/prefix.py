@@ -11,9 +11,9 @@ import torch
 from encode import folder, texts_of
 from harness import Bar, Benchmark, Outcome
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.tokens import Tokens
+from embrew.encoder import Encoder
 from embrew.recipe import Recipe
+from embrew.text.tokens import Tokens
 
 TEXTS = 32
 EQUAL = 5e-6  # largest difference of a component of unit vectors

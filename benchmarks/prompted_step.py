@@ -11,7 +11,7 @@ from harness import Bar, Benchmark, Outcome
 from peft import PeftModel
 from torch import Tensor
 
-from embrew import build
+from embrew import assembly
 from embrew.training.step import TrainStep
 
 ROWS, QUERY, PASSAGE = 12, 32, 192  # triplets, and words of a query and of a passage
@@ -25,7 +25,7 @@ def step_of(kind: str, demonstrations: int | None = None) -> tuple[Callable[[], 
         built.backbone.add_lora(LORA)
     settings: dict[str, Any] = {"type": kind, "temperature": 0.05}
     settings |= {"positives": "column"} if kind == "contrastive" else {"demonstrations": demonstrations}
-    objective = build.objective(settings)
+    objective = assembly.objective(settings)
     objective.setup(built.train())
     columns = (texts_of(ROWS, QUERY, 31), texts_of(ROWS, PASSAGE, 32), texts_of(ROWS, PASSAGE, 33))
     rows = [

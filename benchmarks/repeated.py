@@ -15,9 +15,9 @@ from pathlib import Path
 from harness import RESULTS, SEED
 from report import circumstances, origin, table
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.encoder import Encoder
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
 
 WORDS = Path(__file__).read_text(encoding="utf-8").split()
 WINDOW = 200

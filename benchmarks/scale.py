@@ -26,8 +26,8 @@ from harness import RESULTS, SEED
 from report import circumstances, origin, table
 
 from embrew.corpus import read_vectors
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.encoder import Encoder
+from embrew.settings.pooling import Pooling
 
 WORDS = Path(__file__).read_text(encoding="utf-8").split()
 

@@ -20,8 +20,8 @@ from harness import Bar, Benchmark, Measure, Outcome
 from serving_models import TEXTS, models, queries
 from serving_servers import Load, Server
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.loading import computes
+from embrew.encoder import Encoder
+from embrew.storage.loading import computes
 
 INFINITY = os.environ.get("INFINITY")  # the program infinity_emb of an environment of its own
 COSINE = {"float32": 1 - 1e-6, "bfloat16": 0.995}  # smallest that is allowed

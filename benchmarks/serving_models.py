@@ -15,8 +15,8 @@ import harness
 from harness import SEED
 from models import save_llama
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
 
 TEXTS = 4  # per request
 REQUESTS = 512  # that differ

@@ -15,9 +15,9 @@ from serving import compare, in_turn, near, ours, row
 from serving_models import TEXTS
 from serving_servers import Load
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.encoder import Encoder
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
 
 CLIENTS, TOKENS, DEMONSTRATIONS, LAYERS = 16, 32, 5, 12
 

@@ -16,12 +16,12 @@ from typing import Any
 from planned import file_name
 
 from embrew.data.overlap import normalised
+from embrew.encoder import Encoder
 from embrew.evaluation import find_task
 from embrew.evaluation.suites import Suite
 from embrew.evaluation.task_texts import task_texts
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration
 
 MOST_CHARS = 300  # of a query, and of a passage
 CONDITIONS = ("right", "shuffled", "foreign")  # of demonstrations

@@ -15,10 +15,10 @@ from harness import SEED, Bar, Benchmark, Outcome
 from models import save_llama
 from torch import Tensor
 
-from embrew import build
+from embrew import assembly
+from embrew.encoder import Encoder
 from embrew.losses import dependencies
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.compiled import compiled_layers
+from embrew.model.compiled import compiled_layers
 from embrew.training.step import TrainStep
 
 LORA = {"r": 16, "lora_dropout": 0.05}
@@ -65,7 +65,7 @@ def compiled(benchmark: Benchmark) -> Outcome:
     for name, shape in SHAPES.items():
         with tempfile.TemporaryDirectory(prefix="embrew-bench-") as scratch, ExitStack() as stack:
             plain = trained(Path(scratch), shape).train()
-            objective = build.objective({"type": "contrastive"})
+            objective = assembly.objective({"type": "contrastive"})
             objective.setup(plain)
             rows = [{"query": text, "positive": text[::-1]} for text in TEXTS[:4]]
             batch = objective.collate(rows, plain, seed=SEED)

@@ -12,13 +12,13 @@ from ctkd import bos_tokenizer, random_model, random_texts
 from harness import Bar, Benchmark, Outcome
 from transformers import LlamaConfig
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.attention import TWO_CALLS, Attention
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.base import Base
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.objectives import Bottleneck, LanguageModel, Objective, SupervisedFineTuning
+from embrew.encoder import Encoder
+from embrew.methods import Bottleneck, LanguageModel, Objective, SupervisedFineTuning
+from embrew.model.attention import TWO_CALLS, Attention
+from embrew.model.backbone import Backbone
+from embrew.model.base import Base
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Row, Segment, Tokens
 from embrew.training.step import TrainStep
 
 VOCABULARY = 8_192

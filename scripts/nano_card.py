@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from nano_corpus import LICENCES, validation_texts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from embrew import build
+from embrew import assembly
 from embrew.analysis.plots import TWO, drawing
 from embrew.evaluation import averages, evaluate, read_suite
 from embrew.files.writing import atomic_path, write_json
@@ -94,7 +94,7 @@ def measure(folder: Path, data: Path) -> dict[str, Any]:
         found[name] = {"loss": loss, "bits_per_byte": bits}
     suite = read_suite("sts", data=data)
     for pooling in ("last-token", "mean"):
-        encoder = build.encoder(Recipe.load(f"baselines/{pooling}", [f"encoder.model={folder.resolve()}"]))
+        encoder = assembly.encoder(Recipe.load(f"baselines/{pooling}", [f"encoder.model={folder.resolve()}"]))
         results = evaluate(encoder, suite)
         scores = {result.task: result.main_score for result in results}
         found[pooling] = scores | {"avg5": averages(results, suite.averages)["avg5"]}

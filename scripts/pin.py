@@ -129,7 +129,7 @@ def recipes(folder: Path) -> Pins:
     from tests import models
     from tests.recipes import test_recipes as shrunk
 
-    from embrew import build
+    from embrew import assembly
     from embrew.training.stages import train
 
     files = shrunk.files._get_wrapped_function()(folder)
@@ -146,7 +146,7 @@ def recipes(folder: Path) -> Pins:
         for stage in recipe.stages:
             stage.training["max_steps"] = 2
         out = folder / "runs" / name
-        encoder = train(recipe, out, verify="off") if recipe.stages else build.encoder(recipe)
+        encoder = train(recipe, out, verify="off") if recipe.stages else assembly.encoder(recipe)
         pins[name] = np.asarray(encoder.encode(shrunk.SENTENCES))
     return pins
 

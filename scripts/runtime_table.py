@@ -40,15 +40,15 @@ from transformers import (
     Qwen3Config,
 )
 
-from embrew import build
+from embrew import assembly
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.parts import Fixed
 from embrew.export.runtimes import RUNTIMES
 from embrew.export.runtimes.llama_cpp.running import interpreter
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration
+from embrew.model.contexts import Context
 from embrew.recipe import Recipe
+from embrew.settings.demonstrations import Demonstration
 
 logger = logging.getLogger(__name__)
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "run-anywhere.md"
@@ -186,9 +186,9 @@ def encoder_of(form: Form, root: Path) -> Encoder:
         "encoder.lora=null",
         "stages=[]",
     ]
-    encoder = build.encoder(Recipe.load(form.recipe, [*changes, *form.overrides]), device="cpu").eval()
+    encoder = assembly.encoder(Recipe.load(form.recipe, [*changes, *form.overrides]), device="cpu").eval()
     if form.context:
-        from embrew.modeling.prompting.vectors import start
+        from embrew.model.context_vectors import start
 
         start(encoder)
         encoder.add_context("find", Context("Find it: ", (Demonstration("a lake", "Water that stands."),)))

@@ -15,10 +15,10 @@ from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Segment
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Segment
 from tests.conftest import CONFIGS, stir
 from tests.hard_texts import HARD_TEXTS
 
@@ -40,7 +40,7 @@ for name, (saved, stock) in journeys.items():
     vectors[name + ".stock"] = model.encode_document(texts, **options)
     assert sorted(called) == sorted(tokenizer.model_input_names)
 assert "embrew" not in sys.modules
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 for name, (saved, stock) in journeys.items():
     encoder = Encoder.from_pretrained(saved, device="cpu")
     ids[name + ".saved"] = [row.ids for row in encoder.template.rows(texts, max_length=encoder.max_seq_length)]

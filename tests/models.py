@@ -39,10 +39,10 @@ from transformers import (
     RobertaConfig,
 )
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.base import Base
-from embrew.modeling.settings.pooling import Pooling
+from embrew.encoder import Encoder
+from embrew.model.backbone import Backbone
+from embrew.model.base import Base
+from embrew.settings.pooling import Pooling
 from tests import fresh
 from tests.copies import Copies
 
@@ -171,7 +171,7 @@ def encoder_folder(
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verification opens folders in processes that are forked from one with libraries in it: see `fresh`."""
     from embrew.export import fresh_process
-    from embrew.modeling.storage import verification
+    from embrew.storage import verification
 
     for module in (fresh_process, verification):
         monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fresh.run))

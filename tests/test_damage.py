@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from embrew.build import open_model
+from embrew.assembly import open_model
 from embrew.cli import app
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.files.checksums import NAME, Damaged, read_checksums
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.storage import folder_check
-from embrew.modeling.storage.folder_check import LOOKED_UP
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.pooling import Pooling
+from embrew.storage import folder_check
+from embrew.storage.folder_check import LOOKED_UP
 from embrew.training.resuming import checkpoints
 from tests.conftest import SENTENCES, stir
 
@@ -290,7 +290,7 @@ def test_large_weights_are_read_when_a_process_first_opens_them(
 ) -> None:
     """Once per process; by commands that need settings only, not at all."""
     from embrew.files import checksums
-    from embrew.modeling.storage.opening import read_settings
+    from embrew.storage.opening import read_settings
 
     monkeypatch.setattr(checksums, "LARGE", 30_000)
     folder = shutil.copytree(folders["full weights"], tmp_path / "model")

@@ -17,7 +17,7 @@ import pytest
 
 from embrew.corpus import read_vectors
 from embrew.corpus.layout import scratch_of
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.search import SearchIndex
 from tests.conftest import SENTENCES
 from tests.killing import Found, Running, content, partial, run

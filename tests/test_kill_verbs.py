@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.modeling.settings.pooling import Pooling
+from embrew.encoder import Encoder
+from embrew.settings.demonstrations import Demonstrations
+from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES, stir
 from tests.domain.test_run import TINY
 from tests.killing import Found, content, loop, measured, partial, run

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.backbone import Backbone
+from embrew.encoder import Encoder
+from embrew.model.backbone import Backbone
 from tests import models
 from tests.models import CONFIGS, ENCODER_CONFIGS, SENTENCES, adapted, tiny_model
 

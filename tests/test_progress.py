@@ -20,7 +20,7 @@ from unittest.mock import patch
 import pytest
 
 from embrew import progress
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.search import SearchIndex
 from tests.conftest import SENTENCES
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from tests import fresh

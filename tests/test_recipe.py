@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embrew import build
+from embrew import assembly
 from embrew.config.overrides import apply_overrides, parse_override
 from embrew.config.yaml_text import dump_yaml, parse_yaml
 from embrew.data.prompts import LLM2COMP_TRAINING
-from embrew.modeling.settings.pooling import MODES, Pooling
-from embrew.modeling.text.pattern import split_pattern
 from embrew.recipe import EncoderConfig, Recipe, list_launches, list_recipes, read_recipe
+from embrew.settings.pooling import MODES, Pooling
+from embrew.text.pattern import split_pattern
 from tests.characters import CHARACTERS
 
 FOLDER = Path(str(resources.files("embrew") / "recipes"))
@@ -378,7 +378,7 @@ def test_data_that_is_not_here_is_replaced_by_an_override_that_the_error_names(m
     (stage, *_) = Recipe.load("llm2comp/qwen3-0.6b").stages
     message = r"'Salesforce/wikitext' is no file .* give 'stages.compress.data=\{path: FILE\}'$"
     with pytest.raises(FileNotFoundError, match=message):
-        build.datasets(stage, build.objective(stage.objective), None)
+        assembly.datasets(stage, assembly.objective(stage.objective), None)
     recipe = Recipe.load("llm2comp/qwen3-0.6b", ["stages.compress.data={path: FILE}"])
     assert recipe.stages[0].datasets[0].path == "FILE"
 
@@ -389,8 +389,8 @@ DIMS = "stages.espresso.objective.dims=[64, 256]"
 
 @pytest.mark.parametrize("stage", ["espresso", "0"])
 def test_another_type_of_objective_drops_the_keys_of_the_recipe_that_it_lacks(stage, caplog):
-    recipe = build.load_recipe(ESE, [f"stages.{stage}.objective.type=matryoshka", DIMS])
-    build.check_recipe(recipe)
+    recipe = assembly.load_recipe(ESE, [f"stages.{stage}.objective.type=matryoshka", DIMS])
+    assembly.check_recipe(recipe)
     base = Recipe.load(ESE).stages[0].objective["base"]
     assert recipe.stages[0].objective == {"type": "matryoshka", "dims": [64, 256], "base": base}
     (record,) = caplog.records
@@ -403,13 +403,13 @@ def test_a_key_that_the_user_gives_and_the_type_lacks_is_an_error(place):
     overrides = ["stages.espresso.objective.type=matryoshka", DIMS]
     overrides.insert(place, "stages.espresso.objective.compression_size=32")
     with pytest.raises(ValueError, match="matryoshka has no key 'compression_size'"):
-        build.check_recipe(build.load_recipe(ESE, overrides))
+        assembly.check_recipe(assembly.load_recipe(ESE, overrides))
 
 
 def test_the_same_or_an_unknown_type_drops_nothing(caplog):
-    recipe = build.load_recipe(ESE, ["stages.espresso.objective.type=espresso"])
+    recipe = assembly.load_recipe(ESE, ["stages.espresso.objective.type=espresso"])
     assert recipe == Recipe.load(ESE) and not caplog.records
-    assert "compression_size" in build.load_recipe(ESE, ["stages.0.objective.type=nope"]).stages[0].objective
+    assert "compression_size" in assembly.load_recipe(ESE, ["stages.0.objective.type=nope"]).stages[0].objective
 
 
 def test_an_override_reaches_one_place_of_an_alias_only():

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.frozen import FrozenLM
-from embrew.modeling.text.tokens import Segment
-from embrew.objectives import bottleneck, compression, conditional_alignment, gap
-from embrew.objectives.demonstrations import DemonstratedPairs
+from embrew.methods import bottleneck, compression, conditional_alignment, gap
+from embrew.methods.demonstrations import DemonstratedPairs
+from embrew.model.attention import Attention
+from embrew.model.backbone import Backbone
+from embrew.model.frozen import FrozenLM
+from embrew.text.tokens import Segment
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import torch
 
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.task import Task
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration
 from world.facts import World
 from world.tasks import mentions, passage, passage_of, split_of
 

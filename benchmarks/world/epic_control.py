@@ -13,7 +13,7 @@ from evidence_tables import claims_table, grid
 from planned import expand, file_name, read_plan
 from report import circumstances, origin
 
-from embrew import build
+from embrew import assembly
 from embrew.files.writing import write_json
 from embrew.recipe import Recipe
 from embrew.training import stages
@@ -44,7 +44,7 @@ def score(recipe: Recipe, folder: Path, world: World, data: Path, *, split: str)
         return dict(read["scores"])
     take_over_results(recipe, folder, folder.parents[2])
     stages.train(recipe, folder / "model", resume=(folder / "model").exists())
-    encoder: Any = build.open_model(str(folder / "model" / recipe.stages[-1].name))
+    encoder: Any = assembly.open_model(str(folder / "model" / recipe.stages[-1].name))
     found = accuracies(encoder, world, data / "relations", split=split, seed=recipe.seed)
     write_json(kept, {"recipe": settings, "scores": found})
     return found
@@ -55,7 +55,7 @@ def before_training(recipe: Recipe, world: World) -> dict[str, float]:
 
     `passages`; `lone words`, the values' words without a sentence; `random`, what random vectors would have.
     """
-    encoder = build.encoder(recipe).eval()
+    encoder = assembly.encoder(recipe).eval()
     return {
         "passages": between_relations(encoder, world),
         "lone words": between_relations(encoder, world, alone=True),

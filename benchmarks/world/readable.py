@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from embrew import Encoder
-from embrew.objectives import Compression
-from embrew.objectives.frozen_decoder import memory_states
+from embrew.methods import Compression
+from embrew.methods.frozen_decoder import memory_states
 from world.bugs import adapter_on
 
 ROWS = 16  # per batch

@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from embrew.analysis import effective_tokens, memory_similarity, pool_over
     from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of, update_corpus
     from embrew.data import Document
+    from embrew.encoder import Encoder
     from embrew.evaluation import evaluate
     from embrew.export.exporting import export_encoder
     from embrew.losses import info_nce
-    from embrew.modeling.encoder import Encoder
-    from embrew.modeling.prompting.contexts import Context
-    from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-    from embrew.modeling.settings.pooling import Pooling
+    from embrew.model.contexts import Context
     from embrew.recipe import Recipe
     from embrew.search import SearchIndex
+    from embrew.settings.demonstrations import Demonstration, Demonstrations
+    from embrew.settings.pooling import Pooling
     from embrew.training.stages import train
 
 _MODULES = {
-    "Context": "embrew.modeling.prompting.contexts",
-    "Demonstration": "embrew.modeling.settings.demonstrations",
-    "Demonstrations": "embrew.modeling.settings.demonstrations",
+    "Context": "embrew.model.contexts",
+    "Demonstration": "embrew.settings.demonstrations",
+    "Demonstrations": "embrew.settings.demonstrations",
     "Document": "embrew.data",
-    "Encoder": "embrew.modeling.encoder",
-    "Pooling": "embrew.modeling.settings.pooling",
+    "Encoder": "embrew.encoder",
+    "Pooling": "embrew.settings.pooling",
     "Recipe": "embrew.recipe",
     "SearchIndex": "embrew.search",
     "effective_tokens": "embrew.analysis",

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from embrew.analysis import add_uniformity, alignment_uniformity
 from embrew.cli import app
+from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
-from embrew.modeling.encoder import Encoder
 from embrew.training.monitoring.scores import DevSets, scores_line
 from tests.conftest import SENTENCES
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import embrew.build
+import embrew.assembly
 from embrew.analysis.domain_knowledge import Figures, Sample, gain, gap, in_words, shift
 from embrew.analysis.perplexity import Perplexity, perplexity_of
 from embrew.analysis.separation import Separation, separation, separation_of
@@ -127,7 +127,7 @@ def test_long_texts_are_read_in_windows(make_encoder):
 
 
 def test_encoders_have_no_perplexity(encoder_folder):
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
 
     assert perplexity_of(Encoder.from_pretrained(str(encoder_folder("bert")), max_length=64), SENTENCES) is None
 
@@ -246,7 +246,7 @@ def test_samples_are_the_same_every_time():
 @pytest.fixture
 def models(make_encoder, monkeypatch):
     known = {"one": make_encoder(), "two": make_encoder(memory_tokens=0, pooling="mean")}
-    monkeypatch.setattr(embrew.build, "open_model", lambda name, **_: known[name])
+    monkeypatch.setattr(embrew.assembly, "open_model", lambda name, **_: known[name])
 
 
 def run(*arguments):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embrew.analysis.memory import clusters, effective_tokens, memory_similarity, pool_over, summarize
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from tests.conftest import SENTENCES
 
 # 0, 1 and 2 in a row: neighbours alike, ends not. 3 and 4 alike, and like nothing else.
@@ -139,7 +139,7 @@ def test_it_survives_saving(model_folder, tmp_path):
 
 
 def pooling(slots):
-    from embrew.modeling.settings.pooling import Pooling
+    from embrew.settings.pooling import Pooling
 
     return Pooling("mean", "memory", slots=slots)
 

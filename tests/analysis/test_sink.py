@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from embrew.analysis.sink import PARTS, parts_of, sink_of
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.attention_weights import read_attention
-from embrew.modeling.prompting.contexts import Context, insert
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.model.attention import Attention
+from embrew.model.attention_weights import read_attention
+from embrew.model.contexts import Context, insert
+from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import DIFFERENT, ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
 
 TEMPLATE = "{instruction}{text} means:{eos}"
@@ -50,7 +50,7 @@ def test_the_shares_are_those_of_eager_attention(family, mode, make_encoder):
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "distilbert"])
 def test_encoders_too(family, encoder_folder):
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
 
     assert family in ENCODER_FAMILIES
     encoder = Encoder.from_pretrained(encoder_folder(family), device="cpu", max_length=128)

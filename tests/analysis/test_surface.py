@@ -12,9 +12,9 @@ from embrew.analysis.layer_vectors import LayerVectors
 from embrew.analysis.surface import Surface, read_numbers, read_share
 from embrew.analysis.surface_scores import surface_of
 from embrew.analysis.truncation import truncation_of
+from embrew.cutting import cut
 from embrew.evaluation import evaluate, find_task
-from embrew.modeling.cutting import cut
-from embrew.modeling.settings.pooling import Pooling
+from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES, by_default
 
 WORDS = " ".join(SENTENCES).split()

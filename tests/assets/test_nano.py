@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from embrew import build
-from embrew.modeling.storage.loading import ASSETS
+from embrew import assembly
+from embrew.storage.loading import ASSETS
 from tests.characters import CHARACTERS
 
 NANO = ASSETS["nano"]
@@ -56,8 +56,8 @@ def test_it_opens_without_asking_anyone(monkeypatch):
     def asked(*args, **kwargs):
         raise AssertionError("the Hub was asked")
 
-    monkeypatch.setattr("embrew.build.untrained.on_hub", asked)
-    assert build.open_model("nano", pooling="mean").describe()["base"]["name"] == "nano"
+    monkeypatch.setattr("embrew.assembly.untrained.on_hub", asked)
+    assert assembly.open_model("nano", pooling="mean").describe()["base"]["name"] == "nano"
 
 
 def test_it_has_learned_words():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from embrew import build
+from embrew import assembly
 from embrew.recipe import Recipe
 
 PLANS = Path(__file__).parents[2] / "benchmarks" / "plans"
@@ -32,7 +32,7 @@ def test_every_row_can_be_trained(name: str, count: int) -> None:
     assert len(found) == len(plan["rows"]) == count
     for recipe in found.values():
         for index in range(len(recipe.stages)):
-            build.check_stage(recipe, index)
+            assembly.check_stage(recipe, index)
 
 
 def test_two_by_two() -> None:

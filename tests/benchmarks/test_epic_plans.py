@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from embrew import build
+from embrew import assembly
 from embrew.recipe import Recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -38,7 +38,7 @@ def test_wordings_differ_and_data_do_not() -> None:
     trained = {f"{text}: " for text in PLAN["instructions"]["trained"].values()}
     assert trained <= {one.instruction for one in own.values()}
     for recipe in found.values():
-        build.check_stage(recipe, 0)
+        assembly.check_stage(recipe, 0)
 
 
 def test_claims_name_rows_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_the_table_of_all_methods_has_one_budget(monkeypatch: pytest.MonkeyPatch
         recipe = recipe.model_copy(update={"stages": kept})
         seen = 0
         for index, stage in enumerate(kept):
-            build.check_stage(recipe, index)
+            assembly.check_stage(recipe, index)
             objective = stage.objective
             each = stage.batch.size if stage.batch else stage.training["per_device_train_batch_size"]
             texts = 1 if objective["type"] in single or objective.get("positives") == "dropout" else 3

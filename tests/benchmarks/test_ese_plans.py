@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from embrew import build
+from embrew import assembly
 from embrew.recipe import Recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -49,7 +49,7 @@ def test_four_rates_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Counter()
     for name, (recipe,) in rows.items():
         stage, row = recipe.stages[0], name.rpartition(", ")[0]
-        objective: Any = build.objective(stage.objective)
+        objective: Any = assembly.objective(stage.objective)
         assert stage.training["learning_rate"] == rates[name.rpartition(", ")[2]]
         assert recipe.encoder.pooling.mode == ("cls" if name.startswith("CLS") else "mean")
         assert getattr(objective, "preset", None) == (

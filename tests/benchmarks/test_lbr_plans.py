@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from embrew import build
+from embrew import assembly
 from embrew.recipe import Recipe
 
 PLANS = Path(__file__).parents[2] / "benchmarks" / "plans"
@@ -31,7 +31,7 @@ def test_every_row_can_be_trained(name):
         recipe = found[row["row"]]
         trained = [stage for stage in recipe.stages if stage.name in row.get("stages", [stage.name])]
         for index in range(len(trained)):
-            build.check_stage(recipe.model_copy(update={"stages": trained}), index)
+            assembly.check_stage(recipe.model_copy(update={"stages": trained}), index)
 
 
 def test_ratios_differ_in_their_bank_alone():

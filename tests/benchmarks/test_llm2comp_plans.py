@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from embrew import build
+from embrew import assembly
 from embrew.recipe import Recipe
 
 PLANS = Path(__file__).parents[2] / "benchmarks" / "plans"
@@ -28,7 +28,7 @@ def test_every_row_can_be_trained(name: str, count: int) -> None:
     assert len(found) == count
     for row, recipe in found.values():
         assert row["stages"] == ["compress"]
-        build.check_stage(recipe.model_copy(update={"stages": recipe.stages[:1]}), 0)
+        assembly.check_stage(recipe.model_copy(update={"stages": recipe.stages[:1]}), 0)
     assert len({recipe.stage_hash(0) for _, recipe in found.values()}) == count
 
 
@@ -36,7 +36,7 @@ def test_targets_by_losses() -> None:
     found = {name: recipe.stages[0] for name, (_, recipe) in rows("llm2comp-targets").items()}
     assert all(row["seeds"] == [1, 2, 3] for row, _ in rows("llm2comp-targets").values())
     for loss, target in product(("KL", "NLL"), ("continuation", "same", "both")):
-        objective: Any = build.objective(found[f"{loss}, {target}"].objective)
+        objective: Any = assembly.objective(found[f"{loss}, {target}"].objective)
         assert objective.divergence == loss.lower() and objective.held_out == 64
         assert [*objective.targets] == (["continuation", "same"] if target == "both" else [target])
     assert len({str(stage.training) + str(stage.data) for stage in found.values()}) == 1
@@ -49,6 +49,6 @@ def test_rates_by_steps() -> None:
         stage = found[f"{name}, {steps} steps, {shown}"]
         assert stage.training["learning_rate"] == rate
         assert (stage.training["max_steps"], stage.training["warmup_steps"]) == (steps, steps // 10)
-        objective: Any = build.objective(stage.objective)
+        objective: Any = assembly.objective(stage.objective)
         assert objective.divergence == ("kl" if name == "distillation" else "nll")
         assert [*objective.targets] == ["continuation" if name == "distillation" else "same"]

@@ -15,9 +15,9 @@ import pytest
 from embrew import Encoder
 from embrew.evaluation.suites import Suite
 from embrew.evaluation.task import Task
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.settings.pooling import Pooling
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.pooling import Pooling
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from world.planted import apart_from, noticed_by
 from world.tasks import mentions, passage_of, split_of
 from world.tokenizer import make_tokenizer
 
-from embrew import Encoder, build
-from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Tokens
-from embrew.objectives import Alignment, Bottleneck, Compression, Epic
+from embrew import Encoder, assembly
+from embrew.methods import Alignment, Bottleneck, Compression, Epic
 from embrew.recipe import Recipe
+from embrew.settings.demonstrations import Demonstrations
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Tokens
 
 PLANS = Path(__file__).parents[2] / "benchmarks" / "plans"
 NAMES = sorted(path.stem for path in PLANS.glob("world-*.yaml"))
@@ -60,7 +60,7 @@ def test_every_row_can_be_trained(name, placed):
         kept = [stage for stage in recipe.stages if stage.name in entry.get("stages", [stage.name])]
         assert kept or "untrained" in entry["row"]
         for index in range(len(kept)):
-            build.check_stage(recipe.model_copy(update={"stages": kept}), index)
+            assembly.check_stage(recipe.model_copy(update={"stages": kept}), index)
         several = len(recipe.stages) > 1
         rows |= {f"{entry['row']}: {stage.name}" if several else entry["row"] for stage in kept} or {entry["row"]}
     for claim in plan.get("claims", []):
@@ -197,7 +197,7 @@ def test_with_the_adapter_on_the_decoder_is_another(teacher, divergence):
 
 
 def test_blind_memory_is_the_same_for_all_texts(teacher):
-    from embrew.objectives import compression
+    from embrew.methods import compression
 
     encoder = encoder_of(teacher, attention="bidirectional")
     context = Tokens.pad(encoder.template.rows(TEXTS, instruction="", max_length=64))

@@ -15,10 +15,10 @@ from typing import Any
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.settings.pooling import Pooling
+from embrew.encoder import Encoder
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES, stir
 
 PAIRS = [{"query": f"question {i}", "positive": f"answer {i}"} for i in range(6)]

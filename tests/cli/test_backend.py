@@ -12,8 +12,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.loading import computes
+from embrew.encoder import Encoder
+from embrew.storage.loading import computes
 
 pytest.importorskip("openvino")
 

@@ -5,9 +5,9 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.encoder import Encoder
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
 
 

@@ -3,12 +3,12 @@ import sys
 import types
 from pathlib import Path
 
+import embrew.planning.announcing  # before a module stands in for embrew.training
 import pytest
 from typer.testing import CliRunner
 
 import embrew
-import embrew.planning.announcing  # before a module stands in for embrew.training
-from embrew.build import load_recipe
+from embrew.assembly import load_recipe
 from embrew.cli import app
 
 
@@ -33,9 +33,9 @@ def fake_stages(monkeypatch):
 @pytest.fixture
 def fake_build(monkeypatch):
     """Stands in for the opening of models."""
-    build = types.ModuleType("embrew.build")
+    build = types.ModuleType("embrew.assembly")
     build.load_recipe = load_recipe  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "embrew.build", build)
+    monkeypatch.setitem(sys.modules, "embrew.assembly", build)
     monkeypatch.setattr(embrew, "build", build, raising=False)
     return build
 

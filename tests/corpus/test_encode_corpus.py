@@ -15,8 +15,8 @@ from sentence_transformers import SentenceTransformer
 
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.corpus.layout import ABOUT, MANIFEST
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stub import Stub
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import embrew.build
+import embrew.assembly
 from embrew.cli import app
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.corpus.layout import MANIFEST
@@ -54,7 +54,7 @@ def test_encode_and_search_in_a_bucket(
     """The same bytes as in a folder, resumed, refused to others, searched; errors name the URL, never the key."""
     caplog.set_level(logging.DEBUG, logger="embrew")
     stub = Stub()
-    monkeypatch.setattr(embrew.build, "open_model", lambda name, **_: stub)
+    monkeypatch.setattr(embrew.assembly, "open_model", lambda name, **_: stub)
     monkeypatch.setattr(store_requests, "TRIES", 2)
     store(port).put_file(str(corpus), "bucket/corpus.jsonl")
     encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)

@@ -11,7 +11,7 @@ import pytest
 
 from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of
 from embrew.data import Document
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.search import SearchIndex
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stub import Stub

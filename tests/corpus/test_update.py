@@ -13,7 +13,7 @@ import pytest
 
 from embrew.corpus import Changes, encode_corpus, read_vectors, texts_of, update_corpus
 from embrew.corpus.layout import MANIFEST
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from tests.corpus.stub import Stub
 from tests.corpus.test_resume import content
 

@@ -13,7 +13,7 @@ from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset
 from torch.utils.data import BatchSampler
 
-from embrew import build
+from embrew import assembly
 from embrew.data.instructed import InstructedOrder, InstructedRows
 from embrew.data.mixing import MixedOrder
 from embrew.recipe import Recipe, StageConfig
@@ -111,12 +111,12 @@ def stage(data: Any, **more: Any) -> StageConfig:
 
 def test_one_data_set_has_an_order_too() -> None:
     """Of complete batches; without instructions it is shuffled, as before."""
-    objective = build.objective({"type": "contrastive"})
+    objective = assembly.objective({"type": "contrastive"})
     for instructions, expected in ((["x", "y"], True), (None, False)):
         config = {"path": "p", "instructions": instructions}
-        made = build.order(stage(config, batch={"size": 4}), [11], objective, seed=1)
+        made = assembly.order(stage(config, batch={"size": 4}), [11], objective, seed=1)
         assert (made is not None) == expected
-    made = build.order(stage({"path": "p", "instructions": ["x", "y"]}, batch={"size": 4}), [11], objective, seed=1)
+    made = assembly.order(stage({"path": "p", "instructions": ["x", "y"]}, batch={"size": 4}), [11], objective, seed=1)
     assert made is not None and (len(made), made.block, made.instructions) == (8, 4, [["x", "y"]])
 
 
@@ -128,17 +128,17 @@ def test_what_does_not_go_together(model_folder: Any, tmp_path: Path) -> None:
     both = {"path": "a.jsonl", "instructions": ["x", "y"], "instruct": "both"}
     made: Any = {"data": [both, {"path": "b.jsonl"}], "mix": {"batches": "mixed"}}
     with pytest.raises(ValueError, match="instructions with instruct: both in mixed batches"):
-        build.check_stage(tiny(tmp_path, made), 0)
+        assembly.check_stage(tiny(tmp_path, made), 0)
     made["mix"] = {"batches": "one"}
-    build.check_stage(tiny(tmp_path, made), 0)
+    assembly.check_stage(tiny(tmp_path, made), 0)
     texts = {"data": {"path": "t.jsonl", "instructions": ["x", "y"]}, "objective": {"type": "compression"}}
     with pytest.raises(ValueError, match="instructions are for pairs, not text rows"):
-        build.check_stage(tiny(tmp_path, {**texts, "batch": None}), 0)
+        assembly.check_stage(tiny(tmp_path, {**texts, "batch": None}), 0)
     pairs = {"data": {"path": "a.jsonl", "instructions": ["x", "y"]}, "batch": None}
     for variant in ("sigmoid", "log_sigmoid"):  # whose references are computed before wordings are drawn
         aligned = {**pairs, "objective": {"type": "alignment", "variant": variant}}
         with pytest.raises(ValueError, match=f"instructions with objective.variant='{variant}'.*set instruction, or"):
-            build.check_stage(tiny(tmp_path, aligned), 0)
+            assembly.check_stage(tiny(tmp_path, aligned), 0)
 
 
 def test_a_stage_reads_them_and_resumes(model_folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,8 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from embrew.distributed import gather, mean_gradients, sum_over_processes
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.modeling.settings.pooling import Pooling
-from embrew.objectives import (
+from embrew.encoder import Encoder
+from embrew.methods import (
     Alignment,
     Angle,
     Compression,
@@ -34,7 +32,9 @@ from embrew.objectives import (
     Matryoshka2d,
     Objective,
 )
-from embrew.objectives.rows import text_keys
+from embrew.methods.rows import text_keys
+from embrew.settings.demonstrations import Demonstrations
+from embrew.settings.pooling import Pooling
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES, stir

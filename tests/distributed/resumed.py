@@ -20,8 +20,8 @@ from unittest.mock import patch
 import torch
 from accelerate import PartialState
 
-from embrew import build
-from embrew.modeling.encoder import Encoder
+from embrew import assembly
+from embrew.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training import stages
 from embrew.training.trainer import StageTrainer
@@ -77,7 +77,7 @@ def train(folder: Path, case: str, out: Path, *, stop: bool = False, resume: boo
     made, rank = recipe(folder, case), PartialState().process_index
     read: list[list[str]] = []
     losses: dict[int, float] = {}
-    kind = type(build.objective(made.stages[0].objective))
+    kind = type(assembly.objective(made.stages[0].objective))
     collate, log, step = kind.collate, StageTrainer.log, StageTrainer.training_step
 
     def watched(self: Any, rows: Any, encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:

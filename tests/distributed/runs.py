@@ -20,11 +20,11 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import save_file
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model import prefix
-from embrew.objectives import Contrastive
-from embrew.objectives import conditional_alignment as alignment
-from embrew.objectives.references import keyed_scores
+from embrew.encoder import Encoder
+from embrew.methods import Contrastive
+from embrew.methods import conditional_alignment as alignment
+from embrew.methods.references import keyed_scores
+from embrew.model import prefix
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from embrew.objectives import OBJECTIVES
+from embrew.methods import OBJECTIVES
 from tests.distributed import matrix
 from tests.distributed.launch import in_processes
 from tests.distributed.matrix import CASES, GROUPS, QUICK, SHARDED, Case

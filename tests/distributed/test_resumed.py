@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from tests.conftest import SENTENCES
 from tests.distributed import resumed
 from tests.distributed.launch import in_forks

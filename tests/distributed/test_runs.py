@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from embrew.encoder import Encoder
 from embrew.losses import dependencies
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.settings.pooling import Pooling
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.distributed import matrix, runs

@@ -15,8 +15,8 @@ from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner
 
 from embrew.cli import app
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
 from tests.conftest import data_folder
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ import typer.main
 
 import embrew
 from embrew.cli import app
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.recipe import list_recipes
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from embrew.build import objective
+from embrew.assembly import objective
 from embrew.recipe import Recipe, list_recipes
 
 METHODS = Path(__file__).parents[2] / "docs" / "methods"

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import yaml
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.serving.wire import Options
 from tests.serving.running import served, serving
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.doctor import child, nano, run
 from embrew.doctor.finding import Finding, run_probe, worst
-from embrew.modeling.storage.loading import ASSETS
+from embrew.storage.loading import ASSETS
 
 HERE = "tests.doctor.probes"
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.storage.context_files import digest, read_contexts, write_context
+from embrew.encoder import Encoder
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.storage.context_files import digest, read_contexts, write_context
 from tests.conftest import SENTENCES
 
 ONE = Context("Find the answer: ", (Demonstration("fox", SENTENCES[0]),))

@@ -16,8 +16,8 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, util
 from sentence_transformers.sentence_transformer import evaluation
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
 from tests.conftest import SENTENCES
 
 LEFT, RIGHT = SENTENCES, [text[::-1] for text in SENTENCES]

@@ -6,10 +6,10 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.base import Base
-from embrew.modeling.settings.pooling import Pooling
+from embrew.encoder import Encoder
+from embrew.model.backbone import Backbone
+from embrew.model.base import Base
+from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES, by_default, tiny_model
 
 ROUNDS = 10

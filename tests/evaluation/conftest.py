@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.modeling.prompting.vectors import start
-from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.model.context_vectors import start
+from embrew.settings.demonstrations import Demonstrations
 
 
 class BagOfWords:

@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
+from embrew.encoder import Encoder
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
 from tests.evaluation.scored import PAIRS, scored, sts_folder, write
 
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from embrew.data.beir import read_beir
+from embrew.encoder import Encoder
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.kinds.generation import choose, evaluate_generation, held_out
 from embrew.evaluation.scoring import check_settings
 from embrew.evaluation.told import others
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.generation import target_rows, target_scores
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.text.tokens import Segment, Tokens
+from embrew.generation import target_rows, target_scores
+from embrew.model.attention import Attention
+from embrew.text.tokens import Segment, Tokens
 
 pytest.importorskip("sacrebleu")
 pytest.importorskip("rouge_score")

@@ -16,8 +16,8 @@ from scipy.stats import spearmanr
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from embrew.build import open_model
-from embrew.build.untrained import POOLINGS, is_bare
+from embrew.assembly import open_model
+from embrew.assembly.untrained import POOLINGS, is_bare
 from embrew.cli import app
 from embrew.cli.arguments import Pooling
 from embrew.evaluation import evaluate, find_task

@@ -17,8 +17,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.encoder import Encoder
+from embrew.settings.pooling import Pooling
 from tests.conftest import stir
 
 SIZES: dict[str, Any] = {

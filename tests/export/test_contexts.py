@@ -10,11 +10,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from embrew.export.exporting import export_encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.vectors import start
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.template import Template
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.pooling import Pooling
+from embrew.text.template import Template
 from tests.conftest import FAMILIES, SENTENCES, by_default
 
 TEXTS = [*SENTENCES, "", "a", " ends with </s> and <pad>", "\nLine"]

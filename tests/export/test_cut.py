@@ -12,10 +12,10 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig
 
 from embrew import Encoder
+from embrew.cutting import cut
 from embrew.export.dimensions import nested_dimensions
 from embrew.export.exporting import export_encoder
-from embrew.modeling.cutting import cut
-from embrew.modeling.settings.pooling import Pooling
+from embrew.settings.pooling import Pooling
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
 
 TEXTS = [*SENTENCES, "", "a", "long " * 200]

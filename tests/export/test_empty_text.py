@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
 from tests.conftest import by_default
 from tests.hard_texts import HARD_TEXTS
 from tests.journeys import tiny_lm

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from embrew.encoder import Encoder
 from embrew.export.fresh_process import run_fresh
 from embrew.export.runtimes.llama_cpp import running
-from embrew.modeling.encoder import Encoder
 
 
 def test_files_of_the_current_folder_hide_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

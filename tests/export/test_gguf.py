@@ -18,11 +18,11 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.runtimes.llama_cpp.pre_tokenizer import LLAMA3, QWEN2, kind_of, prepared
 from embrew.export.runtimes.llama_cpp.vocabulary import vocabulary_of
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.settings.pooling import Pooling
 
 LAST = {"memory_tokens": 0, "attention": "causal", "template": "{instruction}{text}{eos}", "pooling": "last"}
 MEMORY = {"memory_tokens": 1, "attention": "causal"}

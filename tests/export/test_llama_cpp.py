@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.runtimes.llama_cpp import verification, writing
 from embrew.export.runtimes.llama_cpp.pre_tokenizer import prepared
 from embrew.export.runtimes.llama_cpp.running import PYTHON, interpreter, run_gguf
 from embrew.export.runtimes.llama_cpp.verification import cosine, verify_gguf
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.vectors import start
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
 from tests.export.llama_cpp_encoders import FORMS, MODELS, encoder_of
 

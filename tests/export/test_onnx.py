@@ -14,9 +14,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.runtimes import onnx as target
-from embrew.modeling.encoder import Encoder
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
 from tests.hard_texts import HARD_TEXTS, REAL_TOKENIZERS, real_tokenizer_folder
 from tests.journeys import tiny_encoder, tiny_lm

@@ -13,14 +13,14 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from embrew.build import open_model
+from embrew.assembly import open_model
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.runtimes import openvino as target
 from embrew.files.checksums import Damaged
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.library import openvino
+from embrew.settings.pooling import Pooling
 from embrew.text_encoder.hashes import tokenizer_sha256
 from tests.conftest import FAMILIES, SENTENCES
 from tests.journeys import tiny_lm

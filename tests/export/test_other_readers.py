@@ -16,9 +16,9 @@ from transformers import AutoTokenizer, DataCollatorWithFlattening
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES
 from tests.hard_texts import real_tokenizer_folder
 from tests.journeys import tiny_lm

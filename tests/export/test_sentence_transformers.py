@@ -11,9 +11,9 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.settings.pooling import Pooling
 from tests.conftest import FAMILIES, SENTENCES, by_default
 
 TEXTS = [*SENTENCES, "", "a", "ends with </s> and <|memory_0|>", "long " * 200]

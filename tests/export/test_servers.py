@@ -14,13 +14,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from embrew.cli.export import Target
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.runtimes import RUNTIMES
 from embrew.export.runtimes.served import Unreadable
 from embrew.export.runtimes.tei import check_tei, read_as_tei
 from embrew.export.runtimes.vllm import check_vllm, read_as_vllm
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES
 
 LAST = {"memory_tokens": 0, "pooling": "last", "template": "{instruction}{text}{eos}", "attention": "causal"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from tests.conftest import by_default
 from tests.journeys import check_same, check_template, reopened_here, save_and_export, tiny_encoder, tiny_lm
 from tests.tokenizer_kinds import KINDS

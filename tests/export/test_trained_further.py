@@ -11,9 +11,9 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.settings.pooling import Pooling
 from tests.conftest import by_default
 from tests.hard_texts import HARD_TEXTS
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from embrew.encoder import Encoder
 from embrew.export import fresh_process, parts
 from embrew.export.exporting import export_encoder
 from embrew.export.fixed import with_max_length
 from embrew.export.runtimes import sentence_transformers as stock
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.card import model_card
+from embrew.storage.card import model_card
 from tests.conftest import by_default
 from tests.hard_texts import HARD_TEXTS
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModel
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
 
 ROOT = Path(__file__).parents[2]
 GUARD = "_attn_implementation_internal"  # what transformers 4 takes for the attention kernel

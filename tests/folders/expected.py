@@ -18,7 +18,7 @@ class Expected:
 
     def encoder(self, folder: str, *, options: dict[str, dict[str, Any]] | None = None) -> None:
         """Open an encoder's folder in this process; keep vectors and token ids."""
-        from embrew.modeling.encoder import Encoder
+        from embrew.encoder import Encoder
 
         opened = Encoder.from_pretrained(folder, dtype="float32", device="cpu")  # which every machine computes in
         calls = {"query": {"prompt_name": "query"}, "document": {"prompt_name": "document"}, **(options or {})}

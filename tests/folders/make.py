@@ -70,10 +70,10 @@ def stirred(encoder: Any) -> Any:
 
 def encoders(expected: Expected) -> None:
     """One folder per way in which an encoder can be stored."""
-    from embrew.modeling.encoder import Encoder
-    from embrew.modeling.prompting.contexts import Context
-    from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-    from embrew.modeling.settings.pooling import Pooling
+    from embrew.encoder import Encoder
+    from embrew.model.contexts import Context
+    from embrew.settings.demonstrations import Demonstration, Demonstrations
+    from embrew.settings.pooling import Pooling
 
     def opened(base: str = "tiny", **settings: Any) -> Encoder:
         return Encoder.from_pretrained(base, device="cpu", **{"max_length": 48, "pooling": "mean", **settings})
@@ -174,10 +174,10 @@ def vectors(expected: Expected) -> None:
 
 def index(expected: Expected) -> None:
     """A search index; keep the hits of three queries."""
-    from embrew import build
+    from embrew import assembly
     from embrew.search import build_index
 
-    made = build_index(build.open_model("encoders/lora"), "data/corpus.jsonl", "index")
+    made = build_index(assembly.open_model("encoders/lora"), "data/corpus.jsonl", "index")
     hits = made.search(SENTENCES[:3], top_k=4)
     expected.values["hits"] = [[[hit.document.id, hit.score] for hit in each] for each in hits]
 

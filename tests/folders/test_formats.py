@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from embrew import build
+from embrew import assembly
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
 from embrew.comparison import read_folder
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.domain.prepare import prepare
+from embrew.encoder import Encoder
 from embrew.evaluation.paths import read_paths
 from embrew.files.checksums import NAME, digest_of, write_checksums
 from embrew.files.formats import ENCODER, FORMATS
 from embrew.inspection import artifacts
-from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep
@@ -49,11 +49,11 @@ def swept() -> None:
 
 
 def searched() -> None:
-    SearchIndex.load("index", build.open_model("encoders/lora"))
+    SearchIndex.load("index", assembly.open_model("encoders/lora"))
 
 
 def encoded() -> None:
-    encoder = build.open_model("encoders/lora")
+    encoder = assembly.open_model("encoders/lora")
     encode_corpus(encoder, "data/corpus.jsonl", "shards/int8", precision="int8", shard_rows=8)
 
 
@@ -68,8 +68,8 @@ class Case(NamedTuple):
 CASES = (
     Case("checksums", "encoders/lora/checksums.json", lambda: Encoder.from_pretrained("encoders/lora")),
     Case("encoder", "encoders/lora/embrew.json", lambda: Encoder.from_pretrained("encoders/lora")),
-    Case("encoder", "encoders/memory/embrew.json", lambda: build.open_model("encoders/memory")),
-    Case("encoder", "encoders/full/embrew.json", lambda: build.open_model("encoders/full")),
+    Case("encoder", "encoders/memory/embrew.json", lambda: assembly.open_model("encoders/memory")),
+    Case("encoder", "encoders/full/embrew.json", lambda: assembly.open_model("encoders/full")),
     Case(
         "context",
         "encoders/contexts/contexts/foxes/context.json",
@@ -79,8 +79,8 @@ CASES = (
     Case("run", "run/run.json", lambda: resumed("run.yaml", "run")),
     Case("stage", "whole/supervised/stage.json", lambda: resumed("whole.yaml", "whole")),
     Case("stage", "run/supervised.work/stage.json", lambda: resumed("run.yaml", "run")),
-    Case("export", "export/parity.json", lambda: build.open_model("export")),
-    Case("openvino", "export/openvino/encoder.json", lambda: build.open_model("export", backend="openvino")),
+    Case("export", "export/parity.json", lambda: assembly.open_model("export")),
+    Case("openvino", "export/openvino/encoder.json", lambda: assembly.open_model("export", backend="openvino")),
     Case("vectors", "shards/int8/__embrew__/vectors.json", lambda: read_vectors("shards/int8")),
     Case("vectors", "shards/int8/__embrew__/vectors.json", encoded),
     Case("index", "index/manifest.json", searched),

@@ -15,9 +15,9 @@ from embrew.cli import app
 from embrew.config.yaml_text import dump_yaml
 from embrew.corpus import encode_corpus, local
 from embrew.domain.prepare import prepare
+from embrew.encoder import Encoder
 from embrew.files.formats import REPORT
 from embrew.files.writing import write_json
-from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer

@@ -18,10 +18,10 @@ from huggingface_hub.utils import _http
 from typer.testing import CliRunner
 
 from embrew.cli import app, push
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
 from tests import fresh
 from tests.conftest import SENTENCES, by_default, stir
 from tests.hub.fake_hub import TOKEN, FakeHub, Fault
@@ -42,7 +42,7 @@ def made(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     encoder.add_context("task", Context("Find: ", (Demonstration("a", "b"),)))
     encoder.save_pretrained(place / "encoder", verify="fast")
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("embrew.export.fresh_process", "embrew.modeling.storage.verification"):
+        for name in ("embrew.export.fresh_process", "embrew.storage.verification"):
             patch.setattr(f"{name}.subprocess.run", fresh.run)
         export_encoder(encoder, place / "export")
     (place / "run" / "one.work" / "checkpoint-2").mkdir(parents=True)

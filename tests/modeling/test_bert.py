@@ -12,10 +12,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from embrew import build
+from embrew import assembly
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.settings.pooling import Pooling
 from tests.conftest import ENCODER_FAMILIES, SENTENCES
 
 TEXTS = [*SENTENCES, "short", ""]
@@ -92,7 +92,7 @@ def test_trained_saved_opened_exported(
         encoder.backbone.add_lora({"r": 4, "lora_dropout": 0.0})
     else:
         encoder.backbone.train_all()
-    objective = build.objective({"type": "contrastive"})
+    objective = assembly.objective({"type": "contrastive"})
     objective.setup(encoder)
     rows = [{"query": a, "positive": b} for a, b in zip(SENTENCES, SENTENCES[1:] + SENTENCES[:1], strict=True)]
     batch = objective.collate(rows, encoder)
@@ -116,7 +116,7 @@ def test_trained_saved_opened_exported(
 def test_dropout_makes_two_of_one(encoder_folder: Callable[[str], Path]) -> None:
     """Unsupervised SimCSE as it was made for BERT: the model's own dropout is the noise."""
     encoder = opened(encoder_folder("bert"), pooling="cls")
-    objective = build.objective({"type": "contrastive", "positives": "dropout"})
+    objective = assembly.objective({"type": "contrastive", "positives": "dropout"})
     encoder.backbone.train_all()
     objective.setup(encoder.train())
     embeddings = objective.embed(encoder, objective.collate([{"text": text} for text in SENTENCES], encoder))
@@ -136,6 +136,6 @@ def test_what_an_encoder_cannot_be_or_do(encoder_folder: Callable[[str], Path]) 
     encoder = opened(encoder_folder("bert"), pooling="cls")
     for settings in ({"type": "compression"}, {"type": "mntp"}):
         with pytest.raises(ValueError, match="BertModel is a BERT-type encoder without"):
-            build.objective(settings).setup(encoder)
+            assembly.objective(settings).setup(encoder)
     with pytest.raises(ValueError, match="pools over 'all' only: set over: all"):
         Pooling("cls", "text")

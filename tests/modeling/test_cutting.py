@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from embrew import Encoder
-from embrew.modeling.cutting import cut
-from embrew.modeling.settings.pooling import Pooling
+from embrew.cutting import cut
+from embrew.settings.pooling import Pooling
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
 
 

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embrew.modeling.embedding.batching import plan
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Segment
+from embrew.encoder import Encoder
+from embrew.model.batching import plan
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Segment
 from tests.characters import CHARACTERS
 from tests.conftest import SENTENCES
 

@@ -12,12 +12,12 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.losses.vocabulary import token_kl, token_nll
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.frozen import FrozenLM
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.model.frozen import FrozenLM
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES, stir
 from tests.families import FAMILIES, Family, config_of, table
 

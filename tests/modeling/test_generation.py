@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from embrew.modeling.generation import generate, target_rows, target_scores
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.generation import generate, target_rows, target_scores
+from embrew.model.attention import Attention
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES, by_default
 
 TEXTS = [SENTENCES[0], "short", SENTENCES[3] + " " + SENTENCES[1], ""]
@@ -128,7 +128,7 @@ def test_what_it_needs(change, options, message, make_encoder):
 
 
 def test_an_encoder_only_model_does_not_write(encoder_folder):
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
 
     with pytest.raises(ValueError, match="writing reads next-token predictions"):
         Encoder.from_pretrained(encoder_folder("bert"), max_length=64).generate("a", source="text")
@@ -137,7 +137,7 @@ def test_an_encoder_only_model_does_not_write(encoder_folder):
 @pytest.mark.parametrize("source", ["memory", "text"])
 def test_scores_of_targets(source, make_encoder):
     """Token by token what a loop over single rows gives; the mean is what training minimises."""
-    from embrew.objectives import Bottleneck
+    from embrew.methods import Bottleneck
 
     encoder = make_encoder(lora={"lora_dropout": 0.0}, attention="causal")
     targets = ["a target", "another one that is longer", "x"]

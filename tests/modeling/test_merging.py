@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.merging import merge_encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.encoder import Encoder
+from embrew.merging import merge_encoder
+from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES, by_default, stir
 
 
@@ -79,7 +79,7 @@ def test_refused(model_folder, tmp_path):
 
 def test_merged_weights_that_are_others_are_noticed(model_folder, tmp_path, monkeypatch):
     trained(model_folder("llama"), tmp_path / "chain", adapters=1)
-    monkeypatch.setattr("embrew.modeling.model.adapters._merge_layer", lambda layer: None)
+    monkeypatch.setattr("embrew.model.adapters._merge_layer", lambda layer: None)
     with pytest.raises(RuntimeError, match="other vectors than the adapters"):
         merge_encoder(tmp_path / "chain", tmp_path / "out")
     assert not (tmp_path / "out").exists()

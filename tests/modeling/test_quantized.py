@@ -11,17 +11,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from embrew.build.checking import check_recipe
+from embrew.assembly.checking import check_recipe
 from embrew.cli import app
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.merging import merge_encoder
-from embrew.modeling.model.quantized import dequantize, quantized_layers
-from embrew.modeling.settings.quantization import Quantization
-from embrew.modeling.storage import loading
-from embrew.modeling.storage.verification import TOLERANCE, reference_vectors
-from embrew.modeling.text.tokens import Tokens
+from embrew.merging import merge_encoder
+from embrew.model.quantized import dequantize, quantized_layers
 from embrew.recipe import Recipe
+from embrew.settings.quantization import Quantization
+from embrew.storage import loading
+from embrew.storage.verification import TOLERANCE, reference_vectors
+from embrew.text.tokens import Tokens
 from tests.conftest import SENTENCES, stir, wide_model
 
 LINEAR = 7  # in a layer of Llama

@@ -7,9 +7,9 @@ from typing import Any
 from datasets import Dataset
 from torch import Tensor
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.objectives import OBJECTIVES, Alignment, Llama2Vec, Objective
+from embrew.encoder import Encoder
+from embrew.methods import OBJECTIVES, Alignment, Llama2Vec, Objective
+from embrew.settings.demonstrations import Demonstrations
 from tests.conftest import SENTENCES
 
 LENGTHS = {"min_context_tokens": 4, "min_target_tokens": 3}

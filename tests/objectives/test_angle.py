@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from embrew.losses import angle, cosent
-from embrew.objectives import Angle
-from embrew.objectives.rows import text_keys
+from embrew.methods import Angle
+from embrew.methods.rows import text_keys
 
 
 def given(rows: int = 4, width: int = 6, *, negatives: int = 0) -> dict[str, torch.Tensor]:

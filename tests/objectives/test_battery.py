@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from embrew import build, objectives
-from embrew.objectives import OBJECTIVES, Objective
+from embrew import assembly, methods
+from embrew.methods import OBJECTIVES, Objective
 from tests.objectives.cases import BARE, ENCODERS, LORA, SETTINGS, VARIANTS, loss_and_gradients, prepared
 
 CASES = [(name, settings) for name, several in SETTINGS.items() for settings in several]
@@ -28,7 +28,7 @@ first_cases = pytest.mark.parametrize(
 def ready(make_encoder, name, settings, *, dropout=False):
     """Encoder, objective and batch; dropout off, unless asked for."""
     encoder = make_encoder(lora=LORA, **ENCODERS.get(name, {}))
-    objective = build.objective({"type": name, **settings})
+    objective = assembly.objective({"type": name, **settings})
     objective.setup(encoder)
     if not dropout:
         encoder.backbone.set_attention_dropout(0.0)
@@ -37,7 +37,7 @@ def ready(make_encoder, name, settings, *, dropout=False):
 
 def classes_on_disk():
     """Names of the classes in the folder of objectives that derive from `Objective`, read without importing them."""
-    trees = [ast.parse(path.read_text()) for path in Path(objectives.__file__).parent.glob("*.py")]
+    trees = [ast.parse(path.read_text()) for path in Path(methods.__file__).parent.glob("*.py")]
     classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
     bases = {node.name: {base.id for base in node.bases if isinstance(base, ast.Name)} for node in classes}
     found = {"Objective"}
@@ -131,10 +131,10 @@ def block_of(objective):
 
 @every_case
 def test_settings_round_trip(name, settings):
-    objective = build.objective({"type": name, **settings})
+    objective = assembly.objective({"type": name, **settings})
     assert type(objective) is OBJECTIVES[name]
     block = block_of(objective)
-    assert build.objective(yaml.safe_load(yaml.safe_dump(block))) == objective
+    assert assembly.objective(yaml.safe_load(yaml.safe_dump(block))) == objective
     defaults = {field.name: field.default for field in fields(objective) if field.default is not MISSING}
     flat = {key: value for key, value in settings.items() if key != "base"}
     assert {key: value for key, value in block.items() if key not in ("type", "base")} == {**defaults, **flat}
@@ -148,13 +148,13 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(name):
     assert keys
     for key in keys:
         with pytest.raises(ValueError, match=f"objective {name} has no key '{key}x'; .*did you mean '{key}'"):
-            build.objective({"type": name, f"{key}x": 1})
+            assembly.objective({"type": name, f"{key}x": 1})
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_an_unknown_type_is_refused_with_the_nearest_name(name):
     with pytest.raises(ValueError, match=f"choose from .*did you mean '{name}'"):
-        build.objective({"type": name[:-1]})
+        assembly.objective({"type": name[:-1]})
 
 
 @pytest.mark.parametrize(
@@ -168,4 +168,4 @@ def test_an_unknown_type_is_refused_with_the_nearest_name(name):
 )
 def test_a_value_that_does_not_fit_is_refused_by_name(name, key, value):
     with pytest.raises(ValueError, match=f"objective {name}: {key}="):
-        build.objective({"type": name, key: value})
+        assembly.objective({"type": name, key: value})

@@ -10,10 +10,10 @@ from torch.nn.functional import log_softmax
 from torch.nn.utils.rnn import pad_sequence
 
 from embrew.losses import token_nll
-from embrew.modeling.model import cost
-from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.objectives import Compression
-from embrew.objectives.targets import text_ids
+from embrew.methods import Compression
+from embrew.methods.targets import text_ids
+from embrew.model import cost
+from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES, by_default, stir
 
 SMALL = {"min_context_tokens": 4, "min_target_tokens": 3}
@@ -433,9 +433,9 @@ def wide(tokenizer):
     """Encoders with 12 memory tokens, by template; made once, since hypothesis calls often."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from embrew.modeling.encoder import Encoder
-    from embrew.modeling.model.backbone import Backbone
-    from embrew.modeling.model.base import Base
+    from embrew.encoder import Encoder
+    from embrew.model.backbone import Backbone
+    from embrew.model.base import Base
 
     config = LlamaConfig(vocab_size=300, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
     backbone = Backbone(LlamaForCausalLM(config))

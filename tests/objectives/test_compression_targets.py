@@ -19,13 +19,13 @@ from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from embrew.data.sentences import sentence_spans, split_sentences
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.storage.loading import ASSETS
-from embrew.modeling.text.tokens import Segment, Tokens
-from embrew.objectives import Compression
-from embrew.objectives.splitting import sentence_ends
-from embrew.objectives.targets import text_ids
+from embrew.encoder import Encoder
+from embrew.methods import Compression
+from embrew.methods.splitting import sentence_ends
+from embrew.methods.targets import text_ids
+from embrew.settings.pooling import Pooling
+from embrew.storage.loading import ASSETS
+from embrew.text.tokens import Segment, Tokens
 from tests.conftest import SENTENCES, stir
 from tests.hard_texts import HARD_TEXTS, REAL_TOKENIZERS, real_tokenizer_folder
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from datasets import Dataset
 
-from embrew import build
+from embrew import assembly
 from embrew.data.prompts import AUTOREGEMBED_CODE, AUTOREGEMBED_PAPER
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.tokens import Segment
-from embrew.objectives.frozen_decoder import memory_states
+from embrew.encoder import Encoder
+from embrew.methods.frozen_decoder import memory_states
 from embrew.recipe import Recipe
+from embrew.text.tokens import Segment
 from tests.conftest import SENTENCES
 from tests.objectives.cases import loss_and_gradients
 
@@ -31,7 +31,7 @@ ROWS = [
 
 def ready(make_encoder, family="llama", **settings):
     encoder = make_encoder(family, **ENCODER)
-    objective = build.objective({"type": "alignment", **settings})
+    objective = assembly.objective({"type": "alignment", **settings})
     objective.setup(encoder)
     dataset = objective.precompute(objective.prepare(Dataset.from_list(ROWS), encoder), encoder)
     return encoder, objective, dataset
@@ -88,7 +88,7 @@ def test_at_the_reference_the_margin_is_nought(make_encoder):
 def test_the_same_text_and_prompt_on_both_sides(make_encoder):
     """a = b and no margin: log(1 + negatives)."""
     encoder = make_encoder(**{**ENCODER, "prompts": {"query": "x", "document": "x"}})
-    objective = build.objective({"type": "alignment"})
+    objective = assembly.objective({"type": "alignment"})
     objective.setup(encoder)
     rows = [{"query": row["positive"], "positive": row["positive"], "negatives": row["negatives"]} for row in ROWS]
     dataset = objective.precompute(Dataset.from_list(rows), encoder)
@@ -133,7 +133,7 @@ def test_only_the_encoder_is_trained(variant, make_encoder):
 def test_detached_memory_of_the_text_itself(variant, make_encoder):
     """The same value; of what the two sides share, the gradient is another."""
     encoder, plain, dataset = ready(make_encoder, variant=variant)
-    detached = build.objective({"type": "alignment", "variant": variant, "detach_self": True})
+    detached = assembly.objective({"type": "alignment", "variant": variant, "detach_self": True})
     batch = plain.collate(list(dataset), encoder)
     loss, grads = loss_and_gradients(encoder, plain, batch)
     again, others = loss_and_gradients(encoder, detached, batch)
@@ -203,7 +203,7 @@ def test_rows_without_negatives_are_left_out(make_encoder):
 def test_information_compression(make_encoder):
     """Context, its own question behind it, memory; the frozen LM writes the answer and its end, without BOS."""
     encoder = make_encoder(**ENCODER)
-    objective = build.objective(
+    objective = assembly.objective(
         {"type": "compression", "rows": "pairs", "divergence": "nll", "decoder_bos": False, "end": True}
     )
     objective.setup(encoder)
@@ -241,7 +241,7 @@ def test_a_long_text_keeps_its_instruction_and_memory(make_encoder):
 )
 def test_settings_that_cannot_be(settings, message, make_encoder):
     with pytest.raises(ValueError, match=message):
-        build.objective(settings).setup(make_encoder(**ENCODER))
+        assembly.objective(settings).setup(make_encoder(**ENCODER))
 
 
 PAPERS = ("paper-llama2-7b", "mistral-7b", "qwen3-0.6b")
@@ -261,7 +261,7 @@ def test_each_side_is_asked_to_write_its_own(make_encoder):
     """Queries, and contexts to be compressed: what is looked for; documents and negatives: themselves."""
     config = Recipe.load("autoregembed/paper-llama2-7b").encoder
     encoder = make_encoder(**{**ENCODER, "template": config.template, "prompts": config.prompts.model_dump()})
-    objective = build.objective({"type": "alignment", "variant": "kl"})
+    objective = assembly.objective({"type": "alignment", "variant": "kl"})
     objective.setup(encoder)
     batch = objective.collate(ROWS, encoder)
     said = [encoder.tokenizer.decode([i for i in ids if 2 < i < 300]) for ids in batch["text"].input_ids.tolist()]
@@ -269,7 +269,7 @@ def test_each_side_is_asked_to_write_its_own(make_encoder):
     assert len(documents) == len(ROWS) + sum(len(row["negatives"]) for row in ROWS)
     assert all(text.endswith("\nfind documents that can answer this question\n") for text in queries)
     assert all(text.endswith("\nfind sentences that are semantically similar to this text\n") for text in documents)
-    compression = build.objective({"type": "compression", "rows": "pairs", "divergence": "nll", "end": True})
+    compression = assembly.objective({"type": "compression", "rows": "pairs", "divergence": "nll", "end": True})
     asked = [{"query": "a river", "positive": "it runs", "instruction": "What does it do?"}, ROWS[0]]
     contexts = compression.collate(asked, encoder)["context"].input_ids.tolist()
     own, other = (encoder.tokenizer.decode([i for i in ids if 2 < i < 300]) for ids in contexts)

@@ -6,10 +6,10 @@ import torch
 from datasets import Dataset
 from torch.nn.functional import cross_entropy, normalize
 
-from embrew import build
-from embrew.modeling.text.tokens import Segment, Tokens
-from embrew.objectives import Contrastive
-from embrew.objectives.rows import text_keys
+from embrew import assembly
+from embrew.methods import Contrastive
+from embrew.methods.rows import text_keys
+from embrew.text.tokens import Segment, Tokens
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog near the river.",
@@ -359,12 +359,12 @@ def test_documents_get_an_instruction_where_the_data_says_so(make_encoder):
 
 
 def test_scale_is_another_word_for_temperature():
-    assert build.objective({"type": "contrastive", "scale": 20}).temperature == 0.05
-    assert build.objective({"type": "angle", "scale": 20.0}).temperature == 0.05
+    assert assembly.objective({"type": "contrastive", "scale": 20}).temperature == 0.05
+    assert assembly.objective({"type": "angle", "scale": 20.0}).temperature == 0.05
     with pytest.raises(ValueError, match="give one of them"):
-        build.objective({"type": "contrastive", "scale": 20, "temperature": 0.05})
+        assembly.objective({"type": "contrastive", "scale": 20, "temperature": 0.05})
     for value in (0, -1, "hot"):
         with pytest.raises(ValueError, match="give a number above 0"):
-            build.objective({"type": "contrastive", "scale": value})
+            assembly.objective({"type": "contrastive", "scale": value})
     with pytest.raises(ValueError, match="has no key 'scale'"):
-        build.objective({"type": "mntp", "scale": 20})
+        assembly.objective({"type": "mntp", "scale": 20})

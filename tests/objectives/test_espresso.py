@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from embrew import build
+from embrew import assembly
+from embrew.encoder import Encoder
 from embrew.losses import compression_target
-from embrew.modeling.encoder import Encoder
-from embrew.objectives import Angle, Contrastive, Espresso
-from embrew.objectives.rows import text_keys
+from embrew.methods import Angle, Contrastive, Espresso
+from embrew.methods.rows import text_keys
 from tests.conftest import SENTENCES
 from tests.objectives.cases import rows_for
 
@@ -64,7 +64,7 @@ def by_hand(embeddings, preset, *, layers="log", alpha=1.0, beta=1.0):
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_against_the_sums_of_the_paper(preset, layers, svd):
     embeddings, batch = case()
-    objective = build.objective(
+    objective = assembly.objective(
         {**SETTINGS, "preset": preset, "layers": layers, "svd": svd, "express_weight": 0.7, "compress_weight": 1.3}
     )
     value = objective.loss(embeddings, batch)["loss"]
@@ -80,13 +80,13 @@ def test_both_terms_reach_what_they_should():
     """Compression alone moves the first k dimensions only; nothing at all where both weights are nought."""
     embeddings, batch = case()
     leaves = list(embeddings.values())
-    squeeze = build.objective({**SETTINGS, "express_weight": 0.0})
+    squeeze = assembly.objective({**SETTINGS, "express_weight": 0.0})
     for grad in torch.autograd.grad(squeeze.loss(embeddings, batch)["loss"], leaves):
         assert (grad[..., K:] == 0).all() and (grad[..., :K].abs().amax((1, 2)) > 0).all()
-    paper = build.objective({**SETTINGS, "preset": "paper", "compress_weight": 0.0})
+    paper = assembly.objective({**SETTINGS, "preset": "paper", "compress_weight": 0.0})
     for grad in torch.autograd.grad(paper.loss(embeddings, batch)["loss"], leaves):
         assert (grad[..., K:] == 0).all() and (grad[..., :K].abs().amax((1, 2)) > 0).all()
-    default = build.objective({**SETTINGS, "compress_weight": 0.0})
+    default = assembly.objective({**SETTINGS, "compress_weight": 0.0})
     for grad in torch.autograd.grad(default.loss(embeddings, batch)["loss"], leaves):
         assert (grad[:-1, :, K:] == 0).all() and grad[-1, :, K:].abs().max() > 0
     nothing = Espresso(base=Contrastive(), express_weight=0.0, compression_size=K)
@@ -97,7 +97,7 @@ def test_both_terms_reach_what_they_should():
 @pytest.mark.parametrize("compression", ["direct", "max_k"])
 def test_ablations_of_the_target(compression):
     embeddings, batch = case()
-    parts = build.objective({**SETTINGS, "preset": "paper", "compression": compression}).loss(embeddings, batch)
+    parts = assembly.objective({**SETTINGS, "preset": "paper", "compression": compression}).loss(embeddings, batch)
     wanted = 0.0
     for i in range(LAYERS):
         x = torch.cat([embeddings["query"][i], embeddings["document"][i]]).detach()
@@ -110,25 +110,25 @@ def test_ablations_of_the_target(compression):
 
 def test_without_compression():
     embeddings, batch = case()
-    parts = build.objective({**SETTINGS, "compression": "none"}).loss(embeddings, batch)
+    parts = assembly.objective({**SETTINGS, "compression": "none"}).loss(embeddings, batch)
     assert "compress" not in parts
     assert torch.equal(parts["loss"].detach(), parts["express"])
 
 
 def test_a_matrix_for_every_text():
     embeddings, batch = case()
-    objective = build.objective({**SETTINGS, "per_text": True, "preset": "paper", "express_weight": 0.0})
+    objective = assembly.objective({**SETTINGS, "per_text": True, "preset": "paper", "express_weight": 0.0})
     parts = objective.loss(embeddings, batch)
-    other = build.objective({**SETTINGS, "preset": "paper", "express_weight": 0.0}).loss(embeddings, batch)
+    other = assembly.objective({**SETTINGS, "preset": "paper", "express_weight": 0.0}).loss(embeddings, batch)
     assert torch.isfinite(parts["loss"]) and abs(parts["loss"] - other["loss"]) > 1e-3
 
 
 def test_unit_length_before_alignment():
     """The size of the vectors no longer counts."""
     embeddings, batch = case()
-    objective = build.objective({**SETTINGS, "align_norm": "l2", "express_weight": 0.0})
+    objective = assembly.objective({**SETTINGS, "align_norm": "l2", "express_weight": 0.0})
     assert objective.loss(embeddings, batch)["loss"] < 2.5
-    assert build.objective({**SETTINGS, "express_weight": 0.0}).loss(embeddings, batch)["loss"] > 2.5
+    assert assembly.objective({**SETTINGS, "express_weight": 0.0}).loss(embeddings, batch)["loss"] > 2.5
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
@@ -136,12 +136,12 @@ def test_official_layers_are_those_of_the_public_code(family, make_encoder):
     """The library's hidden states from the embedding layer on, without the last but one; the last one as it is."""
     encoder = make_encoder(family, memory_tokens=0, attention="bidirectional", pooling="mean")
     tokens = encoder.tokens(SENTENCES)
-    official = build.objective({**SETTINGS, "preset": "official"})
+    official = assembly.objective({**SETTINGS, "preset": "official"})
     with torch.no_grad():
         found = official.inputs.embed(encoder, tokens)
         states = encoder.backbone.raw_states(tokens, encoder.attention)
         last = encoder(tokens)
-        own = build.objective(SETTINGS).inputs.embed(encoder, tokens)
+        own = assembly.objective(SETTINGS).inputs.embed(encoder, tokens)
         library = encoder.backbone.inner(
             inputs_embeds=encoder.backbone.embed(tokens),
             attention_mask=encoder.attention.mask(tokens, encoder.backbone.inner.config, encoder.backbone.dtype),
@@ -161,7 +161,7 @@ def test_official_layers_are_those_of_the_public_code(family, make_encoder):
 def test_official_on_bert(encoder_folder):
     """CLS of the embedding layer is one vector for all texts: the term the public code spends its first weight on."""
     encoder = Encoder.from_pretrained(encoder_folder("bert"), max_length=64, pooling="cls")
-    official = build.objective({**SETTINGS, "preset": "official"})
+    official = assembly.objective({**SETTINGS, "preset": "official"})
     with torch.no_grad():
         layers = official.inputs.embed(encoder, encoder.tokens(SENTENCES))
         ours = encoder.layers(encoder.tokens(SENTENCES))
@@ -175,7 +175,7 @@ def test_learned_weights_begin_as_the_fixed_ones_and_are_trained(make_encoder):
     from embrew.training.step import TrainStep
 
     encoder = make_encoder(lora={"lora_dropout": 0.0})
-    objective = build.objective({**SETTINGS, "layers": "learned"})
+    objective = assembly.objective({**SETTINGS, "layers": "learned"})
     objective.setup(encoder)
     batch = objective.collate(rows_for(objective), encoder)
     embeddings, keys = case()
@@ -197,7 +197,7 @@ def test_learned_weights_begin_as_the_fixed_ones_and_are_trained(make_encoder):
 
 
 def test_what_it_is_by_default():
-    objective = build.objective({"type": "espresso"})
+    objective = assembly.objective({"type": "espresso"})
     assert objective.base == Angle(rows="pairs", cosine_weight=0.0, in_batch_weight=10.0)
     assert (objective.compression_size, objective.express_weight, objective.compress_weight) == (128, 1.0, 1.0)
     assert objective.rows_kind == "pairs"
@@ -215,4 +215,4 @@ def test_what_it_is_by_default():
 )
 def test_what_cannot_be(change, message, make_encoder):
     with pytest.raises(ValueError, match=message):
-        build.objective({**SETTINGS, **change}).setup(make_encoder())
+        assembly.objective({**SETTINGS, **change}).setup(make_encoder())

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.storage.loading import ASSETS
-from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.objectives import Bottleneck, Compression, Contrastive
-from embrew.objectives import gap as gap_module
-from embrew.objectives.gap import Gap, held_out_of, that_fit
-from embrew.objectives.targets import text_ids
+from embrew.encoder import Encoder
+from embrew.methods import Bottleneck, Compression, Contrastive
+from embrew.methods import gap as gap_module
+from embrew.methods.gap import Gap, held_out_of, that_fit
+from embrew.methods.targets import text_ids
+from embrew.settings.pooling import Pooling
+from embrew.storage.loading import ASSETS
+from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES, stir
 
 SHORT: dict[str, Any] = {"min_context_tokens": 6, "min_target_tokens": 5}

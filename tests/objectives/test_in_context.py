@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from embrew import build
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.vectors import start
-from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.modeling.text.tokens import Segment, Tokens
-from embrew.objectives.in_context import of_demonstrations
+from embrew import assembly
+from embrew.methods.in_context import of_demonstrations
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstrations
+from embrew.text.tokens import Segment, Tokens
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES, by_default
@@ -43,7 +43,7 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 
 
 def objective_for(variant: dict[str, Any], **settings: Any) -> Any:
-    return build.objective({"type": "icl" if variant.get("compress") == "none" else "epic", **settings})
+    return assembly.objective({"type": "icl" if variant.get("compress") == "none" else "epic", **settings})
 
 
 def ready(make_encoder: Any, variant: dict[str, Any], family: str = "llama", **settings: Any) -> Any:
@@ -153,7 +153,7 @@ def test_a_prompt_in_training_is_the_context_at_inference(make_encoder, variant)
 
 def test_without_demonstrations_it_is_plain_contrastive_learning(make_encoder):
     encoder, objective = ready(make_encoder, {}, demonstrations=0)
-    plain = build.objective({"type": "contrastive"})
+    plain = assembly.objective({"type": "contrastive"})
     batch = objective.collate(ROWS, encoder)
     assert torch.equal(objective(encoder, batch)["loss"], plain(encoder, batch)["loss"])
 
@@ -312,17 +312,17 @@ def test_refusals(make_encoder, variant, settings, words):
         demonstrations=Demonstrations(**variant),
     )
     with pytest.raises(ValueError, match=words):
-        build.objective(settings).setup(encoder)
+        assembly.objective(settings).setup(encoder)
 
 
 def test_an_encoder_that_reads_none_is_refused(make_encoder):
     with pytest.raises(ValueError, match="the encoder reads none; set encoder.demonstrations"):
-        build.objective({"type": "epic"}).setup(make_encoder(memory_tokens=0))
+        assembly.objective({"type": "epic"}).setup(make_encoder(memory_tokens=0))
 
 
 def test_nested_in_matryoshka(make_encoder):
     encoder, base = ready(make_encoder, {})
-    nested = build.objective({"type": "matryoshka", "dims": [32, 8], "base": {"type": "epic"}})
+    nested = assembly.objective({"type": "matryoshka", "dims": [32, 8], "base": {"type": "epic"}})
     batch = nested.collate(ROWS, encoder, seed=5)
     parts = nested(encoder, batch)
     torch.testing.assert_close(parts["loss_32"], base(encoder, batch)["loss"].detach())

@@ -6,9 +6,9 @@ import pytest
 import torch
 from datasets import Dataset
 
-from embrew import build
-from embrew.modeling.text.tokens import Segment
-from embrew.objectives import Bottleneck, Contrastive, Joint, LanguageModel
+from embrew import assembly
+from embrew.methods import Bottleneck, Contrastive, Joint, LanguageModel
+from embrew.text.tokens import Segment
 from tests.conftest import SENTENCES
 
 ROWS = [{"text": text} for text in SENTENCES]
@@ -61,7 +61,7 @@ def test_it_needs_causal_attention(make_encoder):
 def test_joint_is_the_sum(make_encoder):
     encoder = make_encoder(lora={"lora_dropout": 0.0}, attention="causal")
     base = {"type": "contrastive", "temperature": 0.2}
-    joint = build.objective({"type": "joint", "base": base, "generative_weight": 0.3})
+    joint = assembly.objective({"type": "joint", "base": base, "generative_weight": 0.3})
     joint.setup(encoder)
     with torch.no_grad():
         found = joint(encoder, joint.collate(PAIRS, encoder))

@@ -9,12 +9,12 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from embrew.build.objectives import objective
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.base import Base
-from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.modeling.settings.pooling import Pooling
+from embrew.assembly.objectives import objective
+from embrew.encoder import Encoder
+from embrew.model.backbone import Backbone
+from embrew.model.base import Base
+from embrew.settings.demonstrations import Demonstrations
+from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES
 from tests.families import config_of
 

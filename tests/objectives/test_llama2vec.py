@@ -12,11 +12,11 @@ import torch
 from datasets import Dataset
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-from embrew import build
+from embrew import assembly
 from embrew.data.sentences import split_sentences
-from embrew.modeling.text.tokens import Segment, Tokens
-from embrew.objectives import Llama2Vec
+from embrew.methods import Llama2Vec
 from embrew.recipe import Recipe
+from embrew.text.tokens import Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES, data_folder
 from tests.objectives.cases import ENCODERS, LORA, loss_and_gradients, rows_for
 
@@ -132,7 +132,7 @@ def test_bags_hold_what_the_row_reads_and_what_follows_it(make_encoder):
 
 @pytest.mark.slow
 def test_bags_of_wikipedia_paragraphs():
-    encoder = build.encoder(Recipe.load("baselines/llama2vec-nano"))
+    encoder = assembly.encoder(Recipe.load("baselines/llama2vec-nano"))
     objective = Llama2Vec()
     objective.setup(encoder)
     with gzip.open(data_folder() / "wiki_paragraphs" / "valid.jsonl.gz", "rt") as lines:
@@ -166,7 +166,7 @@ def test_weights_that_mean_nothing(make_encoder):
 def test_fine_tuning_is_the_library_s_own_loss(make_encoder):
     """`labels` of −100 on the query, as Hugging Face models take them."""
     encoder = make_encoder(lora=LORA, memory_tokens=0, attention="causal", prompts={"query": "Find: "})
-    objective = build.objective({"type": "sft"})
+    objective = assembly.objective({"type": "sft"})
     objective.setup(encoder)
     rows = rows_for(objective)
     batch = objective.collate(rows, encoder)

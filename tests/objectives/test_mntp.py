@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from embrew.objectives import MaskedNextToken
-from embrew.objectives.targets import text_ids
+from embrew.methods import MaskedNextToken
+from embrew.methods.targets import text_ids
 from tests.conftest import SENTENCES
 
 ROWS = [{"text": text} for text in SENTENCES]

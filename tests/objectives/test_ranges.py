@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from embrew import build
-from embrew.objectives import OBJECTIVES, Contrastive, Objective
+from embrew import assembly
+from embrew.methods import OBJECTIVES, Contrastive, Objective
 
 NEVER = [math.nan, math.inf, -math.inf, "warm", "0.5", True, [1.0]]
 POSITIVE = ([1e-3, 1, 20.0], [0, -1, 0.0, None])
@@ -97,7 +97,7 @@ def test_every_number_of_every_objective_is_in_the_table() -> None:
 
 
 def made(name: str, **change: Any) -> Objective:
-    return build.objective({"type": name, **REQUIRED.get(name, {}), **change})
+    return assembly.objective({"type": name, **REQUIRED.get(name, {}), **change})
 
 
 @pytest.mark.parametrize(("name", "key"), SETTINGS)
@@ -125,7 +125,7 @@ def test_switches_and_choices_are_strict(name: str) -> None:
 def test_a_message_says_where_in_the_recipe() -> None:
     block = {"type": "matryoshka", "dims": [4], "base": {"type": "contrastive", "temperature": 0}}
     with pytest.raises(ValueError, match=r"^stages\.a\.objective\.base\.temperature=0; allowed: greater than 0$"):
-        build.objective(block, path=("stages", "a", "objective"))
+        assembly.objective(block, path=("stages", "a", "objective"))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_message_says_where_in_the_recipe() -> None:
         ({"type": "matryoshka", "dims": [4]}, "base is missing; it is required"),
         ({"type": "nowhere.to:Be"}, "cannot be imported .No module named 'nowhere'"),
         ({"type": "math:Nothing"}, "cannot be imported .*Nothing"),
-        ({"type": "math:pi"}, "is not a dataclass derived from embrew.objectives.Objective"),
+        ({"type": "math:pi"}, "is not a dataclass derived from embrew.methods.Objective"),
         ({"type": "contrastive", "scale": math.inf}, "scale=inf; give a number above 0"),
         ({"type": "contrastive", "scale": True}, "scale=True; give a number above 0"),
         ({"type": "compression", "end": True}, "end goes with rows=pairs"),
@@ -145,4 +145,4 @@ def test_a_message_says_where_in_the_recipe() -> None:
 )
 def test_blocks_that_make_no_objective(block: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        build.objective(block)
+        assembly.objective(block)

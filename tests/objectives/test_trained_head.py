@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import Qwen3Config
 
-from embrew import build
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.frozen import FrozenLM, trained_head
-from embrew.modeling.text.tokens import Segment, Tokens
+from embrew import assembly
+from embrew.encoder import Encoder
+from embrew.model.frozen import FrozenLM, trained_head
+from embrew.text.tokens import Segment, Tokens
 from tests import conftest
 from tests.conftest import GROUPED
 from tests.families import FAMILIES as FAMILY_SIZES
@@ -43,7 +43,7 @@ def ready(make_encoder: Any, family: str, name: str, settings: dict[str, Any]) -
     kernel = "eager" if family == "gemma2" else "sdpa"
     encoder = make_encoder(family, attn_implementation=kernel, **ENCODERS.get(name, {}))
     encoder.backbone.train_all()
-    objective = build.objective({"type": name, **settings})
+    objective = assembly.objective({"type": name, **settings})
     objective.setup(encoder)
     return encoder.train(), objective, objective.collate(rows_for(objective), encoder)
 
@@ -158,7 +158,7 @@ def test_the_bag_of_words_reads_the_head_too(make_encoder):
 
 def test_a_lora_leaves_the_head(make_encoder):
     encoder = make_encoder("qwen3", lora={}, attention="causal")
-    build.objective({"type": "language_model"}).setup(encoder)
+    assembly.objective({"type": "language_model"}).setup(encoder)
     assert not encoder.backbone.causal_lm.get_output_embeddings().weight.requires_grad
     assert not trained_head(encoder.backbone.causal_lm).weight.requires_grad
 
@@ -171,7 +171,7 @@ def test_the_frozen_lm_has_no_gradient(make_encoder):
 
 def test_a_lora_on_the_head_is_refused(make_encoder):
     encoder = make_encoder("qwen3", lora={"target_modules": ["q_proj", "lm_head"]}, attention="causal")
-    objective = build.objective({"type": "language_model"})
+    objective = assembly.objective({"type": "language_model"})
     batch = objective.collate(rows_for(objective), encoder)
     with pytest.raises(ValueError, match="the head carries a LoRA"):
         objective(encoder, batch)

@@ -9,11 +9,11 @@ import json
 import pytest
 import torch
 
-from embrew import build
-from embrew.modeling.generation import target_rows
-from embrew.modeling.text.tokens import Segment
-from embrew.objectives.targets import text_ids
+from embrew import assembly
+from embrew.generation import target_rows
+from embrew.methods.targets import text_ids
 from embrew.recipe import Recipe
+from embrew.text.tokens import Segment
 from tests.conftest import SENTENCES, data_folder
 
 LIMIT = 24
@@ -33,7 +33,7 @@ OBJECTIVES = [
 
 def ready(make_encoder, kind, settings, max_length):
     encoder = make_encoder(**FRAME, max_length=max_length)
-    objective = build.objective({"type": kind, **settings})
+    objective = assembly.objective({"type": kind, **settings})
     objective.setup(encoder)
     return encoder, objective
 
@@ -72,7 +72,7 @@ def test_the_end_is_a_label_only_where_it_is_the_end(kind, settings, make_encode
 def test_what_is_written_follows_what_was_read(target, ratio, make_encoder):
     """Token by token, for texts that are longer than what can be read; also where memory goes by length."""
     encoder = make_encoder(**{**FRAME, "template": "say: {text}\n{memory}"}, max_length=32, memory_ratio=ratio)
-    objective = build.objective({"type": "bottleneck", "target": target, "min_tokens": 3})
+    objective = assembly.objective({"type": "bottleneck", "target": target, "min_tokens": 3})
     objective.setup(encoder)
     texts = [LONG[i : i + 40 + 15 * i] for i in range(20)]
     wrong = 0
@@ -91,8 +91,8 @@ def test_what_is_written_follows_what_was_read(target, ratio, make_encoder):
 
 def test_rest_of_wikipedia_paragraphs():
     recipe = Recipe.load("lbr/medical-nano", ["encoder.max_length.query=128", "encoder.max_length.document=128"])
-    encoder = build.encoder(recipe)
-    objective = build.objective({"type": "bottleneck", "target": "rest"})
+    encoder = assembly.encoder(recipe)
+    objective = assembly.objective({"type": "bottleneck", "target": "rest"})
     objective.setup(encoder)
     with gzip.open(data_folder() / "wiki_paragraphs" / "valid.jsonl.gz", "rt") as lines:
         texts = [json.loads(line)["text"] for line in itertools.islice(lines, 300)]

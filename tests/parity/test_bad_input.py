@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.files.checksums import Damaged
 from embrew.files.formats import OtherFormat
-from embrew.modeling.encoder import Encoder
 from embrew.parity import compare
 from embrew.parity.runtimes import server
 from tests.parity.faulty import FaultyRuntime

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.model.contexts import Context
 from embrew.parity import compare
 from embrew.parity.compare import Comparison
+from embrew.settings.demonstrations import Demonstrations
 from tests.conftest import SENTENCES, stir
 from tests.serving.running import serving
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
 from embrew.parity import Comparison, compare
+from embrew.settings.pooling import Pooling
 from tests.conftest import by_default
 from tests.hard_texts import REAL_TOKENIZERS
 from tests.journeys import tiny_encoder

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.cli.parity import RuntimeKind
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.runtimes.llama_cpp.running import interpreter
 from embrew.export.wrong_vectors import CHOSEN, WrongVectors
-from embrew.modeling.encoder import Encoder
 from embrew.parity import compare
 from embrew.parity.conditions import ALONE, LONG, Measured, Measurements
 from embrew.parity.diagnosis import Verdict, diagnose

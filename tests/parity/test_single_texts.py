@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.wrong_vectors import CHOSEN
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.verification import TEXTS
 from embrew.parity import Comparison, compare
+from embrew.storage.verification import TEXTS
 from tests.parity.faulty import FaultyRuntime
 from tests.parity.servers import Answer, serving
 from tests.parity.test_faults import FORMS, LIMIT, named

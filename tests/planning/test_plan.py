@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig
 from typer.testing import CliRunner
 
-from embrew import build
+from embrew import assembly
 from embrew.cli import app
 from embrew.planning.architectures import config_of
 from embrew.planning.devices import GPUS, Device, device, device_here
@@ -199,8 +199,8 @@ def test_pairs_have_a_negative_only_where_the_data_may_have_one():
     """The second stage of LBR has in-batch negatives alone; `columns` says so."""
     for name, negatives in (("lbr/paper-qwen2-1.5b", 0), ("epic/qwen3-0.6b", 1)):
         recipe = Recipe.load(name, ["encoder.model=nano", "encoder.max_length={query: 48, document: 48}"])
-        objective = build.objective(recipe.stages[-1].objective)
-        encoder = build.encoder(recipe)
+        objective = assembly.objective(recipe.stages[-1].objective)
+        encoder = assembly.encoder(recipe)
         rows, _, measured = stage_rows(recipe, len(recipe.stages) - 1, objective, encoder)
         assert not measured and {len(row) for row in rows["negatives"]} == {negatives}
         assert len(set(rows["query"])) == len(rows) > 1

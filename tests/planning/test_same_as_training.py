@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from embrew import build
-from embrew.objectives.targets import text_ids
+from embrew import assembly
+from embrew.methods.targets import text_ids
 from embrew.planning.devices import GPUS, Device
 from embrew.planning.plan import plan_recipe
 from embrew.planning.shapes import Shape, shape_of_stage
@@ -87,7 +87,7 @@ def test_rows_that_are_too_long_for_the_data_set_are_left_out(model_folder, tmp_
     """Without `max_tokens` 20 rows, 10 steps of 2; with it, those whose query and positive are short."""
     recipe = pairs(model_folder("llama"), tmp_path, size=2, training={"max_steps": -1, "num_train_epochs": 1})
     assert plan_recipe(recipe, gpu="h100").stages[0].steps == 10
-    encoder = build.encoder(recipe)
+    encoder = assembly.encoder(recipe)
     rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     longest = [max(map(len, text_ids([row["query"], row["positive"]], encoder))) for row in rows]
     limit = sorted(longest)[len(longest) // 2]
@@ -126,7 +126,7 @@ def test_processes_on_a_cpu_share_its_memory(model_folder, tmp_path):
 @pytest.mark.parametrize("how", ["LoRA", "full"])
 def test_shapes_are_those_of_the_encoder_that_is_trained(how, model_folder, tmp_path):
     recipe = pairs(model_folder("llama"), tmp_path, **({} if how == "LoRA" else {"lora": None}))
-    objective = build.objective(recipe.stages[0].objective)
+    objective = assembly.objective(recipe.stages[0].objective)
     encoder = starting_encoder(recipe, 0, None, device=torch.device("cpu"))
     prepare_encoder(encoder, recipe, 0, objective)
     config = encoder.backbone.inner.config
@@ -140,7 +140,7 @@ def test_tokens_are_those_of_the_batches(tmp_path):
     settings = {"training": {"max_steps": 1}, "batch": {"size": 128}}
     lengths = {"max_length": {"query": 128, "document": 128}}
     recipe = recipe_of("nano", tmp_path / "unequal.jsonl", rows, stage=settings, **lengths)
-    encoder = build.encoder(recipe)
+    encoder = assembly.encoder(recipe)
     count = sum(len(encoder.tokenizer(text).input_ids) for row in rows for text in row.values())
     plan = plan_recipe(recipe, gpu="h100").stages[0]
     assert plan.tokens == pytest.approx(count / 2, rel=0.02)

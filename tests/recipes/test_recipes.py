@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew import build
-from embrew.modeling.encoder import Encoder
+from embrew import assembly
+from embrew.encoder import Encoder
 from embrew.recipe import Recipe, list_recipes, read_recipe
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
@@ -85,7 +85,7 @@ def shrunk(name: str, model: str, files: dict[str, str]) -> Recipe:
     room = 128 if model.endswith("bert") else 160  # the instructions are long in 300 tokens
     values["encoder"]["max_length"] = {"query": room, "document": room}
     for stage in values["stages"]:
-        kind = build.objective(stage["objective"]).rows_kind
+        kind = assembly.objective(stage["objective"]).rows_kind
         several = isinstance(stage["data"], list)
         stage["data"] = [{"path": files[kind]} for _ in stage["data"]] if several else {"path": files[kind]}
         if model != "nano" and "compression_size" in stage["objective"]:
@@ -122,7 +122,7 @@ def stand_in(model: str, model_folder: Callable[[str], Path], encoder_folder: Ca
 
 def runs(recipe: Recipe, folder: Path) -> None:
     """Trains, gives numbers, and gives the same ones when it is opened again."""
-    encoder = train(recipe, folder, verify="off") if recipe.stages else build.encoder(recipe)
+    encoder = train(recipe, folder, verify="off") if recipe.stages else assembly.encoder(recipe)
     vectors = encoder.encode(SENTENCES)
     assert np.isfinite(vectors).all()
     if recipe.stages:
@@ -156,4 +156,4 @@ def test_its_settings_are_known(name: str) -> None:
     recipe = Recipe.load(name, ["encoder.model=nano"])
     for index, stage in enumerate(recipe.stages):
         on_cpu = stage.model_copy(update={"training": {**stage.training, "use_cpu": True, "bf16": False}})
-        build.training_arguments(on_cpu, build.objective(stage.objective), Path("unused"), seed=index)
+        assembly.training_arguments(on_cpu, assembly.objective(stage.objective), Path("unused"), seed=index)

@@ -14,8 +14,8 @@ from peft import LoraConfig
 from transformers import TrainingArguments
 from typer.testing import CliRunner
 
-from embrew import build
-from embrew.build import checking, stages
+from embrew import assembly
+from embrew.assembly import checking, stages
 from embrew.cli import app
 from embrew.config.fields import check_fields, reason
 from embrew.config.overrides import apply_overrides
@@ -36,7 +36,7 @@ def made(name: str, *overrides: str) -> Recipe:
 
 
 def check(name: str, *overrides: str, here: bool = False) -> None:
-    build.check_recipe(made(name, *overrides), here=here)
+    assembly.check_recipe(made(name, *overrides), here=here)
 
 
 def test_there_are_many_of_them() -> None:
@@ -131,7 +131,7 @@ def test_what_is_allowed_passes(key: str, values: list[Any]) -> None:
     for value in values:
         kept = {k: v for k, v in compress["training"].items() if not k.startswith(("lr_", "warmup"))}
         first = {**compress, "training": {**kept, key: value}}
-        build.check_recipe(Recipe.from_values({**whole, "stages": [first]}))
+        assembly.check_recipe(Recipe.from_values({**whole, "stages": [first]}))
 
 
 def test_defaults_of_transformers_pass_where_they_are_set_explicitly() -> None:

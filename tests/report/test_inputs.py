@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.report.inputs import read_inputs
 from embrew.training.stages import train

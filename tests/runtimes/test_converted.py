@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.build import open_model
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.vectors import start
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.storage.loading import computes
+from embrew.assembly import open_model
+from embrew.encoder import Encoder
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
 from embrew.runtimes.conversion import Program
 from embrew.runtimes.converted import converted
 from embrew.runtimes.graph import LabelledGraph
+from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.pooling import Pooling
+from embrew.storage.loading import computes
 from embrew.text_encoder.hashes import model_hash, vectors_hash
 from tests.conftest import FAMILIES, SENTENCES
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from embrew.encoder import Encoder
 from embrew.export.graph import graph_of
 from embrew.export.parts import Fixed, Parts
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Tokens
 from embrew.runtimes.graph import LabelledGraph, SentenceGraph, check_graph
 from embrew.runtimes.merged import merged_model
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Tokens
 from tests.conftest import DIFFERENT, ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
 
 TEXTS = [*SENTENCES[:2], "", "a", "ends with </s> and <|memory_0|>", "long " * 40]

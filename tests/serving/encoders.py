@@ -11,11 +11,11 @@ from unittest import mock
 
 import numpy as np
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.vectors import start
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.settings.pooling import Pooling
+from embrew.encoder import Encoder
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.pooling import Pooling
 from embrew.text_encoder.precision import Ranges
 from tests.conftest import SENTENCES
 from tests.serving.running import serving

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.serving import server
 from embrew.serving.opening import open_served
 from embrew.serving.settings import Settings

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.serving.settings import Limits
 from tests.conftest import SENTENCES
 from tests.evaluation.test_mteb import local_task, task_metadata, texts

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from tests.serving.encoders import made, serving_copy
 from tests.serving.running import Lengths, of_words, running, served
 

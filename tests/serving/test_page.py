@@ -16,12 +16,12 @@ import pytest
 from scipy.stats import rankdata, spearmanr
 from transformers import PreTrainedTokenizerFast
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.base import Base
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.vectors import start
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.encoder import Encoder
+from embrew.model.backbone import Backbone
+from embrew.model.base import Base
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
 from tests.conftest import tiny_model
 from tests.serving.running import serving
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
 from embrew.serving import processes
 from embrew.serving.asked import Asked, WorkerDied
 from embrew.serving.opening import open_served

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.serving import tokenizing
 from embrew.serving.asked import Asked, Read
 from embrew.serving.errors import ApiError

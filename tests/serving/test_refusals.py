@@ -11,7 +11,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.serving.wire import EmbeddingsRequest, SimilarityRequest, Strict
 from tests.serving.encoders import made, serving_copy
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from tests.serving.encoders import made, serving_copy
 from tests.serving.test_refusals import ROUTES
 

@@ -102,7 +102,7 @@ def test_rows_share_their_first_stage_and_go_on(
 
     alone = Recipe.load(recipe, [f"{RATE}=0.2"])
     own = stages.train(alone, tmp_path / "alone", verify="off")
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
 
     assert own.weights_hash() == Encoder.from_pretrained(tmp_path / "out" / "high").weights_hash()
 

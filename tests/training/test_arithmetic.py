@@ -11,14 +11,14 @@ import pytest
 import torch
 from peft.tuners.lora import Linear as PeftLinear
 
-from embrew import build
-from embrew.build import precision
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.merging import merge_encoder
-from embrew.modeling.model import adapters
-from embrew.modeling.model.lora_linear import LoraLinear
-from embrew.modeling.storage import loading, opening
+from embrew import assembly
+from embrew.assembly import precision
+from embrew.encoder import Encoder
+from embrew.merging import merge_encoder
+from embrew.model import adapters
+from embrew.model.lora_linear import LoraLinear
 from embrew.recipe import Recipe
+from embrew.storage import loading, opening
 from embrew.training.stages import train
 
 TEXTS = ["The lake is deep.", "A cat sleeps on the warm wall.", "Trains leave at noon."]
@@ -64,19 +64,21 @@ def test_auto_is_bfloat16_where_the_device_computes_in_it(
     lora, full = recipe(model_folder("llama"), data), recipe(model_folder("llama"), data, lora=None)
     asked = recipe(model_folder("llama"), data, dtype="float32")
     computing(monkeypatch, True)
-    assert [build.arithmetic(one, one.stages[0], "cpu") for one in (lora, full, asked)] == [
+    assert [assembly.arithmetic(one, one.stages[0], "cpu") for one in (lora, full, asked)] == [
         "bfloat16", "float32", "float32",
     ]  # fmt: skip
-    assert [build.autocasts(one, "cuda") for one in (lora, full, asked)] == [True, True, False]
+    assert [assembly.autocasts(one, "cuda") for one in (lora, full, asked)] == [True, True, False]
     stage = lora.stages[0].model_copy(update={"training": {"bf16": False}})
-    assert build.arithmetic(lora, stage, "cpu") == "float32"
+    assert assembly.arithmetic(lora, stage, "cpu") == "float32"
     for training in ({"fp16": False}, {"bf16": False}, {"bf16": True}, {}):  # as the Trainer is told
         given = {**lora.stages[0].training, **training}
         stage = lora.stages[0].model_copy(update={"training": given})
-        args = build.training_arguments(stage, build.objective(stage.objective), data.parent, seed=1, autocast=True)
-        assert (build.arithmetic(lora, stage, "cpu") == "bfloat16") == args.bf16
+        args = assembly.training_arguments(
+            stage, assembly.objective(stage.objective), data.parent, seed=1, autocast=True
+        )
+        assert (assembly.arithmetic(lora, stage, "cpu") == "bfloat16") == args.bf16
     computing(monkeypatch, False)
-    assert build.arithmetic(lora, lora.stages[0], "cpu") == "float32"
+    assert assembly.arithmetic(lora, lora.stages[0], "cpu") == "float32"
 
 
 @pytest.fixture(scope="module")
@@ -127,23 +129,23 @@ def test_a_stage_goes_on_as_it_was_begun(
 def test_merged_weights_are_scored_in_their_dtype(trained: Path, tmp_path: Path) -> None:
     """How much of the adapter rounding would take can no longer be compared."""
     merge_encoder(trained, tmp_path / "merged")
-    assert build.open_model(str(tmp_path / "merged"), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
+    assert assembly.open_model(str(tmp_path / "merged"), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
 
 
 def test_scores_are_computed_as_trained(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: Any = build.open_model(str(trained), as_trained=True)
-    plain: Any = build.open_model(str(trained))
+    found: Any = assembly.open_model(str(trained), as_trained=True)
+    plain: Any = assembly.open_model(str(trained))
     assert (found.backbone.dtype, plain.backbone.dtype) == (torch.bfloat16, torch.float32)
     cosines = torch.nn.functional.cosine_similarity(*(torch.tensor(e.encode(TEXTS)) for e in (found, plain)))
     assert cosines.min() > 0.999
-    assert build.open_model(str(trained), dtype="float32", as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
+    assert assembly.open_model(str(trained), dtype="float32", as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
     computing(monkeypatch, False)
-    assert build.open_model(str(trained), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
+    assert assembly.open_model(str(trained), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
 
 
 def test_an_adapter_that_rounding_would_remove_stays_apart(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
-    found: Any = build.open_model(str(trained), as_trained=True)
+    found: Any = assembly.open_model(str(trained), as_trained=True)
     assert found.backbone.dtype == torch.bfloat16
     adapters = {name: p.dtype for name, p in found.backbone.named_parameters() if "lora_" in name}
     assert adapters and set(adapters.values()) == {torch.float32}
@@ -166,7 +168,7 @@ def test_a_chain_is_scored_as_it_was_trained(
     monkeypatch.setattr(opening, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
     monkeypatch.setattr(adapters, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
     caplog.clear()
-    found: Any = build.open_model(str(tmp_path / "run"), as_trained=True)
+    found: Any = assembly.open_model(str(tmp_path / "run"), as_trained=True)
     assert (found.backbone.dtype, caplog.records) == (torch.bfloat16, [])
     plain = Encoder.from_pretrained(tmp_path / "run", merge_adapter=False)
     with torch.autocast("cpu", torch.bfloat16):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from embrew import build
+from embrew import assembly
 from embrew.data import load
 from embrew.data.rejects import Rejects
 from embrew.recipe import Recipe
@@ -143,4 +143,4 @@ def test_the_keys_belong_to_what_is_trained(recipe):
 def test_a_sample_to_look_at_skips_as_training_does(recipe):
     config = recipe(on_bad_rows="skip", max_reject_rate=0.05)
     stage = config.stages[0]
-    assert len(build.rows(stage.datasets[0], build.objective(stage.objective), max_rows=10)) == 10
+    assert len(assembly.rows(stage.datasets[0], assembly.objective(stage.objective), max_rows=10)) == 10

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
+from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.merging import merge_encoder
+from embrew.merging import merge_encoder
 from embrew.recipe import Recipe
 from embrew.training.monitoring.card_facts import card_facts
 from embrew.training.stages import train

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch._inductor import exc
 
-from embrew import build
-from embrew.modeling.model.compiled import compiled_layers
-from embrew.modeling.model.layers import layers_of
+from embrew import assembly
+from embrew.model.compiled import compiled_layers
+from embrew.model.layers import layers_of
 from embrew.recipe import Recipe
 from embrew.training.gradcache import Chunks
 from embrew.training.launch_checks import check_launch
@@ -37,8 +37,8 @@ def test_names_and_modules_stay(make_encoder):
 def test_refused_where_it_cannot_run(model_folder, tmp_path, monkeypatch):
     recipe = Recipe.from_values(values(model_folder("llama"), tmp_path, training={"torch_compile": True}))
     stage = recipe.stages[0]
-    objective = build.objective(stage.objective)
-    args = build.training_arguments(stage, objective, tmp_path / "out", seed=1)
+    objective = assembly.objective(stage.objective)
+    args = assembly.training_arguments(stage, objective, tmp_path / "out", seed=1)
     assert not args.torch_compile, "the Trainer would compile the whole step"
     check_launch(stage, args, sharded=False)
     with pytest.raises(ValueError, match="torch_compile is not supported under FSDP2"):
@@ -74,7 +74,7 @@ def assert_near(ours, wanted):
 def test_loss_and_gradients(attention, make_encoder):
     """With dropout; in one pass, with gradient caching, with activation checkpointing; for rows of several lengths."""
     encoder = make_encoder("llama", attention=attention, lora=LORA).train()
-    objective = build.objective({"type": "contrastive"})
+    objective = assembly.objective({"type": "contrastive"})
     objective.setup(encoder)
     steps = [TrainStep(encoder, objective), TrainStep(encoder, objective, Chunks(rows=3))]
     batches = [objective.collate(rows, encoder, seed=1) for rows in (ROWS[:4], ROWS, [ROWS[0], ROWS[-1]])]

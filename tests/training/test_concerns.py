@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from embrew.objectives import Contrastive, Espresso
+from embrew.methods import Contrastive, Espresso
 from embrew.recipe import Recipe
 from embrew.training.monitoring.concerns import LINES, Concerns
 from tests.distributed.runs import train_counted, write_data

@@ -13,8 +13,8 @@ import pytest
 import safetensors.torch
 import torch
 
+from embrew.encoder import Encoder
 from embrew.files import writing
-from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from tests.conftest import SENTENCES

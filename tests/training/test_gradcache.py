@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from embrew import build
-from embrew.modeling.embedding.batching import groups_by_length
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.tokens import Tokens
-from embrew.objectives import Compression, EmbeddingObjective
+from embrew import assembly
+from embrew.encoder import Encoder
+from embrew.methods import Compression, EmbeddingObjective
+from embrew.model.batching import groups_by_length
+from embrew.text.tokens import Tokens
 from embrew.training.gradcache import Chunks, cached_loss
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES, by_default
@@ -29,7 +29,7 @@ CHUNKS = [Chunks(rows=1), Chunks(rows=3), Chunks(tokens=40), Chunks(rows=100)]
 
 def prepared(make_encoder, settings: dict[str, Any], **lora: Any) -> tuple[Encoder, EmbeddingObjective, dict[str, Any]]:
     encoder = make_encoder(lora={"lora_dropout": 0.0, **lora})
-    objective = build.objective({"type": "contrastive", **settings})
+    objective = assembly.objective({"type": "contrastive", **settings})
     assert isinstance(objective, EmbeddingObjective)
     batch = objective.collate(rows_for(objective), encoder)
     return encoder.train(), objective, batch

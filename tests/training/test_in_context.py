@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
+from embrew.encoder import Encoder
+from embrew.model.contexts import Context
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from tests.conftest import SENTENCES

@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from embrew import build
+from embrew import assembly
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import sharding
 from embrew.training.launch_checks import check_launch
@@ -28,8 +28,8 @@ def stage_of(kind: str, **settings: Any) -> StageConfig:
 
 def arguments(stage: StageConfig) -> tuple[Any, Any]:
     on_cpu = stage.model_copy(update={"training": {"use_cpu": True, **stage.training}})
-    objective = build.objective(stage.objective)
-    return objective, build.training_arguments(on_cpu, objective, Path("unused"), seed=1)
+    objective = assembly.objective(stage.objective)
+    return objective, assembly.training_arguments(on_cpu, objective, Path("unused"), seed=1)
 
 
 def test_fp16_under_fsdp2():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from embrew import build
+from embrew import assembly
 from embrew.recipe import StageConfig
 from embrew.training.resuming.processes import keep_rows_per_step
 from embrew.training.resuming.stage_json import read_stage
@@ -25,7 +25,7 @@ def kept(
     args: Any = SimpleNamespace(
         world_size=now, per_device_train_batch_size=rows, gradient_accumulation_steps=batches, deepspeed_plugin=None
     )
-    keep_rows_per_step(stage, build.objective(stage.objective), args, encoder, begun=begun)
+    keep_rows_per_step(stage, assembly.objective(stage.objective), args, encoder, begun=begun)
     return args.per_device_train_batch_size, args.gradient_accumulation_steps
 
 

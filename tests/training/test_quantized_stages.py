@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.merging import merge_encoder
-from embrew.modeling.model.quantized import dequantize
-from embrew.modeling.storage.verification import reference_vectors
+from embrew.encoder import Encoder
+from embrew.merging import merge_encoder
+from embrew.model.quantized import dequantize
 from embrew.recipe import Recipe
+from embrew.storage.verification import reference_vectors
 from embrew.training import stages
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from tests.conftest import SENTENCES

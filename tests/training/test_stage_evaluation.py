@@ -16,9 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from embrew import build
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model import prefix
+from embrew import assembly
+from embrew.encoder import Encoder
+from embrew.model import prefix
 from embrew.recipe import Recipe
 from embrew.training.monitoring.scores import DevSets, Evaluate, scores_line
 from embrew.training.monitoring.stage_evaluation import StageEvaluation, curve_from_log, trainer_metrics
@@ -264,7 +264,7 @@ def test_a_metric_that_is_no_score(values: dict[str, Any], tmp_path: Path, monke
             return {}
 
     assert isinstance(Named([]), DevSets)
-    monkeypatch.setattr(build, "encoder", lambda *_, **__: pytest.fail("nothing is to be loaded"))
+    monkeypatch.setattr(assembly, "encoder", lambda *_, **__: pytest.fail("nothing is to be loaded"))
     with pytest.raises(ValueError, match="is not a score"):
         train(watched(values, metric="stsb"), tmp_path / "named", evaluate=Named([]))
     with pytest.raises(ValueError, match="train was called without evaluate="):
@@ -336,7 +336,7 @@ def test_recipes_say_what_goes_together(values: dict[str, Any]) -> None:
             watched(values, **evaluation)
     with pytest.raises(ValueError, match=r"training.eval_steps=2 is set by embrew; leave it out; use evaluation.every"):
         values["stages"][2]["training"]["eval_steps"] = 2
-        build.check_stage(watched(values), 0)
+        assembly.check_stage(watched(values), 0)
 
 
 def test_what_chooses_the_weights_is_in_the_hash(values: dict[str, Any]) -> None:

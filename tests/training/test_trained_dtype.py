@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM
 
-from embrew import build
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.precision import train_in_float32
-from embrew.modeling.storage import loading
-from embrew.objectives import Contrastive
+from embrew import assembly
+from embrew.encoder import Encoder
+from embrew.methods import Contrastive
+from embrew.model.precision import train_in_float32
 from embrew.recipe import Recipe, list_recipes
+from embrew.storage import loading
 from embrew.training.stage_start import prepare_encoder
 from embrew.training.stages import Run, train
 from embrew.training.step import TrainStep
@@ -141,9 +141,9 @@ def test_the_arithmetic_is_in_bfloat16(folders, tmp_path, monkeypatch):
 
 def test_what_auto_is_on_a_gpu(folders, monkeypatch):
     everything = recipe(folders["llama"])
-    assert build.opening_dtype(everything, "cuda") == "float32" and build.autocasts(everything, "cuda")
+    assert assembly.opening_dtype(everything, "cuda") == "float32" and assembly.autocasts(everything, "cuda")
     lora = recipe(folders["llama"], lora={"r": 2})
-    assert build.opening_dtype(lora, "cuda") == "auto" and build.autocasts(lora, "cuda")
+    assert assembly.opening_dtype(lora, "cuda") == "auto" and assembly.autocasts(lora, "cuda")
 
 
 def test_recipes_that_train_every_weight(monkeypatch):
@@ -152,7 +152,7 @@ def test_recipes_that_train_every_weight(monkeypatch):
     found = [Recipe.load(name) for name in list_recipes()]
     full = [one for one in found if one.stages and one.encoder.lora is None]
     assert len(full) == 9
-    assert {build.opening_dtype(one, "cuda") for one in full} == {"float32"}
+    assert {assembly.opening_dtype(one, "cuda") for one in full} == {"float32"}
 
 
 def test_a_lora_on_a_frozen_bfloat16_base(folders, tmp_path):
@@ -206,7 +206,7 @@ def test_a_trained_copy_under_a_loss_that_reads_the_head(folders):
     """Float32 embeddings before layers in bfloat16: the check of the head meets them too."""
     encoder = Encoder.from_pretrained(folders["llama"], dtype="bfloat16")
     encoder.backbone.add_lora({"r": 2}, train_embeddings=True)
-    objective = build.objective({"type": "language_model"})
+    objective = assembly.objective({"type": "language_model"})
     objective.setup(encoder)
     batch = objective.collate([{"text": text} for text in SENTENCES], encoder.train())
     with torch.autocast("cpu", torch.bfloat16):

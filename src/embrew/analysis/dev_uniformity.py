@@ -16,7 +16,7 @@ from embrew.evaluation.dev import DevSets, dev_sets_of
 from embrew.files.public_paths import check_path_known
 
 if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
     from embrew.recipe import Recipe
 
 NAMES = ("alignment", "uniformity")

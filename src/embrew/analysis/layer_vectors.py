@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from embrew.modeling.embedding.batching import encode_rows
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.template import Template
-from embrew.modeling.text.tokens import Row, Tokens
+from embrew.encoder import Encoder
+from embrew.model.batching import encode_rows
+from embrew.text.template import Template
+from embrew.text.tokens import Row, Tokens
 
 logger = logging.getLogger(__name__)
 Call = tuple[str, int, str]  # instruction, limit in tokens, hash of the texts

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from embrew.analysis.vectors import Side
-from embrew.modeling.embedding.batching import encode_rows
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Row, Tokens
+from embrew.encoder import Encoder
+from embrew.model.batching import encode_rows
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Row, Tokens
 
 Pick = Literal["random", "medoid"]
 

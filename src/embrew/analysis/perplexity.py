@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from embrew.encoder import Encoder
 from embrew.losses.vocabulary import token_log_probs
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.frozen import FrozenLM, Head
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.model.frozen import FrozenLM, Head
+from embrew.text.tokens import Row, Segment, Tokens
 
 
 @dataclass(frozen=True)

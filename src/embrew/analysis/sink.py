@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from embrew.analysis.vectors import Side
-from embrew.modeling.embedding.batching import encode_rows
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.attention_weights import read_attention
-from embrew.modeling.prompting.contexts import insert
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.encoder import Encoder
+from embrew.model.attention_weights import read_attention
+from embrew.model.batching import encode_rows
+from embrew.model.contexts import insert
+from embrew.text.tokens import Row, Segment, Tokens
 
 PARTS = ("first", "prompt", "demonstrations", "text", "after", "itself")
 BATCH_TOKENS = 2048  # a layer's weights have heads × this × longest row entries

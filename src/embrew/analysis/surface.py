@@ -2,7 +2,7 @@
 
 *Espresso Sentence Embeddings* (arXiv 2402.14776) trains encoders that can be truncated in depth and in width, and shows
 their scores as a surface over both (Fig. 3). Every cell here equals `evaluate` of the truncated encoder
-(`embrew.modeling.cutting.cut`), but all cells share one forward pass per text.
+(`embrew.cutting.cut`), but all cells share one forward pass per text.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ import numpy as np
 
 from embrew.analysis.layer_vectors import LayerVectors
 from embrew.analysis.surface import LAST, Surface
+from embrew.encoder import Encoder
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import size_of
 from embrew.evaluation.scoring import prepare
 from embrew.evaluation.task import Task
-from embrew.modeling.encoder import Encoder
 from embrew.text_encoder.interface import encode_options
 
 DIMS = (8, 16, 32, 64, 128, 256, 512)

@@ -18,7 +18,7 @@ from embrew.text_encoder.vectors import unit_vectors
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
 
 
 def alignment(left: np.ndarray, right: np.ndarray, *, alpha: float = 2) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 from embrew.progress import progress
 from embrew.text_encoder.interface import encode_options
 

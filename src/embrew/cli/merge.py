@@ -33,7 +33,7 @@ def merge(
     Weights are added in float32; vectors stay the same.
     """
     loading(model)
-    from embrew.modeling.merging import merge_encoder
+    from embrew.merging import merge_encoder
 
     merge_encoder(model, folder, dtype=dtype.value, overwrite=overwrite, verify=verify.value)
     out().print(f'[bold]{escape(str(folder))}[/]: open it with Encoder.from_pretrained("{escape(str(folder))}")')

@@ -77,10 +77,10 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Plan the training of a recipe: embrew plan RECIPE."""
-    from embrew import build
+    from embrew import assembly
     from embrew.planning.plan import plan_recipe
 
-    loaded = build.load_recipe(recipe, overrides or ())
+    loaded = assembly.load_recipe(recipe, overrides or ())
     plan = plan_recipe(loaded, gpu=gpu.value, processes=gpus, utilization=utilization, tokens=tokens)
     console = out()
     console.print(Text(f"{recipe} on {loaded.encoder.model}, {_devices(plan.device.name, gpus)}"), soft_wrap=True)

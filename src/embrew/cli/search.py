@@ -86,7 +86,7 @@ def search(
     if build is None and not place.is_dir():
         raise FileNotFoundError(f"{index} is not an index; build one with --build DOCUMENTS")
     loading(model)
-    from embrew.build import open_model
+    from embrew.assembly import open_model
     from embrew.corpus import holds_vectors
     from embrew.search import SearchIndex, build_index, update_index
     from embrew.text_encoder.interface import fixed

@@ -81,9 +81,9 @@ def train(
     if sweep is not None:
         _sweep(recipe, sweep, overrides or (), output, resume=resume, verify=verify.value, start=start)
         return
-    from embrew import build
+    from embrew import assembly
 
-    loaded = build.load_recipe(recipe, overrides or ())
+    loaded = assembly.load_recipe(recipe, overrides or ())
     if rank() == 0:  # before anything is loaded; training locks the folder itself
         check_unclaimed(output, "training into")
     console = out()

@@ -29,7 +29,7 @@ from embrew.corpus.shards import (
 from embrew.data.versions import Changes
 from embrew.files.locks import claimed
 from embrew.files.stores import Place
-from embrew.modeling.embedding.batching import ahead
+from embrew.model.batching import ahead
 from embrew.progress import progress
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.precision import Ranges

@@ -37,7 +37,7 @@ from embrew.corpus.shards import (
 from embrew.data.versions import Changes
 from embrew.files.locks import claimed
 from embrew.files.writing import flush, put
-from embrew.modeling.embedding.batching import ahead
+from embrew.model.batching import ahead
 from embrew.progress import progress
 from embrew.text_encoder.interface import TextEncoder
 

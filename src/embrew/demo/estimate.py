@@ -19,7 +19,7 @@ OTHER_STEP = 4.0
 
 def measure(steps: int = 3) -> float:
     """Return the seconds of one training step of 8 texts of 96 tokens, the shipped model's weights all trained."""
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
 
     encoder = Encoder.from_pretrained("nano", device="cpu", dtype="float32", pooling="mean")
     encoder.backbone.train_all()

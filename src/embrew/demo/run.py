@@ -18,7 +18,7 @@ from embrew.harvest import harvest
 from embrew.progress import is_chosen, within
 
 if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
     from embrew.recipe import Recipe
 
 BASELINES = {"last token": "baselines/last-token", "mean": "baselines/mean"}
@@ -52,14 +52,14 @@ def run(
     Raises:
         ValueError: five minutes do not allow a quarter of the steps, or the folder was begun with another share.
     """
-    from embrew import build
+    from embrew import assembly
 
     demo = Demonstration(output)
     os.environ["EMBREW_DEMO"] = str(demo.data.resolve())
-    recipe = build.load_recipe(recipe_name, overrides)
+    recipe = assembly.load_recipe(recipe_name, overrides)
     share = demo.begin(recipe, share, fit=not any(".max_steps=" in override for override in overrides))
-    recipe = build.load_recipe(recipe_name, [*overrides, *fewer_steps(recipe, share)])
-    demo.steps = steps_of(recipe, build.load_recipe(recipe_name))
+    recipe = assembly.load_recipe(recipe_name, [*overrides, *fewer_steps(recipe, share)])
+    demo.steps = steps_of(recipe, assembly.load_recipe(recipe_name))
     demo.collect()
     demo.score_untrained(recipe)
     demo.train(recipe, recipe_name)
@@ -108,8 +108,8 @@ class Demonstration:
 
     def score_untrained(self, recipe: Recipe) -> None:
         """Score the language model before it is trained, in the arithmetic of the training."""
-        from embrew import build
-        from embrew.build.precision import arithmetic
+        from embrew import assembly
+        from embrew.assembly.precision import arithmetic
         from embrew.recipe import Recipe
 
         self._head("2. Before", "the untrained model with two kinds of pooling")
@@ -119,7 +119,7 @@ class Demonstration:
             same.append("encoder.dtype=bfloat16")
         with self.left.part("before"):
             for label, name in BASELINES.items():
-                figures = self._score(build.encoder(Recipe.load(name, same)), label.replace(" ", "-"))
+                figures = self._score(assembly.encoder(Recipe.load(name, same)), label.replace(" ", "-"))
                 self.rows.append({"step": f"{recipe.encoder.model}, {label}", "seconds": None, **figures})
 
     def train(self, recipe: Recipe, name: str) -> None:
@@ -138,8 +138,8 @@ class Demonstration:
 
     def score_stages(self, recipe: Recipe) -> None:
         """Score the model after each stage, and show the table."""
+        from embrew.encoder import Encoder
         from embrew.evaluation.report import size_of
-        from embrew.modeling.encoder import Encoder
 
         self._head("4. After", "each stage on the unseen packages")
         seconds = json.loads((self.output / "model" / "run.json").read_text())["seconds"]
@@ -159,7 +159,7 @@ class Demonstration:
 
     def reopen(self) -> Encoder:
         """Open the trained encoder as its user will."""
-        from embrew.modeling.encoder import Encoder
+        from embrew.encoder import Encoder
 
         return Encoder.from_pretrained(self.output / "model")
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from embrew import build
-from embrew.build.stock import open_stock
+from embrew import assembly
+from embrew.assembly.stock import open_stock
 from embrew.doctor.finding import Finding
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.loading import ASSETS, computes, pick_device, weights_sha256
-from embrew.modeling.storage.verification import check_attention
 from embrew.recipe import Recipe
+from embrew.storage.loading import ASSETS, computes, pick_device, weights_sha256
+from embrew.storage.verification import check_attention
 from embrew.training.stages import train
 
 REFERENCE = Path(__file__).parent / "reference.json"
@@ -128,7 +128,7 @@ def training() -> Iterator[Finding]:
         data = Path(scratch) / "pairs.jsonl"
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         recipe = Recipe.from_values(RECIPE | {"stages": [{**STAGE, "data": {"path": str(data)}}]})
-        before = np.asarray(build.encoder(recipe).encode(list(TEXTS)))
+        before = np.asarray(assembly.encoder(recipe).encode(list(TEXTS)))
         live = train(recipe, Path(scratch) / "run")
         after = np.asarray(live.encode(list(TEXTS)))
         moved = float(np.abs(after - before).max())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from embrew.build.objectives import objective_keys
+from embrew.assembly.objectives import objective_keys
 from embrew.config.overrides import apply_overrides
 from embrew.config.yaml_text import dump_yaml
 from embrew.domain.prepare import Prepared

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from embrew import build
+from embrew import assembly
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.analysis.domain_knowledge import THRESHOLDS, Sample, gain, gap, in_words, measure, shift
 from embrew.analysis.separation import Separation, separation_of
@@ -21,6 +21,7 @@ from embrew.domain.plan import MIN_PAIRS, Learn, Plan, plan, untrained
 from embrew.domain.prepare import MANIFEST, Prepared, prepare
 from embrew.domain.report import Step, write_report
 from embrew.domain.scan import check
+from embrew.encoder import Encoder
 from embrew.evaluation import Result, evaluate
 from embrew.export.exporting import export_encoder
 from embrew.export.fixed import with_max_length
@@ -28,7 +29,6 @@ from embrew.files import formats
 from embrew.files.public_paths import public_path
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path, recover, write_json
-from embrew.modeling.encoder import Encoder
 from embrew.progress import is_chosen, within
 from embrew.recipe import Recipe
 from embrew.text_encoder.hashes import vectors_hash
@@ -131,7 +131,7 @@ def _run(documents: str | Path, pairs: str | Path | None, folder: Path, settings
     sample = _sample(data, public_name(documents)[0])
     steps: list[Step] = []
     for how, said in READINGS.items():
-        encoder = build.encoder(untrained(recipe, how))
+        encoder = assembly.encoder(untrained(recipe, how))
         with within(f"untrained, {said}"):
             result = _evaluate(encoder, data, folder / "results" / f"untrained-{how}", settings)
         steps.append(Step(f"untrained, {said}", result, None, None))
@@ -171,7 +171,7 @@ def _other_rows(recipe: Recipe, data: Prepared) -> Iterator[Mapping[str, Any]]:
         for config in stage.datasets:
             paths = [config.path] if isinstance(config.path, str) else config.path
             if any(Path(expand(path)).resolve().parent != data.folder.resolve() for path in paths):
-                yield from build.rows(config, build.objective(stage.objective), max_rows=config.max_rows)
+                yield from assembly.rows(config, assembly.objective(stage.objective), max_rows=config.max_rows)
 
 
 def _write_recipe(path: Path, made: Plan) -> None:

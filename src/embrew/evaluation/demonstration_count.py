@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from embrew.encoder import Encoder
 from embrew.evaluation import evaluate
 from embrew.evaluation.dev import dev_sets, dev_task
 from embrew.evaluation.find import find_task
@@ -26,8 +27,7 @@ from embrew.evaluation.report import label_of
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.task import Task
 from embrew.evaluation.task_texts import TRIED, check_apart
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
+from embrew.model.contexts import Context
 from embrew.recipe import DevRows
 
 

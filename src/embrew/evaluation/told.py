@@ -9,9 +9,9 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is evaluated: tables need neither
-    from embrew.modeling.encoder import Encoder
-    from embrew.modeling.generation import Bos, Source
-    from embrew.modeling.text.tokens import Row
+    from embrew.encoder import Encoder
+    from embrew.generation import Bos, Source
+    from embrew.text.tokens import Row
 
 
 class Told(NamedTuple):
@@ -50,7 +50,7 @@ def told(
         seed: of the choice of another row.
         batch_tokens: padded tokens per batch.
     """
-    from embrew.modeling.generation import first_row
+    from embrew.generation import first_row
 
     found: dict[str, Told | None] = {"own": predicted(encoder, rows, source, bos, batch_tokens), "other": None}
     parts = [_parts(row) for row in rows]
@@ -64,7 +64,7 @@ def told(
 
 def predicted(encoder: Encoder, rows: Sequence[Row], source: Source, bos: Bos, batch_tokens: int) -> Told:
     """Return how well the targets of rows are predicted, in float32, a part of the logits at a time."""
-    from embrew.modeling.generation import target_scores
+    from embrew.generation import target_scores
 
     total, right, tokens = 0.0, 0, 0
     for losses, likeliest in target_scores(encoder, rows, source=source, bos=bos, batch_tokens=batch_tokens):
@@ -106,7 +106,7 @@ def others(rows: Sequence[tuple[Hashable, Hashable]], *, seed: int) -> list[int]
 
 def _parts(row: Row) -> tuple[Row, Row]:
     """Return what is read, and the target after it."""
-    from embrew.modeling.text.tokens import Row, Segment
+    from embrew.text.tokens import Row, Segment
 
     at = row.segments.index(Segment.TARGET) if Segment.TARGET in row.segments else len(row.ids)
     return Row(row.ids[:at], row.segments[:at]), Row(row.ids[at:], row.segments[at:])

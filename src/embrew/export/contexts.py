@@ -16,11 +16,11 @@ from tokenizers import AddedToken
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import PreparedContext, insert
-from embrew.modeling.storage.context_files import digest
-from embrew.modeling.storage.verification import TEXTS
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.encoder import Encoder
+from embrew.model.contexts import PreparedContext, insert
+from embrew.storage.context_files import digest
+from embrew.storage.verification import TEXTS
+from embrew.text.tokens import Row, Segment, Tokens
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from embrew.config.yaml_text import parse_yaml
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 
 
 def leading_dimensions(encoder: Encoder, *, of: str = "sentence_embedding") -> nn.Module:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from embrew.encoder import Encoder
 from embrew.export.int8 import Int8, int8_card
 from embrew.export.notes import notes
 from embrew.export.parts import Fixed, Parts
@@ -15,10 +16,9 @@ from embrew.export.runtimes.runtime import Runtime
 from embrew.export.wrong_vectors import FILE, WrongVectors
 from embrew.files.checksums import write_checksums
 from embrew.files.writing import atomic_folder, check_free
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.card import STOCK as STOCK_CARD
-from embrew.modeling.storage.card import model_card
-from embrew.modeling.storage.loading import quiet
+from embrew.storage.card import STOCK as STOCK_CARD
+from embrew.storage.card import model_card
+from embrew.storage.loading import quiet
 
 logger = logging.getLogger(__name__)
 MARKER = "parity.json"

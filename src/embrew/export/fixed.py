@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 
 
 def with_one_length(encoder: Encoder, max_length: int | None = None) -> Encoder:

@@ -10,10 +10,10 @@ from tokenizers import processors
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from embrew.encoder import Encoder
 from embrew.export.dimensions import leading_dimensions
 from embrew.export.stock import pools_every_token, pools_last_token
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import MODES
+from embrew.settings.pooling import MODES
 
 
 def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int, int]]:

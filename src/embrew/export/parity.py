@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from embrew.encoder import Encoder
 from embrew.export.contexts import Baked
-from embrew.modeling.encoder import Encoder
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from embrew.cutting import cut
+from embrew.encoder import Encoder
 from embrew.export.contexts import Baked, bake
 from embrew.export.dimensions import nested_dimensions
 from embrew.export.fixed import with_fixed_memory, with_instruction, with_one_length
@@ -16,12 +18,10 @@ from embrew.export.modules import stock_tokenizer
 from embrew.export.parity import Live, context_cases, long_text, parity_cases
 from embrew.export.stock import check_text, stock_prompts
 from embrew.files.formats import EXPORT
-from embrew.modeling.cutting import cut
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.card import data_names
-from embrew.modeling.storage.verification import TEXTS, tolerance
-from embrew.modeling.text.pattern import HOLE
 from embrew.runtimes.merged import merged_model, write_rows
+from embrew.storage.card import data_names
+from embrew.storage.verification import TEXTS, tolerance
+from embrew.text.pattern import HOLE
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 
 OWN_CODE = "transformers_modules."  # where transformers puts code that came with a model
 

@@ -22,12 +22,12 @@ from embrew.export.parts import Parts
 from embrew.export.stock import pools_last_token
 from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of
-from embrew.modeling.embedding.pool import pool
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.settings.encoder import AttentionMode
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.storage.verification import TEXTS
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.model.attention import Attention
+from embrew.model.pool import pool
+from embrew.settings.encoder import AttentionMode
+from embrew.settings.pooling import Pooling
+from embrew.storage.verification import TEXTS
+from embrew.text.tokens import Row, Segment, Tokens
 
 FILE = "parity.safetensors"
 CHOSEN = tuple(TEXTS[i] for i in (0, 2, 3, 6, 15))  # plain words, which every tokenizer library splits alike

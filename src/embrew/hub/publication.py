@@ -12,10 +12,10 @@ from embrew.files.checksums import CARD, NAME, read_checksums
 from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import read_json
 from embrew.inspection import inspect
-from embrew.modeling.storage.card import data_names
-from embrew.modeling.storage.context_files import CONTEXTS
-from embrew.modeling.storage.folder_check import check_folder
-from embrew.modeling.storage.opening import RECORD, final_stage
+from embrew.storage.card import data_names
+from embrew.storage.context_files import CONTEXTS
+from embrew.storage.folder_check import check_folder
+from embrew.storage.opening import RECORD, final_stage
 
 TEXT = (".json", ".md", ".yaml", ".txt", ".jinja")
 TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from embrew.modeling.storage.loading import quiet
 from embrew.parity.conditions import Key, Measurements, measure
 from embrew.parity.diagnosis import Verdict, diagnose
 from embrew.parity.reference import Reference, export_limit, reference_of_encoder, reference_of_export
@@ -18,6 +17,7 @@ from embrew.parity.tolerance import Tolerance, tolerance
 from embrew.parity.truncation import truncated_at
 from embrew.parity.vectors import Agreement, agreement
 from embrew.progress import progress
+from embrew.storage.loading import quiet
 
 
 @dataclass(frozen=True)

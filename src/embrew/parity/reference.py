@@ -16,11 +16,11 @@ from embrew.export.wrong_vectors import WrongVectors
 from embrew.files.checksums import Damaged, file_sha256, read_checksums
 from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import content_of, read_json
-from embrew.modeling.storage.verification import TEXTS
-from embrew.modeling.text.numbers import SIDES
+from embrew.storage.verification import TEXTS
+from embrew.text.numbers import SIDES
 
 if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
 
 AGAIN = "make the export again"
 
@@ -139,8 +139,8 @@ def reference_of_encoder(
         FileNotFoundError: no such model.
         ValueError: damaged files; no encoder of embrew; one that no export can reproduce, unless `by_methods`.
     """
-    from embrew.build import open_model
-    from embrew.modeling.encoder import Encoder
+    from embrew.assembly import open_model
+    from embrew.encoder import Encoder
 
     encoder = open_model(name, pooling=pooling)
     if not isinstance(encoder, Encoder):

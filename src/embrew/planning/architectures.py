@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from embrew.modeling.storage.loading import ASSETS, open_config, quiet
 from embrew.recipe import Recipe
+from embrew.storage.loading import ASSETS, open_config, quiet
 
 
 def config_of(recipe: Recipe) -> tuple[Any, bool]:

@@ -10,20 +10,20 @@ from typing import Any
 from datasets import Dataset
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
-from embrew import build
+from embrew import assembly
 from embrew.data.mixing import MixedOrder
 from embrew.distributed import world_size
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.base import Base
-from embrew.modeling.storage.loading import is_encoder
-from embrew.objectives import Objective
+from embrew.encoder import Encoder
+from embrew.methods import Objective
+from embrew.model.backbone import Backbone
+from embrew.model.base import Base
 from embrew.planning.architectures import config_of, tokenizer_of
 from embrew.planning.devices import Device, device, device_here
 from embrew.planning.rows import declared_rows, stage_rows
 from embrew.planning.shapes import Shape, shape_of_stage
 from embrew.planning.stage import UTILIZATION, StagePlan, passes_of, plan_stage, rows_of
 from embrew.recipe import Recipe
+from embrew.storage.loading import is_encoder
 
 logger = logging.getLogger(__name__)
 WIDTH = 8  # of the model that stands in where only lengths are needed
@@ -77,7 +77,7 @@ def plan_recipe(
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train and to plan")
-    build.check_recipe(recipe)
+    assembly.check_recipe(recipe)
     place = device(gpu).shared(processes)
     (config, own_config), (tokenizer, own_tokenizer) = config_of(recipe), tokenizer_of(recipe)
     name, notes = recipe.encoder.model, []
@@ -90,7 +90,7 @@ def plan_recipe(
     encoder = _stand_in(recipe, config, tokenizer)
     plans = []
     for index, settings in enumerate(recipe.stages):
-        objective = build.objective(settings.objective)
+        objective = assembly.objective(settings.objective)
         rows, order, measured = stage_rows(recipe, index, objective, encoder, tokens, processes)
         some = rows.shuffle(seed=recipe.seed) if measured else rows
         some = objective.precompute(some.select(range(min(len(some), 512))), encoder)

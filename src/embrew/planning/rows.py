@@ -8,13 +8,13 @@ from typing import Any
 
 from datasets import Dataset, concatenate_datasets
 
-from embrew import build
+from embrew import assembly
 from embrew.data.held_out import set_aside
 from embrew.data.mixing import MixedOrder
 from embrew.data.reading import expand
-from embrew.modeling.encoder import Encoder
-from embrew.objectives import Objective
-from embrew.objectives.gap import held_out_of
+from embrew.encoder import Encoder
+from embrew.methods import Objective
+from embrew.methods.gap import held_out_of
 from embrew.recipe import DataConfig, Recipe, StageConfig
 
 WORD, OTHER = "word ", "text "  # one token in most vocabularies, and as long
@@ -35,12 +35,12 @@ def stage_rows(
     logging.getLogger("embrew").debug("reading the data of %s", stage.name)
     parts = [
         objective.prepare(
-            build.short_rows(build.rows(config, objective, max_rows=config.max_rows), config, encoder), encoder
+            assembly.short_rows(assembly.rows(config, objective, max_rows=config.max_rows), config, encoder), encoder
         )
         for config in stage.datasets
     ]
     parts, _ = set_aside(parts, held_out_of(objective))
-    order = build.order(stage, [len(part) for part in parts], objective, seed=recipe.seed, processes=processes)
+    order = assembly.order(stage, [len(part) for part in parts], objective, seed=recipe.seed, processes=processes)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts), order, True
 
 

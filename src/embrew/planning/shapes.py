@@ -11,11 +11,11 @@ from peft import PeftModel
 from torch import nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
-from embrew import build
-from embrew.modeling.model.adapters import attach_lora
-from embrew.modeling.model.layers import layers_of
-from embrew.modeling.storage.loading import is_encoder, pick_dtype
+from embrew import assembly
+from embrew.model.adapters import attach_lora
+from embrew.model.layers import layers_of
 from embrew.recipe import Recipe
+from embrew.storage.loading import is_encoder, pick_dtype
 
 COMPARES = ("compression", "alignment")  # objectives that read the original LM
 READS_HEAD = ("bottleneck", "language_model", "sft", "llama2vec", "mntp")  # and train it with all other weights
@@ -108,7 +108,7 @@ def empty_model(config: Any, dtype: torch.dtype) -> PreTrainedModel:
 def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
     """Return the shape of what stage `index` trains, on a type of device."""
     settings, stage, place = recipe.encoder, recipe.stages[index], torch.device(kind)
-    dtype = pick_dtype(build.opening_dtype(recipe, place), place)
+    dtype = pick_dtype(assembly.opening_dtype(recipe, place), place)
     model: Any = empty_model(config, dtype).requires_grad_(False)
     plain = sum(p.numel() for p in model.parameters())
     spared = _spared(model, recipe, dtype)
@@ -123,7 +123,7 @@ def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
             head.requires_grad_(method in READS_HEAD)
     learned = (settings.memory_tokens + (settings.soft_prompt_tokens or 0)) * config.hidden_size
     changed = settings.lora is None or (index > 0 and stage.adapter == "merge")
-    short = build.autocasts(recipe, place) or dtype != torch.float32
+    short = assembly.autocasts(recipe, place) or dtype != torch.float32
     copied = plain * (2 if short else 4) if method in COMPARES and changed else 0
     shape = Shape.of_model(model, config, more=learned if stage.train_memory else 0, copied=copied)
     return Shape(**{**vars(shape), "weights": shape.weights - spared})

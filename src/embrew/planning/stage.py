@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from embrew import build
+from embrew import assembly
 from embrew.data.mixing import MixedOrder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.tokens import Segment, Tokens
-from embrew.objectives import EmbeddingObjective, Objective
+from embrew.encoder import Encoder
+from embrew.methods import EmbeddingObjective, Objective
 from embrew.planning.devices import Device
 from embrew.planning.shapes import Shape
 from embrew.recipe import Recipe
+from embrew.text.tokens import Segment, Tokens
 
 UTILIZATION = 0.4  # of a device's arithmetic, where none is given
 SAMPLED, BATCHES = 256, 8  # rows of a batch that are tokenised, at most; batches of which the largest counts
@@ -150,7 +150,7 @@ def plan_stage(
         chunk = batch.mini_batch_size or batch.mini_batch_num_tokens
     in_tokens = bool(batch is not None and batch.mini_batch_num_tokens)
     accumulation = int(training.get("gradient_accumulation_steps", 1))
-    arithmetic = build.arithmetic(recipe, stage, torch.device(device.kind))
+    arithmetic = assembly.arithmetic(recipe, stage, torch.device(device.kind))
     recompute = bool(training.get("activation_checkpointing") or training.get("gradient_checkpointing"))
     moments = MOMENTS.get(str(training.get("optim", "adamw_torch")), 8.0)
     held = passes.trained
@@ -278,9 +278,9 @@ def _steps(recipe: Recipe, index: int, batch: int, count: int | None, order: Mix
     """Return the optimiser steps of a stage, as transformers' Trainer counts them; None: unknown."""
     stage = recipe.stages[index]
     training = stage.training
-    drops = build.drops_last(stage, build.objective(stage.objective))
+    drops = assembly.drops_last(stage, assembly.objective(stage.objective))
     if drops and count is not None:
-        build.check_fills_batch(stage, count, batch)
+        assembly.check_fills_batch(stage, count, batch)
     steps = int(training.get("max_steps", -1))
     if steps > 0 or count is None:
         return steps if steps > 0 else None

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from embrew.modeling.settings.encoder import EncoderSettings, Length
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.settings.quantization import Quantization
-from embrew.modeling.text.pattern import check_words_after
 from embrew.recipe.base import Config
 from embrew.recipe.lora import LoraKey
+from embrew.settings.encoder import EncoderSettings, Length
+from embrew.settings.pooling import Pooling
+from embrew.settings.quantization import Quantization
+from embrew.text.pattern import check_words_after
 
 
 class PromptsConfig(Config):

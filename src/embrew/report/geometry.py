@@ -127,7 +127,7 @@ def _separation(vectors: TaskVectors) -> dict[str, Any]:
 def _memory(encoder: TextEncoder, texts: Sequence[str]) -> dict[str, Any]:
     """Return the mean cosines between memory tokens and their summary."""
     from embrew.analysis.memory import memory_similarity, summarize
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
 
     if not isinstance(encoder, Encoder):
         raise ValueError(f"{type(encoder).__name__} gives no states of memory tokens")
@@ -138,7 +138,7 @@ def _memory(encoder: TextEncoder, texts: Sequence[str]) -> dict[str, Any]:
 def _sink(encoder: TextEncoder, texts: Sequence[str]) -> dict[str, Any]:
     """Return the last token's attention by layer."""
     from embrew.analysis.sink import sink_of
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
 
     if not isinstance(encoder, Encoder):
         raise ValueError(f"{type(encoder).__name__} gives no attention weights")

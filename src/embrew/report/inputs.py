@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from embrew.build.untrained import is_recipe
+from embrew.assembly.untrained import is_recipe
 from embrew.comparison.models import chosen_in, named, read_folder, with_pooling
 from embrew.evaluation.paths import read_paths
 from embrew.files.formats import ENCODER, RUN, SWEEP
@@ -16,10 +16,10 @@ from embrew.files.public_paths import shown_path
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
 from embrew.inspection import Found, inspect
-from embrew.modeling.storage.folder_check import BASE
-from embrew.modeling.storage.foreign import check_is_model
 from embrew.recipe import Recipe
 from embrew.report.source import RECIPE, Given, Source
+from embrew.storage.folder_check import BASE
+from embrew.storage.foreign import check_is_model
 
 logger = logging.getLogger(__name__)
 RESULTS = "results"  # folder of results in a row of a sweep, and in a domain run
@@ -171,7 +171,7 @@ def _base_is_known(run: Path, stage: Path) -> bool:
         return False
     if base["kind"] != "folder" or (stage / BASE).is_dir():
         return True
-    from embrew.modeling.storage.loading import weights_sha256  # imports torch, which results do not need
+    from embrew.storage.loading import weights_sha256  # imports torch, which results do not need
 
     folder = Path(Recipe.load(stage / RECIPE).encoder.model)
     if folder.is_dir() and weights_sha256(folder) == base["sha256"]:

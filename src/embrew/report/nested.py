@@ -38,7 +38,7 @@ def nested_scores(encoder: Any, subject: Subject) -> dict[str, Any] | None:
     dims = _stock_dimensions(encoder)
     if dims:
         return {"task": label, "layers": [None], "dims": dims, "scores": [_stock_scores(encoder, data, dims)]}
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
 
     return _surface(encoder, data, label) if isinstance(encoder, Encoder) and encoder.steps else None
 

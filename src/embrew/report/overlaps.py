@@ -92,13 +92,13 @@ def _unavailable(source: Source, stage: int, number: int | None, config: DataCon
 
 
 def _lines(names: str, recipe: Recipe, stage: int, config: DataConfig, subject: Subject) -> list[str]:
-    from embrew import build
+    from embrew import assembly
     from embrew.data.overlap import in_words, known_texts, overlap
     from embrew.evaluation.task_texts import task_texts
 
     logger.info("%s: looking for texts of the tasks among the training rows", names)
     known = known_texts(dict(chain.from_iterable(task_texts(task) for task in subject.data.values())))
-    rows = build.rows(config, build.objective(recipe.stages[stage].objective), max_rows=config.max_rows)
+    rows = assembly.rows(config, assembly.objective(recipe.stages[stage].objective), max_rows=config.max_rows)
     found = overlap(rows, known)
     return in_words(names, len(rows), found) if any(one["rows"] for one in found.values()) else []
 

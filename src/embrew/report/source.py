@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from embrew.build.untrained import is_recipe
+from embrew.assembly.untrained import is_recipe
 from embrew.config.yaml_text import parse_yaml
 from embrew.files.formats import GAP, RUN
 from embrew.files.public_paths import base_name, shown_path
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
-from embrew.modeling.storage.folder_check import BASE
 from embrew.recipe import Recipe
+from embrew.storage.folder_check import BASE
 
 RECIPE = "recipe.yaml"  # in the folder of a trained encoder
 
@@ -56,18 +56,18 @@ class Source:
     def open(self) -> Any:
         """Return the encoder."""
         assert self.model is not None
-        from embrew import build
+        from embrew import assembly
 
         if self.untrained:
             recipe = Recipe.load(Path(self.model) / RECIPE)
             name, kept = recipe.encoder.model, Path(self.model) / BASE
             config = recipe.encoder.model_copy(update={"model": str(kept) if kept.is_dir() else name})
             # without a LoRA, whose start is random
-            built = build.encoder(recipe.model_copy(update={"stages": [], "encoder": config}))
+            built = assembly.encoder(recipe.model_copy(update={"stages": [], "encoder": config}))
             if kept.is_dir():
                 built.base = replace(built.base, name=base_name(name))
             return built
-        return build.open_model(self.model, as_trained=True, pooling=self.pooling)
+        return assembly.open_model(self.model, as_trained=True, pooling=self.pooling)
 
     def shown(self, text: object) -> str:
         """Return a path or a message as a page shows it: of a stored run, without the folders of this machine."""

@@ -7,14 +7,14 @@ import logging
 import numpy as np
 import torch
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import PreparedContext
-from embrew.modeling.storage.verification import TEXTS, tolerance
-from embrew.modeling.text.tokens import Segment
+from embrew.encoder import Encoder
+from embrew.model.contexts import PreparedContext
 from embrew.runtimes.conversion import Program, convert
 from embrew.runtimes.encoder import Origin, RuntimeEncoder, Shape, in_vocabulary
 from embrew.runtimes.graph import LabelledGraph
 from embrew.runtimes.merged import merged_model, write_rows
+from embrew.storage.verification import TEXTS, tolerance
+from embrew.text.tokens import Segment
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder
 

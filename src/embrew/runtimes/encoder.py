@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.base import Base
-from embrew.modeling.model.cost import USUAL, Cost
-from embrew.modeling.model.prefix import Shared
-from embrew.modeling.prompting.contexts import PreparedContext
-from embrew.modeling.protocols import Protocols
-from embrew.modeling.settings.encoder import EncoderSettings
-from embrew.modeling.text.tokens import Segment, Tokens
+from embrew.model.attention import Attention
+from embrew.model.base import Base
+from embrew.model.contexts import PreparedContext
+from embrew.model.cost import USUAL, Cost
+from embrew.model.prefix import Shared
+from embrew.protocols import Protocols
 from embrew.runtimes.conversion import Program
+from embrew.settings.encoder import EncoderSettings
+from embrew.text.tokens import Segment, Tokens
 
 
 @dataclass(frozen=True)

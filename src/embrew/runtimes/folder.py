@@ -14,16 +14,16 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.files.formats import OPENVINO
 from embrew.files.reading import content_of, read_json
-from embrew.modeling.prompting.contexts import Context, PreparedContext
-from embrew.modeling.settings.encoder import EncoderSettings
-from embrew.modeling.storage.folder_check import check_folder
-from embrew.modeling.storage.loading import computes, pick_dtype
-from embrew.modeling.storage.tokenizer_files import open_tokenizer
-from embrew.modeling.text.template import Template
-from embrew.modeling.text.tokens import Row
+from embrew.model.contexts import Context, PreparedContext
 from embrew.runtimes.conversion import Program
 from embrew.runtimes.encoder import Origin, RuntimeEncoder, Shape, in_vocabulary
 from embrew.runtimes.reference import compare_with_reference
+from embrew.settings.encoder import EncoderSettings
+from embrew.storage.folder_check import check_folder
+from embrew.storage.loading import computes, pick_dtype
+from embrew.storage.tokenizer_files import open_tokenizer
+from embrew.text.template import Template
+from embrew.text.tokens import Row
 
 GRAPH = "openvino/openvino_model.xml"
 CPU = torch.device("cpu")

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from embrew.modeling.embedding.embedding_model import EmbeddingModel
-from embrew.modeling.embedding.pool import pool, positions
-from embrew.modeling.model.layers import view
-from embrew.modeling.model.positions import is_bert_type
-from embrew.modeling.text.tokens import Segment, Tokens
+from embrew.model.embedding_model import EmbeddingModel
+from embrew.model.layers import view
+from embrew.model.pool import pool, positions
+from embrew.model.positions import is_bert_type
+from embrew.text.tokens import Segment, Tokens
 
 OUTPUT = "sentence_embedding"
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from embrew.modeling.encoder import Encoder
+from embrew.encoder import Encoder
 
 
 def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 import numpy as np
 import torch
 
-from embrew.modeling.embedder import Embedder
-from embrew.modeling.embedding.batching import NotFinite, batches_of
-from embrew.modeling.prompting.contexts import PreparedContext
-from embrew.modeling.text.tokens import Row, Tokens
+from embrew.embedder import Embedder
+from embrew.model.batching import NotFinite, batches_of
+from embrew.model.contexts import PreparedContext
 from embrew.serving.asked import Engine, Key
+from embrew.text.tokens import Row, Tokens
 
 NOT_FINITE = "a NaN or infinite embedding; the model's weights are broken"
 

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from embrew.modeling.embedder import Embedder
-from embrew.modeling.model.prefix import FRAME, WORTHWHILE
-from embrew.modeling.prompting.contexts import PreparedContext
-from embrew.modeling.text.numbers import SIDES
-from embrew.modeling.text.template import Template
-from embrew.modeling.text.texts import PREPARATIONS, check_text
-from embrew.modeling.text.tokens import Row, Segment
-from embrew.modeling.text.whole import tokens_before
+from embrew.embedder import Embedder
+from embrew.model.contexts import PreparedContext
+from embrew.model.prefix import FRAME, WORTHWHILE
 from embrew.runtimes.converted import shape_of
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.serving.asked import Asked, Key, Read
 from embrew.serving.errors import ApiError, text_too_long
 from embrew.serving.wire import Text
+from embrew.text.numbers import SIDES
+from embrew.text.template import Template
+from embrew.text.texts import PREPARATIONS, check_text
+from embrew.text.tokens import Row, Segment
+from embrew.text.whole import tokens_before
 
 CHARACTERS = 32  # of a long text, per token that is kept of it
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from embrew import build
+from embrew import assembly
 from embrew.config.overrides import parse_override
 from embrew.config.shipped import list_shipped, read_shipped
 from embrew.config.validation_errors import dotted
@@ -165,7 +165,7 @@ def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, override
     wanted = entry.stages or config.stages
     recipes: dict[int | None, Recipe] = {}
     for seed in entry.seeds or config.seeds or (None,):
-        loaded = build.load_recipe(recipe, [*overrides, *settings, *([] if seed is None else [f"seed={seed}"])])
+        loaded = assembly.load_recipe(recipe, [*overrides, *settings, *([] if seed is None else [f"seed={seed}"])])
         names = [stage.name for stage in loaded.stages]
         unknown = [name for name in wanted or () if name not in names]
         if unknown:
@@ -178,7 +178,7 @@ def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, override
             raise ValueError("the recipe has no stages, so there is nothing to train")
         if RESERVED in [stage.name for stage in loaded.stages]:
             raise ValueError(f"a stage is called {RESERVED!r}, the folder of the row's scores; rename it")
-        build.check_recipe(loaded, here=True)
+        assembly.check_recipe(loaded, here=True)
         recipes[seed] = loaded
     return Row(entry.name, recipes, settings, entry.x)
 

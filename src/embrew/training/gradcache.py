@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from embrew.modeling.embedding.batching import passes_by_length
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.indexing import take, upload
-from embrew.modeling.text.tokens import Tokens
-from embrew.objectives import EmbeddingObjective
-from embrew.objectives.embedding import no_embeddings
+from embrew.encoder import Encoder
+from embrew.methods import EmbeddingObjective
+from embrew.methods.embedding import no_embeddings
+from embrew.model.batching import passes_by_length
+from embrew.text.indexing import take, upload
+from embrew.text.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)

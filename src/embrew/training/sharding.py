@@ -14,8 +14,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from embrew.distributed import world_size
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.layers import layers_of
+from embrew.encoder import Encoder
+from embrew.model.layers import layers_of
 
 USE, VERSION, OFFLOAD = "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_OFFLOAD_PARAMS"
 PASSES = ("hidden_states", "read_layers", "raw_states", "original_states")  # methods that run a model's layers

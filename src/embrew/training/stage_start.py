@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from transformers import set_seed
 
-from embrew import build
+from embrew import assembly
+from embrew.encoder import Encoder
 from embrew.files.public_paths import check_path_known
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.precision import train_in_float32
-from embrew.objectives import Objective
+from embrew.methods import Objective
+from embrew.model.attention import Attention
+from embrew.model.precision import train_in_float32
 from embrew.recipe import Recipe, StageConfig
 
 
@@ -30,10 +30,10 @@ def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device:
     """
     set_seed(recipe.seed)
     if source is None:
-        return build.encoder(recipe, device=device)
+        return assembly.encoder(recipe, device=device)
     encoder = Encoder.from_pretrained(
         source,
-        dtype=build.opening_dtype(recipe, device, source=source),
+        dtype=assembly.opening_dtype(recipe, device, source=source),
         device=device,
         attn_implementation=recipe.encoder.attn_implementation,
         merge_adapter=recipe.stages[index].adapter == "merge",
@@ -42,10 +42,10 @@ def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device:
     if encoder.base.kind == "folder" and encoder.base_folder is None:  # all its weights are trained
         encoder.base_folder = Path(recipe.encoder.model)
     if not index:
-        build.check_same_encoder(recipe, encoder, source)
+        assembly.check_same_encoder(recipe, encoder, source)
         encoder.recipe = recipe.public().to_yaml()
-    if not build.carries_on(encoder, recipe, source):
-        build.make_trainable(encoder, recipe, stage=index)
+    if not assembly.carries_on(encoder, recipe, source):
+        assembly.make_trainable(encoder, recipe, stage=index)
     return encoder
 
 
@@ -63,7 +63,7 @@ def prepare_encoder(encoder: Encoder, recipe: Recipe, index: int, objective: Obj
     objective.setup(encoder)
     encoder.backbone.use_own_sdpa()
     train_in_float32(encoder)
-    if encoder.backbone.trains_all and build.autocasts(recipe, encoder.device):
+    if encoder.backbone.trains_all and assembly.autocasts(recipe, encoder.device):
         encoder.backbone.round_frozen_lm(torch.bfloat16)
 
 

@@ -16,17 +16,17 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from transformers import TrainingArguments
 
-from embrew import build
+from embrew import assembly
 from embrew.data.held_out import set_aside
 from embrew.data.mixing import MixedOrder
 from embrew.distributed import claimed_by_first, decided
+from embrew.encoder import Encoder
 from embrew.files.public_paths import check_path_known
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.compiled import compiled_layers
-from embrew.modeling.storage.opening import final_stage
-from embrew.objectives import Objective
-from embrew.objectives.gap import held_out_of
+from embrew.methods import Objective
+from embrew.methods.gap import held_out_of
+from embrew.model.compiled import compiled_layers
 from embrew.recipe import Recipe, StageConfig
+from embrew.storage.opening import final_stage
 from embrew.training import sharding
 from embrew.training.gradcache import Chunks
 from embrew.training.launch_checks import check_launch
@@ -129,8 +129,8 @@ class Run:
                 "encoder.quantization under FSDP2: 4-bit weights cannot be sharded; train with plain data parallelism "
                 "(torchrun, or launch/ddp), where each process holds them all, or leave quantization out"
             )
-        build.check_recipe(recipe, here=True)  # invalid settings are found before anything is loaded
-        self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
+        assembly.check_recipe(recipe, here=True)  # invalid settings are found before anything is loaded
+        self.objectives = [assembly.objective(stage.objective) for stage in recipe.stages]
         for index, stage in enumerate(recipe.stages):
             evaluated = recipe.stage_evaluation(index) is not None
             check_launch(stage, self._arguments(index), sharded=self.sharded, evaluated=evaluated)
@@ -245,7 +245,7 @@ class Run:
         stage, objective = self.recipe.stages[index], self.objectives[index]
         keep = self._work_folder(index) / COMPUTED
         with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as in training steps
-            parts = build.datasets(
+            parts = assembly.datasets(
                 stage,
                 objective,
                 encoder,
@@ -258,9 +258,9 @@ class Run:
             logger.info("%s  %d texts are set aside, to measure the share of the gap closed", stage.name, len(held))
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
         sizes = [len(part) for part in parts]
-        order = build.order(stage, sizes, objective, seed=self.recipe.seed, processes=begun)
+        order = assembly.order(stage, sizes, objective, seed=self.recipe.seed, processes=begun)
         if args.dataloader_drop_last:
-            build.check_fills_batch(stage, len(rows), args.per_device_train_batch_size * self.process.num_processes)
+            assembly.check_fills_batch(stage, len(rows), args.per_device_train_batch_size * self.process.num_processes)
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
         self.results.values.setdefault("arithmetic", {})[stage.name] = self.arithmetic[stage.name]
         if args.bf16:
@@ -292,7 +292,7 @@ class Run:
         every = None if evaluation is None else evaluation.every
         autocast = self.arithmetic[stage.name] == "bfloat16"
         folder = self._work_folder(index)
-        return build.training_arguments(
+        return assembly.training_arguments(
             stage, self.objectives[index], folder, seed=self.recipe.seed, every=every, autocast=autocast
         )
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.precision import check_float32
-from embrew.modeling.text.indexing import upload
-from embrew.objectives import EmbeddingObjective, Objective
-from embrew.objectives.reductions import UNIT_WEIGHTS
+from embrew.encoder import Encoder
+from embrew.methods import EmbeddingObjective, Objective
+from embrew.methods.reductions import UNIT_WEIGHTS
+from embrew.model.precision import check_float32
+from embrew.text.indexing import upload
 from embrew.training.gradcache import Chunks, cached_loss
 from embrew.training.sharding import is_sharded, shard_whole
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from embrew.analysis import pool_over
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.encoder import Encoder
 from embrew.recipe import Recipe
+from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES
 
 

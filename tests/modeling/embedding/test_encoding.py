@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from embrew.modeling.embedding.batching import WINDOW, ahead, embed_by_length, plan
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.cost import Cost, by_shape
-from embrew.modeling.storage.loading import computes, pick_dtype, saved_dtype
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.encoder import Encoder
+from embrew.model.batching import WINDOW, ahead, embed_by_length, plan
+from embrew.model.cost import Cost, by_shape
+from embrew.storage.loading import computes, pick_dtype, saved_dtype
+from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES
 
 TEXTS = [f"{sentence * (1 + i % 3)} {i}" for i in range(8) for sentence in SENTENCES]
@@ -199,7 +199,7 @@ def test_errors_of_the_thread_arrive():
 
 
 def test_windows_tokenised_ahead_give_the_same(make_encoder, monkeypatch):
-    from embrew.modeling.embedding import batching
+    from embrew.model import batching
 
     encoder = make_encoder(max_length=64)
     expected = encoder.encode(TEXTS)
@@ -237,7 +237,7 @@ def test_bfloat16_where_the_processor_has_it(capabilities, has, monkeypatch):
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
 def test_causal_rows_need_no_mask(family, kernel, make_encoder):
     """Padding on the right is behind every real position: with the mask and without it, the same bits."""
-    from embrew.modeling.model.forward import view
+    from embrew.model.forward import view
 
     encoder = make_encoder(family, memory_tokens=0, attention="causal", attn_implementation=kernel)
     tokens = encoder.tokens(["short", *SENTENCES])

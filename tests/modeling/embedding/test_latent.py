@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from embrew import build
+from embrew import assembly
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.embedding.latent import LatentAttention
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
+from embrew.model.latent import LatentAttention
+from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES
 
 POOLING = Pooling("mean", "text", latents=5, heads=2, head_width=6)
@@ -49,7 +49,7 @@ def test_seeded_and_of_the_released_size() -> None:
 def test_every_part_is_trained(make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(memory_tokens=0, attention="bidirectional", pooling=POOLING, lora={})
     before, states = encoder.encode(SENTENCES), {name: p.clone() for name, p in encoder.head.state_dict().items()}
-    objective = build.objective({"type": "contrastive"})
+    objective = assembly.objective({"type": "contrastive"})
     objective.setup(encoder.train())
     rows = [{"query": a, "positive": b} for a, b in zip(SENTENCES, SENTENCES[1:] + SENTENCES[:1], strict=True)]
     optimizer = torch.optim.AdamW([p for p in encoder.parameters() if p.requires_grad], lr=1e-2)

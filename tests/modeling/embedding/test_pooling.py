@@ -7,9 +7,9 @@ from typing import get_args
 import pytest
 import torch
 
-from embrew.modeling.embedding.pool import pool
-from embrew.modeling.settings.pooling import MODES, Pooling, PoolingMode
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.model.pool import pool
+from embrew.settings.pooling import MODES, Pooling, PoolingMode
+from embrew.text.tokens import Row, Segment, Tokens
 
 P, X, M = int(Segment.PROMPT), int(Segment.TEXT), int(Segment.MEMORY)
 TOKENS = Tokens.pad([Row([1, 2, 3, 4], [P, X, X, M]), Row([1, 4], [P, M])])

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.encoder import Encoder
+from embrew.model.attention import Attention
+from embrew.model.backbone import Backbone
+from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import CONFIGS, DIFFERENT, FAMILIES, by_default, tiny_model
 
 P, X, M, Y = Segment.PROMPT, Segment.TEXT, Segment.MEMORY, Segment.TARGET

@@ -11,15 +11,15 @@ import torch
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from embrew.encoder import Encoder
 from embrew.files.checksums import write_checksums
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.base import Base
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.model.attention import Attention
+from embrew.model.backbone import Backbone
+from embrew.model.base import Base
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Row, Segment, Tokens
 from tests.families import config_of
 
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_followed_is_refused_when_it_is_asked_for(
 def test_it_is_measured_once_per_model_class_kernel_and_mode(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from embrew.modeling.model import forward
+    from embrew.model import forward
 
     calls = []
     follows = forward.follows
@@ -111,7 +111,7 @@ def test_it_is_measured_once_per_model_class_kernel_and_mode(
 def test_measuring_leaves_dropout_and_random_numbers_as_they_are(tokenizer: PreTrainedTokenizerFast) -> None:
     encoder = encoder_of("opt", tokenizer).train()
     flags = [module.training for module in encoder.modules()]
-    from embrew.modeling.model import forward
+    from embrew.model import forward
 
     forward._VERIFIED.clear()
     before = torch.get_rng_state()
@@ -202,7 +202,7 @@ def test_states_that_are_projected_at_the_end_have_their_width(tokenizer: PreTra
 @pytest.mark.parametrize("bos", ["visible", "strict"])
 def test_a_bottleneck_is_measured_in_one_layer(kernel: str, bos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through two layers, a target knows the text by way of the memory, and a leak would not show."""
-    from embrew.modeling.model import forward
+    from embrew.model import forward
 
     backbone = backbone_of("granite", _attn_implementation="sdpa" if kernel == "two calls" else kernel)
     if kernel == "two calls":
@@ -250,7 +250,7 @@ def test_where_the_two_calls_are_not_followed_a_mask_is() -> None:
 
 def test_a_failure_is_not_kept_for_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model with broken weights follows nothing; the next of its class is measured itself."""
-    from embrew.modeling.model import forward
+    from embrew.model import forward
 
     monkeypatch.setattr(forward, "_VERIFIED", set())
     monkeypatch.setattr(forward, "_BIDIRECTIONAL", {})

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.encoder import Encoder
+from embrew.model.attention import Attention
+from embrew.model.backbone import Backbone
+from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, stir, tiny_model
 
 IDS = torch.tensor([[1, 20, 21, 22, 23, 24], [1, 30, 31, 32, 33, 34]])

@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model import continuations
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.base import Base
-from embrew.modeling.settings.pooling import Pooling
-from embrew.objectives import Llama2Vec
+from embrew.encoder import Encoder
+from embrew.methods import Llama2Vec
+from embrew.model import continuations
+from embrew.model.backbone import Backbone
+from embrew.model.base import Base
+from embrew.settings.pooling import Pooling
 from tests.conftest import by_default
 from tests.families import FAMILIES, SIZES, config_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from embrew.modeling.text.tokens import Tokens
+from embrew.text.tokens import Tokens
 from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
 
 

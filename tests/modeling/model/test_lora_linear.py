@@ -13,9 +13,9 @@ from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from embrew.modeling.model import lora_linear
-from embrew.modeling.model.fast_dropout import SameDropout, dropped_positions
-from embrew.modeling.model.lora_linear import LoraLinear, common_size, use_lora_linear
+from embrew.model import lora_linear
+from embrew.model.fast_dropout import SameDropout, dropped_positions
+from embrew.model.lora_linear import LoraLinear, common_size, use_lora_linear
 
 WIDTH = 64
 

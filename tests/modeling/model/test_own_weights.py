@@ -13,11 +13,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForCausalLM
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.merging import merge_encoder
-from embrew.modeling.model.own_weights import tensors_under_adapter
-from embrew.modeling.settings.pooling import Pooling
+from embrew.merging import merge_encoder
+from embrew.model.own_weights import tensors_under_adapter
+from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES, by_default, stir
 
 SETTINGS = {

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.model import prefix as module
-from embrew.modeling.model.prefix import Prefix, shared_prefix
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.encoder import Encoder
+from embrew.model import prefix as module
+from embrew.model.prefix import Prefix, shared_prefix
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
 
 WORDS = "Read this text with care, and say in a single word what it means. "

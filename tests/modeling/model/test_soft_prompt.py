@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from embrew import build
+from embrew import assembly
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.modeling.encoder import Encoder
 from tests.conftest import SENTENCES
 
 TEMPLATE = "{soft_prompt}{instruction}{text}"
@@ -42,7 +42,7 @@ def test_beside_memory_tokens(make_encoder: Callable[..., Encoder]) -> None:
 def test_trained_saved_opened(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     encoder = Encoder.from_pretrained(model_folder("llama"), template=TEMPLATE, soft_prompt_tokens=3, seed=7)
     encoder.backbone.add_lora({"r": 2})
-    objective = build.objective({"type": "contrastive"})
+    objective = assembly.objective({"type": "contrastive"})
     objective.setup(encoder.train())
     rows = [{"query": a, "positive": b} for a, b in zip(SENTENCES, SENTENCES[1:] + SENTENCES[:1], strict=True)]
     objective(encoder, objective.collate(rows, encoder))["loss"].backward()

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage import loading
+from embrew.encoder import Encoder
+from embrew.storage import loading
 from tests.conftest import by_default, stir
 
 TEXTS = ["a heron waits", "interest rates rose by a quarter of a point", "word " * 60]
@@ -68,7 +68,7 @@ def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypa
 
 
 def test_saved_buffers_follow_the_weights() -> None:
-    from embrew.modeling.model.precision import cast_weights
+    from embrew.model.precision import cast_weights
 
     module = nn.Linear(2, 2)
     module.register_buffer("saved", torch.ones(2))

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context, PreparedContext
-from embrew.modeling.prompting.vectors import sampled, start
-from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.encoder import Encoder
+from embrew.model.context_vectors import sampled, start
+from embrew.model.contexts import Context, PreparedContext
+from embrew.settings.demonstrations import Demonstrations
+from embrew.settings.pooling import Pooling
+from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES, by_default
 
 P, S, X = int(Segment.PROMPT), int(Segment.SOFT), int(Segment.TEXT)
@@ -257,7 +257,7 @@ def test_saved_opened_and_verified(model_folder: Callable[[str], Path], tmp_path
 
 
 def test_a_folder_whose_projection_was_changed_is_not_kept(model_folder, tmp_path, monkeypatch):
-    from embrew.modeling.storage import saving
+    from embrew.storage import saving
 
     encoder = Encoder.from_pretrained(model_folder("llama"), template=TEMPLATE, demonstrations=Demonstrations())
     write = saving.save_file
@@ -324,7 +324,7 @@ def test_under_bidirectional_attention_a_beginning_depends_on_the_text(make_enco
     head = len(made.row.ids)
     states = [encoder.hidden_states(tokens)[0, 1:head] for tokens in (one, other)]
     assert (states[0] - states[1]).abs().max() > 1e-4
-    from embrew.modeling.model.prefix import Prefix
+    from embrew.model.prefix import Prefix
 
     with pytest.raises(ValueError, match="under causal attention only, not bidirectional"):
         encoder(one, shared=Prefix().at(one, head))

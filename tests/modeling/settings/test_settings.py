@@ -9,14 +9,14 @@ from typing import Any, get_args
 
 import pytest
 
-from embrew import build
-from embrew.build.encoders import check_same_encoder
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.modeling.settings.encoder import EncoderSettings
-from embrew.modeling.settings.pooling import MODES, Pooling, PoolingMode
-from embrew.modeling.storage.verification import verify_folder
+from embrew import assembly
+from embrew.assembly.encoders import check_same_encoder
+from embrew.encoder import Encoder
 from embrew.recipe import Recipe
+from embrew.settings.demonstrations import Demonstrations
+from embrew.settings.encoder import EncoderSettings
+from embrew.settings.pooling import MODES, Pooling, PoolingMode
+from embrew.storage.verification import verify_folder
 
 BASE: dict[str, Any] = {
     "template": "{instruction}{text}{memory}",
@@ -52,7 +52,7 @@ def test_from_a_recipe_to_a_folder_and_back(
     plain, changed = (Recipe.from_values({"encoder": each}) for each in (values, {**values, name: OTHER[name]}))
     settings = changed.encoder.settings
     assert list(plain.encoder.settings.differences(settings)) == [name]
-    encoder = build.encoder(changed)
+    encoder = assembly.encoder(changed)
     assert encoder.settings == settings
     encoder.save_pretrained(tmp_path / "saved")
     opened = Encoder.from_pretrained(tmp_path / "saved")

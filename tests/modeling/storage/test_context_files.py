@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from embrew.encoder import Encoder
 from embrew.files.checksums import write_checksums
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.storage import context_files
-from embrew.modeling.storage.context_files import read_contexts, remove_context, write_context
+from embrew.model.contexts import Context
+from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.storage import context_files
+from embrew.storage.context_files import read_contexts, remove_context, write_context
 from embrew.text_encoder.hashes import vectors_hash
 from tests.conftest import SENTENCES, stir
 

@@ -17,9 +17,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.files.formats import RUN
-from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from tests.conftest import SENTENCES

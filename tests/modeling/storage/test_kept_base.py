@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
 
+from embrew.encoder import Encoder
 from embrew.files.checksums import NAME, Damaged, read_checksums, write_checksums
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage import folder_check
+from embrew.storage import folder_check
 from tests.conftest import SENTENCES, stir, tiny_model
 
 WEIGHTS = "model.safetensors"

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.loading import pick_dtype, weights_sha256
+from embrew.encoder import Encoder
+from embrew.storage.loading import pick_dtype, weights_sha256
 
 
 @pytest.fixture

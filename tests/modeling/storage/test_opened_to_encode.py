@@ -11,8 +11,8 @@ import pytest
 import torch
 from peft import PeftModel
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage import loading
+from embrew.encoder import Encoder
+from embrew.storage import loading
 from tests import fresh
 from tests.conftest import SENTENCES, stir
 
@@ -131,7 +131,7 @@ def test_bfloat16_keeps_an_adapter_that_rounding_would_take(noise, kept, trained
 def test_a_fresh_process_gives_the_same_vectors(trained):
     folder = trained()
     code = (
-        "import sys, numpy as np\nfrom embrew.modeling.encoder import Encoder\n"
+        "import sys, numpy as np\nfrom embrew.encoder import Encoder\n"
         f"np.save(sys.argv[1], Encoder.from_pretrained({str(folder)!r}).encode({SENTENCES!r}))"
     )
     out: Path = folder.parent / "vectors.npy"

@@ -13,10 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from embrew.encoder import Encoder
 from embrew.files.checksums import write_checksums
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.storage import saving, verification
+from embrew.settings.pooling import Pooling
+from embrew.storage import saving, verification
 from tests.conftest import SENTENCES, by_default, stir
 
 SETTINGS = {

@@ -12,9 +12,9 @@ import pytest
 import torch
 from datasets import Dataset
 
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.inputs import texts_of
-from embrew.modeling.text.numbers import lengths_of
+from embrew.encoder import Encoder
+from embrew.text.inputs import texts_of
+from embrew.text.numbers import lengths_of
 
 
 def polars_series(texts: list[Any]) -> Any:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from embrew.modeling.text.pattern import split_pattern
-from embrew.modeling.text.template import Template
-from embrew.modeling.text.tokens import Segment
+from embrew.text.pattern import split_pattern
+from embrew.text.template import Template
+from embrew.text.tokens import Segment
 from tests.characters import CHARACTERS
 from tests.conftest import SENTENCES
 

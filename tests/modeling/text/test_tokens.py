@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.text.tokens import Row, Segment, Tokens
 
 P, X, M, S, Y = (int(Segment[name]) for name in ("PROMPT", "TEXT", "MEMORY", "SOFT", "TARGET"))
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from embrew import build
+from embrew import assembly
 from embrew.corpus import encode_corpus, read_vectors
+from embrew.encoder import Encoder
 from embrew.export import exporting, parts
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.storage.loading import ASSETS
-from embrew.modeling.text.template import Template
-from embrew.modeling.text.texts import as_sentence
-from embrew.modeling.text.tokens import Segment
-from embrew.objectives import Llama2Vec
+from embrew.methods import Llama2Vec
 from embrew.recipe import Recipe
+from embrew.settings.pooling import Pooling
+from embrew.storage.loading import ASSETS
+from embrew.text.template import Template
+from embrew.text.texts import as_sentence
+from embrew.text.tokens import Segment
 from tests.conftest import SENTENCES, by_default
 from tests.hard_texts import HARD_TEXTS, REAL_TOKENIZERS, real_tokenizer_folder
 
@@ -206,14 +206,14 @@ def test_a_recipe_says_what_its_template_does_by_default(caplog):
     assert joined.resolved()["encoder"]["words_after"] == "joined"
     assert joined.stage_hash(0) != separate.stage_hash(0)
     assert Recipe.load("baselines/llama2vec-nano").resolved()["encoder"]["words_after"] is None
-    build.encoder(joined)
+    assembly.encoder(joined)
     assert "set encoder.words_after=separate before training" in caplog.text
     caplog.clear()
-    encoder = build.encoder(separate)
+    encoder = assembly.encoder(separate)
     assert not caplog.text
     assert encoder.template.words_after == "separate"
     with pytest.raises(ValueError, match="encoder.words_after='joined', there 'separate'"):
-        build.check_same_encoder(joined, encoder, "a folder")
+        assembly.check_same_encoder(joined, encoder, "a folder")
 
 
 def test_llama2vec_needs_words_apart(make_encoder):

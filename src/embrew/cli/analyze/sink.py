@@ -40,7 +40,7 @@ def sink(
     """Measure the share of the last token's attention on the first token, by layer, and on the other parts."""
     from embrew.analysis import read_texts, sink_of
     from embrew.analysis.sink_plots import plot_sinks
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
 
     options.check_files(models, overwrite, plots=[plot], files=[output])
     texts = read_texts(data, split=split, max_texts=max_texts)

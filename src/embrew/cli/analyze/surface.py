@@ -93,7 +93,7 @@ def surface(
     """Evaluate a model truncated to each number of layers and dimensions, against time and bytes per vector."""
     from embrew.analysis import surface_plots, surface_scores
     from embrew.analysis.surface import read_numbers, read_share
-    from embrew.modeling.storage.card import export_options
+    from embrew.storage.card import export_options
 
     options.check_files(models, overwrite, plots=[plot, tsne], files=[table, output])
     share = None if pick is None else read_share(pick)

@@ -54,7 +54,7 @@ def mine(
     if split == "test":
         raise ValueError("--split test: mined rows are for training; give another split")
     loading(model)
-    from embrew.build import open_model
+    from embrew.assembly import open_model
     from embrew.data.datasets import load
     from embrew.data.documents import read_documents
     from embrew.data.negatives import mine as find

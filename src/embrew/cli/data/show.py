@@ -17,7 +17,7 @@ from embrew.cli.recipe import Name
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from embrew.modeling.encoder import Encoder
+    from embrew.encoder import Encoder
     from embrew.recipe import DataConfig
 
 SAMPLE = 200
@@ -48,18 +48,18 @@ class Column(NamedTuple):
 
 def show(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Show, for each stage, three rows as they were read and one example of each column as tokens."""
-    from embrew import build
+    from embrew import assembly
 
-    loaded = build.load_recipe(recipe, overrides or ())
+    loaded = assembly.load_recipe(recipe, overrides or ())
     if not loaded.stages:
         raise ValueError(f"{recipe} has no stages, so it has no training data to show")
-    encoder = build.encoder(loaded)
+    encoder = assembly.encoder(loaded)
     console, stages = out(), []
     for stage in loaded.stages:
         console.rule(f"[bold]{stage.name}[/] ({stage.objective['type']})", align="left")
-        objective, entries = build.objective(stage.objective), []
+        objective, entries = assembly.objective(stage.objective), []
         for config in stage.datasets:
-            sample = build.rows(config, objective, max_rows=min(SAMPLE, config.max_rows or SAMPLE))
+            sample = assembly.rows(config, objective, max_rows=min(SAMPLE, config.max_rows or SAMPLE))
             entries.append(_show(console, encoder, sample, config))
         stages.append({"stage": stage.name, "objective": stage.objective["type"], "data": entries})
     mode, over = loaded.encoder.pooling.mode, loaded.encoder.pooling.over
@@ -114,8 +114,8 @@ def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
 
 def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
     """Yield the first text of a column as tokens: one line per segment, pooled positions underlined."""
-    from embrew.modeling.embedding.pool import weights
-    from embrew.modeling.text.tokens import Segment
+    from embrew.model.pool import weights
+    from embrew.text.tokens import Segment
 
     tokens = encoder.tokens(column.texts[:1], instruction=column.instructions[:1], max_length=column.limit)
     pooled = (weights(encoder.pooling, tokens)[0] > 0).tolist()

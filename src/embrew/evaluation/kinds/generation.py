@@ -20,9 +20,9 @@ from embrew.evaluation.told import Told, predicted, told
 from embrew.text_encoder.interface import TextEncoder
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is evaluated: tables need neither
-    from embrew.modeling.encoder import Encoder
-    from embrew.modeling.generation import Bos, Source
-    from embrew.modeling.text.tokens import Row
+    from embrew.encoder import Encoder
+    from embrew.generation import Bos, Source
+    from embrew.text.tokens import Row
 
 Answered = tuple[list[str], list[str]]  # questions, and the answer of each
 
@@ -112,8 +112,8 @@ def evaluate_generation(
         ValueError: the model cannot generate: it is not an `Encoder` of a causal LM, or its attention is not causal.
         ImportError: without the extra `generation`.
     """
-    from embrew.modeling.encoder import Encoder
-    from embrew.modeling.generation import can_write, target_rows
+    from embrew.encoder import Encoder
+    from embrew.generation import can_write, target_rows
 
     if not isinstance(encoder, Encoder):
         raise ValueError(
@@ -194,7 +194,7 @@ def _named(name: str, conditions: Mapping[str, Told | None], score: str) -> dict
 
 def _answers_twice(encoder: Encoder, texts: Sequence[str]) -> list[Row]:
     """Return rows of texts as documents, each followed by its own tokens, without EOS, as the target."""
-    from embrew.modeling.text.tokens import Row, Segment
+    from embrew.text.tokens import Row, Segment
 
     limit, asked = encoder.max_length["document"], encoder.prompts["document"]
     rows = []

@@ -16,13 +16,13 @@ import torch
 from safetensors.numpy import load_file
 from torch.export import Dim
 
+from embrew.encoder import Encoder
 from embrew.export.comparing import require_same_ids, require_same_vectors
 from embrew.export.fresh_process import run_fresh
 from embrew.export.graph import graph_of
 from embrew.export.parts import Parts
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.text_files import write_text_files
-from embrew.modeling.encoder import Encoder
 from embrew.runtimes.graph import OUTPUT, check_graph
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")

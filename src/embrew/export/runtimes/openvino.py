@@ -19,13 +19,13 @@ from embrew.export.parts import Parts
 from embrew.export.runtimes.openvino_int8 import measure, quantised
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.text_files import write_text_files
-from embrew.modeling.storage.loading import computes
 from embrew.runtimes.conversion import convert, round_weights
 from embrew.runtimes.converted import LEAST_COSINE, shape_of
 from embrew.runtimes.encoder import Origin
 from embrew.runtimes.folder import GRAPH, write_encoder
 from embrew.runtimes.graph import check_graph
 from embrew.runtimes.library import openvino
+from embrew.storage.loading import computes
 from embrew.text_encoder.hashes import tokenizer_sha256
 
 OPEN_GRAPH = """

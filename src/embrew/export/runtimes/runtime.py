@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from embrew.encoder import Encoder
 from embrew.export.parts import Parts
-from embrew.modeling.encoder import Encoder
 
 
 @dataclass(frozen=True)

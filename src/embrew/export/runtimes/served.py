@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel
 
+from embrew.encoder import Encoder
 from embrew.export.comparing import prompt_of
 from embrew.export.stock import pools_every_token, pools_last_token
-from embrew.modeling.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 ServedPooling = Literal["cls", "last", "mean"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from embrew.encoder import Encoder
 from embrew.export.parts import Parts
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.served import (
@@ -23,7 +24,6 @@ from embrew.export.runtimes.served import (
     window_exceeded,
 )
 from embrew.export.stock import check_stock
-from embrew.modeling.encoder import Encoder
 
 VERSION = "1.9.3"
 ANYWHERE = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "qwen3")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from embrew.encoder import Encoder
 from embrew.export.parts import Parts
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.served import (
@@ -21,8 +22,7 @@ from embrew.export.runtimes.served import (
     window_exceeded,
 )
 from embrew.export.stock import check_stock
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.tokenizer_files import open_tokenizer
+from embrew.storage.tokenizer_files import open_tokenizer
 
 VERSION = "0.33.0"
 BY_FLAG = ("llama", "mistral", "qwen2", "qwen3")

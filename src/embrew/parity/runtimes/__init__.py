@@ -93,8 +93,8 @@ def _only(path: Path, *patterns: str) -> Path:
 
 
 def _folder(name: str, kind: Kind) -> Runtime:
-    from embrew.build.stock import open_stock
-    from embrew.modeling.encoder import Encoder
+    from embrew.assembly.stock import open_stock
+    from embrew.encoder import Encoder
     from embrew.parity.runtimes.folders import EncoderFolder, SentenceTransformersFolder
 
     if kind == Kind.EMBREW:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from embrew import build
+from embrew import assembly
 from embrew.config.yaml_text import dump_yaml
 from embrew.data.reading import public_name
 from embrew.recipe import DataConfig, Recipe
@@ -64,5 +64,5 @@ def card_facts(
 
 def _named(objective: Mapping[str, Any]) -> str:
     """An objective's type, with its preset if it has presets: they are different losses."""
-    preset = getattr(build.objective(objective), "preset", None)
+    preset = getattr(assembly.objective(objective), "preset", None)
     return objective["type"] + ("" if preset is None else f", preset {preset}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from embrew.objectives import Objective
+from embrew.methods import Objective
 
 logger = logging.getLogger(__name__)
 LINES = 3  # log lines; by default a line is a tenth of the stage

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from embrew.distributed import decided
+from embrew.encoder import Encoder
 from embrew.files.formats import GAP, GAP_OTHER
-from embrew.modeling.encoder import Encoder
-from embrew.objectives import Objective
-from embrew.objectives.compression import Compression
-from embrew.objectives.gap import Gap, Shares, held_out_of, that_fit
+from embrew.methods import Objective
+from embrew.methods.compression import Compression
+from embrew.methods.gap import Gap, Shares, held_out_of, that_fit
 from embrew.training.monitoring.scores import Scores, gap_words, signed
 from embrew.training.monitoring.stage_evaluation import Point
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from embrew.data import overlap
+from embrew.encoder import Encoder
 from embrew.files import formats
 from embrew.files.public_paths import public_setting
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path
-from embrew.modeling.encoder import Encoder
-from embrew.objectives import Objective
+from embrew.methods import Objective
 from embrew.recipe import Recipe, StageConfig
 from embrew.training.monitoring.card_facts import card_facts, dataset_facts
 from embrew.training.monitoring.gap_closed import GapClosed, at_start

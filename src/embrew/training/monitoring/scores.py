@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
+from embrew.encoder import Encoder
 from embrew.files.formats import GAP, GAP_OTHER, GUARD
-from embrew.modeling.encoder import Encoder
 
 Scores = dict[str, float]
 Evaluate = Callable[[Encoder], Scores]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from transformers import TrainingArguments
 
-from embrew.modeling.encoder import Encoder
-from embrew.objectives import EmbeddingObjective, Joint, Objective
-from embrew.objectives.info_nce import has_dropout
+from embrew.encoder import Encoder
+from embrew.methods import EmbeddingObjective, Joint, Objective
+from embrew.methods.info_nce import has_dropout
 from embrew.recipe import StageConfig
 
 logger = logging.getLogger(__name__)

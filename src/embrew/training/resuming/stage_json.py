@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from embrew import build
+from embrew import assembly
+from embrew.encoder import Encoder
 from embrew.files import formats
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
-from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.folder_check import check_folder
-from embrew.modeling.storage.opening import SETTINGS
 from embrew.recipe import Recipe, StageConfig
+from embrew.storage.folder_check import check_folder
+from embrew.storage.opening import SETTINGS
 from embrew.text_encoder.hashes import vectors_hash
 from embrew.training.resuming.training_inputs import MODEL, TrainingInputs, changed_inputs
 
@@ -138,7 +138,7 @@ def arithmetic_of(recipe: Recipe, stage: StageConfig, folder: Path) -> str:
         ValueError: it was begun in bfloat16 by default, which this device only emulates.
     """
     work = folder / f"{stage.name}.work"
-    now, written = build.arithmetic(recipe, stage), read_stage(work)
+    now, written = assembly.arithmetic(recipe, stage), read_stage(work)
     if written is None or stage.training.get("bf16") is not None:
         return now
     begun: str = written["arithmetic"][stage.name]

@@ -17,8 +17,8 @@ from embrew.data.content import data_identity, files_digest
 from embrew.files.checksums import LARGE, digest_of, file_sha256
 from embrew.files.public_paths import LOCAL_PREFIX, base_name
 from embrew.files.writing import write_json
-from embrew.modeling.storage.loading import ASSETS
 from embrew.recipe import DevRows, Recipe
+from embrew.storage.loading import ASSETS
 
 logger = logging.getLogger(__name__)
 HASHES = "content.json"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
+from embrew.encoder import Encoder
 from embrew.export.runtimes.llama_cpp.architecture import refusal
 from embrew.export.runtimes.llama_cpp.pre_tokenizer import kind_of
 from embrew.export.stock import pools_last_token
-from embrew.modeling.encoder import Encoder
 
 INSTEAD = (
     "train one memory token, or last-token pooling, with attention: causal; llama.cpp takes the last token's state, "

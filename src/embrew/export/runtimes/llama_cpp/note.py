@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from embrew.encoder import Encoder
 from embrew.export.parts import Parts
 from embrew.export.runtimes.llama_cpp.pre_tokenizer import NFC, NO_FIRST_SPACE
-from embrew.modeling.encoder import Encoder
 
 OPEN = """`{file}` is for llama.cpp:
 

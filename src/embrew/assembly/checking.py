@@ -1,0 +1,158 @@
+"""Checks of a recipe that need no model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from torch import nn
+from transformers import Trainer, TrainingArguments, get_scheduler
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from embrew.assembly.matching import check_matches
+from embrew.assembly.objectives import objective
+from embrew.assembly.stages import training_arguments
+from embrew.config.fields import check_fields, fields_model
+from embrew.files.formats import GAP
+from embrew.methods.gap import held_out_of
+from embrew.model.adapters import check_for_quantized, lora_config
+from embrew.model.quantized import check_library
+from embrew.recipe import Recipe, StageConfig, lora
+from embrew.storage.foreign import check_is_model
+
+TORCH_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
+TARGETED_OPTIMIZERS = ("galore", "apollo")  # prefixes of optimisers that need optim_target_modules
+CHECKED_STEPS = 1000  # maximum number of steps at which a schedule is checked
+_PER_LAYER = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw")
+_SEVERAL = "gradient caching and accumulation run several per step"
+_NO_LOSS = "needs an evaluation loss, and embrew evaluates by scores"
+UNSUPPORTED: dict[str, dict[str, str]] = {
+    "optim": {
+        **dict.fromkeys(("lomo", "adalomo"), f"updates the weights in the backward pass; {_SEVERAL}"),
+        **{f"{name}_layerwise": f"updates each layer in the backward pass; {_SEVERAL}" for name in _PER_LAYER},
+    },
+    "lr_scheduler_type": dict.fromkeys(("reduce_lr_on_plateau", "greedy"), _NO_LOSS),
+}
+LORA = fields_model(LoraConfig, lora.RANGES, lora.REFUSED)
+
+
+def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
+    """Build everything that a recipe describes except the model: LoRA, each stage's objective and trainer settings.
+
+    Args:
+        recipe: the recipe to check.
+        here: also raise for packages and dtypes that this machine lacks; otherwise, a recipe for a GPU is accepted on
+            any machine.
+
+    Raises:
+        ValueError: the recipe cannot be trained; the message has the key, the value and the allowed values.
+    """
+    check_is_model(recipe.encoder.model, Path(recipe.encoder.model))
+    chosen = recipe.encoder.attn_implementation
+    known = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
+    if chosen is not None and chosen not in known and "/" not in chosen:  # with "/": a kernel of the Hub
+        raise ValueError(f"encoder.attn_implementation={chosen!r}; choose from {', '.join(known)}")
+    if recipe.encoder.lora is not None:
+        check_fields(LORA, recipe.encoder.lora, path=("encoder", "lora"))
+        try:
+            lora_config(recipe.encoder.lora)
+            if recipe.encoder.quantization is not None:
+                check_for_quantized(recipe.encoder.lora)
+        except ValueError as error:
+            raise ValueError(f"encoder.{error}") from None
+    if here and recipe.encoder.quantization is not None:
+        check_library()
+    for index in range(len(recipe.stages)):
+        check_stage(recipe, index, here=here)
+
+
+def check_stage(recipe: Recipe, index: int, *, here: bool = False) -> None:
+    """Build a stage's objective, `TrainingArguments`, optimiser and schedule; arguments as `check_recipe`.
+
+    Raises:
+        ValueError: one of them cannot be built, or they are incompatible.
+    """
+    stage = recipe.stages[index]
+    for key, names in UNSUPPORTED.items():
+        value = stage.training.get(key)
+        if value in list(names):
+            raise ValueError(f"stages.{stage.name}.training.{key}={value!r} {names[value]}; choose another")
+    built = objective(stage.objective, path=("stages", stage.name, "objective"))
+    check_matches(recipe, index, built)
+    evaluation = recipe.stage_evaluation(index)
+    chosen_by = None if evaluation is None or evaluation.every is None else evaluation.metric
+    if chosen_by == GAP and not held_out_of(built):
+        raise ValueError(
+            f"stage {stage.name}: evaluation.metric={GAP}, the share of the gap closed, exists where the objective is "
+            "compression with held_out above 0; name such stages in evaluation.stages, or choose another metric"
+        )
+    args = training_arguments(
+        stage if here else _anywhere(stage),
+        built,
+        Path(stage.name),
+        seed=recipe.seed,
+        every=None if evaluation is None else evaluation.every,
+    )
+    _check_optimizer(stage, args, here=here)
+    _check_schedule(stage, args)
+
+
+def _anywhere(stage: StageConfig) -> StageConfig:
+    """Return the stage without the settings that fail only because this machine has no GPU."""
+    training = {key: value for key, value in stage.training.items() if key != "tf32" or not isinstance(value, bool)}
+    return stage.model_copy(update={"training": {"use_cpu": True, **training}})
+
+
+def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool) -> None:
+    name = str(args.optim.value if hasattr(args.optim, "value") else args.optim)
+    where = f"stages.{stage.name}.training.optim"
+    if name.startswith(TARGETED_OPTIMIZERS) != bool(args.optim_target_modules):
+        raise ValueError(
+            f"{where}_target_modules={args.optim_target_modules!r} with optim={name!r}; required by galore and apollo "
+            "optimisers, not allowed with others"
+        )
+    if any(part.count("=") != 1 for part in (args.optim_args or "=").split(",")):
+        raise ValueError(
+            f"{where}_args={args.optim_args!r}; write name=value, and commas between several, as in "
+            "beta3=0.999,alpha=5.0"
+        )
+    try:
+        kind, options = Trainer.get_optimizer_cls_and_kwargs(args, nn.Linear(1, 1))  # type: ignore[arg-type]
+        if name in TORCH_OPTIMIZERS:
+            kind([nn.Parameter(torch.zeros(1))], **options)
+    except ImportError as error:
+        if here:
+            raise ValueError(f"{where}={name!r}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}={name!r}: {error}") from None
+
+
+def _check_schedule(stage: StageConfig, args: TrainingArguments) -> None:
+    """Raise unless the schedule's learning rates are finite, not negative, and not all 0."""
+    where, kwargs = f"stages.{stage.name}.training.", dict(stage.training.get("lr_scheduler_kwargs") or {})
+    steps = args.max_steps if args.max_steps > 0 else CHECKED_STEPS
+    optimizer: Any = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=args.learning_rate)
+    try:
+        schedule = get_scheduler(
+            args.lr_scheduler_type,
+            optimizer,
+            num_warmup_steps=args.get_warmup_steps(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=kwargs,
+        )
+        shown = range(0, steps, math.ceil(steps / CHECKED_STEPS))
+        rates = [args.learning_rate * float(rate(step)) for step in shown for rate in schedule.lr_lambdas]
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+        name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        raise ValueError(f"{where}lr_scheduler_kwargs={kwargs} with lr_scheduler_type={name!r}: {error}") from None
+    wrong = next((rate for rate in rates if not math.isfinite(rate) or rate < 0), None)
+    if wrong is not None:
+        raise ValueError(f"{where}lr_scheduler_kwargs={kwargs} give a learning rate of {wrong:g}; it must be 0 or more")
+    if args.max_steps > 0 and not any(rates):
+        raise ValueError(
+            f"{where}warmup_steps={args.warmup_steps:g} with max_steps={args.max_steps}: the learning rate is 0 at "
+            "every step; lower warmup_steps"
+        )

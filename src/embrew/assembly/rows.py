@@ -1,0 +1,190 @@
+"""The rows of a stage's data sets, and their order."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Literal
+
+import numpy as np
+from datasets import Dataset
+
+from embrew.data import datasets as data
+from embrew.data import describe
+from embrew.data.mixing import MixedOrder, shares
+from embrew.data.overlap import RESERVED
+from embrew.data.rejects import MAX_RATE, Rejects, reject_file
+from embrew.data.row_text import row_text
+from embrew.distributed import world_size
+from embrew.encoder import Encoder
+from embrew.methods import EmbeddingObjective, Objective
+from embrew.methods.targets import text_ids
+from embrew.recipe import DataConfig, StageConfig
+
+logger = logging.getLogger(__name__)
+
+
+def datasets(
+    stage: StageConfig,
+    built: Objective,
+    encoder: Encoder,
+    *,
+    keep: Path | None = None,
+    reserved: np.ndarray | None = None,
+    rejected: Path | None = None,
+) -> list[Dataset]:
+    """Return the rows of each of the stage's data sets, prepared for the objective.
+
+    Args:
+        stage: names the data sets.
+        built: its objective.
+        encoder: the encoder to train.
+        keep: folder for cached values, such as a reference model's.
+        reserved: fingerprints of texts that are not trained on (see `overlap.fingerprints`).
+        rejected: file that lists the rows that `on_bad_rows: skip` skips.
+
+    Raises:
+        ValueError: no row of a data set is left.
+    """
+    with reject_file(rejected) as file:
+        try:
+            parts = [
+                rows(
+                    config, built, max_rows=config.max_rows, reserved=reserved, rejects=_rejects(config, file, rejected)
+                )
+                for config in stage.datasets
+            ]
+        except FileNotFoundError as error:
+            instead = f"'stages.{stage.name}.data={{path: FILE}}'"
+            raise FileNotFoundError(f"{error}; for data of yours, give {instead}") from None
+    for number, config in enumerate(stage.datasets):
+        part = parts[number]
+        if reserved is not None:
+            part = _without_reserved(part, stage.name)
+        understood = describe(part)
+        logger.info("%s  %s", stage.name, understood["columns"])
+        for example in understood["examples"]:
+            logger.info("    %s", row_text(example))
+        short = short_rows(part, config, encoder)
+        place = None if keep is None else keep / str(number)
+        parts[number] = built.precompute(built.prepare(short, encoder), encoder, place)
+    return parts
+
+
+def order(
+    stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: int, processes: int | None = None
+) -> MixedOrder | None:
+    """Return the order in which several data sets are read; None: rows are shuffled.
+
+    If embeddings are compared within a batch, a batch has rows of one data set unless the stage sets `mix.batches`:
+    texts of other data sets would be too easy negatives. A data set with several instructions has one in each batch, or
+    where batches are mixed in each row; a single such data set has an order too.
+
+    Args:
+        stage: its settings.
+        sizes: number of rows of each data set.
+        built: the stage's objective.
+        seed: random seed of the order.
+        processes: number of processes that the stage was begun in; None: of those that train now.
+    """
+    batches = batches_of(stage, built)
+    weights = [config.weight for config in stage.datasets if config.weight is not None]
+    ratios = [1.0 if config.ratio is None else config.ratio for config in stage.datasets]
+    temperature = stage.mix.temperature if stage.mix else 1.0
+    instructions = [config.instructions or [] for config in stage.datasets]
+    plain = len(sizes) < 2 or (batches == "mixed" and not weights and temperature == 1.0 and set(ratios) == {1.0})
+    if plain and not any(instructions):
+        return None
+    each = int(stage.training.get("per_device_train_batch_size", 8))
+    batch = stage.batch.size if stage.batch else each * (processes or world_size())
+    counted = [ratio * size for ratio, size in zip(ratios, sizes, strict=True)]
+    probabilities = shares(counted, weights=weights or None, temperature=temperature)
+    logger.info(
+        "%s  sampling proportions of the data sets: %s",
+        stage.name,
+        ", ".join(f"{share:.1%}" for share in probabilities),
+    )
+    block = batch if batches == "one" else 1
+    return MixedOrder(sizes, probabilities, block=block, seed=seed, instructions=instructions)
+
+
+def batches_of(stage: StageConfig, built: Objective) -> Literal["one", "mixed"]:
+    """Return whether a batch has rows of one data set, or of all."""
+    if stage.mix is not None:
+        return stage.mix.batches
+    return "one" if isinstance(built, EmbeddingObjective) else "mixed"
+
+
+def rows(
+    config: DataConfig,
+    built: Objective,
+    *,
+    max_rows: int | None,
+    reserved: np.ndarray | None = None,
+    rejects: Rejects | None = None,
+) -> Dataset:
+    """The canonical rows of one data set, before any filter that needs a tokenizer.
+
+    Args:
+        config: the data set.
+        built: the objective that is trained.
+        max_rows: rows kept.
+        reserved: as for `load`.
+        rejects: decides about rows that cannot be used; by default as `on_bad_rows` says, without a list of them.
+    """
+    return data.load(
+        config.path,
+        kind=built.rows_kind,
+        name=config.name,
+        split=config.split,
+        revision=config.revision,
+        columns=config.columns,
+        instruction=config.instructions[0] if config.instructions else config.instruction,
+        instruct=config.instruct,
+        where=config.where,
+        sentences=config.sentences,
+        min_chars=config.min_chars,
+        max_chars=config.max_chars,
+        max_rows=max_rows,
+        shuffle_seed=config.shuffle_seed,
+        reserved=None if reserved is None else set(reserved.tolist()),
+        rejects=rejects or _rejects(config),
+    )
+
+
+def _rejects(config: DataConfig, file: IO[str] | None = None, listed: Path | None = None) -> Rejects:
+    if config.on_bad_rows != "skip":
+        return Rejects()
+    rate = MAX_RATE if config.max_reject_rate is None else config.max_reject_rate
+    return Rejects(file or io.StringIO(), max_rate=rate, use="trained on", listed=str(listed or ""))
+
+
+def _without_reserved(part: Dataset, name: str) -> Dataset:
+    """Return the rows that are not marked as reserved; they are marked before rows are split into sentences."""
+    kept = part.select(np.flatnonzero(~np.array(part[RESERVED], dtype=bool))).remove_columns(RESERVED)
+    if not len(kept):
+        raise ValueError(
+            f"stage {name}: all {len(part)} rows of a data set hold dev rows; lower rows of evaluation.dev"
+        )
+    logger.info("%s  %d of %d rows hold dev rows and are not trained on", name, len(part) - len(kept), len(part))
+    return kept
+
+
+def short_rows(part: Dataset, config: DataConfig, encoder: Encoder) -> Dataset:
+    """Return the rows whose texts have at most `max_tokens` of a data set's settings; all, where it has none.
+
+    Raises:
+        ValueError: no row is left.
+    """
+    if (max_tokens := config.max_tokens) is None:
+        return part
+    keep = set(range(len(part)))
+    for column in ("text", "query", "positive"):
+        if column in part.column_names:
+            lengths = [len(ids) for ids in text_ids(list(part[column]), encoder)]
+            keep &= {i for i, length in enumerate(lengths) if length <= max_tokens}
+    if not keep:
+        raise ValueError(f"none of {len(part)} rows has at most max_tokens={max_tokens}; raise the limit")
+    return part.select(sorted(keep))

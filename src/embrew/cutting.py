@@ -1,0 +1,71 @@
+"""Truncate an encoder to its first layers and leading dimensions."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+from torch import nn
+
+from embrew.embedder import Embedder
+from embrew.model.layers import layers_of, path_of_layers, with_module
+from embrew.text.numbers import whole
+
+E = TypeVar("E", bound=Embedder)
+
+
+def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None = None) -> E:
+    """Return the same encoder, on the same weights, with fewer layers and dimensions; it can be exported.
+
+    Its vectors equal `encode(..., num_layers=, truncate_dim=)` of the full encoder: states after the last kept layer,
+    final norm included, are pooled, truncated to the leading dimensions, then normalised.
+
+    Args:
+        encoder: the full encoder; it is not changed.
+        num_layers: layers to keep, the first ones; None: all.
+        truncate_dim: dimensions to keep, the leading ones; None: as the encoder does.
+
+    Raises:
+        TypeError, ValueError: not a whole number, more than there are, or less than one.
+
+    Examples:
+        >>> small = cut(encoder, num_layers=6, truncate_dim=128)  # doctest: +SKIP
+    """
+    backbone = encoder.backbone
+    for name, asked, most in (
+        ("num_layers", num_layers, backbone.num_layers),
+        ("truncate_dim", truncate_dim, encoder.get_embedding_dimension()),
+    ):
+        whole(name, asked, most=most)
+    made = copy.copy(encoder)
+    if truncate_dim is not None:
+        made.truncate_dim = truncate_dim
+    fewer_layers = num_layers is not None and num_layers < backbone.num_layers
+    narrower = truncate_dim is not None and truncate_dim < encoder.get_embedding_dimension()
+    if encoder.record is not None and (fewer_layers or narrower):
+        made.record = {**encoder.record, "scores": {}, "about": {}}  # those are of the full encoder
+    if num_layers is None or num_layers == backbone.num_layers:
+        return made
+    made.num_layers = num_layers
+    made._modules = dict(encoder._modules)
+    made.backbone = copy.copy(backbone)
+    made.backbone._modules = dict(backbone._modules)
+    made.backbone._switch = None  # it lists the layers of the full encoder
+    inner = backbone.inner
+    place = next(name for name, module in backbone.model.named_modules() if module is inner)
+    path = ".".join(filter(None, (place, path_of_layers(inner))))
+    made.backbone.model = with_module(backbone.model, path, nn.ModuleList(layers_of(inner)[:num_layers]))
+    config = _cut_config(inner.config, backbone.num_layers, num_layers)
+    made.backbone.inner.config = made.backbone.causal_lm.config = config
+    return made
+
+
+def _cut_config(config: Any, before: int, after: int) -> Any:
+    """Return a configuration of `after` layers; lists with an entry per layer (`layer_types`) are shortened."""
+    made = copy.deepcopy(config)
+    for name, value in vars(config).items():
+        about_layers = any(word in name for word in ("layer", "block", "_types"))
+        if about_layers and isinstance(value, list) and len(value) == before:
+            setattr(made, name, value[:after])
+    made.num_hidden_layers = after
+    return made

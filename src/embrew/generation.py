@@ -1,0 +1,236 @@
+"""Generate text from a text: from its memory tokens alone, as a bottleneck is trained, or from all its tokens."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, GenerationConfig
+
+from embrew.embedder import Embedder
+from embrew.model.attention import Attention, first_prompt
+from embrew.model.batching import plan
+from embrew.model.frozen import FrozenLM
+from embrew.progress import progress
+from embrew.text.inputs import Text
+from embrew.text.targets import target_ids
+from embrew.text.tokens import Row, Segment, Tokens
+
+Source = Literal["memory", "text"]
+Bos = Literal["visible", "strict"]
+SOURCES: tuple[Source, ...] = ("memory", "text")
+OURS = (  # options of `generate` in transformers that would undo what is done here
+    "inputs", "input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "use_cache",
+    "cache_implementation", "cache_config", "generation_config", "max_length", "min_length", "assistant_model",
+    "prompt_lookup_num_tokens", "custom_generate", "streamer", "return_dict_in_generate", "prefill_chunk_size",
+)  # fmt: skip
+NEW_TOKENS = 128  # most new tokens, by default
+SCORED = 256  # rows of logits at a time
+
+
+def generate(
+    encoder: Embedder,
+    texts: Sequence[Text],
+    *,
+    instruction: str,
+    source: Source = "memory",
+    bos: Bos = "visible",
+    max_tokens: int,
+    batch_size: int = 16,
+    show_progress_bar: bool = False,
+    **options: Any,
+) -> list[str]:
+    """Return what the model writes after each text; see `Encoder.generate`.
+
+    Two forward passes: text and memory are read once; then all keys and values but the memory's (and BOS') are dropped,
+    and the target is written at the positions after them. *Learn Before Represent*, Eq. 2: p(y_t | Z, y_<t).
+    """
+    check(encoder, source)
+    _check_options(options)
+    made = encoder.template.rows(texts, instruction=instruction, max_length=max_tokens)
+    settings = _settings(encoder, options)
+    copies = settings.num_return_sequences or 1
+    written = [""] * (len(made) * copies)
+    with torch.inference_mode(), progress(len(made), "generate", "text", shown=show_progress_bar) as bar:
+        for group in plan([len(row.ids) for row in made], batch_size=batch_size):
+            tokens = Tokens.pad([made[i] for i in group]).to(encoder.device)
+            answers = _continue(encoder, tokens, source, bos, settings)
+            for place, i in enumerate(group):
+                written[i * copies : (i + 1) * copies] = answers[place * copies : (place + 1) * copies]
+            bar.update(len(group))
+    return written
+
+
+def target_rows(
+    encoder: Embedder, texts: Sequence[str], targets: Sequence[str], *, instruction: str, max_tokens: int, limit: int
+) -> list[Row]:
+    """Return rows of texts, as the encoder reads them, followed by their targets.
+
+    A target that is not truncated ends with EOS, where the tokenizer has one.
+    """
+    end = [] if encoder.tokenizer.eos_token_id is None else [encoder.tokenizer.eos_token_id]
+    encoded = encoder.tokenizer(
+        list(targets), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
+    )
+    read = encoder.template.rows(texts, instruction=instruction, max_length=max_tokens)
+    return [
+        row + Row.of(target_ids(ids, end=end, limit=limit), Segment.TARGET)
+        for row, ids in zip(read, encoded["input_ids"], strict=True)
+    ]
+
+
+def first_row(encoder: Embedder) -> Row:
+    """Return what precedes a target that reads no text: BOS; where there is none, EOS or the padding token."""
+    tokenizer = encoder.tokenizer
+    other = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+    return Row.of(encoder.template.bos_ids or [other or 0], Segment.PROMPT)
+
+
+def target_scores(
+    encoder: Embedder, rows: Sequence[Row], *, source: Source, bos: Bos = "visible", batch_tokens: int = 4096
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each row's target, token by token: −log p `(tokens,)` in float32, and whether it is the likeliest one.
+
+    Args:
+        encoder: a causal LM under causal attention.
+        rows: as `target_rows` makes them.
+        source: `memory`: the target is blind to the text; `text`: it reads all before it.
+        bos: whether the target attends to BOS too.
+        batch_tokens: padded tokens per batch.
+    """
+    check(encoder, source)
+    attention = Attention("causal", bottleneck=bos) if source == "memory" else Attention("causal")
+    head = FrozenLM(encoder.backbone.causal_lm).head
+    found: list[tuple[Tensor, Tensor] | None] = [None] * len(rows)
+    for group in plan([len(row.ids) for row in rows], batch_size=1, batch_tokens=batch_tokens):
+        tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
+        with torch.inference_mode():
+            states = encoder.backbone.hidden_states(tokens, attention)[tokens.predicting(Segment.TARGET)]
+            labels = tokens.input_ids[tokens.where(Segment.TARGET)]
+            losses, right = [], []
+            for some, wanted in zip(states.split(SCORED), labels.split(SCORED), strict=True):
+                logits = head.logits(some)
+                losses.append(nn.functional.cross_entropy(logits, wanted, reduction="none"))
+                right.append(logits.argmax(-1) == wanted)
+        counts = tokens.where(Segment.TARGET).sum(1).tolist()
+        parts = zip(torch.cat(losses).cpu().split(counts), torch.cat(right).cpu().split(counts), strict=True)
+        for i, part in zip(group, parts, strict=True):
+            found[i] = part
+    return (part for part in found if part is not None)
+
+
+def can_write(encoder: Embedder) -> bool:
+    """Return whether targets can be written from the memory tokens alone."""
+    return encoder.backbone.memory is not None and encoder.template.tail[-1:] == ["memory"]
+
+
+def check(encoder: Embedder, source: Source) -> None:
+    """Raise where an encoder cannot write from this.
+
+    Raises:
+        ValueError: no causal LM, no causal attention, several templates, or no memory right before the target.
+    """
+    if source not in SOURCES:
+        raise ValueError(f"source={source!r}; choose from {', '.join(SOURCES)}")
+    encoder.backbone.check_decoder("writing")
+    if not encoder.attention.is_causal:
+        raise ValueError(
+            f"attention={encoder.attention.mode}: a bidirectional model does not generate; use an encoder with "
+            "causal attention (an earlier stage of this one, if it was trained so)"
+        )
+    if len(encoder.templates) > 1:
+        raise ValueError(f"the encoder has {len(encoder.templates)} templates; generation needs one")
+    if source == "memory" and not can_write(encoder):
+        raise ValueError(
+            f"template={encoder.template.pattern!r} has no bottleneck: {{memory}} is not its end; give source='text' "
+            "to generate from the visible text"
+        )
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for key in options:
+        if key in OURS:
+            hint = "; give max_new_tokens" if key.endswith("length") else ""
+            raise ValueError(f"{key} is not allowed here: the encoder reads the texts and keeps the cache{hint}")
+
+
+def _settings(encoder: Embedder, options: dict[str, Any]) -> GenerationConfig:
+    """Return generation settings: greedy unless `options` differ; the model's own sampling settings are ignored."""
+    own, tokenizer = encoder.backbone.causal_lm.generation_config, encoder.tokenizer
+    eos = tokenizer.eos_token_id if own is None or own.eos_token_id is None else own.eos_token_id
+    first = eos[0] if isinstance(eos, list) else eos
+    pad = next((i for i in (tokenizer.pad_token_id, first, 0) if i is not None), 0)
+    defaults = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": eos, "pad_token_id": pad}
+    return GenerationConfig(**{**defaults, **options})
+
+
+def _continue(encoder: Embedder, tokens: Tokens, source: Source, bos: Bos, settings: GenerationConfig) -> list[str]:
+    """Return what is written after each row of a batch."""
+    inner = encoder.backbone.inner
+    window = getattr(inner.config, "sliding_window", None)
+    longest = tokens.input_ids.shape[1] + (settings.max_new_tokens or NEW_TOKENS)
+    if source == "memory" and window is not None and longest > window:
+        raise ValueError(
+            f"a text of {tokens.input_ids.shape[1]} tokens and {settings.max_new_tokens} new ones exceed the model's "
+            f"attention window of {window}; lower the length limit of texts, or max_new_tokens"
+        )
+    kept = None
+    if source == "memory":
+        kept = tokens.where(Segment.MEMORY)
+        if bos == "visible":
+            kept = kept | first_prompt(tokens)
+    real = tokens.attention_mask
+    order = torch.argsort(real, dim=1, stable=True)  # padding first: what is written follows the last token
+    embedded = encoder.backbone.embed(tokens)
+    left = embedded.gather(1, order[..., None].expand_as(embedded))
+    model = copy.copy(encoder.backbone.causal_lm)  # separate hooks, the same weights
+    model._forward_hooks, model._forward_pre_hooks = OrderedDict(), OrderedDict()
+    model._forward_pre_hooks_with_kwargs, model._forward_hooks_with_kwargs = OrderedDict(), OrderedDict()
+    cache = DynamicCache()  # without windows: all layers keep the same positions
+    if kept is not None:
+        wall = _Wall(kept.gather(1, order))
+        model.register_forward_pre_hook(wall.before, with_kwargs=True)
+        model.register_forward_hook(wall.after)
+    written = model.generate(
+        inputs_embeds=left, attention_mask=real.gather(1, order), past_key_values=cache, generation_config=settings
+    )
+    return [str(text) for text in encoder.tokenizer.batch_decode(written, skip_special_tokens=True)]
+
+
+class _Wall:
+    """Hooks on a generating model: once the texts are read, the cache keeps only the positions that may be seen.
+
+    Positions are counted as if nothing had been dropped.
+    """
+
+    def __init__(self, kept: Tensor) -> None:
+        most = int(kept.sum(1).max())
+        self.places = torch.argsort(kept.long(), dim=1, stable=True)[:, kept.shape[1] - most :]
+        self.seen = kept.gather(1, self.places).long()
+        self.has_read = False
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Set the mask of what is left and of what was written, from the second forward pass on."""
+        if self.has_read:
+            cache, ids = kwargs["past_key_values"], kwargs["input_ids"]
+            width = cache.get_seq_length() + ids.shape[1] - self.seen.shape[1]
+            seen = self.seen.repeat_interleave(len(ids) // len(self.seen), 0)
+            kwargs["attention_mask"] = torch.cat([seen, seen.new_ones(len(ids), width)], dim=1)
+        return args, kwargs
+
+    def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Drop the other positions after the first forward pass."""
+        if self.has_read:
+            return
+        self.has_read = True
+        cache: Cache = output.past_key_values
+        layers: Any = cache.layers
+        for layer in layers:
+            places = self.places.repeat_interleave(len(layer.keys) // len(self.places), 0)
+            index = places[:, None, :, None].expand(-1, layer.keys.shape[1], -1, -1)
+            layer.keys = layer.keys.gather(2, index.expand(-1, -1, -1, layer.keys.shape[3]))
+            layer.values = layer.values.gather(2, index.expand(-1, -1, -1, layer.values.shape[3]))

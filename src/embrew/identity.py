@@ -1,0 +1,61 @@
+"""What an encoder is made of, as JSON and as a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import torch
+from peft import PeftModel
+
+from embrew.model.adapter_state import AdapterState, adapter_state
+from embrew.model.embedding_model import EmbeddingModel
+from embrew.model.own_weights import tensors_under_adapter
+
+
+def replayed(encoder: EmbeddingModel) -> list[AdapterState]:
+    """Return the adapters that a reader merges into the base; none if whole weights are saved, which hold them."""
+    return [] if encoder.backbone.owns_weights else list(encoder.chain)
+
+
+def settings_of(encoder: EmbeddingModel) -> dict[str, Any]:
+    """Return all settings of an encoder, for JSON: with weights and tokenizer, enough to build it again."""
+    cut = {} if encoder.num_layers is None else {"num_layers": encoder.num_layers}
+    return {**encoder.settings.as_dict(), **cut}
+
+
+def describe(encoder: EmbeddingModel) -> dict[str, Any]:
+    """Return base, settings, dtype and size, for result files."""
+    whole = encoder.backbone.owns_weights
+    return {
+        "base": encoder.base.as_dict(),
+        **settings_of(encoder),
+        "memory_tokens": len(encoder.backbone.memory_ids),
+        "soft_prompt_tokens": len(encoder.backbone.soft_prompt_ids),
+        "merged_adapters": len(replayed(encoder)),
+        "adapter": isinstance(encoder.backbone.model, PeftModel),
+        **({"full_weights": True} if isinstance(encoder.backbone.model, PeftModel) and whole else {}),
+        "steps": encoder.steps,
+        "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
+        "dimensions": encoder.get_embedding_dimension(),
+        "attn_implementation": encoder.backbone.inner.config._attn_implementation,
+    }
+
+
+def weights_hash(encoder: EmbeddingModel) -> str:
+    """Return sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights."""
+    digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings_of(encoder)], sort_keys=True).encode())
+    states = [state.tensors for state in replayed(encoder)]
+    if encoder.backbone.owns_weights:
+        states.append(tensors_under_adapter(encoder.backbone.causal_lm))
+    if isinstance(encoder.backbone.model, PeftModel):
+        states.append(adapter_state(encoder.backbone.model).tensors)
+    if encoder.backbone.learned:
+        states.append({name: rows.detach() for name, rows in encoder.backbone.learned.items()})
+    states += [part.state_dict() for part in (encoder.head, encoder.demonstrator) if part is not None]
+    for tensors in states:
+        for name in sorted(tensors):
+            digest.update(name.encode())
+            digest.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,68 @@
+"""Merge an encoder's adapters into its base: full weights that need neither base nor peft."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from embrew.encoder import Encoder
+from embrew.files.writing import check_free
+from embrew.storage.opening import SETTINGS, final_stage, read_settings
+from embrew.storage.verification import reference_vectors, tolerance
+
+logger = logging.getLogger(__name__)
+
+
+def merge_encoder(
+    source: str | Path, target: str | Path, *, dtype: str = "auto", overwrite: bool = False, verify: str = "full"
+) -> Encoder:
+    """Write a trained encoder with its adapters merged into the weights.
+
+    All are added in float32, whatever they were trained in; then the sum is rounded to `dtype`. Of a quantised base,
+    the dequantised weights are taken, since training saw these; this needs bitsandbytes. The vectors of the merged
+    encoder are compared with those of the one that carries its adapter, on the quantised base if it has one.
+
+    Args:
+        source: a folder written by training or `save_pretrained`.
+        target: where to; must not exist, unless `overwrite`.
+        dtype: of the weights written: `float32`, `bfloat16`, or `auto`, what the encoder was saved in.
+        overwrite: replace an existing encoder folder.
+        verify: as of `Encoder.save_pretrained`.
+
+    Returns:
+        The merged encoder.
+
+    Raises:
+        FileNotFoundError: `source` is not an encoder's folder.
+        FileExistsError: `target` exists.
+        ValueError: there is no adapter to merge, or bitsandbytes is not installed and the base is quantised.
+        RuntimeError: the merged weights give other vectors.
+    """
+    folder, out = final_stage(Path(source)), Path(target)
+    if not os.path.lexists(folder / SETTINGS):
+        raise FileNotFoundError(f"{source} is no encoder written by embrew; name a trained folder to merge")
+    settings = read_settings(folder)
+    if not settings["adapters"]:
+        kind = "full weights already" if settings["full_weights"] else "its base's weights and no adapter"
+        raise ValueError(f"{source} has {kind}; there is nothing to merge")
+    if folder.resolve() == out.resolve():
+        raise ValueError(f"{target} is the encoder itself; give another folder")
+    check_free(out, marker=SETTINGS, overwrite=overwrite)
+    expected = reference_vectors(
+        Encoder.from_pretrained(folder, dtype="float32", merge_adapter=False)
+    )  # freed before the next one is opened
+    encoder = Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
+    encoder.backbone.dequantize()
+    difference = float((reference_vectors(encoder) - expected).abs().max())
+    if not difference <= tolerance(encoder.backbone.dtype):
+        raise RuntimeError(
+            f"the merged weights give other vectors than the adapters: largest difference {difference:.2e}, allowed "
+            f"{tolerance(encoder.backbone.dtype):.0e} ({encoder.backbone.dtype})"
+        )
+    logger.info("merged adapters: %d; largest difference between vectors: %.1e", settings["adapters"], difference)
+    encoder.chain = []
+    encoder.arithmetic = None  # how much of the adapter rounding would take is not known any more
+    encoder.backbone.train_all()
+    encoder.save_pretrained(out, overwrite=overwrite, verify=verify)
+    return encoder

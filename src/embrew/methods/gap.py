@@ -1,0 +1,176 @@
+"""Share of the gap closed: how much of what a context tells the frozen LM its memory tokens tell it too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from embrew.encoder import Encoder
+from embrew.generation import first_row
+from embrew.methods.base import Objective
+from embrew.methods.compression import Compression
+from embrew.methods.frozen_decoder import memory_states
+from embrew.methods.reductions import UNIT_WEIGHTS
+from embrew.model.positions import known_positions
+from embrew.model.reach import at_rest
+from embrew.text.tokens import Tokens
+
+ROWS = 8  # of a batch
+
+
+class Shares(NamedTuple):
+    """Shares of the gap closed: by a text's own memory, and by another text's."""
+
+    own: float
+    other: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """The loss of held-out texts without their context and with all of it, and the share that memory tokens close.
+
+    With L the objective's own loss, reduced as in training, but over all held-out texts:
+
+        share = 1 − (L(memory) − L(context)) / (L(none) − L(context))
+
+    `none`: the frozen LM reads BOS and the target only (EOS where there is no BOS: every row needs a first position).
+    `context`: it reads the context as text in place of the memory; under `divergence: kl` the teacher does, so
+    L(context) is 0 and the share is 1 − KL(memory) / KL(none). For a target that is the context itself, it reads the
+    context as text and then again. A memory as good as the context has the share 1, one that tells nothing 0, and one
+    that misleads less than 0.
+
+    The control is another text's memory: each text gets the memory of the next one of the held-out texts, the last
+    that of the first. A share near or below 0 says that the memory carries the text, not only its position or style.
+
+    Attributes:
+        objective: whose loss it is.
+        batches: the held-out texts, as the objective collates them, with the weights of the loss.
+        none: L(none).
+        context: L(context).
+        counts: numbers of texts and of scored tokens.
+    """
+
+    objective: Compression
+    batches: Sequence[dict[str, Any]]
+    none: float
+    context: float
+    counts: dict[str, int]
+
+    @classmethod
+    def of(cls, objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder) -> Gap:
+        """Measure the loss without and with the context, which do not change, since the original LM does not.
+
+        Texts are split as training splits them with seed 0. No random numbers are drawn, and no process is waited for.
+
+        Args:
+            objective: set up for the encoder.
+            rows: held-out rows; at least 2.
+            encoder: its tokenizer, template and frozen LM; no weights are sharded.
+
+        Raises:
+            ValueError: fewer than 2 rows.
+        """
+        if len(rows) < 2:
+            raise ValueError(f"{len(rows)} held-out rows; the control needs another text, so give 2 or more")
+        several = [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)]
+        batches = [_moved(objective.collate(some, encoder), encoder) for some in several]
+        counts = Counter[str]()
+        for batch in batches:
+            counts.update(objective.counts(batch))
+        weights = {name: 1.0 / max(count, 1) for name, count in counts.items()}
+        batches = [{**batch, UNIT_WEIGHTS: weights} for batch in batches]
+        none, context = (
+            sum(
+                _loss(objective, encoder, None, {**batch, **_readings(objective, some, encoder, whole=whole)})
+                for some, batch in zip(several, batches, strict=True)
+            )
+            for whole in (False, True)
+        )
+        tokens = sum(count for name, count in counts.items() if name != "texts")
+        found = {"texts": counts["texts"], "tokens": tokens}
+        return cls(objective=objective, batches=batches, none=none, context=context, counts=found)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what does not change: numbers of texts and tokens, and both losses."""
+        return {**self.counts, "none": self.none, "context": self.context}
+
+    @property
+    def exists(self) -> bool:
+        """Whether the context lowers the loss; where it does not, there is no gap to close."""
+        return self.none > self.context
+
+    def shares(self, encoder: Encoder) -> Shares:
+        """Return the shares that the encoder's memory closes now; its dropout is off, and no random number is drawn.
+
+        Raises:
+            ValueError: there is no gap; see `exists`.
+        """
+        if not self.exists:
+            raise ValueError(f"the loss is {self.context:.4g} with the context and {self.none:.4g} without; no gap")
+        with at_rest(encoder), torch.no_grad():
+            memory = torch.cat([memory_states(encoder, batch["context"]) for batch in self.batches])
+        return Shares(*(self._share(encoder, states) for states in (memory, memory.roll(-1, 0))))
+
+    def share(self, loss: float) -> float:
+        """Return the share of the gap that a loss closes."""
+        return 1.0 - (loss - self.context) / (self.none - self.context)
+
+    def _share(self, encoder: Encoder, memory: Tensor) -> float:
+        parts = memory.split([len(batch["context"]) for batch in self.batches])
+        found = zip(parts, self.batches, strict=True)
+        return self.share(sum(_loss(self.objective, encoder, states, batch) for states, batch in found))
+
+
+def that_fit(
+    objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder
+) -> tuple[list[dict[str, Any]], float]:
+    """Return the rows whose whole context and target the frozen LM can read in a row, and the most tokens that it can.
+
+    Training reads the memory in place of the context, so that it may take longer texts than L(context) can be measured
+    on.
+    """
+    most, fit = known_positions(encoder.backbone.inner), []
+    for row in rows:
+        parts = objective.parts([row], encoder)
+        target = max(len(of[0].ids) for of in parts.targets.values())
+        if len(parts.read[0].ids) + target <= most:
+            fit.append(row)
+    return fit, most
+
+
+def held_out_of(objective: Objective) -> int:
+    """Return how many texts an objective sets aside for the share of the gap closed; 0: it has no such share."""
+    return objective.held_out if isinstance(objective, Compression) else 0
+
+
+def _loss(objective: Compression, encoder: Encoder, memory: Tensor | None, batch: Mapping[str, Any]) -> float:
+    """Return a batch's part of the loss of memory states `(batch, k, hidden)`; None: its rows have no place for any."""
+    if memory is None:
+        memory = torch.zeros(len(batch["context"]), 0, encoder.backbone.hidden_size, device=encoder.device)
+    with at_rest(encoder), torch.no_grad(), encoder.backbone.frozen_lm() as lm:
+        return float(sum(objective.decoder_losses(lm, memory, dict(batch))))
+
+
+def _readings(
+    objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder, *, whole: bool
+) -> dict[str, Tokens]:
+    """Return students that read the whole context as text, or BOS alone, in place of the memory."""
+    parts = objective.parts(rows, encoder)
+    alone = [first_row(encoder)] * len(rows)
+    return _moved(
+        {
+            "student" + suffix: Tokens.pad([a + b for a, b in zip(parts.read if whole else alone, of, strict=True)])
+            for suffix, of in parts.targets.items()
+        },
+        encoder,
+    )
+
+
+def _moved(batch: Mapping[str, Tokens], encoder: Encoder) -> dict[str, Any]:
+    return {name: tokens.to(encoder.device) for name, tokens in batch.items()}

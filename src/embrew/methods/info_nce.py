@@ -1,0 +1,196 @@
+"""InfoNCE over the candidates of all processes: candidates, settings, and the loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from embrew.distributed import gather, global_rows, share_of_rows
+from embrew.encoder import Encoder
+from embrew.losses import closer_than_positive, info_nce, same_text_mask, score_kl
+from embrew.methods.inputs import Pairs
+from embrew.methods.reductions import unit_weights
+from embrew.methods.settings import CosineMargin, Dropout, NotNegative, Positive, Share
+
+
+class Candidates(NamedTuple):
+    """The documents that queries are compared with: positives of all processes in order, then negatives.
+
+    Attributes:
+        vectors: `(columns, hidden)`.
+        keys: `(columns,)` int64, equal where texts are equal.
+        labels: `(queries,)` the column of each query's own positive.
+        positives: number of columns that are positives.
+    """
+
+    vectors: Tensor
+    keys: Tensor
+    labels: Tensor
+    positives: int
+
+
+def candidates_of(queries: Tensor, documents: Tensor, keys: Tensor, *, shared: bool) -> Candidates:
+    """Return the candidates of queries: documents `(documents, hidden)`, positives first, with keys `(documents,)`.
+
+    With `shared`, they are gathered over all processes.
+    """
+    size = len(queries)
+    labels = torch.arange(size, device=queries.device)
+    if not shared:
+        return Candidates(documents, keys, labels, size)
+    parts = [gather(documents[:size]), gather(documents[size:])]
+    part_keys = [gather(keys[:size]), gather(keys[size:])]
+    labels = labels + global_rows(size, queries.device).offset
+    return Candidates(torch.cat(parts), torch.cat(part_keys), labels, len(parts[0]))
+
+
+def in_batch_info_nce(
+    queries: Tensor, candidates: Candidates, *, temperature: float, mask: Tensor | None, shared: bool
+) -> Tensor:
+    """Return InfoNCE; with `shared`, its mean over processes is the mean over the queries of all processes."""
+    loss = info_nce(queries, candidates.vectors, candidates.labels, temperature=temperature, mask=mask)
+    return loss * (share_of_rows(len(queries), queries.device) if shared else 1.0)
+
+
+@dataclass(kw_only=True)
+class InfoNCE:
+    """Settings of an objective that compares queries with documents, and its loss.
+
+    "Learning to Compress" (arXiv 2511.17129), Eqs. 6 and 8: z is the encoder's pooled state, cosines are divided by τ,
+    candidates are the positives of the global batch, and its hard negatives, if any.
+
+    Attributes:
+        positives: `dropout`: every text is encoded twice under different dropout masks; `column`: query, positive
+            and negatives come from the data.
+        temperature: τ (`scale: 20` in a recipe is a temperature of 0.05).
+        attention_dropout: dropout on attention weights in this stage (the paper's second stage: 0.2).
+        mask_same_text: leave columns with the text of the query, or of its positive, out of the softmax.
+        false_negative_margin: leave out columns that the model itself finds more similar to the query than its positive
+            less this margin (cosine); None: keep them. The share that is left out is logged as `masked`.
+        false_negative_warmup: share of the stage's steps before this starts, since an untrained model is unreliable.
+        distillation_weight: weight of an additional KL term, from a teacher's scores of the query's own positive and
+            negatives to the model's (the column `scores`).
+        distillation_temperature: temperature of the teacher's scores.
+        symmetric: average with the opposite direction (positives against all queries).
+        in_batch_negatives: candidates are the documents of the global batch; without, a row's own positive and hard
+            negatives only (the baselines without in-batch negatives of *Following the Autoregressive Nature of LLM
+            Embeddings via Compression and Alignment*, appendix A), and rows without negatives are left out.
+        gather: share candidates between processes.
+    """
+
+    positives: Literal["dropout", "column"] = "column"
+    temperature: Positive = 0.05
+    attention_dropout: Dropout = 0.0
+    mask_same_text: bool = True
+    false_negative_margin: CosineMargin | None = None
+    false_negative_warmup: Share = 0.1
+    distillation_weight: NotNegative = 0.0
+    distillation_temperature: Positive = 1.0
+    symmetric: bool = False
+    in_batch_negatives: bool = True
+    gather: bool = True
+
+    def check_settings(self) -> None:
+        """Raise where settings and positives do not go together."""
+        if self.distillation_weight and self.positives == "dropout":
+            raise ValueError("distillation_weight goes with positives=column; dropout positives have no scores")
+        if not self.in_batch_negatives and (self.positives == "dropout" or self.symmetric):
+            raise ValueError(
+                "in_batch_negatives=false compares a query with its own documents alone; it goes with "
+                "positives=column and without symmetric"
+            )
+
+    def setup(self, encoder: Encoder) -> None:
+        """Set the attention dropout; raise if dropout positives have no dropout at all."""
+        encoder.backbone.set_attention_dropout(self.attention_dropout)
+        if self.positives == "dropout" and not self.attention_dropout and not has_dropout(encoder):
+            raise ValueError(
+                "positives=dropout without any dropout gives every text twice the same vector; set "
+                "objective.attention_dropout or encoder.lora.lora_dropout"
+            )
+
+    @property
+    def pairs(self) -> Pairs:
+        """The inputs of `positives: column`."""
+        return Pairs(with_negatives=not self.in_batch_negatives, scores=self.distillation_weight > 0)
+
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Return the number of rows, if a term compares a query with its own documents only."""
+        alone = not self.in_batch_negatives or self.distillation_weight
+        return {"rows": len(batch["query_keys"])} if alone else {}
+
+    def candidates(self, queries: Tensor, documents: Tensor, batch: dict[str, Any]) -> Candidates:
+        """Return the candidates of all processes, or of this one."""
+        shared = self.gather and self.in_batch_negatives
+        return candidates_of(queries, documents, batch["document_keys"], shared=shared)
+
+    def compare(
+        self,
+        queries: Tensor,
+        documents: Tensor,
+        batch: dict[str, Any],
+        *,
+        candidates: Candidates | None = None,
+        excluded: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Return `loss`, and parts for the log.
+
+        Args:
+            queries: `(batch, hidden)`.
+            documents: `(documents, hidden)`: positives, then negatives.
+            batch: as `Pairs` or `RepeatedTexts` collate it.
+            candidates: result of `candidates`, if already computed.
+            excluded: `(batch, columns)` bool: further candidates to leave out of the softmax.
+        """
+        size, temperature = len(queries), self.temperature
+        counts = self.counts(batch)
+        share = size * unit_weights(counts, batch, queries.device)["rows"] if counts else 1.0
+        if candidates is None:
+            candidates = self.candidates(queries, documents, batch)
+        mask, parts = self._mask(queries, candidates, batch["query_keys"], batch)
+        mask = _either(mask, excluded)
+        shared = self.gather and self.in_batch_negatives
+        loss = in_batch_info_nce(queries, candidates, temperature=temperature, mask=mask, shared=shared)
+        if not self.in_batch_negatives:
+            loss = loss * share
+        if self.distillation_weight:
+            own, teacher = documents[batch["candidates"]], batch["teacher"] / self.distillation_temperature
+            kl = share * score_kl(queries, own, teacher, temperature=temperature)
+            parts["distillation"] = kl.detach()
+            loss = loss + self.distillation_weight * kl
+        if not self.symmetric:
+            return {"loss": loss, **parts}
+        positives, keys = documents[:size], batch["document_keys"][:size]
+        all_queries = candidates_of(positives, queries, batch["query_keys"], shared=self.gather)
+        mask, _ = self._mask(positives, all_queries, keys, batch)
+        back = in_batch_info_nce(positives, all_queries, temperature=temperature, mask=mask, shared=self.gather)
+        return {"loss": (loss + back) / 2, **parts}
+
+    def _mask(
+        self, rows: Tensor, candidates: Candidates, keys: Tensor, batch: dict[str, Any]
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """Return what each row leaves out of its softmax, and the share that only the model's scores leave out."""
+        columns, column_keys, labels, _ = candidates
+        mask = same_text_mask(keys, column_keys, labels) if self.mask_same_text else None
+        if not self.in_batch_negatives:
+            mask = _either(mask, batch["owners"] != labels[:, None])
+        if self.false_negative_margin is None:
+            return mask, {}
+        found = closer_than_positive(rows, columns, labels, margin=self.false_negative_margin)
+        if mask is not None:
+            found &= ~mask
+        if float(batch.get("progress", 1.0)) < self.false_negative_warmup:
+            return mask, {"masked": torch.zeros((), device=rows.device)}
+        return _either(mask, found), {"masked": found.float().sum() / max(found.numel(), 1)}
+
+
+def _either(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return mask if other is None else other if mask is None else mask | other
+
+
+def has_dropout(encoder: Encoder) -> bool:
+    """Whether any dropout layer of the model is active in training."""
+    return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in encoder.backbone.modules())

@@ -1,0 +1,126 @@
+"""The bottleneck without a mask: two causal attention calls, one over text and memory, one over memory and target.
+
+A dense mask is equivalent, but needs compute and memory for all pairs of positions. The kernel is registered with
+transformers; without walls it is `sdpa`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from embrew.model.attention import TWO_CALLS, Attention, first_prompt
+from embrew.model.sdpa import float32_on_cpu, sdpa
+from embrew.text.indexing import upload
+from embrew.text.tokens import Segment, Tokens
+
+
+@dataclass(frozen=True)
+class Walls:
+    """Indices of the rows of the two calls, and of the output of each position.
+
+    Attributes:
+        before: `(batch, w1)` positions of text and memory, in order; filled up with 0 on the right.
+        behind: `(batch, w2)` positions of memory and target (and BOS, where it is visible).
+        source: `(batch, tokens)` indices into `[before, behind]`.
+    """
+
+    before: Tensor
+    behind: Tensor
+    source: Tensor
+
+    @classmethod
+    def of(cls, tokens: Tokens, attention: Attention) -> Walls:
+        """Return the walls of a batch whose rows are text, memory, target."""
+        segments = tokens.segment_ids
+        target = segments == Segment.TARGET
+        first = ~target & (segments != Segment.PAD)
+        second = target | (segments == Segment.MEMORY)
+        if attention.bottleneck == "visible":
+            second = second | first_prompt(tokens)
+        before, behind = _positions(first), _positions(second)
+        place = torch.where(target, before.shape[1] + second.long().cumsum(1) - 1, first.long().cumsum(1) - 1)
+        return cls(before, behind, place.clamp(min=0))
+
+    def to(self, device: torch.device | str) -> Walls:
+        """Return the same on another device."""
+        return Walls(*(upload(part, device) for part in (self.before, self.behind, self.source)))
+
+
+def _positions(chosen: Tensor) -> Tensor:
+    """Return `(batch, most)`: the chosen positions of each row, in order, then zeros."""
+    count = chosen.sum(1)
+    order = torch.argsort((~chosen).long(), dim=1, stable=True)[:, : int(count.max())]
+    return torch.where(torch.arange(order.shape[1], device=order.device) < count[:, None], order, 0)
+
+
+def two_calls(
+    query: Tensor, key: Tensor, value: Tensor, walls: Walls, *, dropout: float, scaling: float | None
+) -> Tensor:
+    """Return attention `(batch, tokens, heads, width)` of a batch with walls; right padding is ignored.
+
+    Args:
+        query: `(batch, heads, tokens, width)`.
+        key: `(batch, key heads, tokens, width)`.
+        value: likewise.
+        walls: of the batch.
+        dropout: on attention weights.
+        scaling: of the products.
+    """
+    parts, dtype = [], value.dtype
+    for places in (walls.before, walls.behind):
+        q, k, v = (_take(states, places) for states in (query, key, value))
+        with float32_on_cpu(q, k, v) as (q, k, v):
+            parts.append(
+                nn.functional.scaled_dot_product_attention(
+                    q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+                )
+            )
+    return _take(torch.cat(parts, dim=2), walls.source).transpose(1, 2).contiguous().to(dtype)
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    walls: Walls | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Return attention as `sdpa`; with walls, which replace the mask, as `two_calls`."""
+    if walls is not None:
+        return two_calls(query, key, value, walls, dropout=dropout, scaling=scaling), None
+    return sdpa(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+
+
+AttentionInterface.register(TWO_CALLS, attend)
+AttentionMaskInterface.register(TWO_CALLS, sdpa_mask)
+
+
+def use(inner: Any) -> bool:
+    """Switch a model with the library's sdpa to the kernel of two calls; return True if it is active."""
+    if inner.config._attn_implementation == "sdpa":
+        inner.config._attn_implementation = TWO_CALLS
+    return bool(inner.config._attn_implementation == TWO_CALLS)
+
+
+def _take(states: Tensor, places: Tensor) -> Tensor:
+    """Return some positions of `(batch, heads, tokens, width)`."""
+    index = places[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3])
+    return states.gather(2, index)
+
+
+def fits(inner: Any, tokens: Tokens) -> bool:
+    """Return whether two calls equal the pattern: no branches, and no window shorter than a row."""
+    if inner.config._attn_implementation != TWO_CALLS or tokens.position_ids is not None:
+        return False
+    window = getattr(inner.config, "sliding_window", None)
+    return window is None or tokens.input_ids.shape[1] <= window

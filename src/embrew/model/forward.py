@@ -1,0 +1,218 @@
+"""Run a model's layers over labelled tokens, under an attention pattern; read single layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from embrew.model.attention import MODES, TWO_CALLS, Attention
+from embrew.model.bottleneck import Walls, fits, use
+from embrew.model.layers import Wrapper, layers_of, path_of_layers, view, with_layers
+from embrew.model.positions import check_positions, is_bert_type
+from embrew.model.reach import follows, key_of
+from embrew.text.indexing import take, write_at
+from embrew.text.tokens import Segment, Tokens
+
+FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
+POST_NORM = ("encoder.layer", "transformer.layer")  # BERT: every layer ends with its norm, and there is no final one
+
+
+def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
+    """Write `tokens.soft` into the SOFT positions of `(batch, tokens, hidden)` embeddings."""
+    if tokens.soft is None:
+        return embedded
+    host = tokens.host
+    places = host.where(Segment.SOFT)
+    soft = take(tokens.soft, host.input_ids[places]) if tokens.soft.ndim == 2 else tokens.soft.flatten(0, 1)
+    return write_at(embedded, places, soft.to(embedded.dtype))
+
+
+def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:
+    """Run the layers under an attention pattern; the model is not changed, so several threads may run at once."""
+    if num_layers is not None and not 1 <= num_layers <= len(layers_of(inner)):
+        raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(layers_of(inner))}")
+    check_positions(inner, tokens)
+    return _forward(inner, embedded, tokens, attention, num_layers)
+
+
+def _forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:
+    by_mask = attention.is_causal is False and tokens.position_ids is None and bidirectional_by(inner) == "mask"
+    return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
+
+
+def _run(
+    inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None, *, by_mask: bool
+) -> Tensor:
+    walls: dict[str, Any] = {}
+    places = tokens.position_ids
+    if attention.bottleneck and not attention.hide and fits(inner, tokens):
+        mask, walls = None, {"walls": Walls.of(tokens.host, attention).to(tokens.device)}
+    elif attention.is_causal is None or places is not None or by_mask:
+        mask = attention.mask(tokens, inner.config, embedded.dtype)
+        if places is None:  # some families (OPT) count positions by a mask of two dimensions
+            places = torch.arange(embedded.shape[1], device=embedded.device)[None]
+    elif attention.is_causal:
+        mask = None  # padding is on the right, where no real position looks; kernels are faster without a mask
+    elif tokens.device.type == "cpu" or not attention.takes_mask(inner.config):
+        mask = tokens.attention_mask
+    elif tokens.is_padded:  # the library would look for padding in a mask of two dimensions, and wait for the device
+        mask = attention.mask(tokens, inner.config, embedded.dtype)
+        if not is_bert_type(inner):  # such encoders count positions themselves, RoBERTa from another number than 0
+            places = torch.arange(embedded.shape[1], device=embedded.device)[None]
+    else:
+        mask = None
+    unmasked = bool(walls) or (mask is None and attention.is_causal is True and is_plainly_causal(inner, embedded))
+    seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers, library_masks=not unmasked)
+    states: Tensor = seen(
+        inputs_embeds=embedded, attention_mask=mask, position_ids=places, use_cache=False, **walls
+    ).last_hidden_state
+    return states
+
+
+_BIDIRECTIONAL: dict[Any, Literal["flag", "mask"]] = {}  # a failure is not kept: another model's weights may be whole
+_VERIFIED: set[Any] = set()
+
+
+def bidirectional_by(inner: Any) -> Literal["flag", "mask"] | None:
+    """Return how a model is made bidirectional: by the library's flag, by an explicit mask, or not at all (None).
+
+    Measured once per model class and kernel in a process: some families ignore the flag, or follow it only in batches
+    with padding.
+    """
+    key = key_of(inner)
+    if key not in _BIDIRECTIONAL:
+        attention = Attention("bidirectional")
+        ways: tuple[Literal["flag", "mask"], ...] = ("flag", "mask")
+        for how in ways:
+            if follows(inner, attention, partial(_probed, inner, attention, how == "mask")):
+                _BIDIRECTIONAL[key] = how
+                break
+    return _BIDIRECTIONAL.get(key)
+
+
+def check_attention(inner: Any, attention: Attention) -> None:
+    """Measure that a model follows an attention pattern; once per model class, kernel and pattern in a process.
+
+    Raises:
+        ValueError: it does not; says which patterns it does follow.
+    """
+    key = key_of(inner, attention)
+    if key in _VERIFIED:
+        return
+    if not _follows(inner, attention):
+        others = [Attention(mode) for mode in MODES]
+        modes = [other.mode for other in others if other != attention and _follows(inner, other)]
+        name = f"attention={attention.mode}{' with a bottleneck' if attention.bottleneck else ''}"
+        raise ValueError(
+            f"{name}: {type(inner).__name__} with attn_implementation={inner.config._attn_implementation} does not "
+            "follow it (a token was changed, and other positions moved than should); "
+            + (f"it follows {', '.join(modes)}" if modes else "it follows none of the others either")
+            + "; set encoder.attention to that, or try attn_implementation: eager or sdpa"
+        )
+    _VERIFIED.add(key)
+
+
+def try_two_calls(inner: Any) -> bool:
+    """Switch a model to the two calls of a bottleneck; back to sdpa where it does not follow them (StableLM)."""
+    if not use(inner):
+        return False
+    try:
+        check_attention(inner, Attention("causal", bottleneck="visible"))
+    except ValueError:
+        inner.config._attn_implementation = "sdpa"
+        return False
+    return True
+
+
+def _follows(inner: Any, attention: Attention) -> bool:
+    if attention.is_causal is False:
+        return bidirectional_by(inner) is not None
+    layers = 1 if attention.bottleneck else None  # through two layers, a target knows the text by way of the memory
+    run = partial(_probed, inner, attention, False, num_layers=layers)
+    return follows(inner, attention, run, num_layers=layers)
+
+
+def _probed(
+    inner: Any,
+    attention: Attention,
+    by_mask: bool,
+    embedded: Tensor,
+    tokens: Tokens,
+    num_layers: int | None = None,
+) -> Tensor:
+    return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
+
+
+def is_plainly_causal(inner: Any, embedded: Tensor) -> bool:
+    """Return whether rows of such a length need no mask under causal attention: sdpa, and no shorter window."""
+    config, width = inner.config, embedded.shape[1]
+    limits = (getattr(config, name, None) or width for name in ("sliding_window", "attention_chunk_size"))
+    return config._attn_implementation in ("sdpa", TWO_CALLS) and all(width <= limit for limit in limits)
+
+
+def read_layers(
+    inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]
+) -> list[Tensor]:
+    """Return what `read` makes of every layer's states, final norm included, as soon as the layer is done."""
+    path = path_of_layers(inner)
+    holder = inner.get_submodule(path.rpartition(".")[0])  # OPT's decoder holds both the norm and the layers
+    found_norms = (getattr(holder, name, None) for name in FINAL_NORMS)
+    norm = next((module for module in found_norms if module is not None), None)
+    if getattr(holder, "project_out", None) is not None:
+        raise ValueError(
+            f"{type(inner).__name__} projects its states after the last layer; its layers are not comparable"
+        )
+    if norm is None and path in POST_NORM:
+        norm = nn.Identity()
+    if norm is None:
+        raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
+    check_positions(inner, tokens)
+    found: list[Tensor] = []
+
+    def keep(states: Tensor) -> None:
+        found.append(read(norm(states)))
+
+    *below, top = layers_of(inner)
+    taps = [_Tap(layer, after=keep) for layer in below]
+    last = _forward(with_layers(inner, [*taps, top]), embedded, tokens, attention, None)
+    return [*found, read(last)]
+
+
+def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention) -> list[Tensor]:
+    """Return the first layer's input, the output of every layer but the last, and the final states.
+
+    The `hidden_states` of the library, which are not used, since it gathers them by hooks on the layers, which
+    would stay there.
+    """
+    found: list[Tensor] = []
+    taps: list[nn.Module] = [_Tap(layer, before=found.append) for layer in layers_of(inner)]
+    check_positions(inner, tokens)
+    last = _forward(with_layers(inner, taps), embedded, tokens, attention, None)
+    return [*found, last]
+
+
+class _Tap(Wrapper):
+    """A layer that also passes its input or its output to a callback."""
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        *,
+        before: Callable[[Tensor], None] | None = None,
+        after: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        super().__init__(layer)
+        self.before, self.after = before, after
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer."""
+        if self.before is not None:
+            self.before(args[0] if args else kwargs["hidden_states"])
+        output = self.wrapped(*args, **kwargs)
+        if self.after is not None:
+            self.after(output[0] if isinstance(output, tuple) else output)
+        return output

@@ -1,0 +1,200 @@
+"""Compute a prefix that all rows share once: its keys, values and states serve all rows."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from embrew.text.tokens import Row, Segment, Tokens
+
+WORTHWHILE = 16  # tokens; a shorter prefix costs less than the separate forward pass
+KEPT_BYTES = 2**28  # of all kept prefixes together: 256 MiB, of a 7B model without grouped keys 512 tokens in bfloat16
+FRAME = (int(Segment.PROMPT), int(Segment.SOFT))
+
+
+def shared_prefix(rows: Sequence[Row]) -> int:
+    """Return the number of leading prompt positions that all rows share; 0 if they are too few for a separate pass.
+
+    Demonstrations belong to the prompt, as tokens or as positions for vectors.
+
+    >>> rows = [Row.of(range(20), Segment.PROMPT) + Row.of([7, 8], Segment.TEXT) for _ in range(2)]
+    >>> shared_prefix(rows)
+    20
+    """
+    if not rows:
+        return 0
+    first = rows[0]
+    count = next((i for i, s in enumerate(first.segments) if s not in FRAME), len(first.ids) - 1)
+    for row in rows:
+        count = min(count, len(row.ids) - 1)
+        if row.ids[:count] != first.ids[:count] or row.segments[:count] != first.segments[:count]:
+            pairs = zip(row.ids, first.ids, row.segments, first.segments, strict=False)
+            count = next(i for i, (a, b, s, t) in enumerate(pairs) if (a, s) != (b, t))
+        if count < WORTHWHILE:
+            return 0
+    return count
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a model computed for the first positions of a row.
+
+    Attributes:
+        layers: keys and values of every layer, `(1, heads, count, width)` each.
+        states: final hidden states `(1, count, hidden)`.
+    """
+
+    layers: tuple[tuple[Tensor, Tensor], ...]
+    states: Tensor
+
+    @property
+    def bytes(self) -> int:
+        """Size of all its tensors."""
+        return self.states.nbytes + sum(part.nbytes for pair in self.layers for part in pair)
+
+
+class Prefix:
+    """Prefixes that a model computed, the least recently used first; it must not change as long as they are used.
+
+    Only causal models allow this: under bidirectional attention, states depend on the positions that follow. A prefix
+    is reused only for exactly the same positions, so that a vector does not depend on what was embedded before it.
+
+    Attributes:
+        most: bytes of all kept prefixes together; the least recently used are dropped first, and the latest stays.
+        hits: forward passes that found their prefix.
+        misses: those that computed it.
+    """
+
+    def __init__(self, most: int = KEPT_BYTES) -> None:
+        self.most = most
+        self.hits = self.misses = 0
+        self._kept: dict[Any, Beginning] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        """Size of what is kept."""
+        return sum(kept.bytes for kept in list(self._kept.values()))
+
+    def at(self, tokens: Tokens, count: int) -> Shared | None:
+        """Return the first `count` positions of a batch, which all its rows share; None: nothing is shared.
+
+        Call it with a batch on the CPU, where reading values does not wait for an accelerator.
+        """
+        if not count:
+            return None
+        ids, segments = tokens.input_ids[0, :count], tokens.segment_ids[0, :count]
+        soft = b""
+        if tokens.soft is not None:
+            if tokens.soft.ndim != 2:
+                raise ValueError("vectors that differ between rows cannot be shared; give a table for all rows")
+            used = tokens.soft[ids[segments == Segment.SOFT]].detach().float().cpu().contiguous()
+            soft = hashlib.sha256(used.numpy().tobytes()).digest()
+        return Shared(self, count, (tuple(ids.tolist()), tuple(segments.tolist()), soft))
+
+    def beginning(self, key: Any, compute: Callable[[], Beginning]) -> Beginning:
+        """Return the prefix kept under a key, else computed now."""
+        known = self._kept.get(key)
+        beginning = compute() if known is None else known
+        with self._lock:
+            self.hits += known is not None
+            self.misses += known is None
+            self._kept.pop(key, None)
+            self._kept[key] = beginning
+            size = sum(kept.bytes for kept in self._kept.values())
+            for oldest in list(self._kept)[:-1]:
+                if size <= self.most:
+                    break
+                size -= self._kept.pop(oldest).bytes
+        return beginning
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The prefix that all rows of a batch share."""
+
+    prefix: Prefix
+    count: int
+    key: Any
+
+    def states(self, seen: Any, embed: Callable[[Tokens], Tensor], tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Return final states of the prefix `(1, count, hidden)` and of what follows it `(batch, rest, hidden)`.
+
+        While the rest is computed, one layer's keys and values at a time are concatenated with each row's own.
+
+        Args:
+            seen: the model without its head, causal.
+            embed: from tokens to input embeddings.
+            tokens: the batch.
+        """
+        first = _columns(tokens, slice(0, self.count), slice(0, 1))
+        device = tokens.input_ids.device
+        cast = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
+        config = seen.config
+        key = (self.key, config.num_hidden_layers, config._attn_implementation, device, seen.dtype, cast)
+        begun = self.prefix.beginning(key, lambda: begin(seen, embed(first)))
+        rest = _columns(tokens, slice(self.count, None), slice(None))
+        places = torch.arange(self.count, tokens.input_ids.shape[1], device=device)[None]
+        states = seen(inputs_embeds=embed(rest), position_ids=places, **follow(begun.layers)).last_hidden_state
+        return begun.states, states
+
+
+def begin(seen: Any, embedded: Tensor) -> Beginning:
+    """Return what a model computes for embeddings `(1, count, hidden)`."""
+    cache = DynamicCache()  # without a configuration: layers with a window keep what is beyond it, too
+    states = seen(inputs_embeds=embedded, past_key_values=cache, use_cache=True).last_hidden_state
+    layers: Any = cache.layers
+    return Beginning(tuple((layer.keys, layer.values) for layer in layers), states)
+
+
+def follow(layers: tuple[tuple[Tensor, Tensor], ...]) -> dict[str, Any]:
+    """Return what a model is called with so that its input follows kept keys and values."""
+    return {"past_key_values": Cache(layers=[_Before(*pair) for pair in layers]), "use_cache": True}
+
+
+def _columns(tokens: Tokens, columns: slice, rows: slice) -> Tokens:
+    host = tokens.host
+    some = Tokens(host.input_ids[rows, columns], host.segment_ids[rows, columns])
+    return replace(some.to(tokens.device), soft=tokens.soft)
+
+
+class _Before(CacheLayerMixin):
+    """A layer's keys and values of the prefix; each row's own follow them for one call, and are not kept."""
+
+    is_sliding = False  # all are here; where there is a window, the mask applies it
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__()
+        self.keys, self.values = keys, values
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values of a whole row."""
+        rows = len(key_states)
+        before = self.keys.expand(rows, -1, -1, -1), self.values.expand(rows, -1, -1, -1)
+        return torch.cat([before[0], key_states], dim=-2), torch.cat([before[1], value_states], dim=-2)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the number of keys, and the position of the first."""
+        return self.keys.shape[-2] + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Return the number of positions before a row's own."""
+        return int(self.keys.shape[-2])
+
+    def get_max_length(self) -> int:
+        """No limit."""
+        return -1

@@ -1,1 +1,0 @@
-"""Encoders: template, attention, backbone and pooling. Knows nothing of training, data or recipes."""

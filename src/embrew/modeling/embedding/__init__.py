@@ -1,1 +1,0 @@
-"""From hidden states to one vector per text, in batches."""

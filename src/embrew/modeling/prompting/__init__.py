@@ -1,1 +1,0 @@
-"""Demonstrations of a task in a prompt, as text or as vectors."""

@@ -1,0 +1,270 @@
+"""The model card: what an encoder is, how to open it, what it was trained on, and how it scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from embrew.embedder import Embedder
+from embrew.files.formats import GUARD
+
+STOCK = """```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("PATH")
+queries = model.encode_query(["how do I …?"])
+documents = model.encode_document(["…"])
+print(model.similarity(queries, documents))
+```
+
+`parity.json` holds reference texts with token ids and vectors: another runtime that gives the same ids and vectors
+runs the same model.
+"""
+MARKERS = """
+Their vectors are rows of the vocabulary, and `<|NAME.HASH.NUMBER|>` are their tokens. A text that holds such a token's
+name is read as if it held the vector: keep these names out of texts. A context counts among the tokens of a text, so
+that less of a long text is read than with a plain prompt.
+"""
+OWN = """```python
+from embrew import Encoder
+
+encoder = Encoder.from_pretrained("PATH")
+queries = encoder.encode_query(["how do I …?"])
+documents = encoder.encode_document(["…"])
+print(encoder.similarity(queries, documents))
+```
+
+For Sentence-Transformers alone, write a stock folder first, with `embrew export PATH DIROPTIONS`; then
+`SentenceTransformer("DIR")` opens it.
+"""
+
+
+def model_card(
+    encoder: Embedder,
+    *,
+    stock: Mapping[str, str] | None = None,
+    lengths: Mapping[str, int] | None = None,
+    notes: Sequence[str] = (),
+    opening: str = STOCK,
+) -> str:
+    """Return a Hub model card in Markdown, with its metadata as YAML in front.
+
+    Nothing in it depends on the machine: no paths, no times, no hardware.
+
+    Args:
+        encoder: whose card; what training noted is read off `encoder.record`.
+        stock: the prompts of a folder for other software, where the card is for one.
+        lengths: the length limits of the encoder that such a folder was exported from.
+        notes: parts in Markdown that follow how it is opened.
+        opening: how other software opens it; by default, Sentence-Transformers.
+    """
+    return f"---\n{_metadata(encoder, stock is not None and opening is STOCK).to_yaml()}\n---\n\n" + "\n\n".join(
+        part.strip() for part in _parts(encoder, stock, lengths, notes, opening)
+    ) + "\n"  # fmt: skip
+
+
+def export_options(encoder: Embedder) -> str:
+    """Return the options that `embrew export` needs for this encoder: ` --max-length N` if it has two lengths."""
+    return "" if len(set(encoder.max_length.values())) == 1 else f" --max-length {encoder.max_seq_length}"
+
+
+def data_names(record: Mapping[str, Any] | None, *, steps: int) -> list[str] | None:
+    """Return names of the data sets of all training, from what training noted; None: it noted nothing."""
+    if record is None:
+        return None if steps else []
+    sets = [entry["name"] for past in _history(record) for entries in past["data"].values() for entry in entries]
+    return sorted(set(sets))
+
+
+def _metadata(encoder: Embedder, stock: bool) -> ModelCardData:
+    record = encoder.record or {}
+    data = [entry for past in _history(record) for entries in past["data"].values() for entry in entries]
+    results = [
+        EvalResult(
+            task_type=about["kind"].replace("_", "-"),
+            dataset_type=name.removeprefix(GUARD),
+            dataset_name=name.removeprefix(GUARD),
+            dataset_split=about["split"],
+            metric_type=about["metric"],
+            metric_value=round(record["scores"][record["stage"]][name], 6),
+        )
+        for name, about in record.get("about", {}).items()
+        if name in record["scores"].get(record["stage"], {})
+    ]
+    return ModelCardData(
+        base_model=encoder.base.name if encoder.base.kind == "hub" else None,
+        library_name="sentence-transformers" if stock else "embrew",
+        pipeline_tag="sentence-similarity",
+        tags=[*(["sentence-transformers"] if stock else []), "feature-extraction", "embrew"],
+        datasets=sorted({name for entry in data for name in entry["hub"]}) or None,
+        model_name=_title(encoder) if results else None,
+        eval_results=results or None,
+    )
+
+
+def _title(encoder: Embedder) -> str:
+    return f"A text encoder on {encoder.base.name}"
+
+
+def _parts(
+    encoder: Embedder,
+    stock: Mapping[str, str] | None,
+    lengths: Mapping[str, int] | None,
+    notes: Sequence[str],
+    opening: str,
+) -> Iterator[str]:
+    yield f"# {_title(encoder)}"
+    yield _what_it_is(encoder, _longest(encoder, stock is not None, lengths))
+    yield "## How to open it\n\n" + (OWN.replace("OPTIONS", export_options(encoder)) if stock is None else opening)
+    if stock is None and encoder.backbone.is_quantized and encoder.base.quantization is not None:
+        yield (
+            f"The base is quantised to {encoder.base.quantization.type} when it is opened, which needs "
+            '`pip install "embrew[qlora]"`.'
+        )
+    prompts = encoder.prompts if stock is None else stock
+    if any(prompts.values()):
+        yield "Prompts:\n\n" + "\n".join(f"- `{name}`: `{text!r}`" for name, text in prompts.items())
+    if encoder.contexts:
+        yield _contexts(encoder) + ("" if stock is None else "\n\n" + MARKERS)
+    yield from notes
+    if encoder.record is not None:
+        yield _scores(encoder.record)
+        for past in _history(encoder.record):
+            yield _training(past, again=past is not encoder.record)
+
+
+def _contexts(encoder: Embedder) -> str:
+    lines = [
+        f"- `{name}`: `{prepared.context.instruction!r}`, {len(prepared.context.demonstrations)} demonstrations, "
+        f"{len(prepared.row.ids)} positions"
+        for name, prepared in encoder.contexts.items()
+    ]
+    return "Contexts, prompts with demonstrations, given as `prompt_name`:\n\n" + "\n".join(lines)
+
+
+def _longest(encoder: Embedder, stock: bool, lengths: Mapping[str, int] | None) -> str:
+    """Return the length limits; for a stock folder, which has one, also those of the exported encoder."""
+    if not stock:
+        return ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
+    said = f"{encoder.max_seq_length} for any text, with its prompt"
+    if lengths and set(lengths.values()) != {encoder.max_seq_length}:
+        others = ", ".join(f"{limit} for a {side}" for side, limit in lengths.items())
+        said += f" (the encoder that was exported: {others}, so longer texts get other vectors there)"
+    return said
+
+
+def _what_it_is(encoder: Embedder, longest: str) -> str:
+    described, base = encoder.describe(), encoder.base
+    where = f"revision {base.revision}" if base.kind == "hub" else f"sha256 {base.sha256}"
+    adapters = described["merged_adapters"] + described["adapter"]
+    if encoder.backbone.owns_weights:
+        weights = "Its weights are all its own" + (", with an adapter on them." if adapters else ".")
+    elif adapters:
+        weights = f"{adapters} adapter{'s' if adapters > 1 else ''} on the base's weights."
+    else:
+        weights = "The base's weights, unchanged."
+    memory, ratio = described["memory_tokens"], encoder.settings.memory_ratio
+    number = f"{memory}" if ratio is None else f"one for every {ratio:g} tokens of a text, at most {memory}"
+    kind = "BERT-type encoder" if encoder.backbone.is_encoder else "causal language model"
+    return (
+        f"A {kind}, {base.name} ({where}), that turns a text into a vector of {described['dimensions']} dimensions. "
+        f"{weights}\n\n"
+        f"- template: `{described['template']!r}`\n"
+        f"- attention: {encoder.attention.mode}\n"
+        f"- pooling: {encoder.pooling.mode} over {encoder.pooling.over}\n"
+        + (f"- layers: the first {encoder.num_layers} of the base's\n" if encoder.num_layers else "")
+        + (f"- memory tokens: {number}, added automatically\n" if memory else "")
+        + f"- longest text in tokens: {longest}\n"
+        f"- vectors: {'unit length' if encoder.normalize else 'not normalised'}, compared by cosine\n"
+    )
+
+
+def _history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the record and those of the encoders that training began with, the latest first."""
+    found: Mapping[str, Any] | None = record or None
+    while found is not None:
+        yield found
+        found = found.get("before")
+
+
+def _scores(record: Mapping[str, Any]) -> str:
+    scores: Mapping[str, Mapping[str, float]] = record["scores"]
+    if not scores:
+        return ""
+    names = list(dict.fromkeys(name for row in scores.values() for name in row))
+    head = [_heading(name, record["about"].get(name)) for name in names]
+    lines = [f"| after | {' | '.join(head)} |", "|---|" + "---:|" * len(names)]
+    for stage, row in scores.items():
+        cells = " | ".join(f"{row[name]:.4f}" if name in row else "–" for name in names)
+        lines.append(f"| {'nothing (base)' if stage == 'base' else stage} | {cells} |")
+    said = ["## Scores", "\n".join(lines)]
+    base, last = scores.get("base", {}), scores.get(record["stage"], {})
+    worse = [name for name in last if (name == "dev" or name.startswith(GUARD)) and last[name] < base.get(name, 0.0)]
+    if worse:
+        drops = (f"{name.removeprefix(GUARD)} {base[name]:.4f} → {last[name]:.4f}" for name in worse)
+        said.append(f"Got worse by training: {', '.join(drops)}.")
+    for stage, step in record["kept"].items():
+        count = len(record["curves"][stage])
+        said.append(f"Of stage {stage}, step {step} was kept, the best of {count} evaluations on the dev sets.")
+    return "\n\n".join(said)
+
+
+def _heading(name: str, about: Mapping[str, str] | None) -> str:
+    if about is None:
+        return f"{name}, mean" if name in ("dev", "guard") else name
+    guard = "guard: " if name.startswith(GUARD) else ""
+    return (
+        f"{guard}{name.removeprefix(GUARD)} {about['split']} ({about.get('size', 'size unknown')}), {about['metric']}"
+    )
+
+
+def _training(record: Mapping[str, Any], *, again: bool) -> str:
+    said = ["## Training" if not again else "## Training before that"]
+    lines = ["| stage | objective | data | split | revision | rows |", "|---|---|---|---|---|---:|"]
+    for stage, entries in record["data"].items():
+        for entry in entries:
+            name = f"{entry['name']} ({entry['config']})" if "config" in entry else entry["name"]
+            revision, objective = entry.get("revision", "–"), record["objectives"][stage]
+            lines.append(f"| {stage} | {objective} | {name} | {entry['split']} | {revision} | {entry['rows']:,} |")
+    said.append("\n".join(lines))
+    short = [name for name, dtype in record.get("arithmetic", {}).items() if dtype == "bfloat16"]
+    if short:
+        said.append(f"Matrix products in bfloat16, weights and losses in float32: {', '.join(short)}.")
+    overlaps = list(_overlaps(record))
+    if overlaps:
+        said.append("### Texts of the dev and guard sets in the training data")
+        said.append("Compared ignoring case, white space and Unicode form. " + _table_or_none(overlaps))
+    said.append(f"### Recipe\n\n```yaml\n{record['recipe'].strip()}\n```")
+    return "\n\n".join(said)
+
+
+def _overlaps(record: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
+    for stage, entries in record["data"].items():
+        for entry in entries:
+            for name, found in entry.get("overlap", {}).items():
+                yield stage, entry, name, found
+
+
+def _table_or_none(overlaps: list[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]) -> str:
+    shared = [row for row in overlaps if row[3]["rows"]]
+    if not shared:
+        return f"None of {', '.join(dict.fromkeys(name for _, _, name, _ in overlaps))} occurs in it."
+    lines = [
+        "",
+        "",
+        "| stage | data | set | rows | share | by column | for example |",
+        "|---|---|---|---:|---:|---|---|",
+    ]
+    for stage, entry, name, found in shared:
+        columns = ", ".join(f"{column} {count:,}" for column, count in found["columns"].items() if count)
+        examples = "; ".join(_cell(text) for text in found["examples"])
+        rows, share = f"{found['rows']:,} of {entry['rows']:,}", f"{found['share']:.2%}"
+        lines.append(f"| {stage} | {entry['name']} | {name} | {rows} | {share} | {columns} | {examples} |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """Return a text in a table of Markdown."""
+    return "“" + text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") + "”"

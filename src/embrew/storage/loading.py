@@ -1,0 +1,312 @@
+"""Open a base model, check that embrew can use it, and identify it for other machines."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from embrew.files.checksums import file_sha256
+from embrew.files.reading import broken, broken_in, is_content_error, reason
+from embrew.model.base import Base
+from embrew.model.precision import cast_weights
+from embrew.model.quantized import loading_options, prepare_quantized
+from embrew.settings.quantization import Quantization
+from embrew.storage.foreign import (
+    asks_for_code,
+    check_is_model,
+    check_kernel,
+    check_not_quantized,
+    check_weights,
+    own_code,
+)
+
+logger = logging.getLogger(__name__)
+
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UnicodeError)
+"""What transformers raises where a configuration is valid JSON and holds something else, or is no text at all."""
+ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+CPU = torch.device("cpu")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within this context, transformers shows no reports and progress bars."""
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def weights_sha256(folder: Path) -> str:
+    """Return sha256 of a folder's weight file; of names and contents, where there are several.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise FileNotFoundError(f"{folder} holds no .safetensors weights; embrew reads no pickled weights")
+    if len(paths) == 1:
+        return file_sha256(paths[0], known=True)
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode())
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return a dtype by name; `auto` is float32 on a CPU and bfloat16 on an accelerator.
+
+    Raises:
+        ValueError: an unknown name, or one that this device only emulates.
+    """
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    dtype = {**DTYPES, "float16": torch.float16}.get(name)
+    if dtype is not None:
+        check_speed(dtype, device)
+    if name not in DTYPES:
+        raise ValueError(f"dtype={name!r}; choose from auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def saved_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype an encoder was saved with; float32, with the same values, where the device emulates it."""
+    dtype = DTYPES[name]
+    if not computes(dtype, device):
+        logger.info("this CPU does not compute in %s; opening the encoder in float32", name)
+        return torch.float32
+    return dtype
+
+
+def computes(dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether a device computes in a dtype; CPUs emulate float16, and bfloat16 without certain instructions.
+
+    These are AVX512-BF16 or AMX on x86 and BF16 on ARM. An emulated model is many times slower than in float32.
+    """
+    if device.type != "cpu" or dtype not in (torch.float16, torch.bfloat16):
+        return True
+    has = torch.cpu.get_capabilities()
+    return dtype == torch.bfloat16 and any(has.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def check_speed(dtype: torch.dtype, device: torch.device) -> None:
+    """Refuse a dtype that the device would emulate.
+
+    Raises:
+        ValueError: it would.
+    """
+    if not computes(dtype, device):
+        name, known = str(dtype).removeprefix("torch."), f"choose from auto, {', '.join(DTYPES)}"
+        if dtype == torch.float16:
+            raise ValueError(f"dtype={name!r} is emulated by CPUs, many times slower than float32; {known}")
+        raise ValueError(
+            f"dtype={name!r} is emulated by this CPU, which has none of AVX512-BF16, AMX and ARM's BF16; that is "
+            "many times slower than float32; choose auto or float32, or use a GPU"
+        )
+
+
+def pick_device(device: str | torch.device | None) -> torch.device:
+    """Return the given device, or the first GPU, or the CPU."""
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def open_base(
+    name: str,
+    *,
+    revision: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
+    expected: Base | None = None,
+    verified: bool = False,
+    quantization: Quantization | None = None,
+    device: torch.device = CPU,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Base]:
+    """Load a causal LM, or a BERT-type encoder, and its tokenizer.
+
+    Args:
+        name: `nano`, a local folder, or a Hub id.
+        revision: a Hub branch, tag or commit.
+        dtype: of the weights in memory.
+        attn_implementation: `sdpa` (default), `eager`, `flash_attention_2`, …
+        trust_remote_code: run code that comes with the model; off unless asked for.
+        expected: refuse other weights than these.
+        verified: the folder's files were compared with checksums, so its weights are the expected ones.
+        quantization: quantise its linear layers; an expected base says itself how.
+        device: where a quantised model is opened; any other is opened on the CPU.
+
+    Raises:
+        FileNotFoundError: there is no such model here.
+        ValueError: it is neither, of an unknown family, has broken weights, or is not the expected one; bitsandbytes is
+            not installed, and the model is to be quantised.
+    """
+    settings = quantization if expected is None else expected.quantization
+    in_4_bits = {} if settings is None else loading_options(settings, dtype=dtype, device=device)
+    folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
+    source = str(folder or name)
+    options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
+    config = open_config(name, source, trust_remote_code=trust_remote_code, **options)
+    architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
+    if trust_remote_code and getattr(config, "auto_map", None):
+        logger.warning("%s: code that comes with the model is run, as trust_remote_code asks", name)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"{name} ({architecture}) is an encoder-decoder; give a causal LM (Llama, Qwen, Mistral, …) or a BERT-type "
+            "encoder"
+        )
+    check_not_quantized(name, config, quantization=settings is not None)
+    try:
+        with quiet():
+            how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
+            stored = dtype if settings is None else "auto"  # 4-bit weights do not depend on the dtype of the others
+            model = open_weights(name, source, config, dtype=stored, in_4_bits=in_4_bits, **how, **options)
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+    except Exception as error:
+        if asks_for_code(error):
+            raise own_code(name) from error
+        if not is_content_error(error, also=(ImportError, OSError, RuntimeError)):  # ImportError: of a quantised model
+            raise
+        found = None if folder is None else broken_in(folder)
+        if found is not None:
+            raise found from error
+        kind = "an encoder" if is_encoder(config) else "a causal LM"
+        raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason(error)}") from error
+    if settings is not None:
+        prepare_quantized(model)
+        cast_weights(model, dtype)
+    _probe(model.eval(), name, architecture)
+    if verified and expected is not None:
+        return model, tokenizer, expected
+    if folder is None:
+        base = Base("hub", name, revision=getattr(model.config, "_commit_hash", None) or revision)
+    elif name in ASSETS:
+        base = Base("asset", name, sha256=weights_sha256(folder))
+    else:
+        base = Base("folder", folder.resolve().name, sha256=weights_sha256(folder))
+    if expected is not None and expected.sha256 is not None and base.sha256 != expected.sha256:
+        raise ValueError(
+            f"the encoder was trained on {expected.name} with weights sha256 {expected.sha256[:12]}…, but {name} here "
+            f"has {str(base.sha256)[:12]}…; its adapter means nothing on other weights"
+        )
+    return model, tokenizer, replace(base, quantization=settings)
+
+
+def is_encoder(config: Any) -> bool:
+    """Return whether a configuration is of a BERT-type encoder: a masked-LM family, not saved as a causal LM."""
+    names = getattr(config, "architectures", None) or [""]
+    if names[0].endswith(("ForCausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
+        return False
+    return type(config) in MODEL_FOR_MASKED_LM_MAPPING
+
+
+def open_weights(
+    name: str,
+    source: str,
+    config: Any,
+    *,
+    dtype: torch.dtype | str,
+    attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
+    in_4_bits: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> PreTrainedModel:
+    """Return a causal LM with its head, or a BERT-type encoder without head or pooler, which no embedding depends on.
+
+    Args:
+        name: what errors call it.
+        source: a folder or Hub id.
+        config: its configuration.
+        dtype: of the weights in memory; `auto`: as they are stored.
+        attn_implementation: the attention kernel; None: transformers' choice.
+        trust_remote_code: run code that comes with the model.
+        in_4_bits: as of `loading_options`, to quantise it.
+        options: `revision`, for the Hub.
+
+    Raises:
+        ValueError: it needs more than its own safetensors files; see `storage.foreign`.
+    """
+    check_weights(name, source, **options)
+    if attn_implementation is None and not trust_remote_code:
+        check_kernel(name, source, "config.json", **options)
+    kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
+    model: Any = kind.from_pretrained(
+        source,
+        use_safetensors=True,
+        trust_remote_code=trust_remote_code,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        **(in_4_bits or {}),
+        **options,
+    )
+    if is_encoder(config) and getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    return model
+
+
+def open_config(name: str, source: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
+    """Return the configuration of a model in `source`, a folder or Hub id; `name` is what errors call it.
+
+    Raises:
+        FileNotFoundError: there is no such model here.
+        ValueError: it is of an unknown family, needs its own code, or is a GGUF file or another kind of folder.
+    """
+    check_is_model(name, Path(source))
+    try:
+        return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+    except UNREADABLE as error:
+        raise broken(Path(source), error) from error
+    except ValueError as error:
+        if asks_for_code(error):
+            raise own_code(name) from error
+        raise ValueError(f"{name} is of a family that transformers does not know here: {reason(error)}") from error
+    except OSError as error:
+        raise FileNotFoundError(
+            f"model {name!r} is not {', '.join(ASSETS)}, not a folder with config.json, and not a Hub model that is "
+            f"cached or can be downloaded ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _probe(model: PreTrainedModel, name: str, architecture: str) -> None:
+    """Raise unless the states of four tokens are finite and, in a causal LM, independent of later tokens."""
+    ids = torch.arange(2, 6)[None].clamp(max=model.config.vocab_size - 1).to(model.device)
+    other = ids.clone()
+    other[0, -1] = 0
+    with torch.no_grad():
+        first, second = (model.base_model(x, attention_mask=torch.ones_like(x)).last_hidden_state for x in (ids, other))
+    if not torch.isfinite(first).all():
+        raise ValueError(f"{name} ({architecture}) gives NaN or infinite hidden states; its weights are broken")
+    if is_encoder(model.config):
+        return
+    if (first[:, :-1] - second[:, :-1]).abs().max() > 1e-3 * first.abs().max():
+        raise ValueError(
+            f"{name} ({architecture}) was saved as a causal LM, but lets tokens see their future; which of the two it "
+            "is, its config.json must say"
+        )

@@ -1,0 +1,267 @@
+"""Open an encoder's folder: its files compared, weights or base and adapters, memory, settings, contexts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from embrew.embedder import Embedder
+from embrew.files import checksums
+from embrew.files.disk_errors import writing_to
+from embrew.files.formats import ENCODER, RUN
+from embrew.files.reading import content_of, read_json
+from embrew.files.safe_names import check_file_name, path_inside
+from embrew.files.writing import read_unchanged, recover
+from embrew.model.adapter_state import AdapterState
+from embrew.model.adapters import ROUNDED, lost_to_rounding, peft_warnings_off, restore_copies
+from embrew.model.backbone import Backbone
+from embrew.model.base import Base, Kind
+from embrew.model.lora_linear import use_lora_linear
+from embrew.model.own_weights import differing, tensors_under_adapter, without_adapter
+from embrew.model.precision import cast_weights
+from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
+from embrew.storage.adapter_files import read_adapter, write_adapter
+from embrew.storage.context_files import read_contexts
+from embrew.storage.folder_check import BASE, check_folder
+from embrew.storage.foreign import check_hub_name
+from embrew.storage.kept_base import check_kept_base
+from embrew.storage.loading import (
+    ASSETS,
+    computes,
+    open_base,
+    open_config,
+    open_weights,
+    pick_dtype,
+    quiet,
+    saved_dtype,
+)
+from embrew.storage.tensor_files import read_tensors
+from embrew.storage.tokenizer_files import open_tokenizer
+
+E = TypeVar("E", bound=Embedder)
+logger = logging.getLogger(__name__)
+SETTINGS, RECORD = "embrew.json", "training.json"
+PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained in addition to the LM
+LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
+LEARNED_PARTS = ("memory", "soft_prompt")
+AS_TRAINED = "as_trained"
+NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
+
+
+def parts(encoder: Embedder) -> dict[str, dict[str, Tensor]]:
+    """Return tensors trained in addition to the language model, on the CPU, by the name of the encoder's attribute."""
+    found = {}
+    for part in PARTS:
+        module = getattr(encoder, part)
+        tensors = {} if module is None else module.state_dict()
+        if tensors:
+            found[part] = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return found
+
+
+def final_stage(folder: Path) -> Path:
+    """Return the folder of a training run's last stage; any other folder unchanged.
+
+    A folder that a killed process left aside while it was being replaced is moved back first.
+    """
+    if not folder.exists():
+        recover(folder)
+    run = folder / RUN.file
+    if not os.path.lexists(run) or any(os.path.lexists(folder / name) for name in (SETTINGS, checksums.NAME)):
+        return folder
+    final = path_inside(folder, read_json(run, keys=("final",), kind=RUN)["final"], source=run, key="final")
+    if not final.exists():
+        recover(final)
+    return final
+
+
+def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
+    """Return the folder's `embrew.json`.
+
+    Args:
+        folder: of an encoder.
+        verified: its files were compared with its checksums already; otherwise those below 16 MiB are now.
+
+    Raises:
+        FileNotFoundError: it is not an encoder folder.
+        ValueError: it is damaged, cannot be read, or has another format number.
+    """
+    path = folder / SETTINGS
+    if not os.path.lexists(path) and not (folder / checksums.NAME).is_file():
+        raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
+    if not verified:
+        check_folder(folder, large=False)
+    return read_json(path, keys=NEEDED, kind=ENCODER)
+
+
+def load_encoder(kind: type[E], folder: Path, **how: Any) -> E:
+    """Open a folder written by `save_encoder`; again if it was replaced at the same time. See `_load` for `how`."""
+    return read_unchanged(folder, SETTINGS, lambda: _load(kind, folder, **how))
+
+
+def _load(
+    kind: type[E],
+    folder: Path,
+    *,
+    dtype: str,
+    device: torch.device,
+    attn_implementation: str | None,
+    merge_adapter: bool | Literal["auto"] = False,
+    trust_remote_code: bool = False,
+) -> E:
+    """Open a folder: its weights or the base's, adapters replayed in order, memory, settings.
+
+    Whole weights hold all adapters but one that is still trained. With
+    `merge_adapter="auto"` that one is merged into a base's weights only, where rounding takes little of it.
+    Adapters on a quantised base are kept in float32 beside its weights. `trust_remote_code` is for the base, or the
+    whole weights; the tokenizer is saved in a form that needs no code.
+    """
+    verified = check_folder(folder)
+    settings = read_settings(folder, verified=True)
+    with content_of(folder / SETTINGS):
+        base, chosen = Base.from_dict(settings["base"]), EncoderSettings.from_dict(settings)
+        places = [folder / "adapters" / str(i) for i in range(settings["adapters"])]
+    if base.kind not in get_args(Kind):
+        raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
+    if base.kind == "folder":
+        check_file_name(base.name, what=f"{folder / SETTINGS}: base")
+    target = _dtype_of_weights(dtype, settings, device)
+    states = [read_adapter(place) for place in places]
+    to_encode = settings["active_adapter"] and merge_adapter == "auto" and not settings["full_weights"]
+    to_encode = to_encode and base.quantization is None  # beside 4-bit weights, it would take as long as before
+    active = settings["active_adapter"] and merge_adapter is not True and not to_encode
+    merged = states[:-1] if active else states
+    how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
+    how["dtype"] = torch.float32 if merged and base.quantization is None else target
+    model = _open_weights(folder, base, settings, verified=verified, device=device, **how)
+    backbone = Backbone(model)
+    for i, state in enumerate(merged):
+        last = to_encode and i + 1 == len(merged)
+        adapted = _with_adapter(backbone.causal_lm, state, folder / "adapters", trainable=last)
+        backbone.use_adapter(adapted)
+        if last and lost_to_rounding(adapted, target) > ROUNDED:
+            to_encode, active, merged = False, True, merged[:-1]
+        else:
+            # of all but the last adapter, training in bfloat16 rounded the sums in the same way
+            rounded_before = dtype == AS_TRAINED and i + 1 < len(states)
+            backbone.merge_adapter(rounds_to=None if rounded_before else target)
+    cast_weights(without_adapter(backbone.causal_lm), target)
+    if active and not isinstance(backbone.model, PeftModel):
+        backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], folder / "adapters", trainable=True))
+    if os.path.lexists(folder / LEARNED):
+        for part, rows in read_tensors(folder / LEARNED).items():
+            if part not in LEARNED_PARTS:
+                raise ValueError(
+                    f"{folder / LEARNED} holds a tensor {part[:80]!r}; known are {', '.join(LEARNED_PARTS)}"
+                )
+            setattr(backbone, part, nn.Parameter(rows))
+    backbone.to(device)
+    backbone.owns_weights = settings["full_weights"]
+    backbone.merged |= settings["full_weights"]
+    if settings["full_weights"] and not active:
+        backbone.train_all()
+    tokenizer = open_tokenizer(folder)
+    with content_of(folder / SETTINGS):
+        encoder = kind(backbone, tokenizer, base, chosen)
+    for part in parts(encoder):
+        tensors = read_tensors(folder / PARTS[part])
+        with content_of(folder / PARTS[part], also=(RuntimeError,)):
+            getattr(encoder, part).load_state_dict(tensors)
+    encoder.contexts = read_contexts(folder)
+    encoder.chain = [] if settings["full_weights"] else list(merged)
+    encoder.merged_to_encode = to_encode
+    encoder.steps = settings["steps"]
+    encoder.arithmetic = settings["arithmetic"]
+    encoder.trust_remote_code = trust_remote_code
+    if base.kind == "folder" and (folder / BASE).is_dir():
+        encoder.base_folder = (folder / BASE).absolute()
+    if (folder / "recipe.yaml").is_file():
+        encoder.recipe = (folder / "recipe.yaml").read_text()
+    if (folder / RECORD).is_file():
+        encoder.record = read_json(folder / RECORD)
+    return encoder.eval()
+
+
+def knows_base(encoder: Embedder) -> bool:
+    """Return whether the base of an encoder can be opened again."""
+    return encoder.base.kind != "folder" or encoder.base_folder is not None
+
+
+def open_base_again(encoder: Embedder, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """Return the base of an encoder as it was opened, on the CPU, by default in the dtype of its weights."""
+    own = encoder.base.kind == "folder" and encoder.base_folder is not None
+    model, _, _ = open_base(
+        str(encoder.base_folder) if own else encoder.base.name,
+        revision=encoder.base.revision,
+        expected=encoder.base,
+        dtype=dtype or encoder.backbone.dtype,
+        attn_implementation=encoder.backbone.inner.config._attn_implementation,
+        trust_remote_code=encoder.trust_remote_code,
+        device=encoder.device,
+    )
+    return model
+
+
+def difference_to_base(encoder: Embedder) -> str | None:
+    """Return how the weights under the adapter differ from the base on disk with the merged adapters; None: not.
+
+    Exactly, where no adapter was merged; otherwise up to a few roundings. 4-bit weights are never trained.
+    """
+    if encoder.backbone.is_quantized or not knows_base(encoder):
+        return None
+    again = Backbone(open_base_again(encoder, torch.float32 if encoder.chain else None))
+    for state in encoder.chain:
+        again.use_adapter(_with_adapter(again.causal_lm, state, Path("adapters"), trainable=False))
+        again.merge_adapter(rounds_to=encoder.backbone.dtype)
+    cast_weights(again.causal_lm, encoder.backbone.dtype)
+    ours, theirs = (tensors_under_adapter(one.causal_lm) for one in (encoder.backbone, again))
+    return differing(ours, theirs, exactly=not encoder.chain)
+
+
+def _dtype_of_weights(asked: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:
+    """Return the dtype to open a saved encoder in: by name, as saved (`auto`), or that of its training's arithmetic."""
+    if asked == AS_TRAINED and settings["arithmetic"] == "bfloat16" and computes(torch.bfloat16, device):
+        return torch.bfloat16
+    return saved_dtype(settings["dtype"], device) if asked in ("auto", AS_TRAINED) else pick_dtype(asked, device)
+
+
+def _open_weights(
+    folder: Path, base: Base, settings: dict[str, Any], *, verified: bool, device: torch.device, **how: Any
+) -> PreTrainedModel:
+    if settings["full_weights"]:
+        place = str(folder / "weights")
+        with quiet(), content_of(folder / "weights", also=(RuntimeError,)):
+            config = open_config(place, place, trust_remote_code=how["trust_remote_code"])
+            return open_weights(place, place, config, **how)
+    if base.kind == "asset" and base.name not in ASSETS:
+        raise ValueError(
+            f"{folder} needs the base {base.name}, which this embrew does not ship; it has {', '.join(ASSETS)}"
+        )
+    if base.kind == "hub":
+        check_hub_name(base.name, source=folder / SETTINGS)
+    own = base.kind == "folder"
+    if own and not verified:
+        check_kept_base(base, folder)
+    name = str(folder / BASE) if own else base.name
+    model, _, _ = open_base(name, revision=base.revision, expected=base, verified=own, device=device, **how)
+    return model
+
+
+def _with_adapter(model: PreTrainedModel, state: AdapterState, place: Path, *, trainable: bool) -> PeftModel:
+    with tempfile.TemporaryDirectory(prefix="embrew-adapter-") as scratch:
+        target = Path(scratch) / "adapter"
+        with writing_to(target):
+            write_adapter(state, target)
+        with peft_warnings_off(), content_of(place, also=(RuntimeError,)):
+            adapted = PeftModel.from_pretrained(model, target, is_trainable=trainable)
+    restore_copies(adapted, state.tensors)
+    use_lora_linear(adapted)
+    return adapted

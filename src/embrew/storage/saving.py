@@ -1,0 +1,113 @@
+"""Write an encoder's folder and verify it, all or nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from peft import PeftModel
+from safetensors.torch import save_file
+
+from embrew.embedder import Embedder
+from embrew.files.checksums import write_checksums
+from embrew.files.formats import ENCODER
+from embrew.files.safe_names import check_file_name
+from embrew.files.writing import atomic_folder
+from embrew.identity import replayed
+from embrew.model.adapter_state import AdapterState, adapter_state
+from embrew.model.own_weights import without_adapter
+from embrew.model.quantized import LIBRARY
+from embrew.storage.adapter_files import write_adapter
+from embrew.storage.card import model_card
+from embrew.storage.context_files import up_to_date, write_context
+from embrew.storage.folder_check import BASE
+from embrew.storage.kept_base import keep_base
+from embrew.storage.loading import quiet
+from embrew.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, difference_to_base, parts
+from embrew.storage.tokenizer_files import check_tokenizer, write_tokenizer
+from embrew.storage.verification import verify_folder
+
+logger = logging.getLogger(__name__)
+CARD = "README.md"
+
+
+def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
+    """Write an encoder's folder and verify it; see `Encoder.save_pretrained`."""
+    if verify not in ("fast", "full", "off"):
+        raise ValueError(f"verify={verify!r}; choose from fast, full, off")
+    if encoder.num_layers is not None:
+        raise ValueError(
+            f"this encoder was truncated to {encoder.num_layers} layers; an encoder's folder names a complete base; "
+            "export it, or save the full encoder and give num_layers to encode"
+        )
+    if not encoder.backbone.owns_weights and (found := difference_to_base(encoder)) is not None:
+        logger.warning(
+            "the weights under the adapter are not those of %s with %d merged adapters: %s; they are saved whole",
+            encoder.base.name,
+            len(encoder.chain),
+            found,
+        )
+        encoder.backbone.owns_weights, encoder.chain = True, []
+    with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
+        states = replayed(encoder)
+        model = encoder.backbone.model
+        active = isinstance(model, PeftModel) or (encoder.merged_to_encode and len(states) > 0)
+        if isinstance(model, PeftModel):
+            states.append(adapter_state(model))
+        for i, state in enumerate(states):
+            config = {**state.config, "base_model_name_or_path": encoder.base.name, "revision": encoder.base.revision}
+            write_adapter(AdapterState(config, state.tensors), out / "adapters" / str(i))
+        if encoder.backbone.learned:
+            learned = {name: rows.detach().cpu().contiguous() for name, rows in encoder.backbone.learned.items()}
+            save_file(learned, out / LEARNED)
+        for part, tensors in parts(encoder).items():
+            save_file(tensors, out / PARTS[part])
+        if encoder.backbone.owns_weights:
+            with quiet():
+                without_adapter(encoder.backbone.causal_lm).save_pretrained(out / "weights")
+        elif encoder.base.kind == "folder":
+            keep_base(encoder.base, encoder.base_folder, out / BASE, code=encoder.trust_remote_code)
+        write_tokenizer(encoder.tokenizer, out)
+        check_tokenizer(encoder.tokenizer, out)
+        settings = {
+            "format": ENCODER.number,
+            "base": encoder.base.as_dict(),
+            "adapters": len(states),
+            "active_adapter": active,
+            "full_weights": encoder.backbone.owns_weights,
+            "steps": encoder.steps,
+            "arithmetic": encoder.arithmetic,
+            "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
+            **encoder.settings.as_dict(),
+            "versions": _versions(encoder),
+        }
+        encoder.contexts = up_to_date(encoder)
+        for name, context in encoder.contexts.items():
+            write_context(out, name, context)
+        if encoder.record is not None:
+            (out / RECORD).write_text(json.dumps(encoder.record, indent=2, ensure_ascii=False))
+        (out / CARD).write_text(model_card(encoder), encoding="utf-8")
+        for name, text in texts.items():
+            (out / check_file_name(name, what="extra")).write_text(text)
+        (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
+        write_checksums(out)  # a reader that verification starts compares them
+        settings["checks"] = verify_folder(encoder, out, verify) if verify != "off" else {"verify": "off"}
+        (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
+        write_checksums(out)
+
+
+def _versions(encoder: Embedder) -> dict[str, str]:
+    """Return the versions of the libraries that decide the vectors."""
+    names = ["embrew", "torch", "transformers", "peft", "tokenizers"]
+    return {name: _version(name) for name in [*names, *([LIBRARY] if encoder.backbone.is_quantized else [])]}
+
+
+def _version(name: str) -> str:
+    """Return an installed version; a checkout may be used without being installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,296 @@
+"""From a text to a labelled row of tokens; only the text itself is ever truncated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from transformers import PreTrainedTokenizerBase
+
+from embrew.text.pattern import HOLE, WordsAfter, check_learned, check_words_after, split_pattern
+from embrew.text.ratio import memory_count, with_fewer
+from embrew.text.rows import repeated, truncated
+from embrew.text.specials import first_of, last_of
+from embrew.text.strings import Strings
+from embrew.text.texts import PREPARATIONS, Preparation, check_text
+from embrew.text.tokens import Row, Segment
+from embrew.text.whole import Frame, tokens_before, whole_rows
+
+
+class Template:
+    """Turns texts into rows by a pattern such as `"{instruction}{text}{memory}"`.
+
+    The words before `{text}` (and the instruction) are tokenised together with the text, as one string. Positions are
+    labelled by character offsets: a token that touches the text is TEXT. Words after the text, and an instruction
+    there, belong to the same string (`joined`) or are tokenised separately (`separate`); they are never truncated.
+    `{echo}` is the text a second time. `{memory}` and `{eos}` come last. BOS (or CLS) comes first if the tokenizer adds
+    it, followed by the `{soft_prompt}`, and a BERT-type tokenizer's SEP comes last. Special tokens in a user's text
+    stay text, and no chat template is applied.
+
+    Args:
+        pattern: the pattern; fields are `{soft_prompt}`, `{instruction}`, `{text}` (required, once), `{echo}`,
+            `{memory}`, `{eos}`.
+        tokenizer: a fast Hugging Face tokenizer.
+        memory_ids: ids of the memory tokens, in order.
+        soft_prompt_ids: ids of the soft prompt's tokens, in order.
+        preparation: what is done to a text first; see `PREPARATIONS`.
+        memory_ratio: tokens of a text for each memory token; a text gets as many of them as its length requires, the
+            last ones, and never none. Without it every text gets all.
+        words_after: how words after the text are tokenised. `joined`: a row is one string, tokenised once, as long as
+            it fits; where it does not, the text loses its last tokens, and the words are tokenised as with `separate`
+            (the repetition of a text still together with the words before it). `separate`: on their own, in every row,
+            as a stock tokenizer does it; both copies of a text are then the same tokens. By default `joined` where the
+            pattern ends with words or `{echo}`; see `text.pattern`. Around a text given as ids they are
+            separate.
+    """
+
+    def __init__(
+        self,
+        pattern: str,
+        tokenizer: PreTrainedTokenizerBase,
+        memory_ids: Sequence[int] = (),
+        soft_prompt_ids: Sequence[int] = (),
+        *,
+        preparation: Preparation = "none",
+        memory_ratio: float | None = None,
+        words_after: WordsAfter | None = None,
+    ) -> None:
+        self.pattern = pattern
+        self.words_after = check_words_after(words_after, [pattern])
+        self.tokenizer, self.strings = tokenizer, Strings(tokenizer)
+        self.memory_ids, self.soft_prompt_ids = list(memory_ids), list(soft_prompt_ids)
+        self.preparation = preparation
+        self.memory_ratio = memory_ratio
+        self.parts = parts = split_pattern(pattern)
+        self.before, self.between, self.after, self.tail = parts.before, parts.between, parts.after, parts.tail
+        check_learned(pattern, len(self.memory_ids), len(self.soft_prompt_ids))
+        if "eos" in self.tail and tokenizer.eos_token_id is None:
+            raise ValueError(f"template={pattern!r} ends with {{eos}}, but the tokenizer has no EOS token")
+
+    @cached_property
+    def bos_ids(self) -> list[int]:
+        """What the tokenizer puts before every text by itself; see `specials.first_of`."""
+        return first_of(self.tokenizer)
+
+    @property
+    def first_ids(self) -> list[int]:
+        """What comes first in every row: BOS or CLS, then the soft prompt."""
+        return self.bos_ids + self.soft_prompt_ids
+
+    @cached_property
+    def sep_ids(self) -> list[int]:
+        """What a BERT-type tokenizer puts after every text by itself; see `specials.last_of`."""
+        return [] if "eos" in self.tail else last_of(self.tokenizer)
+
+    def most_memory(self, max_length: int) -> int:
+        """Return the largest number of memory tokens of a text, in rows of `max_length` tokens."""
+        if self.memory_ratio is None:
+            return len(self.memory_ids)
+        room = max_length - len(self.first_ids) - self.tail.count("eos") - len(self.sep_ids)
+        return memory_count(room, ratio=self.memory_ratio, bank=len(self.memory_ids), room=room)
+
+    def check_all_memory(self, what: str) -> None:
+        """Raise if texts get some of the memory tokens only; `what` needs all of them."""
+        if self.memory_ratio is not None:
+            raise ValueError(
+                f"memory_ratio={self.memory_ratio} gives texts different numbers of memory tokens, and {what} "
+                f"needs all {len(self.memory_ids)}; leave encoder.memory_ratio out"
+            )
+
+    @property
+    def suffix_ids(self) -> list[int]:
+        """Tokens after the text: the pattern's own words, then `{memory}` and `{eos}` in the pattern's order.
+
+        An instruction after the text is left out; see `suffix`.
+        """
+        return self.suffix("")
+
+    def suffix(self, instruction: str) -> list[int]:
+        """Return tokens after a text whose words are separate, with an instruction in its place if that is there."""
+        found = self._suffixes.get(instruction)
+        if found is None:
+            found = self._suffixes[instruction] = self.after_text(self.around(instruction)[1]) + self.tail_ids
+        return list(found)
+
+    @cached_property
+    def _suffixes(self) -> dict[str, list[int]]:
+        return {}
+
+    def around(self, instruction: str) -> tuple[str, str]:
+        """Return the words before and after a text, with the instruction filled in; see `Pattern.around`."""
+        return self.parts.around(instruction)
+
+    def with_words(self, instruction: str) -> str:
+        """Return the pattern with an instruction written into it."""
+        head, _, rest = instruction.partition(HOLE) if "{instruction}" in self.before else (instruction, "", "")
+        head, rest = (words.replace("{", "{{").replace("}", "}}") for words in (head, rest))
+        return self.pattern.replace("{text}", "{text}" + rest).replace("{instruction}", head)
+
+    def words(self, words: str) -> list[int]:
+        """Return ids of words at the beginning of a text, without special tokens."""
+        return self.strings.first(words)
+
+    def text_ids(self, texts: Sequence[str], *, limit: int, after: bool = False) -> list[list[int]]:
+        """Return ids of texts alone, at most `limit` each; with `after`, as they follow other texts."""
+        for number, text in enumerate(texts):
+            check_text(text, number)
+        prepared = [PREPARATIONS[self.preparation](text) for text in texts]
+        return [(self.after_text(text) if after else self.words(text))[:limit] for text in prepared]
+
+    def after_text(self, words: str) -> list[int]:
+        """Return ids of words that follow a text: without the leading-space piece that some tokenizers add."""
+        return [i for i, _ in self.strings.behind(words)] if words else []
+
+    def rows(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        instruction: str | Sequence[str] = "",
+        max_length: int | None = None,
+        segment: Segment = Segment.TEXT,
+        first: int = 0,
+    ) -> list[Row]:
+        """Return one row per text.
+
+        Args:
+            texts: strings, or lists of token ids, which are not changed (a split document is never tokenised
+                twice).
+            instruction: what fills `{instruction}`; one for all texts, or one per text.
+            max_length: limit in tokens for the whole row, everything included; longer texts lose their end.
+            segment: label of the text's positions.
+            first: number of the first text, for error messages.
+
+        Raises:
+            ValueError: a text is not valid Unicode, or the limit leaves no room for the text.
+        """
+        instructions = [instruction] * len(texts) if isinstance(instruction, str) else list(instruction)
+        if len(instructions) != len(texts):
+            raise ValueError(f"{len(instructions)} instructions for {len(texts)} texts; give one, or one per text")
+        suffixes = self._suffix_rows(instructions)
+        for i, text in enumerate(texts):
+            if not isinstance(text, list | tuple):
+                check_text(text, first + i)
+        if self.preparation != "none":
+            prepare = PREPARATIONS[self.preparation]
+            texts = [prepare(text) if isinstance(text, str) else text for text in texts]
+        begin = Row.of(self.first_ids, Segment.PROMPT)
+        rows = self._joined_rows(begin, texts, instructions, segment, max_length)
+        left = [i for i in range(len(texts)) if i not in rows]
+        bodies = self._bodies([texts[i] for i in left], [instructions[i] for i in left], segment)
+        for i, body in zip(left, bodies, strict=True):
+            suffix = suffixes[i]
+            if self.between is not None:
+                rows[i] = self._repeated(begin + body, texts[i], suffix, max_length, segment)
+                continue
+            if self.memory_ratio is not None:
+                suffix = with_fewer(suffix, begin + body, segment, ratio=self.memory_ratio, max_length=max_length)
+            if max_length is not None and len(begin.ids) + len(body.ids) + len(suffix.ids) > max_length:
+                row = truncated(begin + body, max_length - len(suffix.ids), segment) + suffix
+            else:  # in one go: these lists are most of what Python does here
+                row = Row(begin.ids + body.ids + suffix.ids, begin.segments + body.segments + suffix.segments)
+            if not row.ids:
+                row = self._nothing()
+            rows[i] = row
+        return [rows[i] for i in range(len(texts))]
+
+    def _joined_rows(
+        self,
+        begin: Row,
+        texts: Sequence[str | Sequence[int]],
+        instructions: list[str],
+        segment: Segment,
+        max_length: int | None,
+    ) -> dict[int, Row]:
+        """Rows, by number, that are one string with the words after their text: those that fit their limit."""
+        if self.words_after == "separate":
+            return {}
+        frames = {}
+        for i, text in enumerate(texts):
+            before, after = self.around(instructions[i])
+            if isinstance(text, str) and (after or self.between is not None):
+                frames[i] = Frame(before, text, self.between, after)
+        rows = {}
+        for i, body in zip(frames, whole_rows(self.strings, list(frames.values()), segment), strict=True):
+            row, tail = begin + body, self._tail
+            if self.memory_ratio is not None:
+                tail = with_fewer(tail, row, segment, ratio=self.memory_ratio, max_length=max_length)
+            if max_length is None or len(row.ids) + len(tail.ids) <= max_length:
+                rows[i] = row + tail
+        return rows
+
+    @cached_property
+    def _tail(self) -> Row:
+        """What follows the words after a text: memory tokens and EOS, and SEP."""
+        return self._labelled(self.tail_ids)
+
+    @cached_property
+    def tail_ids(self) -> list[int]:
+        """All memory tokens, EOS and SEP: what comes last in every row."""
+        ids: list[int] = []
+        for field in self.tail:
+            ids += self.memory_ids if field == "memory" else [self.tokenizer.eos_token_id]
+        return ids + self.sep_ids
+
+    def _labelled(self, ids: list[int]) -> Row:
+        labels = [Segment.MEMORY if i in self._memory_set else Segment.PROMPT for i in ids]
+        return Row(ids, [int(label) for label in labels])
+
+    def _suffix_rows(self, instructions: list[str]) -> list[Row]:
+        """Return what follows each text, labelled; rows are shared where the instruction makes no difference."""
+        made: dict[str, Row] = {}
+        follows = "{instruction}" in self.after or any(HOLE in instruction for instruction in instructions)
+        for instruction in instructions if follows else instructions[:1]:
+            if instruction not in made:
+                made[instruction] = self._labelled(self.suffix(instruction if follows else ""))
+        return [made[i] for i in instructions] if follows else list(made.values()) * len(instructions)
+
+    @cached_property
+    def _memory_set(self) -> set[int]:
+        return set(self.memory_ids)
+
+    def adds_nothing(self, instruction: str = "") -> bool:
+        """Return whether rows hold the tokens of their text only; an empty text gets an EOS (or padding) token."""
+        before, after = self.around(instruction)
+        return not (self.first_ids or before or after or self.between is not None or self.tail_ids)
+
+    def _nothing(self) -> Row:
+        """Return the row of an empty text where the template adds nothing: one EOS (or padding) token."""
+        fallback = self.tokenizer.eos_token_id
+        if fallback is None:
+            fallback = self.tokenizer.pad_token_id
+        return Row.of([0 if fallback is None else fallback], Segment.PROMPT)
+
+    def _repeated(
+        self, head: Row, given: str | Sequence[int], suffix: Row, max_length: int | None, segment: Segment
+    ) -> Row:
+        """Return the text, the words between, and the text again.
+
+        The second copy is the tokens of the first; or, where words are joined, what follows the words between them.
+        """
+        words, again = Row.of(self._between_ids, Segment.PROMPT), None
+        if self.words_after == "joined" and isinstance(given, str):
+            found = self.strings.behind((self.between or "") + given)
+            size = sum(end <= len(self.between or "") for _, end in found)
+            words = Row.of([i for i, _ in found[:size]], Segment.PROMPT)
+            again = [i for i, _ in found[size:]]
+        return repeated(head, words, again, suffix, max_length=max_length, segment=segment)
+
+    @cached_property
+    def _between_ids(self) -> list[int]:
+        return self.after_text(self.between or "")
+
+    def _bodies(self, texts: Sequence[str | Sequence[int]], instructions: list[str], segment: Segment) -> list[Row]:
+        prefixes = [self.around(filled)[0] for filled in instructions]
+        given = [i for i, text in enumerate(texts) if isinstance(text, str)]
+        rendered = [prefixes[i] + texts[i] for i in given]  # type: ignore[operator]
+        encodings = dict(zip(given, self.strings.encode(rendered, places=any(prefixes)), strict=True))
+        bodies = []
+        for i, text in enumerate(texts):
+            if i in encodings:
+                ids = encodings[i].ids
+                before = tokens_before(encodings[i], len(prefixes[i])) if prefixes[i] else 0
+                bodies.append(Row(ids, [int(Segment.PROMPT)] * before + [int(segment)] * (len(ids) - before)))
+            else:
+                prefix = self.words(prefixes[i])
+                bodies.append(Row.of(prefix, Segment.PROMPT) + Row.of(text, segment))  # type: ignore[arg-type]
+        return bodies
