@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import embrew
-import embrew.planning.announcing  # before a module stands in for embrew.training
+import embrew.planning.plan  # before a module stands in for embrew.training
 from embrew.build import load_recipe
 from embrew.cli import app
 
