@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.evaluation import evaluate, find_task
+from embrew.evaluation import evaluate
 from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
 from embrew.modeling.encoder import Encoder
