@@ -83,7 +83,7 @@ def train_by_peer(recipe: Recipe, rows: Path, folder: Path, device: str) -> None
     body = Transformer(place, max_seq_length=limit, model_kwargs={"dtype": torch.bfloat16})
     body.tokenizer.pad_token = body.tokenizer.pad_token or body.tokenizer.eos_token
     pooling = Pooling(body.get_embedding_dimension(), pooling_mode="mean")
-    model = SentenceTransformer(modules=[body, pooling], device=device)
+    model = SentenceTransformer(modules=[body, pooling], device=device, trust_remote_code=False)
     model.add_adapter(LoraConfig(**encoder.lora, task_type="FEATURE_EXTRACTION"))
     training = {**stage.training, "per_device_train_batch_size": stage.batch.size, "report_to": "none"}
     columns = Dataset.from_json(str(rows)).select_columns(["query", "positive", "negative"])

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import embrew
+import embrew.planning.plan  # before a module stands in for embrew.training
 from embrew.assembly import load_recipe
 from embrew.cli import app
 

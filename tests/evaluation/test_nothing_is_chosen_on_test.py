@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.encoder import Encoder
-from embrew.evaluation import evaluate, find_task
+from embrew.evaluation import evaluate
 from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
 from embrew.model.contexts import Context
@@ -95,16 +94,3 @@ def test_the_command_names_what_chose(sts: Path, model_folder: Callable[[str], P
     done = CliRunner().invoke(app, [*given, "--dev-from-train", "6"])
     assert done.exit_code == 0, done.stderr
     assert "dev: sts dev-from-train, 6 pairs" in done.stdout and "test: sts test, 12 pairs" in done.stdout
-
-
-def test_older_results_have_no_size(tmp_path: Path, bag_of_words: Any, sts: Path) -> None:
-    from embrew.comparison.models import models_of
-    from embrew.comparison.tables import grid
-
-    evaluate(bag_of_words, [find_task(sts)], output_dir=tmp_path / "out")
-    file = tmp_path / "out" / "sts.test.run.json"
-    run = json.loads(file.read_text())
-    assert grid(models_of([str(tmp_path / "out")]))[0] == ["", "sts test, 12 pairs"]
-    del run["counts"]
-    file.write_text(json.dumps(run))
-    assert grid(models_of([str(tmp_path / "out")]))[0] == ["", "sts test, size unknown"]

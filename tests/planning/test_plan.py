@@ -88,7 +88,7 @@ def test_memory_by_hand():
     base = 2 * 100 * 16 + 2 * (attention + linear + 2 * 16) + 16
     assert (shape.trained, shape.parameters, shape.weights) == (lora, base + lora, 4 * (base + lora))
     assert (shape.products, shape.attention, shape.trains_all) == (2 * (attention + linear), 16, False)
-    assert shape.saved("bfloat16") == 20 * 16 + 8 * 24
+    assert (shape.saved("bfloat16", "cpu"), shape.saved("bfloat16", "cuda")) == (20 * 16 + 8 * 24, 16 * 16 + 8 * 24)
     passes = Passes(trained=100, frozen=10, length=20)
 
     def plan(processes=1, memory=10**12, **changes):

@@ -334,7 +334,7 @@ def test_recipes_say_what_goes_together(values: dict[str, Any]) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             watched(values, **evaluation)
-    with pytest.raises(ValueError, match=r"training.eval_steps=2 is set by embrew; leave it out; use evaluation.every"):
+    with pytest.raises(ValueError, match=r"training.eval_steps is set by embrew; leave it out; use evaluation.every"):
         values["stages"][2]["training"]["eval_steps"] = 2
         assembly.check_stage(watched(values), 0)
 

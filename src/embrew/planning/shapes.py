@@ -80,15 +80,16 @@ class Shape:
             layer=sum(p.nbytes for p in layers[0].parameters()),
         )
 
-    def saved(self, arithmetic: str) -> float:
+    def saved(self, arithmetic: str, kind: str) -> float:
         """Return bytes that a layer keeps of a token for the backward pass.
 
         Inputs and outputs of its products, norms and activation: about 8 states and 4 inner ones. Under autocast the
-        inner ones are in bfloat16, of the states a part, and where weights are trained about twice as many.
+        inner ones are in bfloat16, and the states in part; on a CPU, attention keeps float32, and trained weights more.
         """
         if arithmetic == "float32":
             return 4 * (8 * self.hidden + 4 * self.inner)
-        return (32 if self.trains_all else 20) * self.hidden + 2 * 4 * self.inner
+        states = 16 if kind != "cpu" else 32 if self.trains_all else 20
+        return states * self.hidden + 2 * 4 * self.inner
 
     def operations(self, tokens: float, length: float) -> float:
         """Return the operations of a forward pass over tokens, in rows of some length."""

@@ -156,7 +156,7 @@ def plan_stage(
     held = passes.trained
     if chunk is not None:
         held = min(held, max(chunk, passes.length) if in_tokens else chunk * passes.length)
-    per_token = shape.saved(arithmetic)
+    per_token = shape.saved(arithmetic, device.kind)
     itemsize = 4 if arithmetic == "float32" else 2
     kept = itemsize * shape.layers * shape.hidden + per_token if recompute else (shape.layers + 1) * per_token
     activations = int(held * kept)

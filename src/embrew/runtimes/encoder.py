@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from embrew.model.attention import Attention
 from embrew.model.base import Base
 from embrew.model.contexts import PreparedContext
 from embrew.model.cost import USUAL, Cost
-from embrew.model.prefix import Shared
+from embrew.model.prefix import Prefix, Shared
 from embrew.protocols import Protocols
 from embrew.runtimes.conversion import Program
 from embrew.settings.encoder import EncoderSettings
@@ -37,6 +38,7 @@ class Shape:
     is_encoder: bool
     memory_ids: list[int]
     soft_prompt_ids: list[int]
+    kept_prefix: None = None
 
     @property
     def device(self) -> torch.device:
@@ -119,6 +121,11 @@ class RuntimeEncoder(Protocols):
     def shares_prefixes(self) -> bool:
         """Never: a graph reads whole rows."""
         return False
+
+    @contextmanager
+    def fixed(self) -> Iterator[Prefix]:
+        """Return an empty store: a graph does not change, and keeps no prefixes."""
+        yield Prefix()
 
     def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: Shared | None = None) -> Tensor:
         """Return the graph's vectors, float32 `(batch, dimensions)`.

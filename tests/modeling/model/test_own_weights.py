@@ -146,7 +146,7 @@ def test_adapters_after_the_weights_in_their_order(model_folder: Callable[[str],
 def test_an_adapter_of_the_base_that_became_part_of_the_weights(
     model_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """It is not replayed on weights that hold it, whether an adapter follows or not; nor from older folders."""
+    """It is not replayed on weights that hold it, whether an adapter follows or not."""
     encoder = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
     add_lora(encoder)
     encoder.merge_adapter()
