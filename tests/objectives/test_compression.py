@@ -11,10 +11,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from embrew.losses import token_nll
 from embrew.methods import Compression
-from embrew.methods.targets import text_ids
+from embrew.methods.base import text_ids
 from embrew.model import cost
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES, by_default, stir
+from tests.objectives.cases import check_fits
 
 SMALL = {"min_context_tokens": 4, "min_target_tokens": 3}
 TEXTS = [
@@ -531,7 +532,7 @@ def test_special_tokens_in_a_text_stay_text(make_encoder):
 
 def test_memory_tokens_are_needed(make_encoder):
     with pytest.raises(ValueError, match="compression needs memory tokens; set encoder.memory_tokens"):
-        Compression().setup(make_encoder(memory_tokens=0, lora={}))
+        check_fits(Compression(), make_encoder(memory_tokens=0, lora={}))
 
 
 def test_a_merged_adapter_is_refused(make_encoder):
