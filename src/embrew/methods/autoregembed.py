@@ -306,14 +306,6 @@ def row_key(row: dict[str, Any]) -> str:
     return blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-class Unit(NamedTuple):
-    """The rows of one file: their indices in the data set, and their keys."""
-
-    rows: range
-    keys: Sequence[str]
-    path: Path | None
-
-
 def keyed_scores(
     keys: Sequence[str],
     compute: Callable[[range], list[Scores]],
@@ -334,32 +326,29 @@ def keyed_scores(
         origin: identifies the model and the settings; files of another origin are not read.
         unit: rows per file.
     """
-    starts = range(0, len(keys), unit)
-    units = []
-    for number, start in enumerate(starts):
-        rows = range(start, min(start + unit, len(keys)))
-        path = None if folder is None else folder / f"{number:06d}.safetensors"
-        units.append(Unit(rows, keys[start : rows.stop], path))
+    units = [range(start, min(start + unit, len(keys))) for start in range(0, len(keys), unit)]
+
+    def scores_of(number: int) -> list[Scores]:
+        rows = units[number]
+        if folder is None:
+            return compute(rows)
+        path, own = folder / f"{number:06d}.safetensors", keys[rows.start : rows.stop]
+        stored = read_scores(path, origin)
+        if not all(key in stored for key in own):
+            write_scores(path, dict(zip(own, compute(rows), strict=True)), origin)
+            stored = read_scores(path, origin)
+        return [stored[key] for key in own]
+
     if folder is not None and world_size() > 1:
-        for one in units[rank() :: world_size()]:
-            _scores(one, compute, origin)
+        for number in range(rank(), len(units), world_size()):
+            scores_of(number)
         distributed.barrier()
     scores: list[Scores] = []
-    for one in units:
-        scores += _scores(one, compute, origin)
+    for number in range(len(units)):
+        scores += scores_of(number)
         if len(scores) % (16 * unit) == 0 or len(scores) == len(keys):
             logger.info("reference scores  %d/%d rows", len(scores), len(keys))
     return scores
-
-
-def _scores(one: Unit, compute: Callable[[range], list[Scores]], origin: str) -> list[Scores]:
-    if one.path is None:
-        return compute(one.rows)
-    stored = read_scores(one.path, origin)
-    if not all(key in stored for key in one.keys):
-        write_scores(one.path, dict(zip(one.keys, compute(one.rows), strict=True)), origin)
-        stored = read_scores(one.path, origin)
-    return [stored[key] for key in one.keys]
 
 
 def write_scores(path: Path, scores: dict[str, Scores], origin: str) -> None:

@@ -143,39 +143,6 @@ class DemonstratedPairs(Inputs):
     shared: bool
     detach: bool = False
 
-    def check_settings(self, settings: Demonstrations | None) -> Demonstrations:
-        """Return how the encoder reads demonstrations; raise if in another form than the objective trains.
-
-        With `vectors`, a prompt of instructions only (EPIC, Table 4a) may be text.
-        """
-        if settings is None:
-            raise ValueError(
-                "queries are trained with demonstrations, and the encoder reads none; set encoder.demonstrations"
-            )
-        if not self.vectors and settings.compress != "none":
-            raise ValueError(
-                f"encoder.demonstrations.compress={settings.compress} puts vectors into prompts, which objective type: "
-                "epic trains; or set compress: none"
-            )
-        if self.vectors and settings.compress == "none" and settings.format != "instruction":
-            raise ValueError(
-                "encoder.demonstrations.compress=none makes them plain text, which objective type: icl trains; "
-                "choose what becomes a vector: pair, all, query or passage"
-            )
-        return settings
-
-    def setup(self, encoder: Encoder) -> None:
-        """Raise where a query with its demonstrations may have more tokens than the model has positions."""
-        settings = check_reads(encoder)
-        if self.most:
-            budget, query = settings.budget, encoder.max_length["query"]
-            encoder.backbone.check_longest(
-                query + (float("inf") if budget is None else budget),
-                f"max_length.query={query} and encoder.demonstrations.budget={budget} come to rows of "
-                + ("any length" if budget is None else f"up to {query + budget} tokens"),
-                "set encoder.demonstrations.budget, or max_length.query, so that both together fit",
-            )
-
     def prepare(self, dataset: Dataset) -> Dataset:
         """Add the column `data_set`: a number of the data set, from which a query's demonstrations are drawn."""
         dataset = self.pairs.prepare(dataset)

@@ -15,6 +15,7 @@ from embrew.methods.base import CountOrNone, NotNegative
 from embrew.methods.demonstrations import DemonstratedPairs, Drawn
 from embrew.methods.embedding import Candidates
 from embrew.methods.info_nce import Contrastive
+from embrew.model.contexts import check_reads
 from embrew.settings.encoder import EncoderSettings
 
 
@@ -46,12 +47,36 @@ class InContext(Contrastive):
         return DemonstratedPairs(pairs=self.pairs, most=self.demonstrations, shared=self.gather)
 
     def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
-        """Raise unless the encoder reads demonstrations as text."""
-        self.inputs.check_settings(settings.demonstrations)
+        """Raise unless the encoder reads demonstrations in the form that is trained: text, or vectors.
+
+        With vectors, a prompt of instructions only (EPIC, Table 4a) may be text.
+        """
+        read, vectors = settings.demonstrations, self.inputs.vectors
+        if read is None:
+            raise ValueError(
+                "queries are trained with demonstrations, and the encoder reads none; set encoder.demonstrations"
+            )
+        if not vectors and read.compress != "none":
+            raise ValueError(
+                f"encoder.demonstrations.compress={read.compress} puts vectors into prompts, which objective type: "
+                "epic trains; or set compress: none"
+            )
+        if vectors and read.compress == "none" and read.format != "instruction":
+            raise ValueError(
+                "encoder.demonstrations.compress=none makes them plain text, which objective type: icl trains; "
+                "choose what becomes a vector: pair, all, query or passage"
+            )
 
     def setup(self, encoder: Encoder) -> None:
-        """Raise unless the model has positions for the demonstrations."""
-        self.inputs.setup(encoder)
+        """Raise where a query with its demonstrations may have more tokens than the model has positions."""
+        budget, query = check_reads(encoder).budget, encoder.max_length["query"]
+        if self.demonstrations:
+            encoder.backbone.check_longest(
+                query + (float("inf") if budget is None else budget),
+                f"max_length.query={query} and encoder.demonstrations.budget={budget} come to rows of "
+                + ("any length" if budget is None else f"up to {query + budget} tokens"),
+                "set encoder.demonstrations.budget, or max_length.query, so that both together fit",
+            )
         super().setup(encoder)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
@@ -99,8 +124,10 @@ class Epic(InContext):
         )
 
     def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
-        """Raise unless the encoder reads demonstrations as vectors."""
-        read = self.inputs.check_settings(settings.demonstrations)
+        """Raise unless the encoder reads demonstrations as vectors, and learns enough of them."""
+        super().check_encoder(settings, memory_tokens)
+        read = settings.demonstrations
+        assert read is not None
         if read.learnable is not None and self.demonstrations > read.learnable:
             raise ValueError(
                 f"demonstrations={self.demonstrations}, and encoder.demonstrations.learnable={read.learnable} "
