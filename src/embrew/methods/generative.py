@@ -23,6 +23,9 @@ class SupervisedFineTuning(Generative):
 
     The baselines "SFT" and "GL" (generative learning) of information-bottleneck generative learning: the row that an
     encoder reads, followed by the positive. Token mean over the optimiser step. Negatives are not used.
+
+    Attributes:
+        end: predict EOS after the positive, unless the positive is truncated.
     """
 
     learning = "supervised fine-tuning"
@@ -54,6 +57,9 @@ class LanguageModel(Generative):
     The baseline that LBR's bottleneck on texts (`bottleneck` with `target: text` or `rest`) is compared with in *Learn
     Before Represent*, Table 6. A row is BOS and the text, without the encoder's template, instructions and memory
     tokens. Token mean over the optimiser step.
+
+    Attributes:
+        end: predict EOS after a text, unless the text is truncated.
     """
 
     learning = "next-token prediction"

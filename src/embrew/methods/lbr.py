@@ -87,6 +87,7 @@ class Bottleneck(Generative):
         target: `positive`: pairs, a question and its answer (the paper's SFT form); `text`: the text again, as far as
             it is read (PT, reconstruction); `rest`: the text after a random position (PT, prefix and suffix), up to
             which all of it is read.
+        end: predict EOS after the target, unless the target is truncated.
         bos: whether the target attends to the row's first position if that is BOS (or an instruction), which cannot
             depend on the text: `visible` keeps this attention sink; `strict` hides it.
         min_tokens: smallest number of tokens before and after the random position (`rest`).
