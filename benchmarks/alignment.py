@@ -30,7 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from embrew.encoder import Encoder
-from embrew.methods.conditional_alignment import Alignment
+from embrew.methods.autoregembed import Alignment
 from embrew.model.backbone import Backbone
 from embrew.model.base import Base
 from embrew.settings.pooling import Pooling

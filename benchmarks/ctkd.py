@@ -22,7 +22,7 @@ from transformers import (
 from two_copy import TwoCopy, TwoCopyBatch
 
 from embrew.encoder import Encoder
-from embrew.methods.compression import Compression
+from embrew.methods.llm2comp import Compression
 from embrew.model.backbone import Backbone
 from embrew.model.base import Base
 from embrew.settings.pooling import Pooling

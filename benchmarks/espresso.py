@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from embrew.losses import compression_target, info_nce, layer_weights
-from embrew.losses.dependencies import per_text_target, with_signs
+from embrew.losses.espresso import per_text_target, with_signs
 from embrew.methods import Contrastive, Espresso
-from embrew.methods.rows import text_keys
+from embrew.methods.embedding import text_keys
 
 ROWS, K = 128, 128
 CASES = {"384-12": (384, 12), "768-12": (768, 12), "1024-24": (1024, 24)}

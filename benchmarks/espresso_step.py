@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from embrew.encoder import Encoder
-from embrew.losses.dependencies import Compression, with_signs
+from embrew.losses.espresso import Compression, with_signs
 from embrew.methods import Espresso
 from embrew.training.step import TrainStep
 

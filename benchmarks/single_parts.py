@@ -17,7 +17,7 @@ from torch import Tensor
 
 from embrew import assembly
 from embrew.encoder import Encoder
-from embrew.losses import dependencies
+from embrew.losses import espresso
 from embrew.model.compiled import compiled_layers
 from embrew.training.step import TrainStep
 
@@ -105,10 +105,10 @@ def wide(benchmark: Benchmark) -> Outcome:
     notes, measures = {}, []
     for width, k in ((1024, 128), (2048, 128)):
         vectors = torch.randn(256, width, generator=torch.Generator().manual_seed(SEED))
-        sides = [partial(solve, vectors, k) for solve in (dependencies._filtered, dependencies._exact)]
+        sides = [partial(solve, vectors, k) for solve in (espresso._filtered, espresso._exact)]
         measures.append(harness.time_pairs(f"target of {width} dimensions", *sides, BAR, rounds=3))
         columns, exact = (vectors.double() @ side().double() for side in sides)
-        public = torch.svd_lowrank(dependencies.dependency(vectors), q=k)
+        public = torch.svd_lowrank(espresso.dependency(vectors), q=k)
         lowrank = vectors.double() @ (public[0] * public[1]).double()
         for name, found in (("ours", columns), ("svd_lowrank", lowrank)):
             aligned = found * (found * exact).sum(0).sign()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from embrew.methods import bottleneck, compression, conditional_alignment, gap
+from embrew.methods import autoregembed, gap, lbr, llm2comp
 from embrew.methods.demonstrations import DemonstratedPairs
 from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone
@@ -31,7 +31,7 @@ def adapter_on() -> Iterator[None]:
 @contextmanager
 def blind_memory() -> Iterator[None]:
     """In training, memory tokens attend to memory tokens alone."""
-    right = compression.memory_states
+    right = llm2comp.memory_states
 
     def memory_states(encoder: Any, tokens: Any) -> Any:
         attention = encoder.attention
@@ -43,8 +43,8 @@ def blind_memory() -> Iterator[None]:
             encoder.attention = attention
 
     with (
-        patch.object(compression, "memory_states", memory_states),
-        patch.object(conditional_alignment, "memory_states", memory_states),
+        patch.object(llm2comp, "memory_states", memory_states),
+        patch.object(autoregembed, "memory_states", memory_states),
         patch.object(gap, "memory_states", memory_states),
     ):
         yield
@@ -57,7 +57,7 @@ def no_bottleneck() -> Iterator[None]:
     def attention(mode: Any, **_: Any) -> Attention:
         return Attention(mode)
 
-    with patch.object(bottleneck, "Attention", attention):
+    with patch.object(lbr, "Attention", attention):
         yield
 
 

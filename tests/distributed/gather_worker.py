@@ -32,7 +32,7 @@ from embrew.methods import (
     Matryoshka2d,
     Objective,
 )
-from embrew.methods.rows import text_keys
+from embrew.methods.embedding import text_keys
 from embrew.settings.demonstrations import Demonstrations
 from embrew.settings.pooling import Pooling
 from embrew.training.gradcache import Chunks

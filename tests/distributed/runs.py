@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 
 from embrew.encoder import Encoder
 from embrew.methods import Contrastive
-from embrew.methods import conditional_alignment as alignment
-from embrew.methods.references import keyed_scores
+from embrew.methods import autoregembed as alignment
+from embrew.methods.autoregembed import keyed_scores
 from embrew.model import prefix
 from embrew.recipe import Recipe
 from embrew.training.stages import train

@@ -12,7 +12,7 @@ from torch import Tensor, distributed
 from embrew.distributed import gather
 from embrew.losses import compression_target
 from embrew.methods import Contrastive, Espresso
-from embrew.methods.rows import text_keys
+from embrew.methods.embedding import text_keys
 
 LAYERS, ROWS, WIDTH, K = 2, 40, 96, 16
 SPECTRA = {"decaying": torch.arange(1, WIDTH + 1) ** -1.0, "flat": 3 * torch.ones(WIDTH)}

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from embrew.encoder import Encoder
-from embrew.losses import dependencies
+from embrew.losses import espresso
 from embrew.settings.pooling import Pooling
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
@@ -62,7 +62,7 @@ def test_processes_have_one_target_to_the_bit(folder):
         assert torch.equal(target, ours[key[:-1] + "0"]), f"{key}: another after other random numbers"
     for name, spectrum in SPECTRA.items():
         together = torch.cat([texts_of(rank, spectrum) for rank in range(2)], dim=1)
-        assert (dependencies._iterated(together[:1], K)[0] is None) == (name == "flat")
+        assert (espresso._iterated(together[:1], K)[0] is None) == (name == "flat")
         for kind, alone in targets(together).items():
             torch.testing.assert_close(ours[f"{name} | {kind} | 0"], alone, rtol=1e-4, atol=1e-5)
 

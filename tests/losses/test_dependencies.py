@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from embrew.losses import dependencies
-from embrew.losses.dependencies import (
+from embrew.losses import espresso
+from embrew.losses.espresso import (
     compression_target,
     dependency,
     per_text_target,
@@ -68,26 +68,26 @@ def test_a_slow_decay_is_iterated_further(monkeypatch: pytest.MonkeyPatch) -> No
     wanted = loop(x, 128)[0]
 
     def missed() -> float:
-        (found,) = dependencies._iterated(x, 128)
+        (found,) = espresso._iterated(x, 128)
         assert found is not None
         target = x[0] @ found
         signs = (target * wanted).sum(0).sign()  # a rule tips where two entries are nearly the largest
         return float((target * signs - wanted).norm() / wanted.norm())
 
     settled = missed()
-    monkeypatch.setattr(dependencies, "TOLERANCE", 1.0)
+    monkeypatch.setattr(espresso, "TOLERANCE", 1.0)
     assert settled <= 2e-4 < missed()
 
 
 def test_a_flat_spectrum_is_solved_exactly_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     x = texts(200, 96, layers=2)
-    dependencies._say_flat.cache_clear()
-    with caplog.at_level("INFO", logger=dependencies.__name__):
+    espresso._say_flat.cache_clear()
+    with caplog.at_level("INFO", logger=espresso.__name__):
         found = [compression_target(x.float(), 16) for _ in range(2)]
     assert [line.getMessage().split(" which")[0] for line in caplog.records] == [
         "dependency matrices of 96 dimensions with a flat spectrum are solved exactly,"
     ]
-    assert dependencies._iterated(x, 16) == [None, None]
+    assert espresso._iterated(x, 16) == [None, None]
     assert torch.equal(found[0], compression_target(x.float(), 16, svd="exact"))
 
 
@@ -96,21 +96,21 @@ def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
     rows: int, scale: float, allowed: float | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No full decomposition; the result is near one wherever neighbouring singular values differ enough."""
-    monkeypatch.setattr(dependencies, "WIDE", 100)
-    dependencies._say_flat.cache_clear()
+    monkeypatch.setattr(espresso, "WIDE", 100)
+    espresso._say_flat.cache_clear()
     k, x = 32, texts(rows, 256, scale, layers=1)
     solve, sizes, degrees = torch.linalg.eigh, [], []
-    filtered = dependencies._chebyshev
+    filtered = espresso._chebyshev
 
     def counted(matrix: torch.Tensor, basis: torch.Tensor, degree: int, half: float) -> torch.Tensor:
         degrees.append(degree)
         return filtered(matrix, basis, degree, half)
 
     monkeypatch.setattr(torch.linalg, "eigh", lambda a: sizes.append(len(a)) or solve(a))
-    monkeypatch.setattr(dependencies, "_chebyshev", counted)
-    with caplog.at_level("INFO", logger=dependencies.__name__):
+    monkeypatch.setattr(espresso, "_chebyshev", counted)
+    with caplog.at_level("INFO", logger=espresso.__name__):
         found = principal_dependencies(x.float(), k)[0].double()
-    assert max(sizes) <= k + dependencies.OVERSAMPLING and sum(degrees) == dependencies.MOST
+    assert max(sizes) <= k + espresso.OVERSAMPLING and sum(degrees) == espresso.MOST
     assert [line.getMessage() for line in caplog.records if "are iterated 32 times" in line.getMessage()]
     a = torch.softmax(x[0].T @ x[0] / 16, dim=-1)
     u, s, _ = torch.linalg.svd(a)
@@ -131,8 +131,8 @@ def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
 def test_a_wide_text_of_its_own_is_not_decomposed_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     x = 30 * texts(rows=2, width=160, layers=1)[0]
     wanted = per_text_target(x, 12)
-    monkeypatch.setattr(dependencies, "WIDE", 100)
-    monkeypatch.setattr(dependencies, "_exact", lambda *_: pytest.fail("decomposed"))
+    monkeypatch.setattr(espresso, "WIDE", 100)
+    monkeypatch.setattr(espresso, "_exact", lambda *_: pytest.fail("decomposed"))
     torch.testing.assert_close(per_text_target(x, 12), wanted, rtol=1e-6, atol=1e-8 * float(wanted.norm()))
 
 

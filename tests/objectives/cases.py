@@ -102,6 +102,12 @@ ENCODERS: dict[str, dict[str, Any]] = {  # where an objective needs another enco
 LORA = {"lora_dropout": 0.0}
 
 
+def check_fits(objective: Objective, encoder: Encoder) -> None:
+    """Raise unless an objective can train an encoder, by its settings and by its model."""
+    objective.check_encoder(encoder.settings, len(encoder.backbone.memory_ids))
+    objective.setup(encoder)
+
+
 def rows_for(objective: Objective) -> list[dict[str, Any]]:
     """Rows of the kind that an objective reads."""
     if isinstance(objective, Llama2Vec):

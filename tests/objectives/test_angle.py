@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity
 
 from embrew.losses import angle, cosent
 from embrew.methods import Angle
-from embrew.methods.rows import text_keys
+from embrew.methods.embedding import text_keys
 
 
 def given(rows: int = 4, width: int = 6, *, negatives: int = 0) -> dict[str, torch.Tensor]:

@@ -12,7 +12,7 @@ from embrew.methods import Bottleneck
 from embrew.model.attention import TWO_CALLS, Attention
 from embrew.text.tokens import Segment, Tokens
 from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
-from tests.objectives.cases import loss_and_gradients
+from tests.objectives.cases import check_fits, loss_and_gradients
 
 LORA = {"lora_dropout": 0.0}
 PAIRS = [{"query": text[: 12 + 7 * i], "positive": text[10:]} for i, text in enumerate(SENTENCES)]
@@ -183,7 +183,7 @@ def test_long_texts_and_targets_are_cut_and_the_memory_is_not(make_encoder):
 )
 def test_what_it_needs(change, message, make_encoder):
     with pytest.raises(ValueError, match=message):
-        Bottleneck().setup(make_encoder(**change))
+        check_fits(Bottleneck(), make_encoder(**change))
 
 
 def test_only_under_causal_attention():

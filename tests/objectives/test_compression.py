@@ -11,10 +11,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from embrew.losses import token_nll
 from embrew.methods import Compression
-from embrew.methods.targets import text_ids
+from embrew.methods.base import text_ids
 from embrew.model import cost
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES, by_default, stir
+from tests.objectives.cases import check_fits
 
 SMALL = {"min_context_tokens": 4, "min_target_tokens": 3}
 TEXTS = [
@@ -472,7 +473,7 @@ def test_any_split_keeps_its_promises(wide, template, words, limit, least, diver
     assert len(rows) == sum(length >= wanted for length in lengths)
     if limit - frame < first or (divergence != "reconstruction" and limit - 1 < wanted):
         with pytest.raises(ValueError, match="raise max_length"):
-            objective.collate(list(rows), encoder, seed=seed)
+            objective.setup(encoder)
         return
     batch = objective.collate(list(rows), encoder, seed=seed)
     assert batch["context"].attention_mask.sum(-1).max() <= limit
@@ -531,7 +532,7 @@ def test_special_tokens_in_a_text_stay_text(make_encoder):
 
 def test_memory_tokens_are_needed(make_encoder):
     with pytest.raises(ValueError, match="compression needs memory tokens; set encoder.memory_tokens"):
-        Compression().setup(make_encoder(memory_tokens=0, lora={}))
+        check_fits(Compression(), make_encoder(memory_tokens=0, lora={}))
 
 
 def test_a_merged_adapter_is_refused(make_encoder):
@@ -573,12 +574,6 @@ def test_a_text_is_read_once(make_encoder):
     with pytest.raises(ValueError, match=r"leave \{echo\} out"):
         Compression().setup(encoder)
     Compression(rows="pairs").setup(encoder)
-
-
-def test_a_text_too_short_to_split_is_refused(make_encoder):
-    encoder = make_encoder(lora={})
-    with pytest.raises(ValueError, match="a text of 1 tokens .* leave out short texts"):
-        Compression().collate([{"text": TEXTS[0]}, {"text": "a"}], encoder)
 
 
 def test_prepare_leaves_out_short_texts_and_says_so(make_encoder, caplog):

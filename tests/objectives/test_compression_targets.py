@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from embrew.data.sentences import sentence_spans, split_sentences
 from embrew.encoder import Encoder
 from embrew.methods import Compression
-from embrew.methods.splitting import sentence_ends
-from embrew.methods.targets import text_ids
+from embrew.methods.base import text_ids
+from embrew.methods.llm2comp import sentence_ends
 from embrew.settings.pooling import Pooling
 from embrew.storage.loading import ASSETS
 from embrew.text.tokens import Segment, Tokens

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from embrew import assembly
 from embrew.methods import Contrastive
-from embrew.methods.rows import text_keys
+from embrew.methods.embedding import text_keys
 from embrew.text.tokens import Segment, Tokens
 
 TEXTS = [

@@ -12,7 +12,7 @@ from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.losses import compression_target
 from embrew.methods import Angle, Contrastive, Espresso
-from embrew.methods.rows import text_keys
+from embrew.methods.embedding import text_keys
 from tests.conftest import SENTENCES
 from tests.objectives.cases import rows_for
 

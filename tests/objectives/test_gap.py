@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from embrew.encoder import Encoder
 from embrew.methods import Bottleneck, Compression, Contrastive
 from embrew.methods import gap as gap_module
-from embrew.methods.gap import Gap, held_out_of, that_fit
-from embrew.methods.targets import text_ids
+from embrew.methods.base import text_ids
+from embrew.methods.gap import Gap, held_out_of, rows_that_fit
 from embrew.settings.pooling import Pooling
 from embrew.storage.loading import ASSETS
 from embrew.text.tokens import Row, Segment, Tokens
@@ -126,7 +126,7 @@ def test_shares_are_those_of_the_logits(case: str, original: Any) -> None:
     with torch.no_grad():
         wanted = expected(objective, encoder, original)
     assert wanted["none"] > wanted["context"] + 0.1 and abs(wanted["share of own"] - wanted["share of other"]) > 1e-4
-    gap = Gap.of(objective, rows_for(objective), encoder.train())
+    gap = Gap.measure(objective, rows_for(objective), encoder.train())
     assert gap.counts["texts"] == 11 and gap.counts["tokens"] > 50
     assert gap.none == pytest.approx(wanted["none"], rel=1e-5)
     assert gap.context == pytest.approx(wanted["context"], rel=1e-5, abs=1e-6)
@@ -151,7 +151,7 @@ def test_the_context_itself_closes_all_of_the_gap(settings: dict[str, Any], monk
         return given.backbone.causal_lm.get_input_embeddings()(ids)
 
     monkeypatch.setattr(gap_module, "memory_states", embedded)
-    shares = Gap.of(objective, rows, encoder).shares(encoder)
+    shares = Gap.measure(objective, rows, encoder).shares(encoder)
     assert shares.own == pytest.approx(1, abs=1e-5)
     assert shares.other < 0.6
 
@@ -160,7 +160,7 @@ def test_the_context_itself_closes_all_of_the_gap(settings: dict[str, Any], monk
 def test_no_memory_closes_none_of_it(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Students from which the memory's positions are removed."""
     encoder, objective = nano(), Compression(**SHORT, **settings)
-    gap = Gap.of(objective, rows_for(objective), encoder)
+    gap = Gap.measure(objective, rows_for(objective), encoder)
 
     def without(tokens: Tokens) -> Tokens:
         kept = [(s != Segment.PAD) & (s != Segment.SOFT) for s in tokens.segment_ids]
@@ -175,7 +175,7 @@ def test_no_memory_closes_none_of_it(settings: dict[str, Any], monkeypatch: pyte
 def test_every_text_gets_another_ones_memory() -> None:
     """The control is a derangement, over the ends of batches too."""
     encoder, objective = nano(), Compression(**SHORT)
-    gap = Gap.of(objective, rows_for(objective), encoder)
+    gap = Gap.measure(objective, rows_for(objective), encoder)
     seen: list[Tensor] = []
     decoder_losses = Compression.decoder_losses
 
@@ -196,13 +196,13 @@ def test_nothing_but_the_figures_is_left() -> None:
     """Random states, modes, gradients and weights are as they were; dropout plays no part."""
     encoder, objective = nano(), Compression(**SHORT)
     objective.setup(encoder)
-    still = Gap.of(objective, rows_for(objective), encoder).shares(encoder)
+    still = Gap.measure(objective, rows_for(objective), encoder).shares(encoder)
     encoder.train()
     encoder.backbone.inner.layers[0].eval()  # a part that is not in training mode stays so
     modes = [module.training for module in encoder.modules()]
     weights = {name: p.detach().clone() for name, p in encoder.named_parameters()}
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
-    moving = Gap.of(objective, rows_for(objective), encoder).shares(encoder)
+    moving = Gap.measure(objective, rows_for(objective), encoder).shares(encoder)
     assert still == moving
     assert random.getstate() == states[0] and np.random.get_state()[1].tolist() == states[1]
     assert torch.equal(torch.get_rng_state(), states[2])
@@ -218,21 +218,21 @@ def test_a_clone_of_the_lm_stays_the_reference() -> None:
     encoder.backbone.train_all()
     objective = Compression(**SHORT)
     objective.setup(encoder)
-    first = Gap.of(objective, rows_for(objective), encoder)
+    first = Gap.measure(objective, rows_for(objective), encoder)
     before = first.shares(encoder)
     optimizer = torch.optim.SGD(encoder.parameters(), lr=0.5)
     objective(encoder, objective.collate(rows_for(objective), encoder))["loss"].backward()
     optimizer.step()
-    again = Gap.of(objective, rows_for(objective), encoder)
+    again = Gap.measure(objective, rows_for(objective), encoder)
     assert (first.none, first.context) == (again.none, again.context)
     assert first.shares(encoder) == again.shares(encoder) != before
 
 
 def test_in_bfloat16() -> None:
     encoder, objective = nano(), Compression(**SHORT)
-    wanted = Gap.of(objective, rows_for(objective), encoder)
+    wanted = Gap.measure(objective, rows_for(objective), encoder)
     with torch.autocast("cpu", torch.bfloat16):
-        gap = Gap.of(objective, rows_for(objective), encoder)
+        gap = Gap.measure(objective, rows_for(objective), encoder)
         shares = gap.shares(encoder)
     assert gap.none == pytest.approx(wanted.none, rel=0.02) and gap.none != wanted.none
     assert shares == pytest.approx(wanted.shares(encoder), abs=0.05)
@@ -253,7 +253,7 @@ def test_without_bos_a_target_follows_eos(make_encoder: Any) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Compression, "decoder_losses", watched)
-        gap = Gap.of(objective, rows, encoder)
+        gap = Gap.measure(objective, rows, encoder)
     assert set(seen[0].input_ids[:, 0].tolist()) == {encoder.tokenizer.eos_token_id}
     assert seen[0].predicting(Segment.TARGET)[:, 0].all() and gap.none > 0
 
@@ -263,8 +263,8 @@ def test_what_has_no_gap() -> None:
     assert held_out_of(Contrastive()) == held_out_of(Bottleneck()) == 0
     encoder, objective = nano(), Compression(**SHORT)
     with pytest.raises(ValueError, match="1 held-out rows; the control needs another text"):
-        Gap.of(objective, rows_for(objective)[:1], encoder)
-    gap = replace(Gap.of(objective, rows_for(objective)[:2], encoder), none=1.0, context=1.0)
+        Gap.measure(objective, rows_for(objective)[:1], encoder)
+    gap = replace(Gap.measure(objective, rows_for(objective)[:2], encoder), none=1.0, context=1.0)
     assert not gap.exists
     with pytest.raises(ValueError, match="the loss is 1 with the context and 1 without; no gap"):
         gap.shares(encoder)
@@ -296,8 +296,8 @@ def test_texts_that_the_original_cannot_read_whole_are_left_out() -> None:
     objective.setup(encoder)
     rows = [{"text": text} for text in texts()]
     sizes = [1 + 2 * len(row.ids) for row in objective.parts(rows, encoder).targets[""]]
-    assert that_fit(objective, rows, encoder) == (rows, encoder.backbone.inner.config.max_position_embeddings)
+    assert rows_that_fit(objective, rows, encoder) == (rows, encoder.backbone.inner.config.max_position_embeddings)
     encoder.backbone.inner.config.max_position_embeddings = most = sorted(sizes)[5]
-    fit, limit = that_fit(objective, rows, encoder)
+    fit, limit = rows_that_fit(objective, rows, encoder)
     assert limit == most and fit == [row for row, size in zip(rows, sizes, strict=True) if size <= most]
     assert 2 <= len(fit) < len(rows)

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import normalize
 
 from embrew import assembly
-from embrew.methods.in_context import of_demonstrations
+from embrew.methods.epic import of_demonstrations
 from embrew.model.context_vectors import start
 from embrew.model.contexts import Context
 from embrew.settings.demonstrations import Demonstrations
@@ -18,6 +18,7 @@ from embrew.text.tokens import Segment, Tokens
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES, by_default
+from tests.objectives.cases import check_fits
 from tests.training.test_gradcache import gradients, same
 
 ROWS = [
@@ -312,12 +313,12 @@ def test_refusals(make_encoder, variant, settings, words):
         demonstrations=Demonstrations(**variant),
     )
     with pytest.raises(ValueError, match=words):
-        assembly.objective(settings).setup(encoder)
+        check_fits(assembly.objective(settings), encoder)
 
 
 def test_an_encoder_that_reads_none_is_refused(make_encoder):
     with pytest.raises(ValueError, match="the encoder reads none; set encoder.demonstrations"):
-        assembly.objective({"type": "epic"}).setup(make_encoder(memory_tokens=0))
+        check_fits(assembly.objective({"type": "epic"}), make_encoder(memory_tokens=0))
 
 
 def test_nested_in_matryoshka(make_encoder):

@@ -10,6 +10,7 @@ from embrew import assembly
 from embrew.methods import Bottleneck, Contrastive, Joint, LanguageModel
 from embrew.text.tokens import Segment
 from tests.conftest import SENTENCES
+from tests.objectives.cases import check_fits
 
 ROWS = [{"text": text} for text in SENTENCES]
 PAIRS = [{"query": text[:15], "positive": text, "negatives": []} for text in SENTENCES]
@@ -55,7 +56,7 @@ def test_empty_texts_are_left_out(make_encoder):
 
 def test_it_needs_causal_attention(make_encoder):
     with pytest.raises(ValueError, match="writing a text needs encoder.attention: causal"):
-        LanguageModel().setup(make_encoder(attention="bidirectional"))
+        check_fits(LanguageModel(), make_encoder(attention="bidirectional"))
 
 
 def test_joint_is_the_sum(make_encoder):

@@ -18,7 +18,7 @@ from embrew.methods import Llama2Vec
 from embrew.recipe import Recipe
 from embrew.text.tokens import Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES, data_folder
-from tests.objectives.cases import ENCODERS, LORA, loss_and_gradients, rows_for
+from tests.objectives.cases import ENCODERS, LORA, check_fits, loss_and_gradients, rows_for
 
 SETTINGS = ENCODERS["llama2vec"]
 
@@ -26,7 +26,7 @@ SETTINGS = ENCODERS["llama2vec"]
 def ready(make_encoder, family="llama", **settings):
     encoder = make_encoder(family, lora=LORA, **{**SETTINGS, **settings})
     objective = Llama2Vec()
-    objective.setup(encoder)
+    check_fits(objective, encoder)
     return encoder, objective, objective.collate(rows_for(objective), encoder)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from embrew import assembly
 from embrew.methods import Compression, Contrastive, Matryoshka
-from embrew.methods.rows import text_keys
+from embrew.methods.embedding import text_keys
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests.objectives.cases import rows_for

@@ -7,8 +7,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from embrew.methods import MaskedNextToken
-from embrew.methods.targets import text_ids
+from embrew.methods.base import text_ids
 from tests.conftest import SENTENCES
+from tests.objectives.cases import check_fits
 
 ROWS = [{"text": text} for text in SENTENCES]
 
@@ -83,4 +84,4 @@ def test_without_bos_the_first_token_is_never_chosen(make_encoder, monkeypatch):
 def test_what_is_refused(settings, encoder_settings, message, make_encoder):
     encoder = make_encoder(memory_tokens=0, pooling="mean", **encoder_settings)
     with pytest.raises(ValueError, match=message):
-        MaskedNextToken(**settings).setup(encoder)
+        check_fits(MaskedNextToken(**settings), encoder)

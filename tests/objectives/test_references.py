@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from embrew.methods.references import keyed_scores, read_scores, write_scores
+from embrew.methods.autoregembed import keyed_scores, read_scores, write_scores
 
 
 def key_of(text: str) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from embrew import assembly
 from embrew.generation import target_rows
-from embrew.methods.targets import text_ids
+from embrew.methods.base import text_ids
 from embrew.recipe import Recipe
 from embrew.text.tokens import Segment
 from tests.conftest import SENTENCES, data_folder

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from embrew import assembly
-from embrew.methods.targets import text_ids
+from embrew.methods.base import text_ids
 from embrew.planning.devices import GPUS, Device
 from embrew.planning.plan import plan_recipe
 from embrew.planning.shapes import Shape, shape_of_stage

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from embrew.methods import conditional_alignment as alignment
-from embrew.methods.references import keyed_scores
+from embrew.methods import autoregembed as alignment
+from embrew.methods.autoregembed import keyed_scores
 from embrew.recipe import Recipe
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, by_default

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from embrew.losses import dependencies
+from embrew.losses import espresso
 from embrew.recipe import Recipe
 from tests.distributed.runs import train_counted, write_data
 
@@ -19,9 +19,9 @@ STEPS, STOPPED_AT = 6, 5  # checkpoints after 2 and 4
 @pytest.mark.parametrize("svd", ["auto", pytest.param("exact", marks=pytest.mark.slow)])
 def test_stopped_and_resumed_is_never_stopped(svd, model_folder, tmp_path, monkeypatch):
     """To the bit, with dropout on, learned layer weights, and targets from random columns."""
-    iterated, find = [], dependencies._iterated
-    monkeypatch.setattr(dependencies, "OVERSAMPLING", 8)  # or a model of 32 dimensions would always be solved exactly
-    monkeypatch.setattr(dependencies, "_iterated", lambda *given: iterated.append(1) or find(*given))
+    iterated, find = [], espresso._iterated
+    monkeypatch.setattr(espresso, "OVERSAMPLING", 8)  # or a model of 32 dimensions would always be solved exactly
+    monkeypatch.setattr(espresso, "_iterated", lambda *given: iterated.append(1) or find(*given))
     shutil.copytree(model_folder("llama"), tmp_path / "llama")
     write_data(tmp_path)
     stage: dict[str, Any] = {

@@ -105,7 +105,7 @@ def test_what_is_written_and_said(
     objective.setup(encoder)
     encoder.backbone.use_own_sdpa()  # as training does; in bfloat16 it rounds otherwise than the library's
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        gap = Gap.of(objective, [{"text": text} for text in held], encoder)
+        gap = Gap.measure(objective, [{"text": text} for text in held], encoder)
         shares = gap.shares(encoder)
     assert gap.none == pytest.approx(found["none"], rel=1e-5) and gap.context == pytest.approx(
         found["context"], abs=1e-6

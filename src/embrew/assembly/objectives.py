@@ -11,7 +11,7 @@ from typing import Any
 from embrew.config.suggestions import choose_from
 from embrew.config.validation_errors import KeyPath, dotted
 from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
-from embrew.methods.settings import check_values
+from embrew.methods.base import check_values
 from embrew.recipe import Recipe
 
 

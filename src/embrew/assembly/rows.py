@@ -20,7 +20,7 @@ from embrew.data.row_text import row_text
 from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective, Objective
-from embrew.methods.targets import text_ids
+from embrew.methods.base import text_ids
 from embrew.recipe import DataConfig, StageConfig
 
 logger = logging.getLogger(__name__)

@@ -69,5 +69,5 @@ def _losses(
         logits = head_logits(hidden, weight, bias, scale, softcap).float()
         log_p = logits.amax(1).log_softmax(-1)
         there = (targets >= 0).float()
-        found = log_p.gather(1, targets.clamp(min=0)) * there
-        return -found.sum(1) / there.sum(1).clamp(min=1)
+        log_probs = log_p.gather(1, targets.clamp(min=0)) * there
+        return -log_probs.sum(1) / there.sum(1).clamp(min=1)

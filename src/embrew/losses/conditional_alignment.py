@@ -1,10 +1,17 @@
-"""The contrastive loss of conditional distribution alignment."""
+"""Conditional distribution alignment: its contrastive loss, and divergences of distributions over the vocabulary."""
 
 from __future__ import annotations
+
+import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from embrew.float32 import full_float32
+from embrew.losses.vocabulary import head_logits
 
 
 def conditional_alignment_loss(
@@ -37,3 +44,57 @@ def conditional_alignment_loss(
     total = (-largest).exp().index_add(0, owner, (differences - largest[owner]).exp())
     losses = largest + total.log()
     return losses.mean() if len(losses) else losses.sum()
+
+
+def token_divergences(
+    one: Tensor,
+    other: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    *,
+    kind: Literal["kl", "js"] = "kl",
+    chunk_size: int = 64,
+) -> Tensor:
+    """KL(P_r ‖ Q_r), or Jensen–Shannon, of next-token distributions under one head: `(rows,)` float32.
+
+    Differentiable in both sides, unlike `token_kl`, and in the head; the backward pass computes the logits again.
+
+    Args:
+        one: `(rows, hidden)` states of P.
+        other: `(rows, hidden)` states of Q.
+        weight: `(vocabulary, hidden)` of the head.
+        bias: `(vocabulary,)` or None.
+        scale: as in `token_kl`, likewise `softcap`.
+        softcap: or None.
+        kind: KL or Jensen–Shannon.
+        chunk_size: rows per projection.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if one.shape != other.shape:
+        raise ValueError(f"states {tuple(one.shape)} and {tuple(other.shape)} must have the same rows")
+    parts = [
+        checkpoint(_divergences, p, q, weight, bias, scale, softcap, kind, use_reentrant=False)
+        for p, q in zip(one.split(chunk_size), other.split(chunk_size), strict=True)
+    ]
+    return torch.cat(parts) if parts else one.new_zeros(0, dtype=torch.float32)
+
+
+def _divergences(
+    one: Tensor,
+    other: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    kind: str,
+) -> Tensor:
+    with full_float32(one.device.type):
+        p, q = (head_logits(h, weight, bias, scale, softcap).log_softmax(-1) for h in (one, other))
+        if kind == "kl":
+            return (p.exp() * (p - q)).sum(-1)
+        middle = torch.logaddexp(p, q) - math.log(2.0)
+        return ((p.exp() * (p - middle)).sum(-1) + (q.exp() * (q - middle)).sum(-1)) / 2

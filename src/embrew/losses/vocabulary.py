@@ -1,16 +1,20 @@
-"""Losses over a vocabulary that never hold the logits of all rows: see `chunked_head`."""
+"""Losses over a vocabulary that never hold the logits of all rows.
+
+Rows are projected chunk by chunk, and each chunk overwrites the previous one: peak memory is one or two blocks of
+`chunk × vocabulary`, independent of the number of rows. With a frozen head, the gradient for the hidden states is
+computed in the forward pass. A trained head gets its gradient in the backward pass, which projects the chunks again.
+"""
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from embrew.float32 import full_float32
-from embrew.losses.chunked_head import chunked_losses, loss_precision
 
 
 def token_kl(
@@ -109,60 +113,6 @@ def token_log_probs(
     return -chunked_losses(hidden, weight, bias, labels, scale, softcap, chunk_size)
 
 
-def token_divergences(
-    one: Tensor,
-    other: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    scale: float = 1.0,
-    softcap: float | None = None,
-    *,
-    kind: Literal["kl", "js"] = "kl",
-    chunk_size: int = 64,
-) -> Tensor:
-    """KL(P_r ‖ Q_r), or Jensen–Shannon, of next-token distributions under one head: `(rows,)` float32.
-
-    Differentiable in both sides, unlike `token_kl`, and in the head; the backward pass computes the logits again.
-
-    Args:
-        one: `(rows, hidden)` states of P.
-        other: `(rows, hidden)` states of Q.
-        weight: `(vocabulary, hidden)` of the head.
-        bias: `(vocabulary,)` or None.
-        scale: as in `token_kl`, likewise `softcap`.
-        softcap: or None.
-        kind: KL or Jensen–Shannon.
-        chunk_size: rows per projection.
-
-    Raises:
-        ValueError: the shapes differ.
-    """
-    if one.shape != other.shape:
-        raise ValueError(f"states {tuple(one.shape)} and {tuple(other.shape)} must have the same rows")
-    parts = [
-        checkpoint(_divergences, p, q, weight, bias, scale, softcap, kind, use_reentrant=False)
-        for p, q in zip(one.split(chunk_size), other.split(chunk_size), strict=True)
-    ]
-    return torch.cat(parts) if parts else one.new_zeros(0, dtype=torch.float32)
-
-
-def _divergences(
-    one: Tensor,
-    other: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    kind: str,
-) -> Tensor:
-    with full_float32(one.device.type):
-        p, q = (head_logits(h, weight, bias, scale, softcap).log_softmax(-1) for h in (one, other))
-        if kind == "kl":
-            return (p.exp() * (p - q)).sum(-1)
-        middle = torch.logaddexp(p, q) - math.log(2.0)
-        return ((p.exp() * (p - middle)).sum(-1) + (q.exp() * (q - middle)).sum(-1)) / 2
-
-
 def head_logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0, softcap: float | None = None
 ) -> Tensor:
@@ -177,3 +127,170 @@ def head_logits(
 
 def _weighted(losses: Tensor, row_weights: Tensor | None) -> Tensor:
     return losses.sum() / max(len(losses), 1) if row_weights is None else (losses * row_weights.to(losses.dtype)).sum()
+
+
+def chunked_losses(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    scale: float,
+    softcap: float | None,
+    chunk_size: int | None,
+) -> Tensor:
+    """Return losses `(rows,)`: negative log-likelihood for labels `(rows,)`, KL for teacher states `(rows, hidden)`."""
+    if scale != 1.0:  # scaling the logits is scaling states and bias
+        hidden, bias = hidden * scale, None if bias is None else bias * scale
+        target = target * scale if target.ndim == 2 else target
+    if chunk_size is None:
+        size = 64 if hidden.device.type == "cpu" else (256 << 20) // (12 * len(weight))
+    else:
+        size = chunk_size if target.ndim == 1 else chunk_size // 2
+    with full_float32(hidden.device.type):
+        return _ChunkedHeadLoss.apply(hidden, weight, bias, target, max(1, min(size, len(hidden))), softcap)
+
+
+def loss_precision(hidden: Tensor) -> torch.dtype:
+    """Return float32, or float64 for float64 states."""
+    return torch.float64 if hidden.dtype == torch.float64 else torch.float32
+
+
+class _ChunkedHeadLoss(torch.autograd.Function):
+    """Losses `(rows,)`; `target` is labels `(rows,)` or teacher states `(rows, hidden)`, `size` of them at a time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        size: int,
+        softcap: float | None,
+    ) -> Tensor:
+        ctx.size, ctx.softcap, ctx.trains_head = size, softcap, any(ctx.needs_input_grad[1:3])
+        grad = torch.zeros_like(hidden) if ctx.needs_input_grad[0] and not ctx.trains_head else None
+        losses = hidden.new_zeros(len(hidden), dtype=loss_precision(hidden))
+        for rows, loss, wanted in _chunks(hidden, weight, bias, target, size, softcap):
+            losses[rows] = loss
+            if grad is not None:
+                grad[rows] = wanted.to(weight.dtype) @ weight
+        ctx.save_for_backward(*([hidden, weight, bias, target] if ctx.trains_head else [grad]))
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if not ctx.trains_head:
+            (grad,) = ctx.saved_tensors
+            for_hidden = None if grad is None else grad * grads[0][:, None].to(grad.dtype)
+            return for_hidden, None, None, None, None, None
+        with full_float32(grads[0].device.type):
+            return *_gradients(ctx, grads[0]), None, None, None
+
+
+def _gradients(ctx: Any, rows_grad: Tensor) -> list[Tensor | None]:
+    """Return gradients for hidden states, weight and bias, summed in the precision of the loss."""
+    hidden, weight, bias, target = ctx.saved_tensors
+    precision = loss_precision(hidden)
+    wants: tuple[bool, bool, bool] = ctx.needs_input_grad[:3]
+    for_hidden = torch.zeros_like(hidden) if wants[0] else None
+    for_weight = torch.zeros_like(weight, dtype=precision) if wants[1] else None
+    for_bias = torch.zeros_like(bias, dtype=precision) if wants[2] else None
+    for rows, _, wanted in _chunks(hidden, weight, bias, target, ctx.size, ctx.softcap):
+        wanted.mul_(rows_grad[rows, None])
+        if for_hidden is not None:
+            for_hidden[rows] = (wanted.to(weight.dtype) @ weight).to(hidden.dtype)
+        if for_weight is not None:
+            for_weight.addmm_(wanted.T, hidden[rows].to(precision))
+        if for_bias is not None:
+            for_bias += wanted.sum(0)
+    return [
+        for_hidden,
+        None if for_weight is None else for_weight.to(weight.dtype),
+        None if for_bias is None else for_bias.to(bias.dtype),
+    ]
+
+
+def _chunks(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    size: int,
+    softcap: float | None,
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield rows, their losses, and the gradient for the logits, which the next chunk overwrites."""
+    precision, distils = loss_precision(hidden), target.ndim == 2
+    logits = hidden.new_empty(size * (1 + distils), len(weight), dtype=precision)
+    spare = hidden.new_empty(size * distils, len(weight), dtype=precision)
+    for start in range(0, len(hidden), size):
+        rows = slice(start, start + size)
+        if distils:
+            yield rows, *_chunk_kl(hidden[rows], weight, bias, target[rows], logits, spare, softcap)
+        else:
+            yield rows, *_chunk_nll(hidden[rows], weight, bias, target[rows], logits, softcap)
+
+
+def _chunk_nll(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, logits: Tensor, softcap: float | None
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of every row of a chunk `(rows,)`, and its gradient for the logits `(rows, vocabulary)`.
+
+    All results overwrite `logits`, so that no chunk allocates memory.
+    """
+    q, slope = _shifted_logits(hidden, weight, bias, logits[: len(hidden)], softcap)
+    at = labels[:, None]
+    loss = -q.gather(1, at)
+    z_q = q.exp_().sum(-1, keepdim=True)
+    wanted = q.div_(z_q).scatter_add_(1, at, torch.full_like(at, -1, dtype=q.dtype))
+    return (loss + z_q.log())[:, 0], wanted if slope is None else wanted.mul_(slope)
+
+
+def _chunk_kl(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    teacher: Tensor,
+    logits: Tensor,
+    spare: Tensor,
+    softcap: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Return as `_chunk_nll`, with both sides in one product, whose time for few rows is that of reading the head.
+
+    With x the logits less the largest of their row and Z the sum of e^x, KL = Σ e^x_p (x_p − x_q) / Z_p − log Z_p +
+    log Z_q: every exponential is computed once.
+    """
+    rows = len(hidden)
+    both, slope = _shifted_logits(torch.cat([teacher, hidden]), weight, bias, logits[: 2 * rows], softcap)
+    p, q = both.split(rows)
+    ratio = torch.sub(p, q, out=spare[:rows])
+    z_p, z_q = p.exp_().sum(-1, keepdim=True), q.exp_().sum(-1, keepdim=True)
+    ratio.masked_fill_(p == 0, 0.0)  # 0 · log 0 = 0
+    p.div_(z_p)
+    loss = ratio.mul_(p).sum(-1, keepdim=True) - z_p.log() + z_q.log()
+    wanted = q.div_(z_q).sub_(p)
+    return loss[:, 0], wanted if slope is None else wanted.mul_(slope[rows:])
+
+
+def _project(hidden: Tensor, weight: Tensor, out: Tensor) -> None:
+    """Write the head's products with hidden states to `out`, `(rows, vocabulary)`."""
+    if weight.dtype == out.dtype:
+        torch.mm(hidden.to(weight.dtype), weight.T, out=out)
+    else:
+        out.copy_(hidden.to(weight.dtype) @ weight.T)
+
+
+def _shifted_logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, softcap: float | None
+) -> tuple[Tensor, Tensor | None]:
+    """Write logits minus their row's maximum to `out`, `(rows, vocabulary)`; return them and the soft cap's slope."""
+    _project(hidden, weight, out)
+    if bias is not None:
+        out += bias.to(out.dtype)
+    slope = None
+    if softcap is not None:
+        out.div_(softcap).tanh_()
+        slope = 1 - out**2
+        out.mul_(softcap)
+    return out.sub_(out.amax(-1, keepdim=True)), slope

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from embrew.methods.angle import Angle
+from embrew.methods.autoregembed import Alignment
 from embrew.methods.base import Objective
-from embrew.methods.bottleneck import Bottleneck
-from embrew.methods.compression import Compression
-from embrew.methods.conditional_alignment import Alignment
-from embrew.methods.contrastive import Contrastive
 from embrew.methods.embedding import EmbeddingObjective
-from embrew.methods.epic import Epic
-from embrew.methods.espresso import Espresso
-from embrew.methods.in_context import InContext
-from embrew.methods.joint import Joint
-from embrew.methods.language_model import LanguageModel
+from embrew.methods.epic import Epic, InContext
+from embrew.methods.ese import Espresso
+from embrew.methods.generative import Joint, LanguageModel, SupervisedFineTuning
+from embrew.methods.info_nce import Contrastive
+from embrew.methods.lbr import Bottleneck
 from embrew.methods.llama2vec import Llama2Vec
+from embrew.methods.llm2comp import Compression
+from embrew.methods.llm2vec import MaskedNextToken
 from embrew.methods.matryoshka import Matryoshka, Matryoshka2d
-from embrew.methods.mntp import MaskedNextToken
-from embrew.methods.sft import SupervisedFineTuning
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "alignment": Alignment,

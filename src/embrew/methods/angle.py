@@ -11,11 +11,16 @@ from torch import Tensor
 
 from embrew.distributed import gather, global_rows, world_size
 from embrew.encoder import Encoder
-from embrew.losses import angle, cosent, info_nce, same_text_mask
-from embrew.methods.embedding import EmbeddingObjective
-from embrew.methods.info_nce import candidates_of, in_batch_info_nce
-from embrew.methods.inputs import Inputs, Pairs, ScoredPairs
-from embrew.methods.settings import NotNegative, Positive
+from embrew.losses.contrastive import angle, cosent, info_nce, same_text_mask
+from embrew.methods.base import NotNegative, Positive
+from embrew.methods.embedding import (
+    EmbeddingObjective,
+    Inputs,
+    Pairs,
+    ScoredPairs,
+    candidates_of,
+    in_batch_info_nce,
+)
 from embrew.text.indexing import take
 
 

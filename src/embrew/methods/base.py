@@ -1,21 +1,37 @@
-"""The interface of training objectives: settings, a collate function, and a call that returns a loss."""
+"""The interface of training objectives, and what they share: ranges of settings, rows, and means over a step."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from datasets import Dataset
+from pydantic import Field
 from torch import Tensor, nn
 
+from embrew.config.fields import Fields, check_fields, fields_model
+from embrew.config.validation_errors import KeyPath
+from embrew.distributed import sum_over_processes, world_size
 from embrew.encoder import Encoder
-from embrew.methods.reductions import unit_weights
-from embrew.methods.rows import RowsKind
-from embrew.methods.settings import check_values
 from embrew.settings.encoder import EncoderSettings
+
+logger = logging.getLogger(__name__)
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+CosineMargin = Annotated[float, Field(ge=-2, le=2)]  # a difference of two cosines
+Count = Annotated[int, Field(ge=1)]
+CountOrNone = Annotated[int, Field(ge=0)]  # 0: none
+RowsKind = Literal["text", "pairs", "scored"]
+"""What a row holds: `text`; `pairs`: query, positive, negatives; `scored`: sentence1, sentence2, score."""
+COLUMNS = {"query": "instruction", "document": "document_instruction"}
+UNIT_WEIGHTS = "unit_weights"  # their key in a batch
 
 
 @dataclass(kw_only=True)
@@ -23,24 +39,23 @@ class Objective:
     """A training method for one stage. The fields of the dataclass are its settings; it holds no weights."""
 
     def __post_init__(self) -> None:
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
-        check_values(type(self), given, words=f"{type(self).__name__}: ")
+        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        check_values(type(self), settings, words=f"{type(self).__name__}: ")
         self.check_settings()
 
     def check_settings(self) -> None:
         """Raise where settings do not go together."""
 
-    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
-        """Raise where an encoder's settings do not fit; those of a recipe are checked before its model is opened."""
-
     @property
     def rows_kind(self) -> RowsKind:
-        """The kind of rows that these settings need."""
+        """The kind of rows that these settings need; a subclass may have it as a class variable."""
         return "text"
 
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
+        """Raise where an encoder's settings do not fit; called with those of a recipe, before its model is opened."""
+
     def setup(self, encoder: Encoder) -> None:
-        """Prepare the encoder for this objective before the first step; raise where it does not fit."""
-        self.check_encoder(encoder.settings, len(encoder.backbone.memory_ids))
+        """Prepare the encoder for this objective before the first step; raise where its model does not fit."""
 
     def learned(self, encoder: Encoder) -> dict[str, nn.Parameter]:
         """Return parameters that only training needs, by name; each batch holds them as `batch["learned"]`."""
@@ -78,7 +93,8 @@ class Objective:
 
         The trainer puts them into the batch. Without, the step is this batch and those of the other processes.
         """
-        return unit_weights(self.counts(batch), batch, device)
+        weights: Mapping[str, float] | None = batch.get(UNIT_WEIGHTS)
+        return weights_of_units([self.counts(batch)], device) if weights is None else weights
 
     def concern(self, figures: Mapping[str, float]) -> str | None:
         """Return a warning about the loss and its logged parts, means over some steps; None if nothing is wrong."""
@@ -87,3 +103,105 @@ class Objective:
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return `loss`, a scalar with gradient, and detached parts for the log."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+
+def check_values(kind: type, settings: Mapping[str, Any], *, path: KeyPath = (), words: str = "") -> Fields:
+    """Check the settings of an objective's class, which are its fields; see `check_fields`."""
+    return check_fields(_model(kind), settings, path=path, words=words)
+
+
+@cache
+def _model(kind: type) -> type[Fields]:
+    return fields_model(kind)
+
+
+def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) -> dict[str, float]:
+    """Return, for each name, (micro-batches · processes) / (its count in all micro-batches of all processes).
+
+    The gradient of a step is the mean over its micro-batches and over processes. A mean over all tokens of the step is
+    therefore not the mean of the means of its micro-batches, which have different numbers of tokens.
+
+    Args:
+        counts: of this process, one entry per micro-batch of the step; all have the same names.
+        device: device on which the processes exchange their counts; all processes must call this.
+
+    Examples:
+        >>> weights_of_units([{"tokens": 30}, {"tokens": 10}], torch.device("cpu"))  # (Σ over 30 + Σ over 10) / 40
+        {'tokens': 0.05}
+    """
+    names = sorted(counts[0])
+    if not names:
+        return {}
+    own = torch.tensor([[one[name] for name in names] for one in counts], dtype=torch.float64).sum(0)
+    totals = (own if world_size() == 1 else sum_over_processes(own.to(device))).tolist()
+    return {name: len(counts) * world_size() / max(total, 1.0) for name, total in zip(names, totals, strict=True)}
+
+
+def instructions_of(
+    rows: Sequence[dict[str, Any]], encoder: Encoder, side: Literal["query", "document"] = "query"
+) -> list[str]:
+    """Return each row's instruction for its query or documents, by default the encoder's prompt."""
+    instructions = [row.get(COLUMNS[side]) for row in rows]
+    return [encoder.prompts[side] if one is None else one for one in instructions]
+
+
+def usable(dataset: Dataset, rows: Sequence[int], *, otherwise: str, left_out: str | None = None) -> Dataset:
+    """Return the rows that an objective can use.
+
+    Args:
+        dataset: all rows.
+        rows: indices of those that it can use.
+        otherwise: error message if there are none.
+        left_out: log message about the other rows, for example `compression leaves out {} of {} texts`.
+
+    Raises:
+        ValueError: the objective can use none of the rows.
+    """
+    if not rows:
+        raise ValueError(otherwise)
+    if left_out is not None and len(rows) < len(dataset):
+        logger.info(left_out.format(len(dataset) - len(rows), len(dataset)))
+    return dataset.select(rows)
+
+
+def text_ids(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:
+    """Return token ids of texts without special tokens; the names of special tokens in a text stay text."""
+    if not texts:
+        return []
+    encoded = encoder.tokenizer(
+        list(texts), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
+    )
+    return [list(ids) for ids in encoded["input_ids"]]
+
+
+def end_ids(encoder: Encoder, *, end: bool) -> list[int]:
+    """Return the tokens that end a target: EOS, or none without `end`.
+
+    Raises:
+        ValueError: the tokenizer has no EOS token.
+    """
+    if not end:
+        return []
+    if encoder.tokenizer.eos_token_id is None:
+        raise ValueError("the tokenizer has no EOS token; set objective.end: false")
+    return [encoder.tokenizer.eos_token_id]
+
+
+def check_target_fits(encoder: Encoder, before: int, target: int, *, read: str = "the text that is read") -> None:
+    """Raise if the longest row with a target has more tokens than the model has positions.
+
+    Args:
+        encoder: the encoder whose model reads the row.
+        before: largest number of tokens before the target.
+        target: largest number of tokens of the target, EOS included.
+        read: name of the tokens before the target, for the message.
+
+    Raises:
+        ValueError: the row is too long; the message names the length limits and what to lower.
+    """
+    limits = ", ".join(f"max_length.{side}={limit}" for side, limit in encoder.max_length.items())
+    encoder.backbone.check_longest(
+        before + target,
+        f"{limits}: {read} (up to {before} tokens) and the target after (up to {target}) add up to {before + target}",
+        "lower encoder.max_length (document limits targets), so that both fit into one row",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,14 +14,101 @@ from torch import Tensor
 
 from embrew.distributed import GlobalRows, gather, gather_lists, global_rows, world_size
 from embrew.encoder import Encoder
-from embrew.methods.demonstration_batch import Drawn, RowsToShow, VectorTable
-from embrew.methods.inputs import Embed, Inputs, Pairs
-from embrew.methods.rows import RowsKind, instructions_of, text_keys
-from embrew.model.context_vectors import sampled
-from embrew.model.contexts import Example, check_reads, insert, joined, lead, shown
+from embrew.methods.base import instructions_of
+from embrew.methods.embedding import Embed, Inputs, Pairs, text_keys
+from embrew.model.context_vectors import most_samples, sampled
+from embrew.model.contexts import Example, Lead, check_reads, insert, joined, lead, shown
 from embrew.settings.demonstrations import Demonstrations
 from embrew.text.indexing import upload
 from embrew.text.tokens import Row, Segment, Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsToShow:
+    """What is needed of the rows of a batch to use them as demonstrations of each other.
+
+    Attributes:
+        seed: seed of the draw.
+        facts: `(rows, 5)` int64, on the CPU: of each row the keys of its query and of its positive, the number of its
+            data set, and the numbers of vectors of its query and of its passage.
+        leads: its instruction as part of a demonstration.
+        query_ids: token ids of its query, if queries are text.
+        passage_ids: token ids of its passage, if passages are text.
+        instructions: the distinct instructions, if these are vectors.
+        instruction_of: index of the instruction of each row.
+    """
+
+    seed: int
+    facts: Tensor
+    leads: Sequence[Lead]
+    query_ids: Sequence[Sequence[int]] | None = None
+    passage_ids: Sequence[Sequence[int]] | None = None
+    instructions: Tokens | None = None
+    instruction_of: Sequence[int] = ()
+
+    def to(self, device: torch.device | str) -> RowsToShow:
+        """Return a copy whose instructions are on another device."""
+        return self if self.instructions is None else replace(self, instructions=self.instructions.to(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """The demonstrations of the queries of a batch.
+
+    Attributes:
+        rows: `(queries, most)` int64: their rows in the global batch; −1 after a query's last.
+        here: position of the rows of this process in the global batch.
+        prompted: queries after their demonstrations, of those that have some, if these contain vectors; if no query has
+            any and weights are sharded, a dummy row.
+        prompted_rows: `(prompted,)` int64: indices of these queries.
+        some: whether a query has any.
+    """
+
+    rows: Tensor
+    here: GlobalRows
+    some: bool
+    prompted: Tokens | None = None
+    prompted_rows: Tensor | None = None
+
+
+class VectorTable(NamedTuple):
+    """The order of the vectors in prompts: queries, then passages, then instructions.
+
+    Of queries, and of passages: the embeddings of all rows of the global batch, then the first sampled state of each,
+    and so on. Learned vectors: those of the first demonstration's query and passage, then of the second's.
+
+    Attributes:
+        settings: how the encoder reads demonstrations.
+        per_row: number of vectors in the table for each query, and for each passage.
+        total: number of rows in the global batch.
+    """
+
+    settings: Demonstrations
+    per_row: int
+    total: int
+
+    def example(self, row: int, number: int, slots: Sequence[int]) -> dict[str, list[int]]:
+        """Return the indices of the vectors of a row, as demonstration `number` of a query.
+
+        Args:
+            row: index in the global batch.
+            number: index of the demonstration in the prompt, from 0.
+            slots: number of vectors of the row's query, and of its passage.
+        """
+        if self.settings.learnable is not None:
+            return {"query_vectors": [2 * number], "passage_vectors": [2 * number + 1]}
+        indices: dict[str, list[int]] = {}
+        begin = 0
+        for part, count in zip(("query", "passage"), slots, strict=True):
+            if part in self.settings.vectors:
+                indices[f"{part}_vectors"] = [begin + sample * self.total + row for sample in [*range(1, count), 0]]
+                begin += self.per_row * self.total
+        return indices
+
+    def instruction(self, number: int) -> int:
+        """Return the index of the vector of an instruction."""
+        sides = sum(part != "instruction" for part in self.settings.vectors)
+        return sides * self.per_row * self.total + number
 
 
 def embed_with_samples(encoder: Encoder, tokens: Tokens) -> Tensor:
@@ -46,59 +133,15 @@ class DemonstratedPairs(Inputs):
         pairs: inputs without demonstrations.
         most: largest number of demonstrations per query.
         shared: draw from the rows of all processes.
-        vectors: whether demonstrations may be vectors.
         detach: no gradient through these vectors to the texts that they embed.
     """
 
+    rows_kind = "pairs"
     embed: Embed = embed_with_samples
     pairs: Pairs
     most: int
     shared: bool
-    vectors: bool = False
     detach: bool = False
-
-    @property
-    def rows_kind(self) -> RowsKind:
-        """Pairs."""
-        return self.pairs.rows_kind
-
-    @property
-    def has_prompt_vectors(self) -> bool:
-        """Whether demonstrations may be vectors."""
-        return self.vectors
-
-    def check_settings(self, settings: Demonstrations | None) -> Demonstrations:
-        """Return how the encoder reads demonstrations; raise if in another form than the objective trains.
-
-        With `vectors`, a prompt of instructions only (EPIC, Table 4a) may be text.
-        """
-        if settings is None:
-            raise ValueError(
-                "queries are trained with demonstrations, and the encoder reads none; set encoder.demonstrations"
-            )
-        if not self.vectors and settings.compress != "none":
-            raise ValueError(
-                f"encoder.demonstrations.compress={settings.compress} puts vectors into prompts, which objective type: "
-                "epic trains; or set compress: none"
-            )
-        if self.vectors and settings.compress == "none" and settings.format != "instruction":
-            raise ValueError(
-                "encoder.demonstrations.compress=none makes them plain text, which objective type: icl trains; "
-                "choose what becomes a vector: pair, all, query or passage"
-            )
-        return settings
-
-    def setup(self, encoder: Encoder) -> None:
-        """Raise where a query with its demonstrations may have more tokens than the model has positions."""
-        settings = check_reads(encoder)
-        if self.most:
-            budget, query = settings.budget, encoder.max_length["query"]
-            encoder.backbone.check_longest(
-                query + (float("inf") if budget is None else budget),
-                f"max_length.query={query} and encoder.demonstrations.budget={budget} come to rows of "
-                + ("any length" if budget is None else f"up to {query + budget} tokens"),
-                "set encoder.demonstrations.budget, or max_length.query, so that both together fit",
-            )
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Add the column `data_set`: a number of the data set, from which a query's demonstrations are drawn."""
@@ -143,7 +186,7 @@ class DemonstratedPairs(Inputs):
         plain, device = rows_of(batch["query"]), batch["query_keys"].device
         to_show: RowsToShow = batch["to_show"]
         here = global_rows(len(plain), device) if self.shared else GlobalRows(0, len(plain))
-        table = VectorTable.of(encoder, here.total)
+        table = VectorTable(settings, 1 + most_samples(encoder), here.total)
         examples = self._draw(table, here.offset, batch)
         prompts: list[Row] = []
         rows = torch.full((len(plain), max(self.most, 1)), -1)
@@ -152,8 +195,8 @@ class DemonstratedPairs(Inputs):
             if to_show.instruction_of:
                 head = head._replace(vectors=[table.instruction(to_show.instruction_of[i])])
             parts = shown(settings, template, head, list(examples[i].values()))
-            kept = list(examples[i])[: len(parts)]
-            rows[i, : len(kept)] = torch.tensor(kept, dtype=torch.long)
+            used = list(examples[i])[: len(parts)]
+            rows[i, : len(used)] = torch.tensor(used, dtype=torch.long)
             prompts += insert([row], joined(parts), template)
         some = (rows[:, 0] >= 0).nonzero()[:, 0]
         dummy = encoder.cost.alike and not len(some)  # other processes may have prompts
@@ -182,7 +225,7 @@ class DemonstratedPairs(Inputs):
             if ids is not None
         }
         order = np.lexsort((positives, queries))  # independent of the order of the batch
-        found = []
+        draws = []
         for i in range(begin, begin + size):
             here = np.array([queries[i], positives[i]])
             free = (sources == sources[i]) & ~np.isin(queries, here) & ~np.isin(positives, here)
@@ -193,12 +236,8 @@ class DemonstratedPairs(Inputs):
             for number, j in enumerate(draw.sample(left, min(count, len(left)))):
                 ids = {part: of[j] for part, of in texts.items()}
                 examples[j] = Example(**ids, **table.example(j, number, [int(side[j]) for side in slots]))
-            found.append(examples)
-        return found
-
-    def everywhere(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes in rank order, if these are shared."""
-        return gather(rows) if self.shared else rows
+            draws.append(examples)
+        return draws
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
         """Return `query` and `document`; and `instruction`, if instructions are vectors."""
@@ -225,11 +264,11 @@ class DemonstratedPairs(Inputs):
             if part == "instruction":
                 raw.append(vectors[0])
             else:
-                every = self.everywhere(vectors[:, :size].transpose(0, 1).contiguous())
-                raw.append(every.transpose(0, 1).flatten(0, 1))
+                own = vectors[:, :size].transpose(0, 1).contiguous()
+                raw.append((gather(own) if self.shared else own).transpose(0, 1).flatten(0, 1))
         table = torch.cat(raw)
-        made: Tensor = demonstrator(table.detach() if self.detach else table)
-        return made
+        projected: Tensor = demonstrator(table.detach() if self.detach else table)
+        return projected
 
 
 def rows_of(tokens: Tokens) -> list[Row]:

@@ -1,20 +1,177 @@
-"""Objectives whose loss depends on embeddings only."""
+"""Objectives whose loss depends on embeddings only: their texts, and the candidates of all processes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from hashlib import blake2b
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+import torch
 from datasets import Dataset
 from torch import Tensor
 
+from embrew.distributed import gather, global_rows, share_of_rows
 from embrew.encoder import Encoder
-from embrew.methods.base import Objective
-from embrew.methods.inputs import Inputs
-from embrew.methods.rows import RowsKind
+from embrew.losses.contrastive import info_nce
+from embrew.methods.base import Objective, RowsKind, instructions_of, usable
 from embrew.model.batching import embed_by_length
+from embrew.text.tokens import Tokens
+
+Embed = Callable[[Encoder, Tokens], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The texts of a batch by role, and how they are embedded.
+
+    Attributes:
+        rows_kind: the kind of rows that `collate` reads.
+        embed: function of encoder and tokens that returns embeddings `(..., rows, hidden)`.
+        vectors: whether embeddings may be inserted into further texts (`prompted`, `prompt_vectors`).
+    """
+
+    rows_kind: ClassVar[RowsKind] = "text"
+    embed: Embed = Encoder.__call__
+    vectors: bool = False
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Return the data set without rows that cannot be used, with further columns."""
+        return dataset
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
+        """Convert rows to a batch, as `Objective.collate`."""
+        raise NotImplementedError(f"{type(self).__name__} has no collate")
+
+    def complete(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Any]:
+        """Add the parts of a batch that depend on the batches of other processes; called once per step."""
+        return batch
+
+    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """Return the texts to embed, by role."""
+        raise NotImplementedError(f"{type(self).__name__} has no texts")
+
+    def prompted(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """Return texts to embed after `texts`, with SOFT positions and without their vectors; there may be no rows."""
+        return {}
+
+    def prompt_vectors(self, encoder: Encoder, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> Tensor:
+        """Return vectors `(vectors, hidden)` for the SOFT positions of `prompted`, from the embeddings of `texts`."""
+        raise NotImplementedError(f"{type(self).__name__} has no prompts with vectors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedTexts(Inputs):
+    """Each text twice, as `query` and as `document`; dropout makes the two embeddings differ (SimCSE)."""
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
+        """Return tokens under the encoder's default prompt, and keys that are equal where texts are equal."""
+        texts = [row["text"] for row in rows]
+        prompt = encoder.prompts.get(encoder.default_prompt_name or "", "")
+        tokens = Tokens.pad(encoder.template.rows(texts, instruction=prompt, max_length=encoder.max_seq_length))
+        return {"query": tokens, "query_keys": text_keys(texts), "document_keys": text_keys(texts)}
+
+    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """Return the same tokens in both roles."""
+        return {"query": batch["query"], "document": batch["query"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredPairs(Inputs):
+    """Pairs of texts with a score, as one role `text`: all first texts, then all second ones."""
+
+    rows_kind = "scored"
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
+        """Return tokens, keys, the scores as `grades` `(rows,)`, and the texts of pairs whose score is not 0."""
+        texts = [row[side] for side in ("sentence1", "sentence2") for row in rows]
+        grades = torch.tensor([float(row["score"]) for row in rows])
+        return {
+            "text": Tokens.pad(encoder.template.rows(texts, max_length=encoder.max_seq_length)),
+            "text_keys": text_keys(texts),
+            "grades": grades,
+            "graded": np.flatnonzero(grades.repeat(2)),
+        }
+
+    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """Return the role `text`."""
+        return {"text": batch["text"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Inputs):
+    """Pairs with hard negatives: `query`, and `document`, which holds all positives, then all negatives.
+
+    Attributes:
+        with_negatives: leave out rows without negatives.
+        scores: collate a teacher's scores of a query's own documents.
+    """
+
+    rows_kind = "pairs"
+    with_negatives: bool = False
+    scores: bool = False
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Leave out rows without negatives, if `with_negatives`.
+
+        Raises:
+            ValueError: no row has negatives.
+        """
+        if not self.with_negatives:
+            return dataset
+        keep = [i for i, negatives in enumerate(dataset["negatives"]) if negatives]
+        none = f"none of {len(dataset)} rows has negatives; set in_batch_negatives: true"
+        return usable(dataset, keep, otherwise=none, left_out="contrastive leaves out {} of {} rows without negatives")
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
+        """Return tokens by role, keys of their texts, and `owners`: the row of each document.
+
+        With `scores` also `teacher` and `candidates`, `(batch, 1 + most negatives)`: the scores of each query's own
+        documents, padded with −inf, and the indices of these documents, padded with 0.
+        """
+        lengths = encoder.max_length
+        queries = [row["query"] for row in rows]
+        documents = [row["positive"] for row in rows] + [text for row in rows for text in row.get("negatives") or []]
+        counts = [len(row.get("negatives") or []) for row in rows]
+        owners = [*range(len(rows)), *(i for i, count in enumerate(counts) for _ in range(count))]
+        instructions, shown = instructions_of(rows, encoder), instructions_of(rows, encoder, "document")
+        shown = [shown[i] for i in owners]
+        batch = {
+            "query": Tokens.pad(encoder.template.rows(queries, instruction=instructions, max_length=lengths["query"])),
+            "document": Tokens.pad(encoder.template.rows(documents, instruction=shown, max_length=lengths["document"])),
+            "query_keys": text_keys(queries),
+            "document_keys": text_keys(documents),
+            "owners": torch.tensor(owners),
+        }
+        return {**batch, **teacher_scores(rows, counts)} if self.scores else batch
+
+    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """Return the roles `query` and `document`."""
+        return {"query": batch["query"], "document": batch["document"]}
+
+
+def teacher_scores(rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> dict[str, Tensor]:
+    """Return `teacher` and `candidates` of `Pairs.collate` for rows with `counts` negatives.
+
+    Raises:
+        ValueError: a row has no scores.
+    """
+    without = [row for row in rows if row.get("scores") is None]
+    if without:
+        raise ValueError(
+            f"distillation_weight needs a teacher's scores; the pair of query {without[0]['query'][:60]!r} has none: "
+            "give a column scores (the positive's, then the negatives'), or set distillation_weight: 0"
+        )
+    teacher = torch.full((len(rows), 1 + max(counts)), float("-inf"))
+    candidates = torch.zeros(teacher.shape, dtype=torch.long)
+    begin = len(rows)
+    for i, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        teacher[i, : 1 + count] = torch.tensor(row["scores"])
+        candidates[i, : 1 + count] = torch.tensor([i, *range(begin, begin + count)])
+        begin += count
+    return {"teacher": teacher, "candidates": candidates}
 
 
 @dataclass(kw_only=True)
@@ -50,13 +207,13 @@ class EmbeddingObjective(Objective):
         """Return embeddings by role, each `(..., rows, hidden)`, of a batch that `Inputs.complete` returned."""
         inputs = self.inputs
         embed = partial(embed_by_length, partial(inputs.embed, encoder), cost=encoder.cost)
-        found = {role: embed(tokens) for role, tokens in inputs.texts(batch).items()}
+        embeddings = {role: embed(tokens) for role, tokens in inputs.texts(batch).items()}
         prompted = inputs.prompted(batch)
         if prompted:
-            table = inputs.prompt_vectors(encoder, found, batch)
+            table = inputs.prompt_vectors(encoder, embeddings, batch)
             for role, tokens in prompted.items():
-                found[role] = embed(tokens.with_soft(table)) if len(tokens) else no_embeddings(table)
-        return found
+                embeddings[role] = embed(tokens.with_soft(table)) if len(tokens) else no_embeddings(table)
+        return embeddings
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Embed the texts of a batch and return the loss of the embeddings."""
@@ -67,3 +224,80 @@ class EmbeddingObjective(Objective):
 def no_embeddings(table: Tensor) -> Tensor:
     """Return embeddings of no texts, `(0, hidden)`, through which the inputs of `table` get a gradient of 0."""
     return table[:0] + 0.0 * table.sum()
+
+
+@dataclass(kw_only=True)
+class Nested(EmbeddingObjective):
+    """An objective that applies the loss of another one several times, to the same texts.
+
+    Attributes:
+        base: the objective that is nested.
+    """
+
+    base: EmbeddingObjective
+
+    @property
+    def inputs(self) -> Inputs:
+        """The inputs of the base objective."""
+        return self.base.inputs
+
+    def setup(self, encoder: Encoder) -> None:
+        """Set up the base objective."""
+        self.base.setup(encoder)
+
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Return the counts of the base objective."""
+        return self.base.counts(batch)
+
+    def check_layers(self) -> None:
+        """Raise if the base inserts embeddings of the last layer into prompts."""
+        if self.base.inputs.vectors:
+            raise ValueError(
+                f"{type(self).__name__} reads every layer, and {type(self.base).__name__} puts embeddings of the last "
+                "into prompts; nest it in matryoshka"
+            )
+
+
+def text_keys(texts: Sequence[str]) -> Tensor:
+    """Return hashes of texts, `(texts,)` int64, the same in every process and on every machine."""
+    keys = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True) for text in texts]
+    return torch.tensor(keys, dtype=torch.long)
+
+
+class Candidates(NamedTuple):
+    """The documents that queries are compared with: positives of all processes in order, then negatives.
+
+    Attributes:
+        vectors: `(columns, hidden)`.
+        keys: `(columns,)` int64, equal where texts are equal.
+        labels: `(queries,)` the column of each query's own positive.
+        positives: number of columns that are positives.
+    """
+
+    vectors: Tensor
+    keys: Tensor
+    labels: Tensor
+    positives: int
+
+
+def candidates_of(queries: Tensor, documents: Tensor, keys: Tensor, *, shared: bool) -> Candidates:
+    """Return the candidates of queries: documents `(documents, hidden)`, positives first, with keys `(documents,)`.
+
+    With `shared`, they are gathered over all processes.
+    """
+    size = len(queries)
+    labels = torch.arange(size, device=queries.device)
+    if not shared:
+        return Candidates(documents, keys, labels, size)
+    parts = [gather(documents[:size]), gather(documents[size:])]
+    part_keys = [gather(keys[:size]), gather(keys[size:])]
+    labels = labels + global_rows(size, queries.device).offset
+    return Candidates(torch.cat(parts), torch.cat(part_keys), labels, len(parts[0]))
+
+
+def in_batch_info_nce(
+    queries: Tensor, candidates: Candidates, *, temperature: float, mask: Tensor | None, shared: bool
+) -> Tensor:
+    """Return InfoNCE; with `shared`, its mean over processes is the mean over the queries of all processes."""
+    loss = info_nce(queries, candidates.vectors, candidates.labels, temperature=temperature, mask=mask)
+    return loss * (share_of_rows(len(queries), queries.device) if shared else 1.0)

@@ -1,19 +1,16 @@
-"""Losses of a frozen decoder that reads the memory of the encoder: its checks, its input, and its gradient."""
+"""What objectives share whose frozen decoder reads the memory of the encoder: checks, its input, and its gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from embrew.encoder import Encoder
-from embrew.losses import token_kl, token_nll
-from embrew.model.batching import embed_by_length, passes_by_length
-from embrew.model.frozen import FrozenLM
-from embrew.text.indexing import at, take, upload
-from embrew.text.tokens import Segment, Tokens
+from embrew.methods.base import end_ids
+from embrew.model.batching import embed_by_length
+from embrew.text.tokens import Row, Segment, Tokens
 
 
 def check_memory(memory_tokens: int, name: str) -> None:
@@ -24,65 +21,28 @@ def check_memory(memory_tokens: int, name: str) -> None:
         )
 
 
+def setup_frozen_decoder(encoder: Encoder, name: str, *, end: bool) -> None:
+    """Keep a copy of the original LM and switch attention dropout off, for the objective `name`.
+
+    Raises:
+        ValueError: texts get some of the memory tokens only, or there is no EOS token and `end` needs it.
+    """
+    encoder.template.check_all_memory(name)
+    end_ids(encoder, end=end)
+    encoder.keep_frozen_lm()
+    encoder.backbone.set_attention_dropout(0.0)
+
+
+def decoder_row(encoder: Encoder, *, bos: bool) -> Row:
+    """Return what the decoder reads before a target: BOS, and positions for the memory states."""
+    begin = Row.of(encoder.template.bos_ids if bos else [], Segment.PROMPT)
+    return begin + Row.of([0] * len(encoder.template.memory_ids), Segment.SOFT)
+
+
 def memory_states(encoder: Encoder, tokens: Tokens) -> Tensor:
     """Return the memory states of texts, `(texts, memory tokens, hidden)`, computed in groups of similar length."""
     flat = embed_by_length(lambda group: encoder.memory(group).flatten(1), tokens, encoder.cost)
     return flat.view(len(flat), len(encoder.template.memory_ids), -1)
-
-
-def target_losses(
-    lm: FrozenLM,
-    memory: Tensor,
-    students: Tokens,
-    teachers: Tokens | None,
-    *,
-    per_text: float,
-    per_token: float,
-    skip_rows: int = 0,
-    include_last: bool = True,
-    nll_weight: float = 0.0,
-) -> Iterator[Tensor]:
-    """Yield scalars, one per forward pass of the student, whose sum is the loss of the targets.
-
-    Args:
-        lm: the frozen decoder, student and teacher.
-        memory: `(texts, k, hidden)`, written to the student's `SOFT` positions.
-        students: rows with targets, which the student reads.
-        teachers: rows with the same targets, which the teacher reads, for a divergence; None: the negative
-            log-likelihood.
-        per_text: weight of the divergence of a text, which is the mean over its rows.
-        per_token: weight of the negative log-likelihood of a token.
-        skip_rows: number of predictions at the beginning of each target without a loss.
-        include_last: whether the distribution after the last token of a target is compared too.
-        nll_weight: of the negative log-likelihood beside the divergence.
-    """
-    for group, counts in passes_by_length(students, lm.cost):
-        student = students.select(group).with_soft(take(memory, group))
-        here = student.host
-        states = lm.hidden_states(student)
-        loss = torch.zeros((), device=memory.device)
-        if teachers is not None:
-            teacher = teachers.select(group)
-            with torch.no_grad():
-                teacher_states = lm.hidden_states(teacher)
-            scored, wanted = (
-                after_skipped(tokens.predicting(Segment.TARGET, include_last=include_last), skip_rows)
-                for tokens in (here, teacher.host)
-            )
-            rows = upload((per_text / scored.sum(-1, keepdim=True)).expand_as(scored)[scored], states.device)
-            loss = loss + token_kl(at(teacher_states, wanted), at(states, scored), *lm.head, row_weights=rows)
-        if teachers is None or nll_weight:
-            labels = at(student.input_ids, after_skipped(here.where(Segment.TARGET), skip_rows))
-            rows = torch.full((len(labels),), per_token, device=memory.device)
-            scored = after_skipped(here.predicting(Segment.TARGET), skip_rows)
-            nll = token_nll(at(states, scored), labels, *lm.head, row_weights=rows)
-            loss = loss + (1.0 if teachers is None else nll_weight) * nll
-        yield loss * float(counts)
-
-
-def after_skipped(chosen: Tensor, skip_rows: int) -> Tensor:
-    """Return a mask `(batch, tokens)` without the first `skip_rows` chosen positions of each row."""
-    return chosen & (chosen.cumsum(-1) > skip_rows) if skip_rows else chosen
 
 
 class PrecomputedGradient(torch.autograd.Function):

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from embrew.encoder import Encoder
 from embrew.generation import first_row
-from embrew.methods.base import Objective
-from embrew.methods.compression import Compression
+from embrew.methods.base import UNIT_WEIGHTS, Objective
 from embrew.methods.frozen_decoder import memory_states
-from embrew.methods.reductions import UNIT_WEIGHTS
+from embrew.methods.llm2comp import Compression
 from embrew.model.positions import known_positions
 from embrew.model.reach import at_rest
 from embrew.text.tokens import Tokens
@@ -62,7 +61,7 @@ class Gap:
     counts: dict[str, int]
 
     @classmethod
-    def of(cls, objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder) -> Gap:
+    def measure(cls, objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder) -> Gap:
         """Measure the loss without and with the context, which do not change, since the original LM does not.
 
         Texts are split as training splits them with seed 0. No random numbers are drawn, and no process is waited for.
@@ -77,23 +76,23 @@ class Gap:
         """
         if len(rows) < 2:
             raise ValueError(f"{len(rows)} held-out rows; the control needs another text, so give 2 or more")
-        several = [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)]
-        batches = [_moved(objective.collate(some, encoder), encoder) for some in several]
+        groups = [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)]
+        batches = [_moved(objective.collate(group, encoder), encoder) for group in groups]
         counts = Counter[str]()
         for batch in batches:
             counts.update(objective.counts(batch))
         weights = {name: 1.0 / max(count, 1) for name, count in counts.items()}
         batches = [{**batch, UNIT_WEIGHTS: weights} for batch in batches]
-        none, context = (
+        without, full = (
             sum(
-                _loss(objective, encoder, None, {**batch, **_readings(objective, some, encoder, whole=whole)})
-                for some, batch in zip(several, batches, strict=True)
+                _loss(objective, encoder, None, {**batch, **_readings(objective, group, encoder, context=context)})
+                for group, batch in zip(groups, batches, strict=True)
             )
-            for whole in (False, True)
+            for context in (False, True)
         )
         tokens = sum(count for name, count in counts.items() if name != "texts")
-        found = {"texts": counts["texts"], "tokens": tokens}
-        return cls(objective=objective, batches=batches, none=none, context=context, counts=found)
+        sizes = {"texts": counts["texts"], "tokens": tokens}
+        return cls(objective=objective, batches=batches, none=without, context=full, counts=sizes)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -123,11 +122,11 @@ class Gap:
 
     def _share(self, encoder: Encoder, memory: Tensor) -> float:
         parts = memory.split([len(batch["context"]) for batch in self.batches])
-        found = zip(parts, self.batches, strict=True)
-        return self.share(sum(_loss(self.objective, encoder, states, batch) for states, batch in found))
+        pairs = zip(parts, self.batches, strict=True)
+        return self.share(sum(_loss(self.objective, encoder, states, batch) for states, batch in pairs))
 
 
-def that_fit(
+def rows_that_fit(
     objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder
 ) -> tuple[list[dict[str, Any]], float]:
     """Return the rows whose whole context and target the frozen LM can read in a row, and the most tokens that it can.
@@ -158,14 +157,14 @@ def _loss(objective: Compression, encoder: Encoder, memory: Tensor | None, batch
 
 
 def _readings(
-    objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder, *, whole: bool
+    objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder, *, context: bool
 ) -> dict[str, Tokens]:
     """Return students that read the whole context as text, or BOS alone, in place of the memory."""
     parts = objective.parts(rows, encoder)
     alone = [first_row(encoder)] * len(rows)
     return _moved(
         {
-            "student" + suffix: Tokens.pad([a + b for a, b in zip(parts.read if whole else alone, of, strict=True)])
+            "student" + suffix: Tokens.pad([a + b for a, b in zip(parts.read if context else alone, of, strict=True)])
             for suffix, of in parts.targets.items()
         },
         encoder,

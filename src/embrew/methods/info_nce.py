@@ -1,63 +1,30 @@
-"""InfoNCE over the candidates of all processes: candidates, settings, and the loss."""
+"""InfoNCE over the candidates of all processes: settings, loss, and contrastive learning with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from embrew.distributed import gather, global_rows, share_of_rows
 from embrew.encoder import Encoder
-from embrew.losses import closer_than_positive, info_nce, same_text_mask, score_kl
-from embrew.methods.inputs import Pairs
-from embrew.methods.reductions import unit_weights
-from embrew.methods.settings import CosineMargin, Dropout, NotNegative, Positive, Share
-
-
-class Candidates(NamedTuple):
-    """The documents that queries are compared with: positives of all processes in order, then negatives.
-
-    Attributes:
-        vectors: `(columns, hidden)`.
-        keys: `(columns,)` int64, equal where texts are equal.
-        labels: `(queries,)` the column of each query's own positive.
-        positives: number of columns that are positives.
-    """
-
-    vectors: Tensor
-    keys: Tensor
-    labels: Tensor
-    positives: int
-
-
-def candidates_of(queries: Tensor, documents: Tensor, keys: Tensor, *, shared: bool) -> Candidates:
-    """Return the candidates of queries: documents `(documents, hidden)`, positives first, with keys `(documents,)`.
-
-    With `shared`, they are gathered over all processes.
-    """
-    size = len(queries)
-    labels = torch.arange(size, device=queries.device)
-    if not shared:
-        return Candidates(documents, keys, labels, size)
-    parts = [gather(documents[:size]), gather(documents[size:])]
-    part_keys = [gather(keys[:size]), gather(keys[size:])]
-    labels = labels + global_rows(size, queries.device).offset
-    return Candidates(torch.cat(parts), torch.cat(part_keys), labels, len(parts[0]))
-
-
-def in_batch_info_nce(
-    queries: Tensor, candidates: Candidates, *, temperature: float, mask: Tensor | None, shared: bool
-) -> Tensor:
-    """Return InfoNCE; with `shared`, its mean over processes is the mean over the queries of all processes."""
-    loss = info_nce(queries, candidates.vectors, candidates.labels, temperature=temperature, mask=mask)
-    return loss * (share_of_rows(len(queries), queries.device) if shared else 1.0)
+from embrew.losses.contrastive import closer_than_positive, same_text_mask, score_kl
+from embrew.methods.base import CosineMargin, Dropout, NotNegative, Positive, Share
+from embrew.methods.embedding import (
+    Candidates,
+    EmbeddingObjective,
+    Inputs,
+    Pairs,
+    RepeatedTexts,
+    candidates_of,
+    in_batch_info_nce,
+)
 
 
 @dataclass(kw_only=True)
-class InfoNCE:
-    """Settings of an objective that compares queries with documents, and its loss.
+class Contrastive(EmbeddingObjective):
+    """InfoNCE with in-batch negatives (LLM2Comp's second and third stage; SimCSE; supervised baselines).
 
     "Learning to Compress" (arXiv 2511.17129), Eqs. 6 and 8: z is the encoder's pooled state, cosines are divided by τ,
     candidates are the positives of the global batch, and its hard negatives, if any.
@@ -117,10 +84,19 @@ class InfoNCE:
         """The inputs of `positives: column`."""
         return Pairs(with_negatives=not self.in_batch_negatives, scores=self.distillation_weight > 0)
 
+    @property
+    def inputs(self) -> Inputs:
+        """Repeated texts for dropout positives, pairs otherwise."""
+        return RepeatedTexts() if self.positives == "dropout" else self.pairs
+
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         """Return the number of rows, if a term compares a query with its own documents only."""
         alone = not self.in_batch_negatives or self.distillation_weight
         return {"rows": len(batch["query_keys"])} if alone else {}
+
+    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Return InfoNCE against the candidates of all processes."""
+        return self.compare(embeddings["query"], embeddings["document"], batch)
 
     def candidates(self, queries: Tensor, documents: Tensor, batch: dict[str, Any]) -> Candidates:
         """Return the candidates of all processes, or of this one."""
@@ -146,8 +122,7 @@ class InfoNCE:
             excluded: `(batch, columns)` bool: further candidates to leave out of the softmax.
         """
         size, temperature = len(queries), self.temperature
-        counts = self.counts(batch)
-        share = size * unit_weights(counts, batch, queries.device)["rows"] if counts else 1.0
+        share = size * self.unit_weights(batch, queries.device)["rows"] if self.counts(batch) else 1.0
         if candidates is None:
             candidates = self.candidates(queries, documents, batch)
         mask, parts = self._mask(queries, candidates, batch["query_keys"], batch)
@@ -179,12 +154,12 @@ class InfoNCE:
             mask = _either(mask, batch["owners"] != labels[:, None])
         if self.false_negative_margin is None:
             return mask, {}
-        found = closer_than_positive(rows, columns, labels, margin=self.false_negative_margin)
+        closer = closer_than_positive(rows, columns, labels, margin=self.false_negative_margin)
         if mask is not None:
-            found &= ~mask
+            closer &= ~mask
         if float(batch.get("progress", 1.0)) < self.false_negative_warmup:
             return mask, {"masked": torch.zeros((), device=rows.device)}
-        return _either(mask, found), {"masked": found.float().sum() / max(found.numel(), 1)}
+        return _either(mask, closer), {"masked": closer.float().sum() / max(closer.numel(), 1)}
 
 
 def _either(mask: Tensor | None, other: Tensor | None) -> Tensor | None:

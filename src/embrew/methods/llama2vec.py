@@ -14,11 +14,9 @@ from torch import Tensor
 
 from embrew.data.sentences import split_sentences
 from embrew.encoder import Encoder
-from embrew.losses import bag_of_words_nll, token_nll
-from embrew.methods.base import Objective
-from embrew.methods.rows import usable
-from embrew.methods.settings import NotNegative
-from embrew.methods.targets import text_ids
+from embrew.losses.bag import bag_of_words_nll
+from embrew.losses.vocabulary import token_nll
+from embrew.methods.base import NotNegative, Objective, text_ids, usable
 from embrew.model.frozen import trained_head
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.indexing import at
@@ -74,7 +72,6 @@ class Llama2Vec(Objective):
     def setup(self, encoder: Encoder) -> None:
         """Train the head; raise unless the encoder is a causal LM that reads both blocks."""
         encoder.backbone.check_decoder("embedding-based auto-encoding")
-        super().setup(encoder)
         encoder.template.check_all_memory("llama2vec")
         first, second = self._blocks(encoder)
         longest = encoder.max_length["document"] - max(len(first.ids), len(second.ids))
@@ -106,11 +103,11 @@ class Llama2Vec(Objective):
             rest.append(" ".join(sentences[site:]))
         first, second = self._blocks(encoder)
         limit = encoder.max_length["document"] - max(0, len(second.ids) - len(first.ids))
-        made = encoder.template.rows(shown, instruction=encoder.prompts["document"], max_length=limit)
-        halves = split_where_truncated(encoder.template, shown, made, instruction=encoder.prompts["document"])
-        tokens = Tokens.pad([trunk + second for trunk in made])
+        trunks = encoder.template.rows(shown, instruction=encoder.prompts["document"], max_length=limit)
+        halves = split_where_truncated(encoder.template, shown, trunks, instruction=encoder.prompts["document"])
+        tokens = Tokens.pad([trunk + second for trunk in trunks])
         branches = torch.zeros_like(tokens.input_ids)
-        for i, trunk in enumerate(made):
+        for i, trunk in enumerate(trunks):
             end = len(trunk.ids)
             branches[i, end - len(first.ids) : end] = 1
             branches[i, end : end + len(second.ids)] = 2

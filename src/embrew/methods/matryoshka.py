@@ -14,17 +14,15 @@ from torch.nn import functional
 
 from embrew.distributed import share_of_rows
 from embrew.encoder import Encoder
-from embrew.methods.embedding import EmbeddingObjective
-from embrew.methods.inputs import Inputs
-from embrew.methods.nested import Nested, check_layers
-from embrew.methods.settings import Count, CountOrNone, NotNegative, Positive
+from embrew.methods.base import Count, CountOrNone, NotNegative, Positive
+from embrew.methods.embedding import Inputs, Nested
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
-class Widths:
-    """Settings of losses at leading dimensions.
+class Matryoshka(Nested):
+    """Σ_m c_m · base(first m dimensions), *Matryoshka Representation Learning* (arXiv 2205.13147), Eq. 1.
 
     Attributes:
         dims: numbers of leading dimensions; the full width is trained only if it is among them.
@@ -34,7 +32,7 @@ class Widths:
     dims: Annotated[list[Count], Field(min_length=1)]
     weights: Annotated[list[NotNegative], Field(min_length=1)] | None = None
 
-    def check_dims(self) -> None:
+    def check_settings(self) -> None:
         """Raise unless all dimensions differ and each has a weight."""
         if len(set(self.dims)) < len(self.dims):
             raise ValueError(f"dims={self.dims}; give different numbers")
@@ -43,48 +41,33 @@ class Widths:
         if self.weights is not None and not any(self.weights):
             raise ValueError(f"weights={self.weights} train nothing; give one above 0")
 
-    def check_width(self, encoder: Encoder) -> None:
-        """Raise if an embedding has fewer dimensions; warn if its full width is not among them."""
+    def setup(self, encoder: Encoder) -> None:
+        """Set up the base; raise if an embedding has fewer dimensions, warn if its full width is not among them."""
         width = encoder.width
         if max(self.dims) > width:
             raise ValueError(f"dims={self.dims}; give different numbers from 1 to {width}")
         if width not in self.dims:
             logger.warning("dims=%s leave out all %d dimensions, which are then trained in part only", self.dims, width)
+        super().setup(encoder)
 
-    def truncated(
-        self, base: EmbeddingObjective, embeddings: dict[str, Tensor], batch: dict[str, Any], dims: Sequence[int]
-    ) -> dict[str, Tensor]:
+    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Return the weighted sum, and the base loss at each width as `loss_m`."""
+        return self.truncated(embeddings, batch, self.dims)
+
+    def truncated(self, embeddings: dict[str, Tensor], batch: dict[str, Any], dims: Sequence[int]) -> dict[str, Tensor]:
         """Return the weighted sum of the base loss at some widths, and the loss at each width as `loss_m`."""
         parts: dict[str, Tensor] = {}
         total: Any = 0.0
         for m in dims:
             weight = 1.0 if self.weights is None else self.weights[self.dims.index(m)]
-            value = base.loss({role: vectors[..., :m] for role, vectors in embeddings.items()}, batch)["loss"]
+            value = self.base.loss({role: vectors[..., :m] for role, vectors in embeddings.items()}, batch)["loss"]
             total = total + weight * value
             parts[f"loss_{m}"] = value.detach()
         return {"loss": total, **parts}
 
 
 @dataclass(kw_only=True)
-class Matryoshka(Widths, Nested, EmbeddingObjective):
-    """Σ_m c_m · base(first m dimensions), *Matryoshka Representation Learning* (arXiv 2205.13147), Eq. 1."""
-
-    def check_settings(self) -> None:
-        """Raise unless all dimensions differ and each has a weight."""
-        self.check_dims()
-
-    def setup(self, encoder: Encoder) -> None:
-        """Check the dimensions, and set up the base objective."""
-        self.check_width(encoder)
-        super().setup(encoder)
-
-    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the weighted sum, and the base loss at each width as `loss_m`."""
-        return self.truncated(self.base, embeddings, batch, self.dims)
-
-
-@dataclass(kw_only=True)
-class Matryoshka2d(Widths, Nested, EmbeddingObjective):
+class Matryoshka2d(Matryoshka):
     """*2D Matryoshka Sentence Embeddings* (arXiv 2402.14776, first version): the last layer and random shallower ones.
 
     Each step: the Matryoshka loss of the last layer, plus the mean of that of `layers_per_step` layers drawn at random,
@@ -111,8 +94,8 @@ class Matryoshka2d(Widths, Nested, EmbeddingObjective):
 
     def check_settings(self) -> None:
         """Raise unless there are dimensions to draw from and a term has a weight."""
-        check_layers(self)
-        self.check_dims()
+        self.check_layers()
+        super().check_settings()
         if self.dims_per_step is not None and self.dims_per_step >= len(self.dims):
             raise ValueError(
                 f"dims_per_step={self.dims_per_step}; without the widest of dims={self.dims} there are "
@@ -126,7 +109,6 @@ class Matryoshka2d(Widths, Nested, EmbeddingObjective):
         below = encoder.backbone.num_layers - 1
         if self.layers_per_step > below:
             raise ValueError(f"layers_per_step={self.layers_per_step}; there are {below} below the last: 1 to {below}")
-        self.check_width(encoder)
         super().setup(encoder)
 
     @property
@@ -138,13 +120,13 @@ class Matryoshka2d(Widths, Nested, EmbeddingObjective):
         """Return the weighted sum, and its parts `last`, `shallow` and `kl`."""
         layers, dims = self._draw(len(next(iter(embeddings.values()))), batch)
         at_last = {role: vectors[-1] for role, vectors in embeddings.items()}
-        last = self.truncated(self.base, at_last, batch, dims)["loss"]
+        last = self.truncated(at_last, batch, dims)["loss"]
         teacher = functional.softmax(cat(list(at_last.values())) / self.kl_temperature, -1)
         shallow, kl = last.new_zeros(()), last.new_zeros(())
         share = self.kl_temperature * share_of_rows(len(teacher), teacher.device)
         for layer in layers:
             at_layer = {role: vectors[layer] for role, vectors in embeddings.items()}
-            shallow = shallow + self.truncated(self.base, at_layer, batch, dims)["loss"] / len(layers)
+            shallow = shallow + self.truncated(at_layer, batch, dims)["loss"] / len(layers)
             student = functional.log_softmax(cat(list(at_layer.values())) / self.kl_temperature, -1)
             kl = kl + functional.kl_div(student, teacher.detach(), reduction="sum") * (share / max(len(teacher), 1))
         loss = self.last_layer_weight * last + self.layer_weight * shallow + self.kl_weight * kl

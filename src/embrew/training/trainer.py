@@ -27,7 +27,7 @@ from embrew.data.instructed import InstructedOrder, InstructedRows
 from embrew.data.mixing import MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.disk_errors import writing_to
-from embrew.methods.reductions import UNIT_WEIGHTS, weights_of_units
+from embrew.methods.base import UNIT_WEIGHTS, weights_of_units
 from embrew.training.checkpointing_trainer import CheckpointingTrainer
 from embrew.training.finite import check_finite
 from embrew.training.monitoring.concerns import Concerns

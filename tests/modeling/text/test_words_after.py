@@ -217,11 +217,11 @@ def test_a_recipe_says_what_its_template_does_by_default(caplog):
 
 
 def test_llama2vec_needs_words_apart(make_encoder):
-    from tests.objectives.cases import ENCODERS
+    from tests.objectives.cases import ENCODERS, check_fits
 
     encoder = make_encoder(**{**ENCODERS["llama2vec"], "words_after": "joined"})
     with pytest.raises(ValueError, match="set it to separate"):
-        Llama2Vec().setup(encoder)
+        check_fits(Llama2Vec(), encoder)
 
 
 def test_pooling_over_the_text_reads_the_token_at_its_edge(make_encoder):

@@ -20,8 +20,8 @@ from embrew.distributed import decided
 from embrew.encoder import Encoder
 from embrew.files.formats import GAP, GAP_OTHER
 from embrew.methods import Objective
-from embrew.methods.compression import Compression
-from embrew.methods.gap import Gap, Shares, held_out_of, that_fit
+from embrew.methods.gap import Gap, Shares, held_out_of, rows_that_fit
+from embrew.methods.llm2comp import Compression
 from embrew.training.monitoring.scores import Scores, gap_words, signed
 from embrew.training.monitoring.stage_evaluation import Point
 
@@ -137,14 +137,14 @@ def at_start(
 
     def begin() -> None:
         assert isinstance(objective, Compression)
-        why, (fit, most) = NO_TEXTS, that_fit(objective, rows, encoder)
+        why, (fit, most) = NO_TEXTS, rows_that_fit(objective, rows, encoder)
         if len(fit) < len(rows):
             why = TOO_LONG.format(len(rows) - len(fit), len(rows), most)
         if len(fit) > 1:
             if len(fit) < len(rows):
                 logger.info("%s  %s", name, why)
             with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
-                gap = Gap.of(objective, fit, encoder)
+                gap = Gap.measure(objective, fit, encoder)
             record = run.setdefault(GAP, {})[name] = gap.facts
             why = NO_GAP.format(gap.context, gap.none)
             if gap.exists:

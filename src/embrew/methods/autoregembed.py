@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from datasets import Dataset
-from torch import Tensor
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, distributed
 
+from embrew.distributed import rank, world_size
 from embrew.encoder import Encoder
-from embrew.losses import conditional_alignment_loss, token_divergences, token_log_probs
-from embrew.methods.base import Objective
-from embrew.methods.frozen_decoder import PrecomputedGradient, check_memory, memory_states
-from embrew.methods.references import keyed_scores
-from embrew.methods.rows import RowsKind, instructions_of, usable
-from embrew.methods.settings import Positive
-from embrew.methods.targets import check_target_fits, end_ids, text_ids
+from embrew.files.writing import atomic_path
+from embrew.losses.conditional_alignment import conditional_alignment_loss, token_divergences
+from embrew.losses.vocabulary import token_log_probs
+from embrew.methods.base import (
+    Objective,
+    Positive,
+    RowsKind,
+    check_target_fits,
+    end_ids,
+    instructions_of,
+    text_ids,
+    usable,
+)
+from embrew.methods.frozen_decoder import (
+    PrecomputedGradient,
+    check_memory,
+    decoder_row,
+    memory_states,
+    setup_frozen_decoder,
+)
 from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
 from embrew.settings.encoder import EncoderSettings
@@ -29,7 +46,10 @@ from embrew.text.targets import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
 from embrew.text_encoder.hashes import vectors_hash
 
+logger = logging.getLogger(__name__)
 ROWS = 64  # rows per forward pass of reference scores
+UNIT = 1024  # rows per file of reference scores: a killed run computes at most these again
+Scores = list[float]
 
 
 @dataclass(kw_only=True)
@@ -58,17 +78,13 @@ class Alignment(Objective):
         decoder_bos: put BOS before the memory states in the decoder.
     """
 
+    rows_kind: ClassVar[RowsKind] = "pairs"
     variant: Literal["sigmoid", "log_sigmoid", "kl", "js"] = "sigmoid"
     beta: Positive = 0.1
     temperature: Positive = 0.1
     detach_self: bool = False
     end: bool = True
     decoder_bos: bool = False
-
-    @property
-    def rows_kind(self) -> RowsKind:
-        """Pairs."""
-        return "pairs"
 
     def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
         """Raise unless there are memory tokens."""
@@ -77,13 +93,9 @@ class Alignment(Objective):
     def setup(self, encoder: Encoder) -> None:
         """Keep a copy of the original LM; raise unless the encoder is a causal LM whose texts get all memory tokens."""
         encoder.backbone.check_decoder("conditional distribution alignment")
-        super().setup(encoder)
-        encoder.template.check_all_memory("alignment")
-        end_ids(encoder, end=self.end)  # raises without an EOS token
         before = len(encoder.template.bos_ids) * self.decoder_bos + len(encoder.template.memory_ids)
         check_target_fits(encoder, before, encoder.max_length["document"], read="BOS and memory tokens in the decoder")
-        encoder.keep_frozen_lm()
-        encoder.backbone.set_attention_dropout(0.0)
+        setup_frozen_decoder(encoder, "alignment", end=self.end)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Leave out rows without negatives.
@@ -105,22 +117,19 @@ class Alignment(Objective):
             return dataset
 
         def compute(rows: range) -> list[list[float]]:
-            found: list[list[float]] = []
+            scores: list[list[float]] = []
             for start in range(rows.start, rows.stop, ROWS):
-                found += self._references([dataset[i] for i in range(start, min(start + ROWS, rows.stop))], encoder)
-            return found
+                scores += self._references([dataset[i] for i in range(start, min(start + ROWS, rows.stop))], encoder)
+            return scores
 
         keys = [row_key(row) for row in dataset]
-        origin = "" if folder is None else f"{vectors_hash(encoder)} {encoder.backbone.dtype} {self._layout()}"
+        layout = f"end={'of whole texts' if self.end else None} decoder_bos={self.decoder_bos}"
+        origin = "" if folder is None else f"{vectors_hash(encoder)} {encoder.backbone.dtype} {layout}"
         was_training = encoder.training
         encoder.eval()
         scores = keyed_scores(keys, compute, folder=folder, origin=origin)
         encoder.train(was_training)
         return dataset.add_column("reference", scores).add_column("reference_key", keys)
-
-    def _layout(self) -> str:
-        """Return the settings of the objective that decide the score of a text."""
-        return f"end={'of whole texts' if self.end else None} decoder_bos={self.decoder_bos}"
 
     @property
     def has_references(self) -> bool:
@@ -135,11 +144,11 @@ class Alignment(Objective):
         memory = memory_states(encoder, batch["text"])
         with encoder.backbone.frozen_lm() as lm:
             values = self._log_probs(lm, memory, batch, (0, 2))
-        found: list[list[float]] = [[] for _ in rows]
+        scores: list[list[float]] = [[] for _ in rows]
         for owner, value in zip(batch["owner"].tolist(), values.tolist(), strict=True):
             if value == value:  # parts that were not computed are NaN
-                found[owner].append(value)
-        return found
+                scores[owner].append(value)
+        return scores
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """Return the texts to encode, those to decode from their memories, and the references.
@@ -179,8 +188,7 @@ class Alignment(Objective):
         if not self.has_references:
             decoded += [(i, 2 * size + n, 3, text) for n, (i, text) in enumerate(negatives)]
         end = end_ids(encoder, end=self.end)
-        before = Row.of(encoder.template.bos_ids if self.decoder_bos else [], Segment.PROMPT)
-        before = before + Row.of([0] * len(encoder.template.memory_ids), Segment.SOFT)
+        before = decoder_row(encoder, bos=self.decoder_bos)
         texts = text_ids([text for *_, text in decoded], encoder)
         targets = [target_ids(ids, end=end, limit=lengths["document"]) for ids in texts]
         return {
@@ -243,15 +251,15 @@ class Alignment(Objective):
         wanted = np.isin(batch["part"], parts)
         values = torch.full((len(wanted),), float("nan"), device=memory.device)
         positions: list[int] = []
-        found = []
+        sums = []
         for group, states, student in self._decode(lm, memory, batch, wanted):
             target = student.host.where(Segment.TARGET)
             labels = at(student.input_ids, target)
             scores = token_log_probs(at(states, student.host.predicting(Segment.TARGET)), labels, *lm.head)
             rows = upload(target.nonzero()[:, 0], memory.device)
             positions += group
-            found.append(torch.zeros(len(group), device=memory.device).index_add(0, rows, scores))
-        return values.index_copy(0, upload(torch.tensor(positions), memory.device), torch.cat(found))
+            sums.append(torch.zeros(len(group), device=memory.device).index_add(0, rows, scores))
+        return values.index_copy(0, upload(torch.tensor(positions), memory.device), torch.cat(sums))
 
     def _divergences(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Tensor:
         """Return the mean divergence between own and query's memory, of every positive, then of every negative."""
@@ -296,3 +304,75 @@ def row_key(row: dict[str, Any]) -> str:
     """Return a hash of the texts of a row."""
     key = RowKey(row["query"], row["positive"], tuple(row["negatives"]), row.get("instruction"))
     return blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def keyed_scores(
+    keys: Sequence[str],
+    compute: Callable[[range], list[Scores]],
+    *,
+    folder: Path | None,
+    origin: str,
+    unit: int = UNIT,
+) -> list[Scores]:
+    """Return the scores of every row: read if a file has them under the row's key, else computed and written.
+
+    Files are written atomically, one per unit; several processes share the work. A unit is always computed as a whole,
+    so that a resumed run gets the same numbers.
+
+    Args:
+        keys: key of each row, hexadecimal digits of one length; rows with equal keys have equal scores.
+        compute: function from row indices to scores.
+        folder: folder of the files; None: nothing is written.
+        origin: identifies the model and the settings; files of another origin are not read.
+        unit: rows per file.
+    """
+    units = [range(start, min(start + unit, len(keys))) for start in range(0, len(keys), unit)]
+
+    def scores_of(number: int) -> list[Scores]:
+        rows = units[number]
+        if folder is None:
+            return compute(rows)
+        path, own = folder / f"{number:06d}.safetensors", keys[rows.start : rows.stop]
+        stored = read_scores(path, origin)
+        if not all(key in stored for key in own):
+            write_scores(path, dict(zip(own, compute(rows), strict=True)), origin)
+            stored = read_scores(path, origin)
+        return [stored[key] for key in own]
+
+    if folder is not None and world_size() > 1:
+        for number in range(rank(), len(units), world_size()):
+            scores_of(number)
+        distributed.barrier()
+    scores: list[Scores] = []
+    for number in range(len(units)):
+        scores += scores_of(number)
+        if len(scores) % (16 * unit) == 0 or len(scores) == len(keys):
+            logger.info("reference scores  %d/%d rows", len(scores), len(keys))
+    return scores
+
+
+def write_scores(path: Path, scores: dict[str, Scores], origin: str) -> None:
+    """Write scores by key, atomically."""
+    tensors = {
+        "key": torch.tensor([list(bytes.fromhex(key)) for key in scores], dtype=torch.uint8),
+        "count": torch.tensor([len(values) for values in scores.values()]),
+        "score": torch.tensor([value for values in scores.values() for value in values], dtype=torch.float32),
+    }
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata={"origin": origin})
+
+
+def read_scores(path: Path, origin: str) -> dict[str, Scores]:
+    """Return the scores of a file by key; none if there is no file, it is damaged, or it has another origin."""
+    if not path.is_file():
+        return {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            if (file.metadata() or {}).get("origin") != origin:
+                return {}
+            keys, counts, values = (file.get_tensor(name) for name in ("key", "count", "score"))
+    except (OSError, SafetensorError, ValueError):
+        logger.warning("%s is damaged; its scores are computed again", path)
+        return {}
+    rows = values.split(counts.tolist())
+    return {bytes(key).hex(): row.tolist() for key, row in zip(keys.tolist(), rows, strict=True)}

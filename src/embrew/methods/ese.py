@@ -12,13 +12,10 @@ from torch import Tensor, nn
 
 from embrew.distributed import gather, share_of_rows, world_size
 from embrew.encoder import Encoder
-from embrew.losses.dependencies import SVD, Compression, compression_target
-from embrew.losses.espresso import compression_loss, layer_weights
+from embrew.losses.espresso import SVD, Compression, compression_loss, compression_target, layer_weights
 from embrew.methods.angle import Angle
-from embrew.methods.embedding import EmbeddingObjective
-from embrew.methods.inputs import Inputs
-from embrew.methods.nested import Nested, check_layers
-from embrew.methods.settings import Count, NotNegative, Positive
+from embrew.methods.base import Count, NotNegative, Positive
+from embrew.methods.embedding import EmbeddingObjective, Inputs, Nested
 from embrew.text.indexing import upload
 from embrew.text.tokens import Tokens
 
@@ -57,7 +54,7 @@ def _composite() -> EmbeddingObjective:
 
 
 @dataclass(kw_only=True)
-class Espresso(Nested, EmbeddingObjective):
+class Espresso(Nested):
     """*ESE: Espresso Sentence Embeddings* (arXiv 2402.14776): learn to express, and to compress.
 
     With X_i the embeddings of the model truncated to i layers and w_i = 1 / (1 + ln i) for i < n:
@@ -100,7 +97,7 @@ class Espresso(Nested, EmbeddingObjective):
 
     def check_settings(self) -> None:
         """Raise where k, weights and ablations do not go together."""
-        check_layers(self)
+        self.check_layers()
         k = self.compression_size
         if k % 2 and isinstance(self.base, Angle) and self.base.angle_weight:
             raise ValueError(
@@ -153,8 +150,8 @@ class Espresso(Nested, EmbeddingObjective):
             losses.append(self.base.loss(leading, batch)["loss"])
         express = (scale * torch.stack(losses)).sum()
         if form.full_width:
-            whole = {role: vectors[-1] for role, vectors in embeddings.items()}
-            express = express + self.base.loss(whole, batch)["loss"]
+            last = {role: vectors[-1] for role, vectors in embeddings.items()}
+            express = express + self.base.loss(last, batch)["loss"]
         parts = {"express": express.detach()}
         total = self.express_weight * express
         if self.compression != "none" and self.compress_weight:
@@ -183,8 +180,8 @@ class Espresso(Nested, EmbeddingObjective):
             return torch.ones(count)
         if self.layers == "log":
             return layer_weights(count)
-        given: Tensor = batch["learned"]["layer_weights"]
-        return torch.cat([(count - 1) * given.softmax(0), torch.ones(1, device=given.device)])
+        theta: Tensor = batch["learned"]["layer_weights"]
+        return torch.cat([(count - 1) * theta.softmax(0), torch.ones(1, device=theta.device)])
 
     def _alignments(self, vectors: Tensor, compression: Compression) -> Tensor:
         """Return the compression loss of each layer of X `(layers, texts, d)`; all processes share the target."""

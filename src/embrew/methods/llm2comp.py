@@ -3,33 +3,67 @@
 from __future__ import annotations
 
 import logging
+import random
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from datasets import Dataset
 from torch import Tensor
 
+from embrew.data.sentences import sentence_spans
 from embrew.encoder import Encoder
-from embrew.methods.base import Objective
+from embrew.losses.vocabulary import token_kl, token_nll
+from embrew.methods.base import (
+    Count,
+    CountOrNone,
+    NotNegative,
+    Objective,
+    RowsKind,
+    check_target_fits,
+    end_ids,
+    instructions_of,
+    text_ids,
+    usable,
+)
 from embrew.methods.frozen_decoder import (
     PrecomputedGradient,
-    after_skipped,
     check_memory,
+    decoder_row,
     memory_states,
-    target_losses,
+    setup_frozen_decoder,
 )
-from embrew.methods.rows import RowsKind, instructions_of, usable
-from embrew.methods.settings import Count, CountOrNone, NotNegative
-from embrew.methods.splitting import Fewest, Parts, bos_row, count_without_end, read_by_teacher, room_of, split_texts
-from embrew.methods.targets import check_target_fits, end_ids, text_ids
+from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
 from embrew.settings.encoder import EncoderSettings
+from embrew.text.indexing import at, take, upload
 from embrew.text.targets import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
 
 logger = logging.getLogger(__name__)
+
+
+class Fewest(NamedTuple):
+    """The smallest numbers of text tokens of a context (without BOS) and of a continuation."""
+
+    context: int
+    continuation: int
+
+
+class Parts(NamedTuple):
+    """Rows of several texts.
+
+    Attributes:
+        contexts: what the encoder reads, memory tokens included.
+        read: what the original LM reads in place of the memory, after BOS.
+        targets: what is predicted, by the suffix of the target's name in a batch.
+    """
+
+    contexts: list[Row]
+    read: list[Row]
+    targets: dict[str, list[Row]]
 
 
 @dataclass(kw_only=True)
@@ -71,7 +105,7 @@ class Compression(Objective):
         decoder_bos: put BOS before the memory states in the decoder, if the tokenizer has one.
         nll_weight: weight of an additional `nll` term with `kl`.
         held_out: number of texts (of `pairs`: queries) that are set aside and not trained on, for the share of the gap
-            closed (`objectives.gap`), at most one in twenty; 0: none, and the share is not measured.
+            closed (`methods.gap`), at most one in twenty; 0: none, and the share is not measured.
     """
 
     divergence: Literal["kl", "nll", "reconstruction"] = "kl"
@@ -132,40 +166,34 @@ class Compression(Objective):
     def setup(self, encoder: Encoder) -> None:
         """Keep a copy of the original LM; raise unless the encoder is a causal LM whose texts get all memory tokens."""
         encoder.backbone.check_decoder("context compression")
-        super().setup(encoder)
-        encoder.template.check_all_memory("compression")
-        end_ids(encoder, end=self.end)  # raises without an EOS token
-        self._check_room(encoder)
         self._check_lengths(encoder)
-        encoder.keep_frozen_lm()
-        encoder.backbone.set_attention_dropout(0.0)
+        setup_frozen_decoder(encoder, "compression", end=self.end)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """Leave out texts that are too short to split.
+        """Leave out texts that are too short to split, and pairs whose target has no token with a loss.
 
         Raises:
-            ValueError: no text is long enough.
+            ValueError: no text is long enough, or no target.
         """
+        count, skip = len(dataset), self.skip_rows
         if self.rows == "pairs":
-            return self._prepare_pairs(dataset, encoder) if self.skip_rows else dataset
-        shortest, texts = sum(self._fewest(encoder)), list(dataset["text"])
-        keep = [i for i, ids in enumerate(text_ids(texts, encoder)) if len(ids) >= shortest]
-        none = f"none of {len(texts)} texts has {shortest} tokens, the least that compression can split"
+            targets = self._positives(list(dataset["positive"]), encoder) if skip else []
+            keep = [i for i, target in enumerate(targets) if len(target) > skip]
+            none = f"no target of {count} pairs has more tokens than skip_rows={skip}; lower it"
+            shorter = f"compression leaves out {{}} of {{}} pairs: no token of theirs after skip_rows={skip}"
+            return usable(dataset, keep, otherwise=none, left_out=shorter) if skip else dataset
+        shortest = sum(self._fewest(encoder))
+        keep = [i for i, ids in enumerate(text_ids(list(dataset["text"]), encoder)) if len(ids) >= shortest]
+        none = f"none of {count} texts has {shortest} tokens, the least that compression can split"
         shorter = f"compression leaves out {{}} of {{}} texts shorter than {shortest} tokens"
-        kept = usable(dataset, keep, otherwise=none, left_out=shorter)
+        dataset = usable(dataset, keep, otherwise=none, left_out=shorter)
         if self.split == "sentence":
-            without = count_without_end(list(kept["text"]), encoder, fewest=self._fewest(encoder))
-            found = "have no inner sentence end where they may be split, and are split at a random token"
-            logger.info("compression: %d of %d texts %s", without, len(kept), found)
-        return kept
-
-    def _prepare_pairs(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """Leave out pairs whose target has no token with a loss."""
-        sizes = [len(target) for target in self._positives(list(dataset["positive"]), encoder)]
-        keep = [i for i, size in enumerate(sizes) if size > self.skip_rows]
-        none = f"no target of {len(dataset)} pairs has more tokens than skip_rows={self.skip_rows}; lower it"
-        shorter = f"compression leaves out {{}} of {{}} pairs: no token of theirs after skip_rows={self.skip_rows}"
-        return usable(dataset, keep, otherwise=none, left_out=shorter)
+            texts = list(dataset["text"])
+            ranges = zip(self._sizes(text_ids(texts, encoder), encoder), sentence_ends(texts, encoder), strict=True)
+            without = sum(not any(end in sizes for end in ends) for sizes, ends in ranges)
+            what = "have no inner sentence end where they may be split, and are split at a random token"
+            logger.info("compression: %d of %d texts %s", without, len(texts), what)
+        return dataset
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """Return `context`, `student` and `teacher`, of texts or of pairs; with `target: both` two of the latter.
@@ -174,8 +202,7 @@ class Compression(Objective):
         workers.
         """
         parts = self.parts(rows, encoder, seed=seed)
-        before = bos_row(encoder) if self.decoder_bos else Row([], [])
-        soft = before + Row.of([0] * len(encoder.template.memory_ids), Segment.SOFT)
+        soft = decoder_row(encoder, bos=self.decoder_bos)
         batch = {"context": Tokens.pad(parts.contexts)}
         for suffix, targets in parts.targets.items():
             batch["student" + suffix] = Tokens.pad([soft + target for target in targets])
@@ -184,52 +211,84 @@ class Compression(Objective):
         return batch
 
     def parts(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> Parts:
-        """Return what the encoder, the original LM and the decoder read of each row, from which batches are made."""
-        contexts: list[Any]
-        asked: str | list[str] = ""
+        """Return what the encoder, the original LM and the decoder read of each row, from which batches are made.
+
+        What the original LM reads in place of the memory has no memory tokens, EOS and SEP at its end: after an EOS it
+        would predict the target as another text.
+        """
+        template, limit = encoder.template, encoder.max_length["document"]
+        bos = Row.of(template.bos_ids, Segment.PROMPT)
         if self.rows == "pairs":
-            contexts = [row["query"] for row in rows]
-            asked = instructions_of(rows, encoder)
+            queries = [row["query"] for row in rows]
+            contexts = template.rows(queries, instruction=instructions_of(rows, encoder), max_length=limit)
+            first, last = len(template.first_ids), len(template.tail_ids)
+            read = [row.ids[first : len(row.ids) - last] for row in contexts]
             targets = [self._positives([row["positive"] for row in rows], encoder)]
         else:
-            how: dict[str, Any] = {"where": self._where, "fewest": self._fewest(encoder), "seed": seed}
-            split = split_texts([row["text"] for row in rows], encoder, **how)
-            contexts = [context for context, _ in split]
-            targets = [contexts if name == "same" else [rest for _, rest in split] for name in self.targets]
-        made = encoder.template.rows(contexts, instruction=asked, max_length=encoder.max_length["document"])
-        read = [bos_row(encoder) + Row.of(ids, Segment.TEXT) for ids in read_by_teacher(made, contexts, encoder)]
-        written = [[Row.of(target, Segment.TARGET) for target in several] for several in targets]
-        return Parts(made, read, dict(zip(self.targets.values(), written, strict=True)))
+            halves = self._split([row["text"] for row in rows], encoder, seed)
+            read = [context for context, _ in halves]
+            contexts = template.rows(read, instruction="", max_length=limit)
+            targets = [read if name == "same" else [rest for _, rest in halves] for name in self.targets]
+        written = [[Row.of(target, Segment.TARGET) for target in side] for side in targets]
+        return Parts(
+            contexts,
+            [bos + Row.of(ids, Segment.TEXT) for ids in read],
+            dict(zip(self.targets.values(), written, strict=True)),
+        )
+
+    def _split(self, texts: Sequence[str], encoder: Encoder, seed: int) -> list[tuple[list[int], list[int]]]:
+        """Return token ids of context and continuation of each text, truncated where it exceeds the length limit.
+
+        Seed and text decide the draw of the split. A text that is not split has an empty continuation.
+        """
+        most, where = room_of(encoder)[0], self._where
+        ends: list[list[int]] = sentence_ends(texts, encoder) if where == "sentence" else [[]] * len(texts)
+        halves: list[tuple[list[int], list[int]]] = []
+        tokens = [ids[:most] for ids in text_ids(texts, encoder)]
+        for ids, sizes, stops in zip(tokens, self._sizes(tokens, encoder), ends, strict=True):
+            if where is None:
+                halves.append((ids[: sizes[-1]], []))
+                continue
+            draw = random.Random(f"{seed} {ids}")
+            possible = [size for size in stops if size in sizes]
+            size = draw.choice(possible) if possible else draw.randint(sizes[0], sizes[-1])
+            halves.append((ids[:size], ids[size:]))
+        return halves
+
+    def _sizes(self, tokens: Sequence[list[int]], encoder: Encoder) -> list[range]:
+        """Return the numbers of tokens that the context of each text may have."""
+        (most, room), fewest = room_of(encoder), self._fewest(encoder)
+        return [range(fewest.context, min(min(len(ids), most) - fewest.continuation, room) + 1) for ids in tokens]
+
+    def _fewest(self, encoder: Encoder) -> Fewest:
+        """Return the smallest numbers of text tokens of a context (without BOS) and of a continuation."""
+        scored = self.skip_rows + 1
+        context = max(self.min_context_tokens - len(encoder.template.bos_ids), scored if "same" in self.targets else 1)
+        return Fewest(context, 0 if self._where is None else max(self.min_target_tokens, scored))
 
     def _positives(self, texts: list[str], encoder: Encoder) -> list[list[int]]:
         """Return the targets of pairs."""
         end, limit = end_ids(encoder, end=self.end), room_of(encoder)[0]
         return [target_ids(ids, end=end, limit=limit) for ids in text_ids(texts, encoder)]
 
-    def _check_room(self, encoder: Encoder) -> None:
-        """Raise if no text, however long, could be read and split."""
-        if self.rows == "pairs":
-            return
-        if encoder.template.between is not None:
-            raise ValueError(
-                f"template={encoder.template.pattern!r} repeats the text, and compression splits it where it is read "
-                "once; leave {echo} out"
-            )
+    def _check_lengths(self, encoder: Encoder) -> None:
+        """Raise if no text could be read and split, or the decoder's longest row exceeds the model's positions."""
+        template, limit = encoder.template, encoder.max_length["document"]
         (most, room), fewest = room_of(encoder), self._fewest(encoder)
-        if fewest.context > room or sum(fewest) > most:
+        if self.rows == "text" and template.between is not None:
             raise ValueError(
-                f"max_length.document={encoder.max_length['document']} has room for a context of {room} tokens and a "
-                f"text of {most}, and the shortest context has {fewest.context}, the shortest continuation "
-                f"{fewest.continuation} (skip_rows={self.skip_rows}, min_context_tokens={self.min_context_tokens}, "
+                f"template={template.pattern!r} repeats the text, and compression splits it where it is read once; "
+                "leave {echo} out"
+            )
+        if self.rows == "text" and (fewest.context > room or sum(fewest) > most):
+            raise ValueError(
+                f"max_length.document={limit} has room for a context of {room} tokens and a text of {most}, and the "
+                f"shortest context has {fewest.context}, the shortest continuation {fewest.continuation} "
+                f"(skip_rows={self.skip_rows}, min_context_tokens={self.min_context_tokens}, "
                 f"min_target_tokens={self.min_target_tokens}); lower one of the three, or raise max_length"
             )
-
-    def _check_lengths(self, encoder: Encoder) -> None:
-        """Raise if the longest row of the decoder has more tokens than the model has positions."""
-        template, limit = encoder.template, encoder.max_length["document"]
         bos, slots = len(template.bos_ids), len(template.memory_ids)
-        most, room = room_of(encoder)
-        sizes = {"positive": most, "continuation": most - self._fewest(encoder).context, "same": min(most, room)}
+        sizes = {"positive": most, "continuation": most - fewest.context, "same": min(most, room)}
         target = max(sizes[name] for name in self.targets)
         read = "BOS and memory tokens in the decoder"
         check_target_fits(encoder, bos * self.decoder_bos + slots, target, read=read)
@@ -237,12 +296,6 @@ class Compression(Objective):
             context = limit - len(template.first_ids) - slots if self.rows == "pairs" else min(most, room)
             target = sizes["positive" if self.rows == "pairs" else "same"]
             check_target_fits(encoder, bos + context, target, read="what the original LM reads")
-
-    def _fewest(self, encoder: Encoder) -> Fewest:
-        """Return the smallest numbers of text tokens of a context (without BOS) and of a continuation."""
-        scored = self.skip_rows + 1
-        context = max(self.min_context_tokens - len(encoder.template.bos_ids), scored if "same" in self.targets else 1)
-        return Fewest(context, 0 if self._where is None else max(self.min_target_tokens, scored))
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Encode with the adapter, decode and differentiate without it, both in groups of similar length."""
@@ -262,17 +315,75 @@ class Compression(Objective):
     def decoder_losses(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Iterator[Tensor]:
         """Yield scalars, one per forward pass, whose sum is the loss of the memory states `(batch, k, hidden)`."""
         weights = self.unit_weights(batch, memory.device)
-        how = {"skip_rows": self.skip_rows, "include_last": self.include_last, "nll_weight": self.nll_weight}
         for suffix in self.targets.values():
-            both = batch["student" + suffix], batch["teacher" + suffix] if self.divergence == "kl" else None
-            each: dict[str, Any] = {"per_text": weights["texts"], "per_token": weights["tokens" + suffix], **how}
-            for loss in target_losses(lm, memory, *both, **each):
-                yield loss / len(self.targets)
+            students: Tokens = batch["student" + suffix]
+            for group, counts in passes_by_length(students, lm.cost):
+                student = students.select(group).with_soft(take(memory, group))
+                states = lm.hidden_states(student)
+                loss = torch.zeros((), device=memory.device)
+                if self.divergence == "kl":
+                    teacher = batch["teacher" + suffix].select(group)
+                    loss = loss + self._kl(lm, states, student, teacher, weights["texts"])
+                if self.divergence != "kl" or self.nll_weight:
+                    nll = self._nll(lm, states, student, weights["tokens" + suffix])
+                    loss = loss + (self.nll_weight if self.divergence == "kl" else 1.0) * nll
+                yield loss * float(counts) / len(self.targets)
+
+    def _nll(self, lm: FrozenLM, states: Tensor, student: Tokens, weight: float) -> Tensor:
+        """Return the negative log-likelihood of the targets (Eqs. 2 and 3); `weight` is that of a token."""
+        labels = at(student.input_ids, self._scored(student.host.where(Segment.TARGET)))
+        rows = torch.full((len(labels),), weight, device=states.device)
+        scored = self._scored(student.host.predicting(Segment.TARGET))
+        return token_nll(at(states, scored), labels, *lm.head, row_weights=rows)
+
+    def _kl(self, lm: FrozenLM, states: Tensor, student: Tokens, teacher: Tokens, weight: float) -> Tensor:
+        """Return the divergence from the teacher (Eq. 5); `weight` is that of a text, which is the mean of its rows."""
+        with torch.no_grad():
+            teacher_states = lm.hidden_states(teacher)
+        scored, wanted = (
+            self._scored(tokens.host.predicting(Segment.TARGET, include_last=self.include_last))
+            for tokens in (student, teacher)
+        )
+        rows = upload((weight / scored.sum(-1, keepdim=True)).expand_as(scored)[scored], states.device)
+        return token_kl(at(teacher_states, wanted), at(states, scored), *lm.head, row_weights=rows)
+
+    def _scored(self, chosen: Tensor) -> Tensor:
+        """Return a mask `(batch, tokens)` without the first `skip_rows` chosen positions of each row."""
+        return chosen & (chosen.cumsum(-1) > self.skip_rows) if self.skip_rows else chosen
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         """Return the number of texts, over which `kl` is a mean, and of scored target tokens, for the others."""
-        found = {"texts": len(batch["student"])}
+        counts = {"texts": len(batch["student"])}
         for suffix in self.targets.values():
             target = batch["student" + suffix].host.where(Segment.TARGET)
-            found["tokens" + suffix] = int(after_skipped(target, self.skip_rows).sum())
-        return found
+            counts["tokens" + suffix] = int(self._scored(target).sum())
+        return counts
+
+
+def room_of(encoder: Encoder) -> tuple[int, int]:
+    """Return the largest numbers of tokens of a text without BOS, and of a context besides the template's tokens."""
+    limit = encoder.max_length["document"]
+    return limit - len(encoder.template.bos_ids), limit - len(encoder.template.rows([[]])[0].ids)
+
+
+def sentence_ends(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:
+    """Return, for each text, the numbers of tokens after which a sentence ends and another one follows.
+
+    A token that holds the last character of a sentence belongs to it, whatever else it holds. Tokens are those of
+    `text_ids`.
+    """
+    if not texts:
+        return []
+    encoded = encoder.tokenizer(
+        list(texts),
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    ends = []
+    for text, offsets in zip(texts, encoded["offset_mapping"], strict=True):
+        starts = [start for start, _ in offsets]
+        ends.append(sorted({bisect_left(starts, end) for _, end in sentence_spans(text)[:-1]}))
+    return ends

@@ -12,9 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from embrew.encoder import Encoder
-from embrew.losses import token_nll
-from embrew.methods.base import Objective
-from embrew.methods.targets import text_ids
+from embrew.losses.vocabulary import token_nll
+from embrew.methods.base import Objective, text_ids
 from embrew.model.frozen import trained_head
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.tokens import Row, Segment, Tokens
@@ -49,7 +48,6 @@ class MaskedNextToken(Objective):
 
     def setup(self, encoder: Encoder) -> None:
         """Train the head; raise unless `mask_token` is a single token."""
-        super().setup(encoder)
         encoder.backbone.check_decoder("masked next-token prediction")
         self._mask_id(encoder)
         encoder.backbone.set_attention_dropout(0.0)
@@ -73,15 +71,15 @@ class MaskedNextToken(Objective):
         bos = encoder.template.bos_ids
         limit = encoder.max_length["document"] - len(bos)
         texts, labels = [], []
-        for ids in text_ids([row["text"] for row in rows], encoder):
-            kept = ids[:limit]
-            generator = random.Random(f"{seed} {kept}")
-            positions = range(0 if bos else 1, len(kept))  # a token is predicted from the position before it
+        for text in text_ids([row["text"] for row in rows], encoder):
+            ids = text[:limit]
+            generator = random.Random(f"{seed} {ids}")
+            positions = range(0 if bos else 1, len(ids))  # a token is predicted from the position before it
             chosen = [t for t in positions if generator.random() < self.mask_probability]
             chosen = chosen or ([generator.choice(positions)] if len(positions) else [])  # at least one per text
-            shown, wanted = list(kept), [-100] * (len(bos) + len(kept))
+            shown, wanted = list(ids), [-100] * (len(bos) + len(ids))
             for t in chosen:
-                wanted[len(bos) + t - 1] = kept[t]
+                wanted[len(bos) + t - 1] = ids[t]
                 kind = generator.random()
                 if self.replacement == "mask" or kind < 0.8:
                     shown[t] = mask_id
@@ -91,11 +89,11 @@ class MaskedNextToken(Objective):
             labels.append(wanted)
         width = max(len(wanted) for wanted in labels)
         padded = [wanted + [-100] * (width - len(wanted)) for wanted in labels]
-        found = torch.tensor(padded, dtype=torch.long)
+        all_labels = torch.tensor(padded, dtype=torch.long)
         return {
             "text": Tokens.pad(texts),
-            "labels": found,
-            "positions": (found.flatten() != -100).nonzero()[:, 0],
+            "labels": all_labels,
+            "positions": (all_labels.flatten() != -100).nonzero()[:, 0],
         }
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:

@@ -1,28 +1,82 @@
-"""Information-bottleneck generative learning: predict the target from memory tokens only (LBR, first stage)."""
+"""Learn Before Represent, first stage: predict the target from memory tokens only."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import torch
 from datasets import Dataset
 from torch import Tensor
 
 from embrew.encoder import Encoder
-from embrew.methods.base import Objective
-from embrew.methods.rows import RowsKind, instructions_of, usable
-from embrew.methods.settings import Count
-from embrew.methods.targets import check_target_fits, end_ids, target_count, target_nll, text_ids
+from embrew.losses.vocabulary import token_nll
+from embrew.methods.base import (
+    Count,
+    Objective,
+    RowsKind,
+    check_target_fits,
+    end_ids,
+    instructions_of,
+    text_ids,
+    usable,
+)
 from embrew.model.attention import Attention
+from embrew.model.frozen import trained_head
 from embrew.settings.encoder import EncoderSettings
+from embrew.text.indexing import at
 from embrew.text.targets import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
 
 
 @dataclass(kw_only=True)
-class Bottleneck(Objective):
+class Generative(Objective):
+    """−mean log p(y_t | visible tokens, y_<t) over targets, a token mean over the optimiser step.
+
+    Attributes:
+        learning: name of the training, for messages.
+        end: predict EOS after the target, unless the target is truncated.
+    """
+
+    learning: ClassVar[str]
+    end: bool = True
+
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
+        """Raise unless attention is causal."""
+        if settings.attention != "causal":
+            raise ValueError(f"attention={settings.attention}: writing a text needs encoder.attention: causal")
+
+    def setup(self, encoder: Encoder) -> None:
+        """Train the head; raise unless the encoder is a causal LM."""
+        encoder.backbone.check_decoder(self.learning)
+        end_ids(encoder, end=self.end)  # raises without an EOS token
+        encoder.backbone.set_attention_dropout(0.0)
+        encoder.backbone.train_head()
+
+    def attention(self, encoder: Encoder) -> Attention:
+        """Return the attention pattern under which targets are predicted."""
+        return encoder.attention
+
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Return the number of target tokens."""
+        return {"tokens": int(batch["text"].host.where(Segment.TARGET).sum())}
+
+    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Return the negative log-likelihood of the targets."""
+        tokens: Tokens = batch["text"]
+        weight = self.unit_weights(batch, encoder.device)["tokens"]
+        states = encoder.backbone.hidden_states(tokens, self.attention(encoder))
+        labels = at(tokens.input_ids, tokens.host.where(Segment.TARGET))
+        weights = torch.full((len(labels),), weight, device=states.device)
+        head = trained_head(encoder.backbone.causal_lm)
+        scored = at(states, tokens.host.predicting(Segment.TARGET))
+        return {"loss": token_nll(scored, labels, *head, row_weights=weights)}
+
+
+@dataclass(kw_only=True)
+class Bottleneck(Generative):
     """−mean log p(y_t | Z, y_<t), Z the memory tokens of a text that the target itself cannot see.
 
     *Learn Before Represent* (LBR), Eq. 2: one model, one sequence of text, memory and target, causal attention, and the
@@ -33,15 +87,15 @@ class Bottleneck(Objective):
         target: `positive`: pairs, a question and its answer (the paper's SFT form); `text`: the text again, as far as
             it is read (PT, reconstruction); `rest`: the text after a random position (PT, prefix and suffix), up to
             which all of it is read.
+        end: predict EOS after the target, unless the target is truncated.
         bos: whether the target attends to the row's first position if that is BOS (or an instruction), which cannot
             depend on the text: `visible` keeps this attention sink; `strict` hides it.
-        end: predict EOS after the target, unless the target is truncated.
         min_tokens: smallest number of tokens before and after the random position (`rest`).
     """
 
+    learning = "bottleneck learning"
     target: Literal["positive", "text", "rest"] = "positive"
     bos: Literal["visible", "strict"] = "visible"
-    end: bool = True
     min_tokens: Count = 10
 
     @property
@@ -64,10 +118,8 @@ class Bottleneck(Objective):
 
     def setup(self, encoder: Encoder) -> None:
         """Train the head; raise unless the encoder is a causal LM with room for text and target."""
-        encoder.backbone.check_decoder("bottleneck learning")
         super().setup(encoder)
-        encoder.backbone.check_attention(Attention("causal", bottleneck=self.bos))
-        end_ids(encoder, end=self.end)  # raises without an EOS token
+        encoder.backbone.check_attention(self.attention(encoder))
         if self.target == "rest":
             room = encoder.max_length["query"] - len(self._read([[]], encoder)[0].ids)
             if room < self.min_tokens:
@@ -79,9 +131,11 @@ class Bottleneck(Objective):
         if self.target == "text":  # as much as is read of it, and EOS
             target = min(target, encoder.max_length["query"] - len(self._read([[]], encoder)[0].ids) + self.end)
         check_target_fits(encoder, encoder.max_length["query"], target)
-        encoder.backbone.set_attention_dropout(0.0)
-        encoder.backbone.train_head()
         encoder.backbone.use_two_calls()
+
+    def attention(self, encoder: Encoder) -> Attention:
+        """Return causal attention whose targets do not see the text."""
+        return Attention("causal", bottleneck=self.bos)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Leave out texts that are too short to split.
@@ -117,19 +171,10 @@ class Bottleneck(Objective):
         return {"text": Tokens.pad([one + other for one, other in zip(read, written, strict=True)])}
 
     def _read(self, texts: Sequence[Any], encoder: Encoder, instructions: list[str] | None = None) -> list[Row]:
-        asked = encoder.prompts["document"] if instructions is None else instructions
-        return encoder.template.rows(texts, instruction=asked, max_length=encoder.max_length["query"])
+        prompt = encoder.prompts["document"] if instructions is None else instructions
+        return encoder.template.rows(texts, instruction=prompt, max_length=encoder.max_length["query"])
 
     def _split(self, ids: list[int], room: int, seed: int) -> int:
         """Return where to split a text: at least `min_tokens` on each side, at most `room` before."""
         last = max(min(len(ids) - self.min_tokens, room), 1)
         return random.Random(f"{seed} {ids}").randint(min(self.min_tokens, last), last)
-
-    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Return the number of target tokens."""
-        return target_count(batch["text"])
-
-    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the negative log-likelihood of the targets."""
-        weight = self.unit_weights(batch, encoder.device)["tokens"]
-        return {"loss": target_nll(encoder, batch["text"], Attention("causal", bottleneck=self.bos), weight=weight)}
