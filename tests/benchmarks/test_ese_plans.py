@@ -68,7 +68,7 @@ def test_the_tuned_plan_has_the_rates_that_were_chosen(monkeypatch: pytest.Monke
     open_rates = trained(plan_of("ese-minilm-tuned"), monkeypatch)
     with pytest.raises(ValueError, match="learning_rate"):
         for recipe in (one for several in open_rates.values() for one in several):
-            build.check_recipe(recipe)
+            assembly.check_recipe(recipe)
     plan = plan_of("ese-minilm-tuned", **{"stages.0.training.learning_rate": "0.5"})
     rows = trained(plan, monkeypatch)
     assert list(rows) == POOLED
