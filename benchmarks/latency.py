@@ -136,7 +136,7 @@ def tokens_of(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str])
         given = {} if side == "document" else prompt
         name = given.get("prompt_name") or (None if "prompt" in given or side == "text" else side)
         words = given.get("prompt")
-        instruction, context = encoder.instruction(name, words), encoder.context(name, words)
+        instruction, context = encoder.resolve_prompt(name, words)
         limit = encoder.max_length.get(side, encoder.max_seq_length)
         for template in encoder.templates:
             rows = template.rows(texts, instruction=instruction, max_length=limit)

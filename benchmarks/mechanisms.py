@@ -25,7 +25,7 @@ from report import circumstances, origin, table
 
 from embrew import Encoder
 from embrew.methods import OBJECTIVES
-from embrew.model import adapters, embedding_model
+from embrew.model import adapters
 from embrew.model.backbone import Backbone
 from embrew.model.compiled import compiled_layers
 from embrew.model.cost import Cost
@@ -55,7 +55,7 @@ PATCHES: dict[str, Callable[[], Any]] = {
     "own LoRA layers": lambda: patch.object(adapters, "use_lora_linear", lambda model: None),
     "fast dropout": lambda: patch.object(Mask, "draw", classmethod(bernoulli)),
     "own sdpa": lambda: patch.object(Backbone, "use_own_sdpa", lambda self: None),
-    "rows grouped by length": lambda: patch.object(embedding_model, "Cost", One),
+    "rows grouped by length": lambda: patch("embrew.encoder.Cost", One),
 }
 
 

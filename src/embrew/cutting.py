@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from embrew.embedder import Embedder
 from embrew.model.layers import layers_of, path_of_layers, with_module
 from embrew.text.numbers import whole
 
-E = TypeVar("E", bound=Embedder)
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
+
+E = TypeVar("E", bound="Encoder")
 
 
 def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None = None) -> E:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, GenerationConfig
 
-from embrew.embedder import Embedder
 from embrew.model.attention import Attention, first_prompt
 from embrew.model.batching import plan
 from embrew.model.frozen import FrozenLM
@@ -19,6 +18,9 @@ from embrew.progress import progress
 from embrew.text.inputs import Text
 from embrew.text.targets import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
+
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
 
 Source = Literal["memory", "text"]
 Bos = Literal["visible", "strict"]
@@ -33,7 +35,7 @@ SCORED = 256  # rows of logits at a time
 
 
 def generate(
-    encoder: Embedder,
+    encoder: Encoder,
     texts: Sequence[Text],
     *,
     instruction: str,
@@ -66,7 +68,7 @@ def generate(
 
 
 def target_rows(
-    encoder: Embedder, texts: Sequence[str], targets: Sequence[str], *, instruction: str, max_tokens: int, limit: int
+    encoder: Encoder, texts: Sequence[str], targets: Sequence[str], *, instruction: str, max_tokens: int, limit: int
 ) -> list[Row]:
     """Return rows of texts, as the encoder reads them, followed by their targets.
 
@@ -83,7 +85,7 @@ def target_rows(
     ]
 
 
-def first_row(encoder: Embedder) -> Row:
+def first_row(encoder: Encoder) -> Row:
     """Return what precedes a target that reads no text: BOS; where there is none, EOS or the padding token."""
     tokenizer = encoder.tokenizer
     other = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
@@ -91,7 +93,7 @@ def first_row(encoder: Embedder) -> Row:
 
 
 def target_scores(
-    encoder: Embedder, rows: Sequence[Row], *, source: Source, bos: Bos = "visible", batch_tokens: int = 4096
+    encoder: Encoder, rows: Sequence[Row], *, source: Source, bos: Bos = "visible", batch_tokens: int = 4096
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each row's target, token by token: −log p `(tokens,)` in float32, and whether it is the likeliest one.
 
@@ -123,12 +125,12 @@ def target_scores(
     return (part for part in found if part is not None)
 
 
-def can_write(encoder: Embedder) -> bool:
+def can_write(encoder: Encoder) -> bool:
     """Return whether targets can be written from the memory tokens alone."""
     return encoder.backbone.memory is not None and encoder.template.tail[-1:] == ["memory"]
 
 
-def check(encoder: Embedder, source: Source) -> None:
+def check(encoder: Encoder, source: Source) -> None:
     """Raise where an encoder cannot write from this.
 
     Raises:
@@ -158,7 +160,7 @@ def _check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"{key} is not allowed here: the encoder reads the texts and keeps the cache{hint}")
 
 
-def _settings(encoder: Embedder, options: dict[str, Any]) -> GenerationConfig:
+def _settings(encoder: Encoder, options: dict[str, Any]) -> GenerationConfig:
     """Return generation settings: greedy unless `options` differ; the model's own sampling settings are ignored."""
     own, tokenizer = encoder.backbone.causal_lm.generation_config, encoder.tokenizer
     eos = tokenizer.eos_token_id if own is None or own.eos_token_id is None else own.eos_token_id
@@ -168,7 +170,7 @@ def _settings(encoder: Embedder, options: dict[str, Any]) -> GenerationConfig:
     return GenerationConfig(**{**defaults, **options})
 
 
-def _continue(encoder: Embedder, tokens: Tokens, source: Source, bos: Bos, settings: GenerationConfig) -> list[str]:
+def _continue(encoder: Encoder, tokens: Tokens, source: Source, bos: Bos, settings: GenerationConfig) -> list[str]:
     """Return what is written after each row of a batch."""
     inner = encoder.backbone.inner
     window = getattr(inner.config, "sliding_window", None)

@@ -48,8 +48,8 @@ PRESETS = {
 
 def official_layers(encoder: Encoder, tokens: Tokens) -> Tensor:
     """Return states `(layers, rows, hidden)`, embedding layer first, second to last left out, without final norm."""
-    states = encoder.raw_layers(tokens)
-    return torch.cat([states[:-2], states[-1:]])
+    states = [encoder.pool(layer, tokens) for layer in encoder.backbone.raw_states(tokens, encoder.attention)]
+    return torch.stack([*states[:-2], states[-1]])
 
 
 def _composite() -> EmbeddingObjective:

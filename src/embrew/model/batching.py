@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -219,21 +218,3 @@ def ahead(items: Iterator[Item]) -> Generator[Item]:
         while (item := coming.result()) is not end:
             coming = pool.submit(next, items, end)
             yield item
-
-
-def convert(
-    vectors: Tensor, single: bool, precision: str, as_numpy: bool, as_tensor: bool
-) -> np.ndarray | Tensor | list[Tensor]:
-    """Return vectors in the form the caller asked for, quantised as Sentence-Transformers does it."""
-    if precision != "float32":
-        from sentence_transformers.util import quantize_embeddings
-
-        quantized = quantize_embeddings(vectors.numpy(), precision=precision)  # type: ignore[arg-type]
-        vectors = torch.from_numpy(np.asarray(quantized))
-    if single:
-        vectors = vectors[0]
-    if as_tensor:
-        return vectors
-    if as_numpy:
-        return vectors.numpy()
-    return vectors if single else list(vectors)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from embrew.model.embedding_model import EmbeddingModel
 from embrew.text.tokens import Segment, Tokens
+
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
 
 TEXTS = ["A heron waits in the shallow water.", "How do I reverse a linked list?", "The train to Brno leaves today."]
 
 
-def start(encoder: EmbeddingModel, *, seed: int = 42) -> None:
+def start(encoder: Encoder, *, seed: int = 42) -> None:
     """Bring an encoder's new `Demonstrator`, if it has one, onto the scale of its input embeddings.
 
     The last layer of g is scaled so that the mean square of what it makes of a few texts is that of the embedding
@@ -38,7 +41,7 @@ def start(encoder: EmbeddingModel, *, seed: int = 42) -> None:
                 parameter.mul_(factor)
 
 
-def sampled(encoder: EmbeddingModel, tokens: Tokens) -> Tensor:
+def sampled(encoder: Encoder, tokens: Tokens) -> Tensor:
     """Return raw embeddings of texts, and the states of every n-th of their tokens (`Demonstrations.every`).
 
     A text of l tokens has ⌈l / n⌉ vectors: the states after n, 2n, … of its tokens, and its embedding in place of the
@@ -61,7 +64,7 @@ def sampled(encoder: EmbeddingModel, tokens: Tokens) -> Tensor:
     return torch.stack(found)
 
 
-def most_samples(encoder: EmbeddingModel) -> int:
+def most_samples(encoder: Encoder) -> int:
     """Return the number of states that, with its embedding, represent a text of the maximum length."""
     settings = None if encoder.demonstrator is None else encoder.demonstrator.settings
     return 0 if settings is None or settings.every is None else ceil(encoder.max_seq_length / settings.every) - 1

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from embrew.model.context_vectors import sampled
-from embrew.model.embedding_model import EmbeddingModel
 from embrew.settings.demonstrations import Demonstration, Demonstrations, Part
 from embrew.text.template import Template
 from embrew.text.tokens import Row, Segment, Tokens
+
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 8  # texts per forward pass, where vectors of demonstrations are computed
@@ -145,7 +147,7 @@ def insert(rows: Sequence[Row], context: Row, template: Template) -> list[Row]:
     ]
 
 
-def prepare(encoder: EmbeddingModel, context: Context) -> PreparedContext:
+def prepare(encoder: Encoder, context: Context) -> PreparedContext:
     """Embed the demonstrations of a context, and return it as an encoder reads it.
 
     Raises:
@@ -201,7 +203,7 @@ def prepare(encoder: EmbeddingModel, context: Context) -> PreparedContext:
     return PreparedContext(context, row, vectors)
 
 
-def check_reads(encoder: EmbeddingModel) -> Demonstrations:
+def check_reads(encoder: Encoder) -> Demonstrations:
     """Return how an encoder reads demonstrations.
 
     Raises:
@@ -218,7 +220,7 @@ def check_reads(encoder: EmbeddingModel) -> Demonstrations:
     return encoder.demonstrator.settings
 
 
-def _vectors(encoder: EmbeddingModel, table: list[Tensor]) -> Tensor:
+def _vectors(encoder: Encoder, table: list[Tensor]) -> Tensor:
     demonstrator = encoder.demonstrator
     if demonstrator is not None and demonstrator.learned is not None:
         return demonstrator.learned.detach().float().cpu()
@@ -228,7 +230,7 @@ def _vectors(encoder: EmbeddingModel, table: list[Tensor]) -> Tensor:
 
 
 def _embedded(
-    encoder: EmbeddingModel, texts: Sequence[str], instruction: str, limit: int, table: list[Tensor]
+    encoder: Encoder, texts: Sequence[str], instruction: str, limit: int, table: list[Tensor]
 ) -> list[list[int]]:
     """Append the raw vectors of texts to a table; return the indices of each text's vectors."""
     settings = check_reads(encoder)

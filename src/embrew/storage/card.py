@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from embrew.embedder import Embedder
 from embrew.files.formats import GUARD
+
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
 
 STOCK = """```python
 from sentence_transformers import SentenceTransformer
@@ -42,7 +44,7 @@ For Sentence-Transformers alone, write a stock folder first, with `embrew export
 
 
 def model_card(
-    encoder: Embedder,
+    encoder: Encoder,
     *,
     stock: Mapping[str, str] | None = None,
     lengths: Mapping[str, int] | None = None,
@@ -65,7 +67,7 @@ def model_card(
     ) + "\n"  # fmt: skip
 
 
-def export_options(encoder: Embedder) -> str:
+def export_options(encoder: Encoder) -> str:
     """Return the options that `embrew export` needs for this encoder: ` --max-length N` if it has two lengths."""
     return "" if len(set(encoder.max_length.values())) == 1 else f" --max-length {encoder.max_seq_length}"
 
@@ -78,7 +80,7 @@ def data_names(record: Mapping[str, Any] | None, *, steps: int) -> list[str] | N
     return sorted(set(sets))
 
 
-def _metadata(encoder: Embedder, stock: bool) -> ModelCardData:
+def _metadata(encoder: Encoder, stock: bool) -> ModelCardData:
     record = encoder.record or {}
     data = [entry for past in _history(record) for entries in past["data"].values() for entry in entries]
     results = [
@@ -104,12 +106,12 @@ def _metadata(encoder: Embedder, stock: bool) -> ModelCardData:
     )
 
 
-def _title(encoder: Embedder) -> str:
+def _title(encoder: Encoder) -> str:
     return f"A text encoder on {encoder.base.name}"
 
 
 def _parts(
-    encoder: Embedder,
+    encoder: Encoder,
     stock: Mapping[str, str] | None,
     lengths: Mapping[str, int] | None,
     notes: Sequence[str],
@@ -135,7 +137,7 @@ def _parts(
             yield _training(past, again=past is not encoder.record)
 
 
-def _contexts(encoder: Embedder) -> str:
+def _contexts(encoder: Encoder) -> str:
     lines = [
         f"- `{name}`: `{prepared.context.instruction!r}`, {len(prepared.context.demonstrations)} demonstrations, "
         f"{len(prepared.row.ids)} positions"
@@ -144,7 +146,7 @@ def _contexts(encoder: Embedder) -> str:
     return "Contexts, prompts with demonstrations, given as `prompt_name`:\n\n" + "\n".join(lines)
 
 
-def _longest(encoder: Embedder, stock: bool, lengths: Mapping[str, int] | None) -> str:
+def _longest(encoder: Encoder, stock: bool, lengths: Mapping[str, int] | None) -> str:
     """Return the length limits; for a stock folder, which has one, also those of the exported encoder."""
     if not stock:
         return ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
@@ -155,7 +157,7 @@ def _longest(encoder: Embedder, stock: bool, lengths: Mapping[str, int] | None) 
     return said
 
 
-def _what_it_is(encoder: Embedder, longest: str) -> str:
+def _what_it_is(encoder: Encoder, longest: str) -> str:
     described, base = encoder.describe(), encoder.base
     where = f"revision {base.revision}" if base.kind == "hub" else f"sha256 {base.sha256}"
     adapters = described["merged_adapters"] + described["adapter"]

@@ -11,12 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
 
-from embrew.embedder import Embedder
 from embrew.files import checksums
 from embrew.files.checksums import write_checksums
 from embrew.files.formats import CONTEXT
@@ -29,6 +28,9 @@ from embrew.storage.folder_check import check_folder, check_number
 from embrew.storage.tensor_files import read_tensors
 from embrew.text.tokens import Row
 from embrew.text_encoder.hashes import vectors_hash
+
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
 
 CONTEXTS, ABOUT, VECTORS = "contexts", "context.json", "vectors.safetensors"
 AGAIN = "remove the context's folder and add it again (embrew context add)"
@@ -146,7 +148,7 @@ def remove_context(folder: Path, name: str) -> None:
         target.parent.rmdir()
 
 
-def up_to_date(encoder: Embedder) -> dict[str, PreparedContext]:
+def up_to_date(encoder: Encoder) -> dict[str, PreparedContext]:
     """Return the encoder's contexts; those of other weights or another tokenizer are computed again."""
     if not encoder.contexts:
         return {}
@@ -164,7 +166,7 @@ def digest(context: PreparedContext) -> str:
     return found.hexdigest()
 
 
-def check_written(encoder: Embedder, folder: Path) -> None:
+def check_written(encoder: Encoder, folder: Path) -> None:
     """Raise unless a folder holds the encoder's contexts, to the bit."""
     written = read_contexts(folder)
     if written.keys() != encoder.contexts.keys():

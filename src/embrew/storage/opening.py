@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from embrew.embedder import Embedder
 from embrew.files import checksums
 from embrew.files.disk_errors import writing_to
 from embrew.files.formats import ENCODER, RUN
@@ -24,10 +24,13 @@ from embrew.model.adapter_state import AdapterState
 from embrew.model.adapters import ROUNDED, lost_to_rounding, peft_warnings_off, restore_copies
 from embrew.model.backbone import Backbone
 from embrew.model.base import Base, Kind
+from embrew.model.context_vectors import start
 from embrew.model.lora_linear import use_lora_linear
 from embrew.model.own_weights import differing, tensors_under_adapter, without_adapter
 from embrew.model.precision import cast_weights
+from embrew.model.weights import MemoryInit
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
+from embrew.settings.quantization import Quantization
 from embrew.storage.adapter_files import read_adapter, write_adapter
 from embrew.storage.context_files import read_contexts
 from embrew.storage.folder_check import BASE, check_folder
@@ -39,6 +42,7 @@ from embrew.storage.loading import (
     open_base,
     open_config,
     open_weights,
+    pick_device,
     pick_dtype,
     quiet,
     saved_dtype,
@@ -46,7 +50,10 @@ from embrew.storage.loading import (
 from embrew.storage.tensor_files import read_tensors
 from embrew.storage.tokenizer_files import open_tokenizer
 
-E = TypeVar("E", bound=Embedder)
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
+
+E = TypeVar("E", bound="Encoder")
 logger = logging.getLogger(__name__)
 SETTINGS, RECORD = "embrew.json", "training.json"
 PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained in addition to the LM
@@ -56,7 +63,7 @@ AS_TRAINED = "as_trained"
 NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
 
 
-def parts(encoder: Embedder) -> dict[str, dict[str, Tensor]]:
+def parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
     """Return tensors trained in addition to the language model, on the CPU, by the name of the encoder's attribute."""
     found = {}
     for part in PARTS:
@@ -100,6 +107,67 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
     if not verified:
         check_folder(folder, large=False)
     return read_json(path, keys=NEEDED, kind=ENCODER)
+
+
+def open_encoder(
+    kind: type[E],
+    name: str | Path,
+    *,
+    revision: str | None,
+    dtype: str,
+    device: str | torch.device | None,
+    attn_implementation: str | None,
+    memory_tokens: int,
+    memory_init: MemoryInit,
+    soft_prompt_tokens: int,
+    trust_remote_code: bool,
+    seed: int,
+    merge_adapter: bool | Literal["auto"],
+    quantization: str | Mapping[str, Any] | Quantization | None,
+    settings: EncoderSettings | None,
+    changes: Mapping[str, Any],
+) -> E:
+    """Open a saved encoder, or put one around a model; arguments as of `Encoder.from_pretrained`."""
+    folder, place = final_stage(Path(name)), pick_device(device)
+    if os.path.lexists(folder / SETTINGS):
+        added: dict[str, Any] = {"settings": settings, "memory_tokens": memory_tokens}
+        added |= {"soft_prompt_tokens": soft_prompt_tokens, "quantization": quantization}
+        owned = sorted(changes) + [key for key, value in added.items() if value]
+        if owned:
+            raise ValueError(f"{name} is a saved encoder, which has its settings already; leave out {', '.join(owned)}")
+        return load_encoder(
+            kind,
+            folder,
+            dtype=dtype,
+            device=place,
+            attn_implementation=attn_implementation,
+            merge_adapter=merge_adapter,
+            trust_remote_code=trust_remote_code,
+        )
+    if (folder / checksums.NAME).is_file():
+        check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
+    model, tokenizer, base = open_base(
+        str(name),
+        revision=revision,
+        dtype=pick_dtype(dtype, place),
+        attn_implementation=attn_implementation,
+        trust_remote_code=trust_remote_code,
+        quantization=None if quantization is None else Quantization.of(quantization),
+        device=place,
+    )
+    backbone = Backbone(model).to(place)
+    if memory_tokens:
+        backbone.add_memory(memory_tokens, memory_init, seed=seed)
+    if soft_prompt_tokens:
+        backbone.add_soft_prompt(soft_prompt_tokens, memory_init, seed=seed)
+    if backbone.is_encoder and settings is None:
+        settings = EncoderSettings.of(attention="bidirectional", pooling="mean")
+    encoder = kind(backbone, tokenizer, base, settings, **changes).eval()
+    encoder.trust_remote_code = trust_remote_code
+    if base.kind == "folder":
+        encoder.base_folder = Path(name).absolute()  # it is read again when the encoder is saved
+    start(encoder, seed=seed)
+    return encoder
 
 
 def load_encoder(kind: type[E], folder: Path, **how: Any) -> E:
@@ -190,12 +258,12 @@ def _load(
     return encoder.eval()
 
 
-def knows_base(encoder: Embedder) -> bool:
+def knows_base(encoder: Encoder) -> bool:
     """Return whether the base of an encoder can be opened again."""
     return encoder.base.kind != "folder" or encoder.base_folder is not None
 
 
-def open_base_again(encoder: Embedder, dtype: torch.dtype | None = None) -> PreTrainedModel:
+def open_base_again(encoder: Encoder, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """Return the base of an encoder as it was opened, on the CPU, by default in the dtype of its weights."""
     own = encoder.base.kind == "folder" and encoder.base_folder is not None
     model, _, _ = open_base(
@@ -210,7 +278,7 @@ def open_base_again(encoder: Embedder, dtype: torch.dtype | None = None) -> PreT
     return model
 
 
-def difference_to_base(encoder: Embedder) -> str | None:
+def difference_to_base(encoder: Encoder) -> str | None:
     """Return how the weights under the adapter differ from the base on disk with the merged adapters; None: not.
 
     Exactly, where no adapter was merged; otherwise up to a few roundings. 4-bit weights are never trained.

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from peft import PeftModel
 from safetensors.torch import save_file
 
-from embrew.embedder import Embedder
 from embrew.files.checksums import write_checksums
 from embrew.files.formats import ENCODER
 from embrew.files.safe_names import check_file_name
@@ -30,11 +30,14 @@ from embrew.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, difference_
 from embrew.storage.tokenizer_files import check_tokenizer, write_tokenizer
 from embrew.storage.verification import verify_folder
 
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
+
 logger = logging.getLogger(__name__)
 CARD = "README.md"
 
 
-def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
+def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
     """Write an encoder's folder and verify it; see `Encoder.save_pretrained`."""
     if verify not in ("fast", "full", "off"):
         raise ValueError(f"verify={verify!r}; choose from fast, full, off")
@@ -99,7 +102,7 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
         write_checksums(out)
 
 
-def _versions(encoder: Embedder) -> dict[str, str]:
+def _versions(encoder: Encoder) -> dict[str, str]:
     """Return the versions of the libraries that decide the vectors."""
     names = ["embrew", "torch", "transformers", "peft", "tokenizers"]
     return {name: _version(name) for name in [*names, *([LIBRARY] if encoder.backbone.is_quantized else [])]}
