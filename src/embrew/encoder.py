@@ -21,7 +21,7 @@ from embrew.encoding import check_offered, convert, embed_texts, encode_side, re
 from embrew.generation import Bos, Source, generate
 from embrew.model.adapter_state import AdapterState, adapter_state
 from embrew.model.attention import Attention
-from embrew.model.backbone import Backbone
+from embrew.model.backbone import Backbone, MemoryInit
 from embrew.model.base import Base
 from embrew.model.contexts import Context, PreparedContext, prepare
 from embrew.model.cost import Cost
@@ -29,7 +29,6 @@ from embrew.model.demonstrator import Demonstrator
 from embrew.model.layers import layers_of
 from embrew.model.pool import new_head, pool
 from embrew.model.prefix import Prefix, Shared
-from embrew.model.weights import MemoryInit
 from embrew.settings.encoder import AttentionMode, EncoderSettings
 from embrew.settings.pooling import Pooling
 from embrew.settings.quantization import Quantization

@@ -16,6 +16,7 @@ from embrew.methods.rows import RowsKind, instructions_of, usable
 from embrew.methods.settings import Count
 from embrew.methods.targets import check_target_fits, end_ids, target_count, target_nll, text_ids
 from embrew.model.attention import Attention
+from embrew.model.forward import try_two_calls
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.targets import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
@@ -81,7 +82,7 @@ class Bottleneck(Objective):
         check_target_fits(encoder, encoder.max_length["query"], target)
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()
-        encoder.backbone.use_two_calls()
+        try_two_calls(encoder.backbone.inner)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Leave out texts that are too short to split.

@@ -20,6 +20,7 @@ from embrew.methods.rows import usable
 from embrew.methods.settings import NotNegative
 from embrew.methods.targets import text_ids
 from embrew.model.frozen import trained_head
+from embrew.model.positions import check_takes_branches
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.indexing import at
 from embrew.text.tokens import Row, Segment, Tokens
@@ -76,9 +77,7 @@ class Llama2Vec(Objective):
         encoder.backbone.check_decoder("embedding-based auto-encoding")
         super().setup(encoder)
         encoder.template.check_all_memory("llama2vec")
-        first, second = self._blocks(encoder)
-        longest = encoder.max_length["document"] - max(len(first.ids), len(second.ids))
-        encoder.backbone.check_branches((len(first.ids), len(second.ids)), longest)
+        check_takes_branches(encoder.backbone.inner)
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()
 

@@ -12,6 +12,7 @@ from torch import nn
 from embrew.text.tokens import Tokens
 
 NAMED = re.compile(r"(^|[._])(wpe|pos|position|positions|positional)([._]|$)")
+COUNT_IN_ROW = ("bloom", "mpt", "gpt_neo")
 _KNOWN: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 
 
@@ -96,4 +97,18 @@ def check_positions(inner: Any, tokens: Tokens) -> None:
             f"a row has {longest} tokens, and {type(inner).__name__} has positions for {limit:g}; the text, its "
             "instruction, memory tokens, soft prompt, demonstrations and a target after it all count; lower "
             "encoder.max_length, or the length of targets or demonstrations"
+        )
+
+
+def check_takes_branches(inner: Any) -> None:
+    """Raise where two continuations of a text in one row would not get the states that each gets alone.
+
+    Raises:
+        ValueError: the family takes distances in the row, whatever the positions are (ALiBi, local windows of GPT-Neo).
+    """
+    if inner.config.model_type in COUNT_IN_ROW or getattr(inner.config, "alibi", False):
+        raise ValueError(
+            f"{type(inner).__name__} cannot read a text with two continuations in one row: its attention counts "
+            "positions in the row; llama2vec trains on such rows: use a model family whose attention takes a mask and "
+            "whose positions are rotary or learned (Llama, Qwen, Mistral)"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,6 @@ from embrew.text.tokens import Segment, Tokens
 
 WIDTH, MEMORY, PADDING = 6, 2, 3  # tokens of the probe, memory tokens among them, and padding after them
 MOVED = 1e-6  # of the largest state
-LOCAL = re.compile(r"window|chunk|local")  # settings that bound how far a layer reads
 logger = logging.getLogger(__name__)
 FAILED = (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError, NotImplementedError)
 
@@ -28,17 +26,6 @@ def key_of(inner: Any, *more: Any) -> tuple[Any, ...]:
     kinds = tuple(sorted(set(getattr(config, "layer_types", None) or [])))
     settings = tuple(getattr(config, name, None) for name in names)
     return type(inner), config._attn_implementation, kinds, settings, *more
-
-
-def local_windows(settings: dict[str, Any]) -> set[int]:
-    """Return the local windows that a configuration names, of parts of it too."""
-    found: set[int] = set()
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            found |= local_windows(value)
-        elif type(value) is int and value > 0 and LOCAL.search(name):
-            found.add(value)
-    return found
 
 
 def follows(
