@@ -26,10 +26,10 @@ from report import circumstances, origin, table
 from embrew import Encoder
 from embrew.methods import OBJECTIVES
 from embrew.model import adapters
-from embrew.model.bottleneck import use_own_sdpa
-from embrew.model.compiled import compiled_layers
-from embrew.model.cost import Cost
-from embrew.model.fast_dropout import Mask
+from embrew.model.batching import Cost
+from embrew.model.dropout import Mask
+from embrew.model.kernels import use_own_sdpa
+from embrew.model.layers import compiled_layers
 from embrew.training.step import TrainStep
 
 LORA = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05}
@@ -54,7 +54,7 @@ class One(Cost):
 PATCHES: dict[str, Callable[[], Any]] = {
     "own LoRA layers": lambda: patch.object(adapters, "use_lora_linear", lambda model: None),
     "fast dropout": lambda: patch.object(Mask, "draw", classmethod(bernoulli)),
-    "own sdpa": lambda: patch("embrew.model.bottleneck.use", lambda inner: False),
+    "own sdpa": lambda: patch("embrew.model.kernels.use", lambda inner: False),
     "rows grouped by length": lambda: patch("embrew.encoder.Cost", One),
 }
 

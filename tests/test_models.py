@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
-from embrew.model.bottleneck import use_own_sdpa
+from embrew.model.kernels import use_own_sdpa
 from tests import models
 from tests.models import CONFIGS, ENCODER_CONFIGS, SENTENCES, adapted, tiny_model
 

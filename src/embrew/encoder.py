@@ -19,19 +19,17 @@ from transformers import PreTrainedTokenizerBase
 from embrew import identity
 from embrew.encoding import check_offered, convert, embed_texts, encode_side, read_mteb, unit
 from embrew.generation import Bos, Source, generate
-from embrew.model.adapter_state import AdapterState, adapter_state
+from embrew.model.adapters import AdapterState, adapter_state
 from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone, MemoryInit
-from embrew.model.base import Base
-from embrew.model.contexts import Context, PreparedContext, prepare
-from embrew.model.cost import Cost
-from embrew.model.demonstrator import Demonstrator
+from embrew.model.batching import Cost
+from embrew.model.contexts import Context, Demonstrator, PreparedContext, prepare
 from embrew.model.layers import layers_of
-from embrew.model.pool import new_head, pool
+from embrew.model.pooling import new_head, pool
 from embrew.model.prefix import Prefix, Shared
+from embrew.settings.base import Base, Quantization
 from embrew.settings.encoder import AttentionMode, EncoderSettings
 from embrew.settings.pooling import Pooling
-from embrew.settings.quantization import Quantization
 from embrew.storage.context_files import check_name
 from embrew.storage.opening import knows_base, open_base_again, open_encoder
 from embrew.storage.saving import save_encoder

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from peft import PeftModel
 
-from embrew.model.adapter_state import AdapterState, adapter_state
-from embrew.model.own_weights import tensors_under_adapter
+from embrew.model.adapters import AdapterState, adapter_state
+from embrew.model.weights import tensors_under_adapter
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder

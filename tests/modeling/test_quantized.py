@@ -16,9 +16,9 @@ from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.merging import merge_encoder
-from embrew.model.quantized import dequantize, quantized_layers
+from embrew.model.adapters import dequantize, quantized_layers
 from embrew.recipe import Recipe
-from embrew.settings.quantization import Quantization
+from embrew.settings.base import Quantization
 from embrew.storage import loading
 from embrew.storage.verification import TOLERANCE, reference_vectors
 from embrew.text.tokens import Tokens

@@ -11,8 +11,7 @@ from torch.nn.functional import normalize
 
 from embrew import assembly
 from embrew.methods.in_context import of_demonstrations
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
+from embrew.model.contexts import Context, start
 from embrew.settings.demonstrations import Demonstrations
 from embrew.text.tokens import Segment, Tokens
 from embrew.training.gradcache import Chunks

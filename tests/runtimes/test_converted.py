@@ -14,8 +14,7 @@ import torch
 
 from embrew.assembly import open_model
 from embrew.encoder import Encoder
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
+from embrew.model.contexts import Context, start
 from embrew.runtimes.conversion import Program
 from embrew.runtimes.converted import converted
 from embrew.runtimes.graph import LabelledGraph

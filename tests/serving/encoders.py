@@ -12,8 +12,7 @@ from unittest import mock
 import numpy as np
 
 from embrew.encoder import Encoder
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
+from embrew.model.contexts import Context, start
 from embrew.settings.demonstrations import Demonstration, Demonstrations
 from embrew.settings.pooling import Pooling
 from embrew.text_encoder.precision import Ranges

@@ -23,8 +23,7 @@ import pytest
 import yaml
 
 from embrew.encoder import Encoder
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
+from embrew.model.contexts import Context, start
 from embrew.recipe import read_launch
 from embrew.serving.application import create_app
 from embrew.serving.ray import app, read_arguments

@@ -18,7 +18,7 @@ from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
 from embrew.inspection import inspect
 from embrew.methods.gap import Gap, Shares
-from embrew.model.bottleneck import use_own_sdpa
+from embrew.model.kernels import use_own_sdpa
 from embrew.recipe import Recipe
 from embrew.report.page import write_report
 from embrew.report.sections.scores import gaps_of

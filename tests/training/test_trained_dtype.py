@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoModelForCausalLM
 from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.methods import Contrastive
-from embrew.model.precision import train_in_float32
+from embrew.model.weights import train_in_float32
 from embrew.recipe import Recipe, list_recipes
 from embrew.storage import loading
 from embrew.training.stage_start import prepare_encoder

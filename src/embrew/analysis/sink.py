@@ -17,9 +17,9 @@ from torch import Tensor
 
 from embrew.analysis.vectors import Side
 from embrew.encoder import Encoder
-from embrew.model.attention_weights import read_attention
 from embrew.model.batching import encode_rows
 from embrew.model.contexts import insert
+from embrew.model.forward import read_attention
 from embrew.text.tokens import Row, Segment, Tokens
 
 PARTS = ("first", "prompt", "demonstrations", "text", "after", "itself")

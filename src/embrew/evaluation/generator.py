@@ -17,7 +17,7 @@ from embrew.progress import progress
 if TYPE_CHECKING:  # torch and transformers are imported when a model is opened: tables need neither
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from embrew.model.base import Base
+    from embrew.settings.base import Base
 
 
 def find_generator(name: str) -> Base:
@@ -27,7 +27,7 @@ def find_generator(name: str) -> Base:
         FileNotFoundError: the model does not exist on this machine.
         ValueError: it is not a causal LM and cannot generate text.
     """
-    from embrew.model.base import Base
+    from embrew.settings.base import Base
     from embrew.storage.loading import ASSETS, is_encoder, open_config, weights_sha256
 
     folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)

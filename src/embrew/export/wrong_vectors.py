@@ -24,7 +24,7 @@ from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of
 from embrew.model.attention import Attention
 from embrew.model.forward import bidirectional_by
-from embrew.model.pool import pool
+from embrew.model.pooling import pool
 from embrew.settings.encoder import AttentionMode
 from embrew.settings.pooling import Pooling
 from embrew.storage.verification import TEXTS

@@ -17,8 +17,7 @@ from embrew.encoder import Encoder
 from embrew.methods.demonstration_batch import Drawn, RowsToShow, VectorTable
 from embrew.methods.inputs import Embed, Inputs, Pairs
 from embrew.methods.rows import RowsKind, instructions_of, text_keys
-from embrew.model.context_vectors import sampled
-from embrew.model.contexts import Example, check_reads, insert, joined, lead, shown
+from embrew.model.contexts import Example, check_reads, insert, joined, lead, sampled, shown
 from embrew.settings.demonstrations import Demonstrations
 from embrew.text.indexing import upload
 from embrew.text.tokens import Row, Segment, Tokens

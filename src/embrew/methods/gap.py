@@ -16,7 +16,7 @@ from embrew.methods.base import Objective
 from embrew.methods.compression import Compression
 from embrew.methods.frozen_decoder import memory_states
 from embrew.methods.reductions import UNIT_WEIGHTS
-from embrew.model.positions import known_positions
+from embrew.model.layers import known_positions
 from embrew.model.reach import at_rest
 from embrew.text.tokens import Tokens
 

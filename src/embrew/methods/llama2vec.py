@@ -20,7 +20,7 @@ from embrew.methods.rows import usable
 from embrew.methods.settings import NotNegative
 from embrew.methods.targets import text_ids
 from embrew.model.frozen import trained_head
-from embrew.model.positions import check_takes_branches
+from embrew.model.layers import check_takes_branches
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.indexing import at
 from embrew.text.tokens import Row, Segment, Tokens

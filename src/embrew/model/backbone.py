@@ -12,16 +12,14 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from embrew.model.adapters import AdapterSwitch, attach_lora, check_rounding, merge
+from embrew.model.adapters import AdapterSwitch, attach_lora, check_rounding, dequantize, merge, quantized_layers
 from embrew.model.attention import Attention
 from embrew.model.dropout import set_attention_dropout
 from embrew.model.forward import check_attention, forward, raw_states, read_layers, write_soft
 from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
-from embrew.model.layers import layers_of, view
-from embrew.model.own_weights import differing, tensors_under_adapter, without_adapter
-from embrew.model.positions import check_longest, check_positions, max_positions
+from embrew.model.layers import check_longest, check_positions, layers_of, max_positions, view
 from embrew.model.prefix import Prefix, Shared
-from embrew.model.quantized import dequantize, quantized_layers
+from embrew.model.weights import differing, tensors_under_adapter, without_adapter
 from embrew.text.indexing import take, upload, write_at
 from embrew.text.tokens import Segment, Tokens
 

@@ -1,22 +1,67 @@
-"""Prompts with demonstrations: turn them into tokens and vectors that precede a text."""
+"""Prompts with demonstrations: their rows, the vectors that stand for them, and what is trained for these."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from embrew.model.context_vectors import sampled
 from embrew.settings.demonstrations import Demonstration, Demonstrations, Part
 from embrew.text.template import Template
 from embrew.text.tokens import Row, Segment, Tokens
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
+
+
+class Demonstrator(nn.Module):
+    """g = Linear → GELU → Linear, both with biases; or learned vectors instead; or nothing, where all is text.
+
+    EPIC ("Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders"), Eq. 3, which leaves open
+    the inner width (ours: that of a state) and how g starts. Here its output begins on the scale of the language
+    model's input embeddings (`prompting.vectors.start`), one or two orders below that of a final state. What comes out
+    is what the first layer reads: an input embedding after whatever scaling the model family does.
+
+    Frozen until an objective trains it.
+
+    Args:
+        settings: which parts of a demonstration are vectors.
+        width: of a state.
+        seed: of the initial values.
+    """
+
+    def __init__(self, settings: Demonstrations, width: int, *, seed: int = 42) -> None:
+        super().__init__()
+        self.settings = settings
+        self.project: nn.Sequential | None = None
+        self.learned: nn.Parameter | None = None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if settings.projects:
+                self.project = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+            if settings.learnable:
+                self.learned = nn.Parameter(0.02 * torch.randn(2 * settings.learnable, width))
+        self.requires_grad_(False)
+
+    def forward(self, embeddings: Tensor | None = None) -> Tensor:
+        """Project raw embeddings `(vectors, width)` to input embeddings for a prompt, `(vectors, width)`.
+
+        Without embeddings, return the learned vectors.
+        """
+        if embeddings is None and self.learned is not None:
+            return self.learned.clone()
+        if self.project is None or embeddings is None:
+            raise ValueError("these demonstrations are not projected: they are text, or learned")
+        if self.settings.normalize:
+            embeddings = nn.functional.normalize(embeddings, dim=-1)
+        projected: Tensor = self.project(embeddings.to(self.project[0].weight.dtype))  # type: ignore[arg-type]
+        return projected
+
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 8  # texts per forward pass, where vectors of demonstrations are computed
@@ -244,3 +289,60 @@ def _embedded(
             table.append(found[[*range(1, count), 0], number])
             places.append(list(range(first, first + count)))
     return places
+
+
+TEXTS = ["A heron waits in the shallow water.", "How do I reverse a linked list?", "The train to Brno leaves today."]
+
+
+def start(encoder: Encoder, *, seed: int = 42) -> None:
+    """Bring an encoder's new `Demonstrator`, if it has one, onto the scale of its input embeddings.
+
+    The last layer of g is scaled so that the mean square of what it makes of a few texts is that of the embedding
+    matrix; learned vectors become rows of that matrix, drawn from `seed`.
+    """
+    demonstrator = encoder.demonstrator
+    if demonstrator is None:
+        return
+    embedding = encoder.backbone.causal_lm.get_input_embeddings()
+    scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
+    weight = embedding.weight.detach()
+    with torch.no_grad():
+        if demonstrator.learned is not None:
+            places = torch.randperm(len(weight), generator=torch.Generator().manual_seed(seed))
+            rows = weight[places[: len(demonstrator.learned)].to(weight.device)]
+            demonstrator.learned.copy_(scale * rows.float())
+        if demonstrator.project is not None:
+            wanted = scale * torch.linalg.vector_norm(weight, dtype=torch.float32) / weight.numel() ** 0.5
+            made = demonstrator(encoder(encoder.tokens(TEXTS)))
+            factor = wanted / made.float().square().mean().sqrt()
+            for parameter in demonstrator.project[2].parameters():
+                parameter.mul_(factor)
+
+
+def sampled(encoder: Encoder, tokens: Tokens) -> Tensor:
+    """Return raw embeddings of texts, and the states of every n-th of their tokens (`Demonstrations.every`).
+
+    A text of l tokens has ⌈l / n⌉ vectors: the states after n, 2n, … of its tokens, and its embedding in place of the
+    last. Further vectors are 0.
+
+    Returns:
+        Float32 `(1 + most, texts, width)`: the embeddings, then first, second, … states; `most` is that of a text as
+        long as the encoder allows. `(1, texts, width)` where one vector represents a text.
+    """
+    every = None if encoder.demonstrator is None else encoder.demonstrator.settings.every
+    if every is None:
+        return encoder(tokens)[None]
+    states = encoder.hidden_states(tokens)
+    text = tokens.where(Segment.TEXT)
+    count = text.long().cumsum(-1)
+    found = [encoder.pool(states, tokens)]
+    for number in range(1, most_samples(encoder) + 1):
+        chosen = text & (count == number * every) & (count[:, -1:] > number * every)
+        found.append(torch.einsum("bt,bth->bh", chosen.to(states.dtype), states).to(found[0].dtype))
+    return torch.stack(found)
+
+
+def most_samples(encoder: Encoder) -> int:
+    """Return the number of states that, with its embedding, represent a text of the maximum length."""
+    settings = None if encoder.demonstrator is None else encoder.demonstrator.settings
+    return 0 if settings is None or settings.every is None else ceil(encoder.max_seq_length / settings.every) - 1

@@ -14,11 +14,11 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.encoder import Encoder
 from embrew.model.attention import Attention
-from embrew.model.base import Base
+from embrew.model.batching import USUAL, Cost
 from embrew.model.contexts import PreparedContext
-from embrew.model.cost import USUAL, Cost
 from embrew.model.prefix import Prefix, Shared
 from embrew.runtimes.conversion import Program
+from embrew.settings.base import Base
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.tokens import Segment, Tokens
 

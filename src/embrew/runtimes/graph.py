@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from embrew.encoder import Encoder
-from embrew.model.layers import view
-from embrew.model.pool import pool, positions
-from embrew.model.positions import is_bert_type
+from embrew.model.layers import is_bert_type, view
+from embrew.model.pooling import pool, positions
 from embrew.text.tokens import Segment, Tokens
 
 OUTPUT = "sentence_embedding"

@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from embrew.files.reading import read_json
-from embrew.model.adapter_state import AdapterState
+from embrew.model.adapters import AdapterState
 from embrew.storage.foreign import check_adapter
 from embrew.storage.tensor_files import read_tensors
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from embrew.files.checksums import Damaged
-from embrew.model.base import Base
+from embrew.settings.base import Base
 from embrew.storage.folder_check import BASE, shared_weights
 from embrew.storage.loading import weights_sha256
 

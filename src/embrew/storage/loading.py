@@ -25,10 +25,9 @@ from transformers.utils import logging as transformers_logging
 
 from embrew.files.checksums import file_sha256
 from embrew.files.reading import broken, broken_in, is_content_error, reason
-from embrew.model.base import Base
-from embrew.model.precision import cast_weights
-from embrew.model.quantized import loading_options, prepare_quantized
-from embrew.settings.quantization import Quantization
+from embrew.model.adapters import loading_options, prepare_quantized
+from embrew.model.weights import cast_weights
+from embrew.settings.base import Base, Quantization
 from embrew.storage.foreign import (
     asks_for_code,
     check_is_model,

@@ -20,16 +20,13 @@ from embrew.files.formats import ENCODER, RUN
 from embrew.files.reading import content_of, read_json
 from embrew.files.safe_names import check_file_name, path_inside
 from embrew.files.writing import read_unchanged, recover
-from embrew.model.adapter_state import AdapterState
-from embrew.model.adapters import ROUNDED, lost_to_rounding, peft_warnings_off, restore_copies
+from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, peft_warnings_off, restore_copies
 from embrew.model.backbone import Backbone, MemoryInit
-from embrew.model.base import Base, Kind
-from embrew.model.context_vectors import start
+from embrew.model.contexts import start
 from embrew.model.lora_linear import use_lora_linear
-from embrew.model.own_weights import differing, tensors_under_adapter, without_adapter
-from embrew.model.precision import cast_weights
+from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
+from embrew.settings.base import Base, Kind, Quantization
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
-from embrew.settings.quantization import Quantization
 from embrew.storage.adapter_files import read_adapter, write_adapter
 from embrew.storage.context_files import read_contexts
 from embrew.storage.folder_check import BASE, check_folder

@@ -17,9 +17,8 @@ from embrew.files.formats import ENCODER
 from embrew.files.safe_names import check_file_name
 from embrew.files.writing import atomic_folder
 from embrew.identity import replayed
-from embrew.model.adapter_state import AdapterState, adapter_state
-from embrew.model.own_weights import without_adapter
-from embrew.model.quantized import LIBRARY
+from embrew.model.adapters import LIBRARY, AdapterState, adapter_state
+from embrew.model.weights import without_adapter
 from embrew.storage.adapter_files import write_adapter
 from embrew.storage.card import model_card
 from embrew.storage.context_files import up_to_date, write_context

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from embrew.float32 import full_float32
 from embrew.identity import replayed
-from embrew.model.adapter_state import adapter_state
+from embrew.model.adapters import adapter_state
 from embrew.model.contexts import Context, prepare
-from embrew.model.own_weights import differing, tensors_under_adapter
+from embrew.model.weights import differing, tensors_under_adapter
 from embrew.settings.demonstrations import Demonstration
 from embrew.settings.encoder import EncoderSettings
 from embrew.storage.adapter_files import read_adapter

@@ -12,8 +12,8 @@ from embrew.encoder import Encoder
 from embrew.files.public_paths import check_path_known
 from embrew.methods import Objective
 from embrew.model.attention import Attention
-from embrew.model.bottleneck import use_own_sdpa
-from embrew.model.precision import cast_weights, train_in_float32
+from embrew.model.kernels import use_own_sdpa
+from embrew.model.weights import cast_weights, train_in_float32
 from embrew.recipe import Recipe, StageConfig
 
 

@@ -13,7 +13,7 @@ import torch
 from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.model.latent import LatentAttention
+from embrew.model.pooling import LatentAttention
 from embrew.settings.pooling import Pooling
 from tests.conftest import SENTENCES
 

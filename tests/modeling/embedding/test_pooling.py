@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 import torch
 
-from embrew.model.pool import pool
+from embrew.model.pooling import pool
 from embrew.settings.pooling import MODES, Pooling, PoolingMode
 from embrew.text.tokens import Row, Segment, Tokens
 

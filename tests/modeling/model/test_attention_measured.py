@@ -15,9 +15,9 @@ from embrew.encoder import Encoder
 from embrew.files.checksums import write_checksums
 from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone
-from embrew.model.base import Base
 from embrew.model.contexts import Context
 from embrew.model.forward import bidirectional_by, try_two_calls
+from embrew.settings.base import Base
 from embrew.settings.demonstrations import Demonstration, Demonstrations
 from embrew.settings.pooling import Pooling
 from embrew.text.tokens import Row, Segment, Tokens

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from embrew.encoder import Encoder
 from embrew.methods import Llama2Vec
 from embrew.model.backbone import Backbone
-from embrew.model.base import Base
+from embrew.settings.base import Base
 from embrew.settings.pooling import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.families import FAMILIES, SIZES, config_of

@@ -68,7 +68,7 @@ def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypa
 
 
 def test_saved_buffers_follow_the_weights() -> None:
-    from embrew.model.precision import cast_weights
+    from embrew.model.weights import cast_weights
 
     module = nn.Linear(2, 2)
     module.register_buffer("saved", torch.ones(2))

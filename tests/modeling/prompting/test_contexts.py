@@ -11,8 +11,7 @@ import torch
 
 from embrew.encoder import Encoder
 from embrew.encoding import rows_by_text
-from embrew.model.context_vectors import sampled, start
-from embrew.model.contexts import Context, PreparedContext
+from embrew.model.contexts import Context, PreparedContext, sampled, start
 from embrew.settings.demonstrations import Demonstrations
 from embrew.settings.pooling import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
