@@ -25,7 +25,7 @@ from embrew.encoder import Encoder
 from embrew.methods.compression import Compression
 from embrew.model.backbone import Backbone
 from embrew.settings.base import Base
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from embrew.training.step import TrainStep
 

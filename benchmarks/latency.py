@@ -129,7 +129,7 @@ def embed(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str], bat
 
 def tokens_of(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str]) -> tuple[int, int]:
     """Tokens of all rows, templates together; and those that are computed where a beginning is computed once."""
-    from embrew.model.prefix import shared_beginning
+    from embrew.model.prefix import shared_prefix
 
     whole = new = 0
     for side, texts in sides.items():
@@ -142,7 +142,7 @@ def tokens_of(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str])
             rows = template.rows(texts, instruction=instruction, max_length=limit)
             rows = rows if context is None else insert(rows, context.row, template)
             lengths = np.array([len(row.ids) for row in rows])
-            shared = shared_beginning(rows) if encoder.attention.is_causal else 0
+            shared = shared_prefix(rows) if encoder.attention.is_causal else 0
             whole += int(lengths.sum())
             new += int((lengths - shared).sum())
     return whole, new

@@ -17,7 +17,7 @@ from embrew.methods import Bottleneck, LanguageModel, Objective, SupervisedFineT
 from embrew.model.attention import TWO_CALLS, Attention
 from embrew.model.backbone import Backbone
 from embrew.settings.base import Base
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from embrew.training.step import TrainStep
 

@@ -48,7 +48,7 @@ from embrew.export.runtimes import RUNTIMES
 from embrew.export.runtimes.llama_cpp.running import interpreter
 from embrew.model.contexts import Context
 from embrew.recipe import Recipe
-from embrew.settings.demonstrations import Demonstration
+from embrew.settings.encoder import Demonstration
 
 logger = logging.getLogger(__name__)
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "run-anywhere.md"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import nn
 
 from embrew.model.layers import layers_of, path_of_layers, with_module
-from embrew.text.numbers import whole
+from embrew.text.texts import whole
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder

@@ -28,16 +28,13 @@ from embrew.model.layers import layers_of
 from embrew.model.pooling import new_head, pool
 from embrew.model.prefix import Prefix, Shared
 from embrew.settings.base import Base, Quantization
-from embrew.settings.encoder import AttentionMode, EncoderSettings
-from embrew.settings.pooling import Pooling
-from embrew.storage.context_files import check_name
+from embrew.settings.encoder import AttentionMode, EncoderSettings, Pooling
 from embrew.storage.opening import knows_base, open_base_again, open_encoder
+from embrew.storage.parts import check_name
 from embrew.storage.saving import save_encoder
-from embrew.text.indexing import at
-from embrew.text.inputs import Text, texts_of
-from embrew.text.numbers import flag, whole
 from embrew.text.template import Template
-from embrew.text.tokens import Segment, Tokens
+from embrew.text.texts import Text, flag, texts_of, whole
+from embrew.text.tokens import Segment, Tokens, at
 from embrew.text_encoder.hashes import vectors_hash
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from embrew.model.batching import encode_rows, usual_tokens
 from embrew.model.contexts import PreparedContext, insert
 from embrew.model.prefix import Prefix
-from embrew.text.inputs import Text
-from embrew.text.numbers import SIDES
 from embrew.text.template import Template
+from embrew.text.texts import SIDES, Text
 from embrew.text.tokens import Row, Tokens
 
 if TYPE_CHECKING:

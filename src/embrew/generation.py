@@ -15,8 +15,7 @@ from embrew.model.attention import Attention, first_prompt
 from embrew.model.batching import plan
 from embrew.model.frozen import FrozenLM
 from embrew.progress import progress
-from embrew.text.inputs import Text
-from embrew.text.targets import target_ids
+from embrew.text.texts import Text, target_ids
 from embrew.text.tokens import Row, Segment, Tokens
 
 if TYPE_CHECKING:

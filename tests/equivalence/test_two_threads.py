@@ -9,7 +9,7 @@ import pytest
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
 from embrew.settings.base import Base
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES, by_default, tiny_model
 
 ROUNDS = 10

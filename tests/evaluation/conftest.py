@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from embrew.model.contexts import start
-from embrew.settings.demonstrations import Demonstrations
+from embrew.settings.encoder import Demonstrations
 
 
 class BagOfWords:

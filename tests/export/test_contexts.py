@@ -11,8 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from embrew.export.exporting import export_encoder
 from embrew.model.contexts import Context, start
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.text.template import Template
 from tests.conftest import FAMILIES, SENTENCES, by_default
 

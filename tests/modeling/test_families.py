@@ -17,7 +17,7 @@ from embrew.export.exporting import export_encoder
 from embrew.losses.vocabulary import token_kl, token_nll
 from embrew.model.forward import bidirectional_by
 from embrew.model.frozen import FrozenLM
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES, stir
 from tests.families import FAMILIES, Family, config_of, table

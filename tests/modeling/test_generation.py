@@ -8,7 +8,7 @@ import torch
 from embrew.generation import generate, target_rows, target_scores
 from embrew.model.attention import Attention
 from embrew.model.forward import try_two_calls
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES, by_default
 

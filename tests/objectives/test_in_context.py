@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from embrew import assembly
 from embrew.methods.in_context import of_demonstrations
 from embrew.model.contexts import Context, start
-from embrew.settings.demonstrations import Demonstrations
+from embrew.settings.encoder import Demonstrations
 from embrew.text.tokens import Segment, Tokens
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep

@@ -13,8 +13,7 @@ import numpy as np
 
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context, start
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.text_encoder.precision import Ranges
 from tests.conftest import SENTENCES
 from tests.serving.running import serving

@@ -20,7 +20,7 @@ from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
 from embrew.model.contexts import Context, start
 from embrew.settings.base import Base
-from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import tiny_model
 from tests.serving.running import serving
 

@@ -28,7 +28,7 @@ from embrew.recipe import read_launch
 from embrew.serving.application import create_app
 from embrew.serving.ray import app, read_arguments
 from embrew.serving.settings import Limits, Settings
-from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.serving.encoders import LIMITS, PROMPTS, TEXTS, check_same, wanted
 from tests.serving.running import Lengths, of_words
 

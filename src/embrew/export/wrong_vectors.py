@@ -25,8 +25,7 @@ from embrew.files.reading import content_of
 from embrew.model.attention import Attention
 from embrew.model.forward import bidirectional_by
 from embrew.model.pooling import pool
-from embrew.settings.encoder import AttentionMode
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import AttentionMode, Pooling
 from embrew.storage.verification import TEXTS
 from embrew.text.tokens import Row, Segment, Tokens
 

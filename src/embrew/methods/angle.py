@@ -16,7 +16,7 @@ from embrew.methods.embedding import EmbeddingObjective
 from embrew.methods.info_nce import candidates_of, in_batch_info_nce
 from embrew.methods.inputs import Inputs, Pairs, ScoredPairs
 from embrew.methods.settings import NotNegative, Positive
-from embrew.text.indexing import take
+from embrew.text.tokens import take
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,7 @@ from embrew.methods.targets import check_target_fits, end_ids, target_count, tar
 from embrew.model.attention import Attention
 from embrew.model.forward import try_two_calls
 from embrew.settings.encoder import EncoderSettings
-from embrew.text.targets import target_ids
+from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
 
 

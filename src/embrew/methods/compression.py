@@ -26,7 +26,7 @@ from embrew.methods.splitting import Fewest, Parts, bos_row, count_without_end, 
 from embrew.methods.targets import check_target_fits, end_ids, text_ids
 from embrew.model.frozen import FrozenLM
 from embrew.settings.encoder import EncoderSettings
-from embrew.text.targets import target_ids
+from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
 
 logger = logging.getLogger(__name__)

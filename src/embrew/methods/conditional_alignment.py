@@ -24,9 +24,8 @@ from embrew.methods.targets import check_target_fits, end_ids, text_ids
 from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
 from embrew.settings.encoder import EncoderSettings
-from embrew.text.indexing import at, take, upload
-from embrew.text.targets import target_ids
-from embrew.text.tokens import Row, Segment, Tokens
+from embrew.text.texts import target_ids
+from embrew.text.tokens import Row, Segment, Tokens, at, take, upload
 from embrew.text_encoder.hashes import vectors_hash
 
 ROWS = 64  # rows per forward pass of reference scores

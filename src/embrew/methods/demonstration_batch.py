@@ -12,7 +12,7 @@ from torch import Tensor
 from embrew.distributed import GlobalRows
 from embrew.encoder import Encoder
 from embrew.model.contexts import Lead, check_reads, most_samples
-from embrew.settings.demonstrations import Demonstrations
+from embrew.settings.encoder import Demonstrations
 from embrew.text.tokens import Tokens
 
 

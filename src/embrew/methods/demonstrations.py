@@ -18,9 +18,8 @@ from embrew.methods.demonstration_batch import Drawn, RowsToShow, VectorTable
 from embrew.methods.inputs import Embed, Inputs, Pairs
 from embrew.methods.rows import RowsKind, instructions_of, text_keys
 from embrew.model.contexts import Example, check_reads, insert, joined, lead, sampled, shown
-from embrew.settings.demonstrations import Demonstrations
-from embrew.text.indexing import upload
-from embrew.text.tokens import Row, Segment, Tokens
+from embrew.settings.encoder import Demonstrations
+from embrew.text.tokens import Row, Segment, Tokens, upload
 
 
 def embed_with_samples(encoder: Encoder, tokens: Tokens) -> Tensor:

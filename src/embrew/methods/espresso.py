@@ -19,8 +19,7 @@ from embrew.methods.embedding import EmbeddingObjective
 from embrew.methods.inputs import Inputs
 from embrew.methods.nested import Nested, check_layers
 from embrew.methods.settings import Count, NotNegative, Positive
-from embrew.text.indexing import upload
-from embrew.text.tokens import Tokens
+from embrew.text.tokens import Tokens, upload
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from embrew.encoder import Encoder
 from embrew.losses import token_kl, token_nll
 from embrew.model.batching import embed_by_length, passes_by_length
 from embrew.model.frozen import FrozenLM
-from embrew.text.indexing import at, take, upload
-from embrew.text.tokens import Segment, Tokens
+from embrew.text.tokens import Segment, Tokens, at, take, upload
 
 
 def check_memory(memory_tokens: int, name: str) -> None:

@@ -15,7 +15,7 @@ from embrew.methods.rows import usable
 from embrew.methods.targets import end_ids, target_count, target_nll, text_ids
 from embrew.model.attention import Attention
 from embrew.settings.encoder import EncoderSettings
-from embrew.text.targets import target_ids
+from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
 
 

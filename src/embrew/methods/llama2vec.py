@@ -22,9 +22,8 @@ from embrew.methods.targets import text_ids
 from embrew.model.frozen import trained_head
 from embrew.model.layers import check_takes_branches
 from embrew.settings.encoder import EncoderSettings
-from embrew.text.indexing import at
-from embrew.text.tokens import Row, Segment, Tokens
-from embrew.text.truncated import split_where_truncated
+from embrew.text.template import split_where_truncated
+from embrew.text.tokens import Row, Segment, Tokens, at
 
 
 @dataclass(kw_only=True)

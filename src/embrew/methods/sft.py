@@ -13,7 +13,7 @@ from embrew.methods.base import Objective
 from embrew.methods.rows import RowsKind, instructions_of
 from embrew.methods.targets import check_target_fits, end_ids, target_count, target_nll, text_ids
 from embrew.settings.encoder import EncoderSettings
-from embrew.text.targets import target_ids
+from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
 
 

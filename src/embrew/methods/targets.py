@@ -11,8 +11,7 @@ from embrew.encoder import Encoder
 from embrew.losses import token_nll
 from embrew.model.attention import Attention
 from embrew.model.frozen import trained_head
-from embrew.text.indexing import at
-from embrew.text.tokens import Segment, Tokens
+from embrew.text.tokens import Segment, Tokens, at
 
 
 def text_ids(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:

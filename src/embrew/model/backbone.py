@@ -20,8 +20,7 @@ from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_state
 from embrew.model.layers import check_longest, check_positions, layers_of, max_positions, view
 from embrew.model.prefix import Prefix, Shared
 from embrew.model.weights import differing, tensors_under_adapter, without_adapter
-from embrew.text.indexing import take, upload, write_at
-from embrew.text.tokens import Segment, Tokens
+from embrew.text.tokens import Segment, Tokens, take, upload, write_at
 
 MemoryInit = Literal["vocab", "noise", "mean"]
 

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from embrew.distributed import most_over_processes
 from embrew.model.prefix import shared_prefix
 from embrew.progress import progress
-from embrew.text.indexing import take
-from embrew.text.tokens import Row, Tokens
+from embrew.text.tokens import Row, Tokens, take
 
 CPU = {  # milliseconds of a layer in a pass, of a million of its weights; of a layer per token, of a million weights
     False: (0.82, 0.58, 0.0010, 0.0257),

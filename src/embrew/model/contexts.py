@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from embrew.settings.demonstrations import Demonstration, Demonstrations, Part
+from embrew.settings.encoder import Demonstration, Demonstrations, Part
 from embrew.text.template import Template
 from embrew.text.tokens import Row, Segment, Tokens
 

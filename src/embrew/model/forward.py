@@ -23,8 +23,7 @@ from embrew.model.layers import (
     with_module,
 )
 from embrew.model.reach import follows, key_of
-from embrew.text.indexing import take, write_at
-from embrew.text.tokens import Segment, Tokens
+from embrew.text.tokens import Segment, Tokens, take, write_at
 
 FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
 POST_NORM = ("encoder.layer", "transformer.layer")  # BERT: every layer ends with its norm, and there is no final one

@@ -16,8 +16,7 @@ from transformers.masking_utils import sdpa_mask
 
 from embrew.model.attention import TWO_CALLS, Attention, first_prompt
 from embrew.model.dropout import drop_out
-from embrew.text.indexing import upload
-from embrew.text.tokens import Segment, Tokens
+from embrew.text.tokens import Segment, Tokens, upload
 
 
 def sdpa(

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from embrew.float32 import full_float32
-from embrew.settings.pooling import MODES, Pooling
-from embrew.text.indexing import at, upload
-from embrew.text.tokens import Segment, Tokens
+from embrew.settings.encoder import MODES, Pooling
+from embrew.text.tokens import Segment, Tokens, at, upload
 
 EXPANSION = 4  # of the feed-forward part
 

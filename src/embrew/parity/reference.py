@@ -18,7 +18,7 @@ from embrew.files.checksums import Damaged, file_sha256, read_checksums
 from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import content_of, read_json
 from embrew.storage.verification import TEXTS
-from embrew.text.numbers import SIDES
+from embrew.text.texts import SIDES
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder

@@ -23,7 +23,7 @@ from embrew.planning.shapes import Shape, shape_of_stage
 from embrew.planning.stage import UTILIZATION, StagePlan, passes_of, plan_stage, rows_of
 from embrew.recipe import Recipe
 from embrew.settings.base import Base
-from embrew.storage.loading import is_encoder
+from embrew.storage.base_model import is_encoder
 
 logger = logging.getLogger(__name__)
 WIDTH = 8  # of the model that stands in where only lengths are needed

@@ -15,11 +15,10 @@ from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.serving.asked import Asked, Key, Read
 from embrew.serving.errors import ApiError, text_too_long
 from embrew.serving.wire import Text
-from embrew.text.numbers import SIDES
+from embrew.text.strings import tokens_before
 from embrew.text.template import Template
-from embrew.text.texts import PREPARATIONS, check_text
+from embrew.text.texts import PREPARATIONS, SIDES, check_text
 from embrew.text.tokens import Row, Segment
-from embrew.text.whole import tokens_before
 
 CHARACTERS = 32  # of a long text, per token that is kept of it
 

@@ -27,13 +27,9 @@ from embrew.model.lora_linear import use_lora_linear
 from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
 from embrew.settings.base import Base, Kind, Quantization
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
-from embrew.storage.adapter_files import read_adapter, write_adapter
-from embrew.storage.context_files import read_contexts
-from embrew.storage.folder_check import BASE, check_folder
-from embrew.storage.foreign import check_hub_name
-from embrew.storage.kept_base import check_kept_base
-from embrew.storage.loading import (
+from embrew.storage.base_model import (
     ASSETS,
+    check_kept_base,
     computes,
     open_base,
     open_config,
@@ -43,8 +39,16 @@ from embrew.storage.loading import (
     quiet,
     saved_dtype,
 )
-from embrew.storage.tensor_files import read_tensors
-from embrew.storage.tokenizer_files import open_tokenizer
+from embrew.storage.foreign import check_hub_name
+from embrew.storage.parts import (
+    BASE,
+    check_folder,
+    open_tokenizer,
+    read_adapter,
+    read_contexts,
+    read_tensors,
+    write_adapter,
+)
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -59,7 +63,7 @@ AS_TRAINED = "as_trained"
 NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
 
 
-def parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
+def trained_parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
     """Return tensors trained in addition to the language model, on the CPU, by the name of the encoder's attribute."""
     found = {}
     for part in PARTS:
@@ -235,7 +239,7 @@ def _load(
     tokenizer = open_tokenizer(folder)
     with content_of(folder / SETTINGS):
         encoder = kind(backbone, tokenizer, base, chosen)
-    for part in parts(encoder):
+    for part in trained_parts(encoder):
         tensors = read_tensors(folder / PARTS[part])
         with content_of(folder / PARTS[part], also=(RuntimeError,)):
             getattr(encoder, part).load_state_dict(tensors)

@@ -19,14 +19,10 @@ from embrew.files.writing import atomic_folder
 from embrew.identity import replayed
 from embrew.model.adapters import LIBRARY, AdapterState, adapter_state
 from embrew.model.weights import without_adapter
-from embrew.storage.adapter_files import write_adapter
+from embrew.storage.base_model import keep_base, quiet
 from embrew.storage.card import model_card
-from embrew.storage.context_files import up_to_date, write_context
-from embrew.storage.folder_check import BASE
-from embrew.storage.kept_base import keep_base
-from embrew.storage.loading import quiet
-from embrew.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, difference_to_base, parts
-from embrew.storage.tokenizer_files import check_tokenizer, write_tokenizer
+from embrew.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, difference_to_base, trained_parts
+from embrew.storage.parts import BASE, check_tokenizer, up_to_date, write_adapter, write_context, write_tokenizer
 from embrew.storage.verification import verify_folder
 
 if TYPE_CHECKING:
@@ -65,7 +61,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         if encoder.backbone.learned:
             learned = {name: rows.detach().cpu().contiguous() for name, rows in encoder.backbone.learned.items()}
             save_file(learned, out / LEARNED)
-        for part, tensors in parts(encoder).items():
+        for part, tensors in trained_parts(encoder).items():
             save_file(tensors, out / PARTS[part])
         if encoder.backbone.owns_weights:
             with quiet():

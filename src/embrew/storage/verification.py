@@ -22,12 +22,9 @@ from embrew.identity import replayed
 from embrew.model.adapters import adapter_state
 from embrew.model.contexts import Context, prepare
 from embrew.model.weights import differing, tensors_under_adapter
-from embrew.settings.demonstrations import Demonstration
-from embrew.settings.encoder import EncoderSettings
-from embrew.storage.adapter_files import read_adapter
-from embrew.storage.context_files import check_written
-from embrew.storage.opening import LEARNED, PARTS, load_encoder, parts, read_settings
-from embrew.storage.tokenizer_files import first_difference, open_tokenizer
+from embrew.settings.encoder import Demonstration, EncoderSettings
+from embrew.storage.opening import LEARNED, PARTS, load_encoder, read_settings, trained_parts
+from embrew.storage.parts import check_written, first_difference, open_tokenizer, read_adapter
 from embrew.text.tokens import Segment, Tokens
 
 if TYPE_CHECKING:
@@ -146,7 +143,7 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
 
 def _check_files(encoder: Encoder, folder: Path) -> None:
     """Raise unless the adapters, and tensors trained in addition to the language model, were written to the bit."""
-    for part, tensors in parts(encoder).items():
+    for part, tensors in trained_parts(encoder).items():
         _same_tensors(tensors, load_file(folder / PARTS[part]), part)
     states = replayed(encoder)
     for i, state in enumerate(states):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from embrew.model.pooling import pool
-from embrew.settings.pooling import MODES, Pooling, PoolingMode
+from embrew.settings.encoder import MODES, Pooling, PoolingMode
 from embrew.text.tokens import Row, Segment, Tokens
 
 P, X, M = int(Segment.PROMPT), int(Segment.TEXT), int(Segment.MEMORY)

@@ -18,8 +18,7 @@ from embrew.model.backbone import Backbone
 from embrew.model.contexts import Context
 from embrew.model.forward import bidirectional_by, try_two_calls
 from embrew.settings.base import Base
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.families import config_of
 

@@ -14,7 +14,7 @@ from embrew.encoder import Encoder
 from embrew.methods import Llama2Vec
 from embrew.model.backbone import Backbone
 from embrew.settings.base import Base
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.families import FAMILIES, SIZES, config_of
 

@@ -17,7 +17,7 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.merging import merge_encoder
 from embrew.model.weights import tensors_under_adapter
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES, by_default, stir
 
 SETTINGS = {

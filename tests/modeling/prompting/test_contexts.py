@@ -12,8 +12,7 @@ import torch
 from embrew.encoder import Encoder
 from embrew.encoding import rows_by_text
 from embrew.model.contexts import Context, PreparedContext, sampled, start
-from embrew.settings.demonstrations import Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Demonstrations, Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES, by_default
 
