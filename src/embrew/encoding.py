@@ -100,20 +100,20 @@ def embed_texts(
     **options: Any,
 ) -> Tensor:
     """Return vectors of texts, the mean over the encoder's templates, float32 on the CPU; `options` as of `embed`."""
-    several = len(encoder.templates) > 1
+    averaged = len(encoder.templates) > 1
     parts = [
         embed(
             encoder,
             partial(_rows, template, texts, instruction, context, limit),
             len(texts),
             context=context,
-            normalize=normalize and not several,
+            normalize=normalize and not averaged,
             **options,
         )
         for template in encoder.templates
     ]
-    vectors = torch.stack(parts).mean(0) if several else parts[0]
-    return nn.functional.normalize(vectors, dim=-1) if several and normalize else vectors
+    vectors = torch.stack(parts).mean(0) if averaged else parts[0]
+    return nn.functional.normalize(vectors, dim=-1) if averaged and normalize else vectors
 
 
 def embed(

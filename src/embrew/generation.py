@@ -52,13 +52,13 @@ def generate(
     """
     check(encoder, source)
     _check_options(options)
-    made = encoder.template.rows(texts, instruction=instruction, max_length=max_tokens)
+    rows = encoder.template.rows(texts, instruction=instruction, max_length=max_tokens)
     settings = _settings(encoder, options)
     copies = settings.num_return_sequences or 1
-    written = [""] * (len(made) * copies)
-    with torch.inference_mode(), progress(len(made), "generate", "text", shown=show_progress_bar) as bar:
-        for group in plan([len(row.ids) for row in made], batch_size=batch_size):
-            tokens = Tokens.pad([made[i] for i in group]).to(encoder.device)
+    written = [""] * (len(rows) * copies)
+    with torch.inference_mode(), progress(len(rows), "generate", "text", shown=show_progress_bar) as bar:
+        for group in plan([len(row.ids) for row in rows], batch_size=batch_size):
+            tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
             answers = _continue(encoder, tokens, source, bos, settings)
             for place, i in enumerate(group):
                 written[i * copies : (i + 1) * copies] = answers[place * copies : (place + 1) * copies]
@@ -106,7 +106,7 @@ def target_scores(
     check(encoder, source)
     attention = Attention("causal", bottleneck=bos) if source == "memory" else Attention("causal")
     head = FrozenLM(encoder.backbone.causal_lm).head
-    found: list[tuple[Tensor, Tensor] | None] = [None] * len(rows)
+    scores: list[tuple[Tensor, Tensor] | None] = [None] * len(rows)
     for group in plan([len(row.ids) for row in rows], batch_size=1, batch_tokens=batch_tokens):
         tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
         with torch.inference_mode():
@@ -120,8 +120,8 @@ def target_scores(
         counts = tokens.where(Segment.TARGET).sum(1).tolist()
         parts = zip(torch.cat(losses).cpu().split(counts), torch.cat(right).cpu().split(counts), strict=True)
         for i, part in zip(group, parts, strict=True):
-            found[i] = part
-    return (part for part in found if part is not None)
+            scores[i] = part
+    return (part for part in scores if part is not None)
 
 
 def can_write(encoder: Encoder) -> bool:
@@ -179,11 +179,11 @@ def _continue(encoder: Encoder, tokens: Tokens, source: Source, bos: Bos, settin
             f"a text of {tokens.input_ids.shape[1]} tokens and {settings.max_new_tokens} new ones exceed the model's "
             f"attention window of {window}; lower the length limit of texts, or max_new_tokens"
         )
-    kept = None
+    visible = None
     if source == "memory":
-        kept = tokens.where(Segment.MEMORY)
+        visible = tokens.where(Segment.MEMORY)
         if bos == "visible":
-            kept = kept | first_prompt(tokens)
+            visible = visible | first_prompt(tokens)
     real = tokens.attention_mask
     order = torch.argsort(real, dim=1, stable=True)  # padding first: what is written follows the last token
     embedded = encoder.backbone.embed(tokens)
@@ -192,8 +192,8 @@ def _continue(encoder: Encoder, tokens: Tokens, source: Source, bos: Bos, settin
     model._forward_hooks, model._forward_pre_hooks = OrderedDict(), OrderedDict()
     model._forward_pre_hooks_with_kwargs, model._forward_hooks_with_kwargs = OrderedDict(), OrderedDict()
     cache = DynamicCache()  # without windows: all layers keep the same positions
-    if kept is not None:
-        wall = _Wall(kept.gather(1, order))
+    if visible is not None:
+        wall = _Wall(visible.gather(1, order))
         model.register_forward_pre_hook(wall.before, with_kwargs=True)
         model.register_forward_hook(wall.after)
     written = model.generate(
@@ -208,10 +208,10 @@ class _Wall:
     Positions are counted as if nothing had been dropped.
     """
 
-    def __init__(self, kept: Tensor) -> None:
-        most = int(kept.sum(1).max())
-        self.places = torch.argsort(kept.long(), dim=1, stable=True)[:, kept.shape[1] - most :]
-        self.seen = kept.gather(1, self.places).long()
+    def __init__(self, visible: Tensor) -> None:
+        most = int(visible.sum(1).max())
+        self.places = torch.argsort(visible.long(), dim=1, stable=True)[:, visible.shape[1] - most :]
+        self.seen = visible.gather(1, self.places).long()
         self.has_read = False
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

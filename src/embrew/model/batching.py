@@ -90,7 +90,7 @@ def cheapest(lengths: Sequence[int], *, overhead: float, batch_size: int, batch_
     begins = [False] * count + [True]
     ends = np.full(count + 1, count)  # where passes may begin, the last first,
     costs = np.zeros(count + 1)  # and the cost of all rows from there on
-    negative, following, found = [-count], {}, 1
+    negative, following, filled = [-count], {}, 1
     for i in range(count - 1, -1, -1):
         length = max(lengths[i], 1)
         most = batch_size if batch_tokens is None else max(1, batch_tokens // length)
@@ -98,12 +98,12 @@ def cheapest(lengths: Sequence[int], *, overhead: float, batch_size: int, batch_
         if i and lengths[i - 1] == lengths[i] and not is_full:
             continue
         first = bisect_left(negative, -(i + most))
-        options = costs[first:found] + length * (ends[first:found] - i)
+        options = costs[first:filled] + length * (ends[first:filled] - i)
         chosen = int(options.argmin())
-        begins[i], ends[found], costs[found] = True, i, overhead + options[chosen]
+        begins[i], ends[filled], costs[filled] = True, i, overhead + options[chosen]
         following[i] = -negative[first + chosen]
         negative.append(-i)
-        found += 1
+        filled += 1
     sizes, i = [], 0
     while i < count:
         sizes.append(following[i] - i)
@@ -217,10 +217,10 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cos
         cost: of a forward pass.
     """
     passes = passes_by_length(tokens, cost)
-    found = [embed(tokens.select(one.rows)) for one in passes]
+    parts = [embed(tokens.select(one.rows)) for one in passes]
     order = torch.tensor([i for one in passes if one.counts for i in one.rows]).argsort()
-    vectors = torch.cat([part for part, one in zip(found, passes, strict=True) if one.counts], dim=-2)
-    for part in found[sum(one.counts for one in passes) :]:
+    vectors = torch.cat([part for part, one in zip(parts, passes, strict=True) if one.counts], dim=-2)
+    for part in parts[sum(one.counts for one in passes) :]:
         vectors = vectors + 0.0 * part.sum()
     return take(vectors, order, dim=-2)
 

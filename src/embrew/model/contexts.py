@@ -145,7 +145,7 @@ def shown(settings: Demonstrations, template: Template, lead: Lead, examples: Se
 
     They end before the first that does not fit the budget.
     """
-    found: list[Row] = []
+    rows_shown: list[Row] = []
     passage_is_text = settings.form("passage") == "text"
     between = template.after_text(settings.between) if passage_is_text and not lead.after else []
     end = template.after_text(settings.end) if passage_is_text else []
@@ -166,8 +166,8 @@ def shown(settings: Demonstrations, template: Template, lead: Lead, examples: Se
             left -= len(row.ids)
             if left < 0:
                 break
-        found.append(row)
-    return found
+        rows_shown.append(row)
+    return rows_shown
 
 
 def joined(rows: Sequence[Row]) -> Row:
@@ -313,8 +313,8 @@ def start(encoder: Encoder, *, seed: int = 42) -> None:
             demonstrator.learned.copy_(scale * rows.float())
         if demonstrator.project is not None:
             wanted = scale * torch.linalg.vector_norm(weight, dtype=torch.float32) / weight.numel() ** 0.5
-            made = demonstrator(encoder(encoder.tokens(TEXTS)))
-            factor = wanted / made.float().square().mean().sqrt()
+            vectors = demonstrator(encoder(encoder.tokens(TEXTS)))
+            factor = wanted / vectors.float().square().mean().sqrt()
             for parameter in demonstrator.project[2].parameters():
                 parameter.mul_(factor)
 
@@ -335,11 +335,11 @@ def sampled(encoder: Encoder, tokens: Tokens) -> Tensor:
     states = encoder.hidden_states(tokens)
     text = tokens.where(Segment.TEXT)
     count = text.long().cumsum(-1)
-    found = [encoder.pool(states, tokens)]
+    pooled = [encoder.pool(states, tokens)]
     for number in range(1, most_samples(encoder) + 1):
         chosen = text & (count == number * every) & (count[:, -1:] > number * every)
-        found.append(torch.einsum("bt,bth->bh", chosen.to(states.dtype), states).to(found[0].dtype))
-    return torch.stack(found)
+        pooled.append(torch.einsum("bt,bth->bh", chosen.to(states.dtype), states).to(pooled[0].dtype))
+    return torch.stack(pooled)
 
 
 def most_samples(encoder: Encoder) -> int:

@@ -131,15 +131,15 @@ def dropped_positions(count: int, probability: float) -> Tensor:
     scale = -1.0 / math.log1p(-probability)
     expected = count * probability
     size = int(expected + 6 * math.sqrt(expected)) + 16
-    found: list[np.ndarray] = []
+    parts: list[np.ndarray] = []
     last = -1
     while last < count:
         gaps = generator.standard_exponential(size)
         gaps *= scale
         at = np.cumsum(gaps.astype(np.int64) + 1) + last
-        found.append(at)
+        parts.append(at)
         last = int(at[-1])
-    positions = found[0] if len(found) == 1 else np.concatenate(found)
+    positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return torch.from_numpy(positions[: np.searchsorted(positions, count)])
 
 
@@ -166,8 +166,8 @@ def _kept(values: Tensor, probability: float, number: int) -> Tensor:
     positions = Mask.draw(values, probability).positions
     if positions.dtype == torch.bool:
         return positions.view(values.shape)
-    kept = torch.ones(values.numel(), dtype=torch.bool)
-    return kept.index_fill_(0, positions, False).view(values.shape)
+    keep = torch.ones(values.numel(), dtype=torch.bool)
+    return keep.index_fill_(0, positions, False).view(values.shape)
 
 
 @_kept.register_fake

@@ -179,15 +179,15 @@ def read_layers(
     if norm is None:
         raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
     check_positions(inner, tokens)
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def keep(states: Tensor) -> None:
-        found.append(read(norm(states)))
+        outputs.append(read(norm(states)))
 
     *below, top = layers_of(inner)
     taps = [_Tap(layer, after=keep) for layer in below]
     last = _forward(with_layers(inner, [*taps, top]), embedded, tokens, attention, None)
-    return [*found, read(last)]
+    return [*outputs, read(last)]
 
 
 def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention) -> list[Tensor]:
@@ -196,11 +196,11 @@ def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attentio
     The `hidden_states` of the library, which are not used, since it gathers them by hooks on the layers, which
     would stay there.
     """
-    found: list[Tensor] = []
-    taps: list[nn.Module] = [_Tap(layer, before=found.append) for layer in layers_of(inner)]
+    inputs: list[Tensor] = []
+    taps: list[nn.Module] = [_Tap(layer, before=inputs.append) for layer in layers_of(inner)]
     check_positions(inner, tokens)
     last = _forward(with_layers(inner, taps), embedded, tokens, attention, None)
-    return [*found, last]
+    return [*inputs, last]
 
 
 class _Tap(Wrapper):
@@ -249,11 +249,11 @@ def read_attention(inner: Any, embedded: Tensor, tokens: Tokens, attention: Atte
     config._attn_implementation = "eager"
     seen = [0]
 
-    def taken(number: int, weights: Tensor) -> None:
+    def read_one(number: int, weights: Tensor) -> None:
         seen[0] = number
         read(number, weights)
 
-    layers = [_tapped(layer, config, number, taken) for number, layer in enumerate(layers_of(inner), start=1)]
+    layers = [_tapped(layer, config, number, read_one) for number, layer in enumerate(layers_of(inner), start=1)]
     view = with_layers(inner, layers)
     view.config = config
     forward(view, embedded, tokens, attention, None)

@@ -67,9 +67,9 @@ def float32_on_cpu(*states: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(state if state.dtype.itemsize >= 4 else state.float() for state in states)
 
 
-def _is_causal(module: nn.Module, query: Tensor, mask: Tensor | None, asked: bool | None) -> bool:
+def _is_causal(module: nn.Module, query: Tensor, mask: Tensor | None, requested: bool | None) -> bool:
     """Return the library's choice: causal where there is no mask, several positions, and a layer that is causal."""
-    layer = getattr(module, "is_causal", True) if asked is None else asked
+    layer = getattr(module, "is_causal", True) if requested is None else requested
     return mask is None and query.shape[2] > 1 and bool(layer)
 
 

@@ -109,10 +109,10 @@ def max_positions(inner: Any) -> float:
     A causal LM has as many as the rows of its embedding of positions (GPT-2, OPT, GPT-Neo), or of its table of angles
     (GPT-J, CodeGen); a BERT-type encoder what its configuration says.
     """
-    found = _KNOWN.get(inner)
-    if found is None:
-        found = _KNOWN[inner] = _of_encoder(inner) if is_bert_type(inner) else _of_tables(inner)
-    return found
+    limit = _KNOWN.get(inner)
+    if limit is None:
+        limit = _KNOWN[inner] = _of_encoder(inner) if is_bert_type(inner) else _of_tables(inner)
+    return limit
 
 
 def known_positions(inner: Any) -> float:

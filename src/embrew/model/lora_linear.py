@@ -43,11 +43,11 @@ class Copies:
             return weight
         version = None if weight.is_inference() else weight._version  # inference tensors have none
         key = weight.data_ptr(), version, dtype
-        kept = self._kept  # another thread may replace it
-        if kept is None or kept[0] != key:
+        cached = self._kept  # another thread may replace it
+        if cached is None or cached[0] != key:
             with torch.inference_mode(False):  # it serves training too
-                kept = self._kept = key, weight.detach().to(dtype)
-        return kept[1]
+                cached = self._kept = key, weight.detach().to(dtype)
+        return cached[1]
 
     def __reduce__(self) -> tuple[type[Copies], tuple[()]]:
         return Copies, ()
@@ -140,9 +140,9 @@ def use_lora_linear(model: nn.Module) -> None:
                         dropout.__class__ = SameDropout
                         dropout.__dict__["number"] = number
         for names in TOGETHER:
-            found = [children[name] for name in names if isinstance(children.get(name), LoraLinear)]
-            for child in found:
-                child.__dict__["together"] = found
+            together = [children[name] for name in names if isinstance(children.get(name), LoraLinear)]
+            for child in together:
+                child.__dict__["together"] = together
 
 
 class _Waiting(threading.local):
@@ -211,12 +211,12 @@ class _LoraProducts(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        rows, *kept = ctx.saved_tensors
+        rows, *saved = ctx.saved_tensors
         total: Tensor | None = None
-        found: list[Any] = []
+        gradients: list[Any] = []
         with torch.autocast(grads[0].device.type, enabled=False):
             for i, (grad, factor) in enumerate(zip(grads, ctx.factors, strict=True)):
-                base, a, up, down, positions = kept[5 * i : 5 * i + 5]
+                base, a, up, down, positions = saved[5 * i : 5 * i + 5]
                 wants_a, wants_b = ctx.needs_input_grad[3 + 5 * i + 2 : 3 + 5 * i + 4]
                 mask = None if positions is None else Mask(positions)
                 grad = _rows(grad, ctx.rows_dtype)
@@ -232,9 +232,9 @@ class _LoraProducts(torch.autograd.Function):
                     if total is not None:
                         by_adapter = narrow @ a.to(ctx.rows_dtype)
                         total += by_adapter if mask is None else mask.apply_(by_adapter)
-                found += [None, None, for_a, for_b, None]
+                gradients += [None, None, for_a, for_b, None]
         for_x = None if total is None else total[: ctx.shape[:-1].numel()].to(ctx.dtype).view(ctx.shape)
-        return for_x, None, None, *found
+        return for_x, None, None, *gradients
 
 
 def _rows(states: Tensor, dtype: torch.dtype) -> Tensor:

@@ -81,8 +81,8 @@ def positions(pooling: Pooling, tokens: Tokens) -> Tensor:
 def weights(pooling: Pooling, tokens: Tokens) -> Tensor:
     """Return `(batch, tokens)` float32 weights that sum to 1 per row (0 where nothing is pooled)."""
     chosen = positions(pooling, tokens)
-    found: Tensor = MODES[pooling.mode].weights(chosen, chosen.long().cumsum(-1)).float()
-    return found / found.sum(-1, keepdim=True).clamp(min=1.0)
+    weight: Tensor = MODES[pooling.mode].weights(chosen, chosen.long().cumsum(-1)).float()
+    return weight / weight.sum(-1, keepdim=True).clamp(min=1.0)
 
 
 def pool(pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:

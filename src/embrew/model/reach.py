@@ -44,7 +44,7 @@ def follows(
     layers = num_layers or int(inner.config.num_hidden_layers)
     window = getattr(inner.config, "sliding_window", None)
     width = max(2, min(WIDTH, window)) if isinstance(window, int) and window > 0 else WIDTH
-    kept: list[Tensor] = []
+    states_by_padding: list[Tensor] = []
     try:
         with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
             for padding in (0, PADDING):
@@ -52,14 +52,14 @@ def follows(
                 states = run(inner.get_input_embeddings()(tokens.input_ids), tokens)[:, :width].float()
                 if not torch.isfinite(states).all() or not _as_expected(states, attention, tokens, layers, inner.dtype):
                     return False
-                kept.append(states[0])
+                states_by_padding.append(states[0])
     except torch.OutOfMemoryError:
         raise
     except FAILED:
         logger.debug("%s cannot take %s", type(inner).__name__, attention, exc_info=True)
         return False
     same = 1e-4 if inner.dtype == torch.float32 else 5e-2
-    return bool((kept[0] - kept[1]).abs().max() <= same * kept[0].abs().max())
+    return bool((states_by_padding[0] - states_by_padding[1]).abs().max() <= same * states_by_padding[0].abs().max())
 
 
 def _probe(inner: Any, attention: Attention, width: int, padding: int) -> Tokens:

@@ -46,7 +46,7 @@ def differing(ours: dict[str, Tensor], theirs: dict[str, Tensor], *, exactly: bo
     odd = sorted(ours.keys() ^ theirs.keys())
     if odd:
         return f"tensors that only one of them has: {', '.join(odd[:3])}"
-    found: dict[str, float] = {}
+    gaps: dict[str, float] = {}
     for name, tensor in ours.items():
         one, other = tensor.cpu(), theirs[name].cpu()
         if one.shape != other.shape:
@@ -56,11 +56,11 @@ def differing(ours: dict[str, Tensor], theirs: dict[str, Tensor], *, exactly: bo
         gap, largest = (float(values.abs().max()) for values in (one.float() - other.float(), one.float()))
         epsilon = max(torch.finfo(part.dtype).eps for part in (one, other))
         if not gap <= (0.0 if exactly and one.dtype == other.dtype else 4 * epsilon * largest):
-            found[name] = gap
-    if not found:
+            gaps[name] = gap
+    if not gaps:
         return None
-    most = max(found, key=lambda name: found[name])
-    return f"{len(found)} of {len(ours)} tensors, most in {most} (by up to {found[most]:.2g})"
+    most = max(gaps, key=lambda name: gaps[name])
+    return f"{len(gaps)} of {len(ours)} tensors, most in {most} (by up to {gaps[most]:.2g})"
 
 
 def train_in_float32(model: nn.Module) -> list[str]:

@@ -33,24 +33,24 @@ class Quantization(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_name(cls, given: Any) -> Any:
+    def _of_name(cls, value: Any) -> Any:
         """Read a type's name as the mapping that holds only this."""
-        return {"type": given} if isinstance(given, str) else given
+        return {"type": value} if isinstance(value, str) else value
 
     @classmethod
-    def of(cls, given: str | Mapping[str, Any] | Self) -> Self:
+    def of(cls, value: str | Mapping[str, Any] | Self) -> Self:
         """Return checked settings from a type's name or a mapping.
 
         Raises:
             ValueError: an unknown type or key.
         """
-        if isinstance(given, cls):
-            return given
+        if isinstance(value, cls):
+            return value
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(value)
         except ValidationError as error:
-            found = {"type": given} if isinstance(given, str) else given
-            raise ValueError(f"quantization: {explain(error, cls, found)}") from None
+            mapping = {"type": value} if isinstance(value, str) else value
+            raise ValueError(f"quantization: {explain(error, cls, mapping)}") from None
 
     @property
     def bits_per_weight(self) -> float:
@@ -68,8 +68,8 @@ class Quantization(BaseModel):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Return the JSON schema: a type's name, or the mapping."""
-        found = handler.resolve_ref_schema(handler(schema))
-        return {"anyOf": [dict(found["properties"]["type"]), found]}
+        resolved = handler.resolve_ref_schema(handler(schema))
+        return {"anyOf": [dict(resolved["properties"]["type"]), resolved]}
 
 
 Kind = Literal["asset", "hub", "folder"]
@@ -95,10 +95,10 @@ class Base:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, for JSON; `from_dict` reads them back."""
-        found = {name: value for name, value in vars(self).items() if name != "quantization"}
+        fields = {name: value for name, value in vars(self).items() if name != "quantization"}
         if self.quantization is not None:
-            found["quantization"] = self.quantization.as_dict()
-        return found
+            fields["quantization"] = self.quantization.as_dict()
+        return fields
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:

@@ -305,9 +305,9 @@ class EncoderSettings(BaseModel):
         values |= {name: value for name, value in self if name not in values and value != defaults[name]}
         return {name: plain(value) for name, value in values.items()}
 
-    def replace(self, **given: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """Return checked settings with some of them changed."""
-        return type(self).of(**{**dict(self), **given})
+        return type(self).of(**{**dict(self), **changes})
 
     def differences(self, other: EncoderSettings) -> dict[str, tuple[Any, Any]]:
         """Return each setting in which `other` differs, with both values."""

@@ -362,14 +362,14 @@ def check_kept_base(base: Base, folder: Path) -> None:
     Raises:
         Damaged: they are others; says whether they are shared with another model.
     """
-    kept = folder / BASE
-    if base.sha256 is None or weights_sha256(kept) == base.sha256:
+    place = folder / BASE
+    if base.sha256 is None or weights_sha256(place) == base.sha256:
         return
-    names = [f"{BASE}/{path.name}" for path in sorted(kept.glob("*.safetensors")) if path.stat().st_nlink > 1]
+    names = [f"{BASE}/{path.name}" for path in sorted(place.glob("*.safetensors")) if path.stat().st_nlink > 1]
     if names:
         raise shared_weights(folder, names)
     raise Damaged(
-        f"{kept} holds other weights than the encoder was trained on (sha256 {base.sha256[:12]}…); its adapter means "
+        f"{place} holds other weights than the encoder was trained on (sha256 {base.sha256[:12]}…); its adapter means "
         "nothing on them: copy the folder again from where it came from"
     )
 

@@ -65,13 +65,13 @@ NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithm
 
 def trained_parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
     """Return tensors trained in addition to the language model, on the CPU, by the name of the encoder's attribute."""
-    found = {}
+    by_part = {}
     for part in PARTS:
         module = getattr(encoder, part)
         tensors = {} if module is None else module.state_dict()
         if tensors:
-            found[part] = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return found
+            by_part[part] = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return by_part
 
 
 def final_stage(folder: Path) -> Path:
@@ -294,11 +294,11 @@ def difference_to_base(encoder: Encoder) -> str | None:
     return differing(ours, theirs, exactly=not encoder.chain)
 
 
-def _dtype_of_weights(asked: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:
+def _dtype_of_weights(dtype: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:
     """Return the dtype to open a saved encoder in: by name, as saved (`auto`), or that of its training's arithmetic."""
-    if asked == AS_TRAINED and settings["arithmetic"] == "bfloat16" and computes(torch.bfloat16, device):
+    if dtype == AS_TRAINED and settings["arithmetic"] == "bfloat16" and computes(torch.bfloat16, device):
         return torch.bfloat16
-    return saved_dtype(settings["dtype"], device) if asked in ("auto", AS_TRAINED) else pick_dtype(asked, device)
+    return saved_dtype(settings["dtype"], device) if dtype in ("auto", AS_TRAINED) else pick_dtype(dtype, device)
 
 
 def _open_weights(

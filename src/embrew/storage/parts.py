@@ -236,7 +236,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
             raise RuntimeError(f"{what} has {name}={getattr(reopened, name)}, not {getattr(tokenizer, name)}")
 
 
-def first_difference(expected: Sequence[int], given: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
+def first_difference(expected: Sequence[int], actual: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
     """Describe the first index at which two lists of token ids differ, with the tokens.
 
     >>> first_difference([5, 7], [5], tokenizer)  # doctest: +SKIP
@@ -246,9 +246,9 @@ def first_difference(expected: Sequence[int], given: Sequence[int], tokenizer: P
     def named(i: int | None) -> str:
         return "nothing" if i is None else f"{i} ({tokenizer.convert_ids_to_tokens(i)})"
 
-    pairs = enumerate(zip_longest(expected, given))
-    at, (wanted, found) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
-    return f"index {at} of {len(expected)}: expected {named(wanted)}, given {named(found)} ({len(given)} tokens)"
+    pairs = enumerate(zip_longest(expected, actual))
+    at, (wanted, other) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
+    return f"index {at} of {len(expected)}: expected {named(wanted)}, given {named(other)} ({len(actual)} tokens)"
 
 
 CONTEXTS, ABOUT, VECTORS = "contexts", "context.json", "vectors.safetensors"
@@ -288,12 +288,12 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
     """
     check_name(name)
     target = _folder_of(folder, name)
-    given = context.context
+    source = context.context
     about: dict[str, Any] = {
         "format": CONTEXT.number,
-        "instruction": given.instruction,
-        "passage_instruction": given.passage_instruction,
-        "demonstrations": [pair._asdict() for pair in given.demonstrations],
+        "instruction": source.instruction,
+        "passage_instruction": source.passage_instruction,
+        "demonstrations": [pair._asdict() for pair in source.demonstrations],
         "ids": context.row.ids,
         "segments": context.row.segments,
         "model_hash": context.model_hash,
@@ -315,12 +315,12 @@ def read_contexts(folder: Path) -> dict[str, PreparedContext]:
         ValueError: one is damaged, cannot be read, or has another format number.
     """
     recover_all(folder / CONTEXTS)
-    found = {}
+    contexts = {}
     for place in _places(folder):
         context = read_unchanged(place, ABOUT, partial(_read, place))
         if context is not None:
-            found[place.name] = context
-    return found
+            contexts[place.name] = context
+    return contexts
 
 
 def _places(folder: Path) -> list[Path]:
@@ -380,9 +380,9 @@ def up_to_date(encoder: Encoder) -> dict[str, PreparedContext]:
 
 def digest(context: PreparedContext) -> str:
     """Return sha256 of a context's instruction, positions and vectors."""
-    found = hashlib.sha256(json.dumps([context.context.instruction, *context.row]).encode())
-    found.update(context.vectors.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+    sha = hashlib.sha256(json.dumps([context.context.instruction, *context.row]).encode())
+    sha.update(context.vectors.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
 
 
 def check_written(encoder: Encoder, folder: Path) -> None:

@@ -41,12 +41,12 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             f"this encoder was truncated to {encoder.num_layers} layers; an encoder's folder names a complete base; "
             "export it, or save the full encoder and give num_layers to encode"
         )
-    if not encoder.backbone.owns_weights and (found := difference_to_base(encoder)) is not None:
+    if not encoder.backbone.owns_weights and (difference := difference_to_base(encoder)) is not None:
         logger.warning(
             "the weights under the adapter are not those of %s with %d merged adapters: %s; they are saved whole",
             encoder.base.name,
             len(encoder.chain),
-            found,
+            difference,
         )
         encoder.backbone.owns_weights, encoder.chain = True, []
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:

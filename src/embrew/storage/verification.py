@@ -158,9 +158,9 @@ def _reopened(encoder: Encoder, folder: Path) -> Tensor:
     undo: list[Callable[[], None]] = []
     try:
         for name, rows in encoder.backbone.learned.items():
-            kept = rows.data
-            rows.data = load_file(folder / LEARNED)[name].to(kept.device)
-            undo.append(partial(setattr, rows, "data", kept))
+            before = rows.data
+            rows.data = load_file(folder / LEARNED)[name].to(before.device)
+            undo.append(partial(setattr, rows, "data", before))
         model = encoder.backbone.model
         if isinstance(model, PeftModel):
             own = adapter_state(model)
@@ -201,9 +201,9 @@ def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
     finally:
         if device.type != "cpu":
             encoder.to(device)
-    found = differing(tensors_under_adapter(backbone.causal_lm), theirs, exactly=True)
-    if found is not None:
-        raise RuntimeError(f"weights/ was written with other values than the model holds: {found}")
+    difference = differing(tensors_under_adapter(backbone.causal_lm), theirs, exactly=True)
+    if difference is not None:
+        raise RuntimeError(f"weights/ was written with other values than the model holds: {difference}")
     return vectors
 
 

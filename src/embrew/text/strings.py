@@ -84,8 +84,8 @@ class Strings:
             size, offsets = len(stem), encoded.offsets
             if all(start >= size or end <= size for start, end in offsets):
                 break  # no token holds a character of both
-        found = zip(encoded.ids, offsets, strict=True)
-        return [(i, end - size) for i, (start, end) in found if start >= size]
+        pairs = zip(encoded.ids, offsets, strict=True)
+        return [(i, end - size) for i, (start, end) in pairs if start >= size]
 
 
 class Frame(NamedTuple):

@@ -50,8 +50,8 @@ def with_fewer(suffix: Row, before: Row, segment: Segment, *, ratio: float, max_
     text = before.segments.count(segment)
     room = None if max_length is None else max_length - (len(before.ids) - text) - (len(suffix.ids) - bank)
     left_out = bank - memory_count(text, ratio=ratio, bank=bank, room=room)
-    kept = slice(first + left_out, None)
-    return Row(suffix.ids[:first] + suffix.ids[kept], suffix.segments[:first] + suffix.segments[kept])
+    remaining = slice(first + left_out, None)
+    return Row(suffix.ids[:first] + suffix.ids[remaining], suffix.segments[:first] + suffix.segments[remaining])
 
 
 def truncated(head: Row, room: int, segment: Segment) -> Row:
@@ -195,10 +195,10 @@ class Template:
 
     def suffix(self, instruction: str) -> list[int]:
         """Return tokens after a text whose words are separate, with an instruction in its place if that is there."""
-        found = self._suffixes.get(instruction)
-        if found is None:
-            found = self._suffixes[instruction] = self.after_text(self.around(instruction)[1]) + self.tail_ids
-        return list(found)
+        ids = self._suffixes.get(instruction)
+        if ids is None:
+            ids = self._suffixes[instruction] = self.after_text(self.around(instruction)[1]) + self.tail_ids
+        return list(ids)
 
     @cached_property
     def _suffixes(self) -> dict[str, list[int]]:
@@ -325,12 +325,12 @@ class Template:
 
     def _suffix_rows(self, instructions: list[str]) -> list[Row]:
         """Return what follows each text, labelled; rows are shared where the instruction makes no difference."""
-        made: dict[str, Row] = {}
+        rows: dict[str, Row] = {}
         follows = "{instruction}" in self.after or any(HOLE in instruction for instruction in instructions)
         for instruction in instructions if follows else instructions[:1]:
-            if instruction not in made:
-                made[instruction] = self._labelled(self.suffix(instruction if follows else ""))
-        return [made[i] for i in instructions] if follows else list(made.values()) * len(instructions)
+            if instruction not in rows:
+                rows[instruction] = self._labelled(self.suffix(instruction if follows else ""))
+        return [rows[i] for i in instructions] if follows else list(rows.values()) * len(instructions)
 
     @cached_property
     def _memory_set(self) -> set[int]:
@@ -349,18 +349,18 @@ class Template:
         return Row.of([0 if fallback is None else fallback], Segment.PROMPT)
 
     def _repeated(
-        self, head: Row, given: str | Sequence[int], suffix: Row, max_length: int | None, segment: Segment
+        self, head: Row, text: str | Sequence[int], suffix: Row, max_length: int | None, segment: Segment
     ) -> Row:
         """Return the text, the words between, and the text again.
 
         The second copy is the tokens of the first; or, where words are joined, what follows the words between them.
         """
         words, again = Row.of(self._between_ids, Segment.PROMPT), None
-        if self.words_after == "joined" and isinstance(given, str):
-            found = self.strings.behind((self.between or "") + given)
-            size = sum(end <= len(self.between or "") for _, end in found)
-            words = Row.of([i for i, _ in found[:size]], Segment.PROMPT)
-            again = [i for i, _ in found[size:]]
+        if self.words_after == "joined" and isinstance(text, str):
+            pieces = self.strings.behind((self.between or "") + text)
+            size = sum(end <= len(self.between or "") for _, end in pieces)
+            words = Row.of([i for i, _ in pieces[:size]], Segment.PROMPT)
+            again = [i for i, _ in pieces[size:]]
         return repeated(head, words, again, suffix, max_length=max_length, segment=segment)
 
     @cached_property
@@ -369,9 +369,9 @@ class Template:
 
     def _bodies(self, texts: Sequence[str | Sequence[int]], instructions: list[str], segment: Segment) -> list[Row]:
         prefixes = [self.around(filled)[0] for filled in instructions]
-        given = [i for i, text in enumerate(texts) if isinstance(text, str)]
-        rendered = [prefixes[i] + texts[i] for i in given]  # type: ignore[operator]
-        encodings = dict(zip(given, self.strings.encode(rendered, places=any(prefixes)), strict=True))
+        strings = [i for i, text in enumerate(texts) if isinstance(text, str)]
+        rendered = [prefixes[i] + texts[i] for i in strings]  # type: ignore[operator]
+        encodings = dict(zip(strings, self.strings.encode(rendered, places=any(prefixes)), strict=True))
         bodies = []
         for i, text in enumerate(texts):
             if i in encodings:
@@ -395,8 +395,8 @@ def split_where_truncated(
     prepared = [PREPARATIONS[template.preparation](text) for text in texts]
     before = template.around(instruction)[0]
     encodings = template.strings.encode([before + text for text in prepared], places=True)
-    found = []
+    halves = []
     for text, row, encoding in zip(prepared, rows, encodings, strict=True):
         size = characters_kept(encoding, len(before), len(text), row.segments.count(Segment.TEXT))
-        found.append((text[:size], text[size:]))
-    return found
+        halves.append((text[:size], text[size:]))
+    return halves

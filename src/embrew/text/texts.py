@@ -45,12 +45,12 @@ def lengths_of(max_length: int | Mapping[str, int]) -> dict[str, int]:
     Raises:
         TypeError, ValueError: not a whole number from 1, or not just the two sides.
     """
-    given = max_length if isinstance(max_length, Mapping) else dict.fromkeys(SIDES, max_length)
-    if set(given) != set(SIDES):
-        raise ValueError(f"max_length has {', '.join(given) or 'no sides'}; give query and document, or one number")
+    by_side = max_length if isinstance(max_length, Mapping) else dict.fromkeys(SIDES, max_length)
+    if set(by_side) != set(SIDES):
+        raise ValueError(f"max_length has {', '.join(by_side) or 'no sides'}; give query and document, or one number")
     limits = {}
     for side in SIDES:
-        limit = whole("max_length", given[side])
+        limit = whole("max_length", by_side[side])
         if limit is None:
             raise TypeError(f"max_length={max_length!r}; give a number of tokens for each side")
         limits[side] = limit
@@ -179,18 +179,18 @@ def _text(item: Any, place: int, vocabulary: int) -> Text:
 
 
 def _token_ids(ids: Iterable[Any], place: int, vocabulary: int) -> list[int]:
-    found = []
+    numbers = []
     for position, one in enumerate(ids.tolist() if hasattr(ids, "tolist") else ids):
         if not is_integer(one):
             raise TypeError(
                 f"text {place} holds a {type(one).__name__} at position {position}; a text is a string or a list of "
                 "token ids, which are whole numbers"
             )
-        found.append(operator.index(one))
-    if found and not 0 <= min(found) <= max(found) < vocabulary:
-        wrong = min(found) if min(found) < 0 else max(found)
+        numbers.append(operator.index(one))
+    if numbers and not 0 <= min(numbers) <= max(numbers) < vocabulary:
+        wrong = min(numbers) if min(numbers) < 0 else max(numbers)
         raise ValueError(f"text {place} holds the token id {wrong}; ids are from 0 to {vocabulary - 1}")
-    return found
+    return numbers
 
 
 def _hint(kind: str) -> str:

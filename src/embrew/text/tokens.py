@@ -128,8 +128,8 @@ class Tokens:
     @property
     def lengths(self) -> list[int]:
         """Number of real positions of each row."""
-        found: list[int] = self.host.attention_mask.sum(1).tolist()
-        return found
+        counts: list[int] = self.host.attention_mask.sum(1).tolist()
+        return counts
 
     @property
     def is_padded(self) -> bool:
