@@ -32,8 +32,8 @@ from transformers import PreTrainedModel
 from embrew.encoder import Encoder
 from embrew.methods.autoregembed import Alignment
 from embrew.model.backbone import Backbone
-from embrew.model.base import Base
-from embrew.settings.pooling import Pooling
+from embrew.settings.base import Base
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from embrew.training.step import TrainStep
 

@@ -34,7 +34,7 @@ from embrew.evaluation import evaluate, read_suite
 from embrew.evaluation.demonstration_count import TRIED, Choice, choose_demonstrations, read_counts
 from embrew.files.writing import write_json
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration
+from embrew.settings.encoder import Demonstration
 
 KEYS = ("title", "suite", "model", "prompt", "counts")
 BATCH_TOKENS = 2048

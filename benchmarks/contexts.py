@@ -19,8 +19,8 @@ from transformers import AutoTokenizer
 
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context, insert
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.storage.loading import ASSETS
+from embrew.settings.encoder import Demonstration, Demonstrations
+from embrew.storage.base_model import ASSETS
 from embrew.text.tokens import Tokens
 
 PREFIX, TOKENS, TEXTS = 256, 32, 8

@@ -24,8 +24,8 @@ from two_copy import TwoCopy, TwoCopyBatch
 from embrew.encoder import Encoder
 from embrew.methods.llm2comp import Compression
 from embrew.model.backbone import Backbone
-from embrew.model.base import Base
-from embrew.settings.pooling import Pooling
+from embrew.settings.base import Base
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from embrew.training.step import TrainStep
 

@@ -23,7 +23,7 @@ from embrew.corpus import encode_corpus, read_vectors
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.model.attention import Attention
-from embrew.storage.loading import ASSETS
+from embrew.storage.base_model import ASSETS
 from embrew.text.tokens import Row, Segment, Tokens
 
 TEXTS = 128

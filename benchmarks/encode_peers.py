@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from embrew.export.exporting import export_encoder
 from embrew.runtimes.conversion import Program
 from embrew.runtimes.folder import GRAPH, open_openvino
-from embrew.storage.loading import computes
+from embrew.storage.base_model import computes
 
 DEFAULT = 32  # rows per batch, Sentence-Transformers' default
 ROW_BATCHES = (8, 16, 32, 64)

@@ -28,7 +28,7 @@ from transformers import Trainer
 from embrew.planning import plan_recipe
 from embrew.recipe import Recipe
 from embrew.recipe.stage import DataConfig
-from embrew.storage.loading import ASSETS
+from embrew.storage.base_model import ASSETS
 from embrew.text.tokens import Tokens
 from embrew.training.stages import train
 

@@ -129,20 +129,20 @@ def embed(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str], bat
 
 def tokens_of(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str]) -> tuple[int, int]:
     """Tokens of all rows, templates together; and those that are computed where a beginning is computed once."""
-    from embrew.model.prefix import shared_beginning
+    from embrew.model.prefix import shared_prefix
 
     whole = new = 0
     for side, texts in sides.items():
         given = {} if side == "document" else prompt
         name = given.get("prompt_name") or (None if "prompt" in given or side == "text" else side)
         words = given.get("prompt")
-        instruction, context = encoder.instruction(name, words), encoder.context(name, words)
+        instruction, context = encoder.resolve_prompt(name, words)
         limit = encoder.max_length.get(side, encoder.max_seq_length)
         for template in encoder.templates:
             rows = template.rows(texts, instruction=instruction, max_length=limit)
             rows = rows if context is None else insert(rows, context.row, template)
             lengths = np.array([len(row.ids) for row in rows])
-            shared = shared_beginning(rows) if encoder.attention.is_causal else 0
+            shared = shared_prefix(rows) if encoder.attention.is_causal else 0
             whole += int(lengths.sum())
             new += int((lengths - shared).sum())
     return whole, new

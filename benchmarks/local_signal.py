@@ -28,7 +28,7 @@ from report import circumstances, origin, table
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from embrew.storage.loading import ASSETS
+from embrew.storage.base_model import ASSETS
 
 LAST = (0, 1, 2, 4, 8, 16, 32)
 BLOCK = 8  # predictions

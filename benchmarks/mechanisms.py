@@ -25,11 +25,11 @@ from report import circumstances, origin, table
 
 from embrew import Encoder
 from embrew.methods import OBJECTIVES
-from embrew.model import adapters, embedding_model
-from embrew.model.backbone import Backbone
-from embrew.model.compiled import compiled_layers
-from embrew.model.cost import Cost
-from embrew.model.fast_dropout import Mask
+from embrew.model import adapters
+from embrew.model.batching import Cost
+from embrew.model.dropout import Mask
+from embrew.model.kernels import use_own_sdpa
+from embrew.model.layers import compiled_layers
 from embrew.training.step import TrainStep
 
 LORA = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05}
@@ -54,8 +54,8 @@ class One(Cost):
 PATCHES: dict[str, Callable[[], Any]] = {
     "own LoRA layers": lambda: patch.object(adapters, "use_lora_linear", lambda model: None),
     "fast dropout": lambda: patch.object(Mask, "draw", classmethod(bernoulli)),
-    "own sdpa": lambda: patch.object(Backbone, "use_own_sdpa", lambda self: None),
-    "rows grouped by length": lambda: patch.object(embedding_model, "Cost", One),
+    "own sdpa": lambda: patch("embrew.model.kernels.use", lambda inner: False),
+    "rows grouped by length": lambda: patch("embrew.encoder.Cost", One),
 }
 
 
@@ -86,7 +86,7 @@ def step_of(model: str, name: str, *, bf16: bool) -> Callable[[], float]:
         encoder = Encoder.from_pretrained(model, pooling="mean", dtype="float32", device="cpu", max_length=128)
         torch.manual_seed(SEED)
         encoder.backbone.add_lora(LORA)
-        encoder.backbone.use_own_sdpa()
+        use_own_sdpa(encoder.backbone.inner)
     objective: Any = OBJECTIVES["contrastive"]()
     step = TrainStep(encoder.train(), objective)
     batch = objective.collate(rows(), encoder, seed=SEED)

@@ -15,7 +15,7 @@ from embrew import assembly
 from embrew.data.datasets import load
 from embrew.encoder import Encoder
 from embrew.recipe import Recipe
-from embrew.storage.loading import ASSETS
+from embrew.storage.base_model import ASSETS
 
 
 def nano_tokenizer() -> Any:

@@ -27,7 +27,7 @@ from embrew.export.exporting import export_encoder
 from embrew.export.int8 import Int8
 from embrew.model.batching import plan
 from embrew.runtimes.folder import open_openvino
-from embrew.storage.loading import computes
+from embrew.storage.base_model import computes
 
 BATCH_TOKENS = 2_048
 CALIBRATION = 64  # texts

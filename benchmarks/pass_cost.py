@@ -2,7 +2,7 @@
 
 CPU time of passes over 1 to 32 rows of 16 tokens, without gradients and with a backward pass through a LoRA, on models
 of different shapes with random weights, one thread. The line through them is `pass + tokens × token`; what decides how
-rows are grouped is `pass / token`, which `embrew.model.cost` predicts. Results: `results/pass-cost.*`.
+rows are grouped is `pass / token`, which `embrew.model.batching` predicts. Results: `results/pass-cost.*`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from report import circumstances, origin, table
 from transformers import AutoModel, BertConfig, LlamaConfig
 
 from embrew.encoder import Encoder
-from embrew.model.cost import by_shape
+from embrew.model.batching import by_shape
 
 LENGTH, ROWS, REPEATS = 16, (1, 2, 4, 8, 16, 32), 5
 

@@ -31,7 +31,7 @@ from scale import corpus, measured
 from embrew.encoder import Encoder
 from embrew.planning import plan_recipe
 from embrew.recipe import Recipe, list_recipes
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 
 PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 TRAINED = {  # recipe, overrides: what is trained, how, and on which model

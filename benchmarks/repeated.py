@@ -17,7 +17,7 @@ from report import circumstances, origin, table
 
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.encoder import Demonstration, Demonstrations
 
 WORDS = Path(__file__).read_text(encoding="utf-8").split()
 WINDOW = 200

@@ -27,7 +27,7 @@ from report import circumstances, origin, table
 
 from embrew.corpus import read_vectors
 from embrew.encoder import Encoder
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 
 WORDS = Path(__file__).read_text(encoding="utf-8").split()
 

@@ -21,7 +21,7 @@ from serving_models import TEXTS, models, queries
 from serving_servers import Load, Server
 
 from embrew.encoder import Encoder
-from embrew.storage.loading import computes
+from embrew.storage.base_model import computes
 
 INFINITY = os.environ.get("INFINITY")  # the program infinity_emb of an environment of its own
 COSINE = {"float32": 1 - 1e-6, "bfloat16": 0.995}  # smallest that is allowed

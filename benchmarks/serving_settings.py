@@ -17,7 +17,7 @@ from serving_servers import Load
 
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.encoder import Demonstration, Demonstrations
 
 CLIENTS, TOKENS, DEMONSTRATIONS, LAYERS = 16, 32, 5, 12
 

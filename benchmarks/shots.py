@@ -21,7 +21,7 @@ from embrew.evaluation import find_task
 from embrew.evaluation.suites import Suite
 from embrew.evaluation.task_texts import task_texts
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration
+from embrew.settings.encoder import Demonstration
 
 MOST_CHARS = 300  # of a query, and of a passage
 CONDITIONS = ("right", "shuffled", "foreign")  # of demonstrations

@@ -18,7 +18,7 @@ from torch import Tensor
 from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.losses import espresso
-from embrew.model.compiled import compiled_layers
+from embrew.model.layers import compiled_layers
 from embrew.training.step import TrainStep
 
 LORA = {"r": 16, "lora_dropout": 0.05}

@@ -16,8 +16,8 @@ from embrew.encoder import Encoder
 from embrew.methods import Bottleneck, LanguageModel, Objective, SupervisedFineTuning
 from embrew.model.attention import TWO_CALLS, Attention
 from embrew.model.backbone import Backbone
-from embrew.model.base import Base
-from embrew.settings.pooling import Pooling
+from embrew.settings.base import Base
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from embrew.training.step import TrainStep
 

@@ -48,7 +48,7 @@ from embrew.export.runtimes import RUNTIMES
 from embrew.export.runtimes.llama_cpp.running import interpreter
 from embrew.model.contexts import Context
 from embrew.recipe import Recipe
-from embrew.settings.demonstrations import Demonstration
+from embrew.settings.encoder import Demonstration
 
 logger = logging.getLogger(__name__)
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "run-anywhere.md"
@@ -188,7 +188,7 @@ def encoder_of(form: Form, root: Path) -> Encoder:
     ]
     encoder = assembly.encoder(Recipe.load(form.recipe, [*changes, *form.overrides]), device="cpu").eval()
     if form.context:
-        from embrew.model.context_vectors import start
+        from embrew.model.contexts import start
 
         start(encoder)
         encoder.add_context("find", Context("Find it: ", (Demonstration("a lake", "Water that stands."),)))

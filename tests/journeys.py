@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Segment
 from tests.conftest import CONFIGS, stir
 from tests.hard_texts import HARD_TEXTS

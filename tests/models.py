@@ -41,8 +41,8 @@ from transformers import (
 
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
-from embrew.model.base import Base
-from embrew.settings.pooling import Pooling
+from embrew.settings.base import Base
+from embrew.settings.encoder import Pooling
 from tests import fresh
 from tests.copies import Copies
 

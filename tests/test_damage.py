@@ -21,10 +21,9 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.files.checksums import NAME, Damaged, read_checksums
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.settings.pooling import Pooling
-from embrew.storage import folder_check
-from embrew.storage.folder_check import LOOKED_UP
+from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
+from embrew.storage import parts
+from embrew.storage.parts import LOOKED_UP
 from embrew.training.resuming import checkpoints
 from tests.conftest import SENTENCES, stir
 
@@ -363,4 +362,4 @@ def test_every_damaged_file_of_a_checkpoint_is_noticed(
 
 @pytest.fixture(autouse=True)
 def _say_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_check, "_said", set())
+    monkeypatch.setattr(parts, "_said", set())

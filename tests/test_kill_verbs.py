@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from embrew.encoder import Encoder
-from embrew.settings.demonstrations import Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Demonstrations, Pooling
 from tests.conftest import SENTENCES, stir
 from tests.domain.test_run import TINY
 from tests.killing import Found, content, loop, measured, partial, run

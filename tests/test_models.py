@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
+from embrew.model.kernels import use_own_sdpa
 from tests import models
 from tests.models import CONFIGS, ENCODER_CONFIGS, SENTENCES, adapted, tiny_model
 
@@ -139,7 +140,7 @@ CHANGES: list[Callable[[Backbone], Any]] = [
     Backbone.double,
     Backbone.merge_adapter,
     Backbone.train_all,
-    Backbone.use_own_sdpa,
+    lambda backbone: use_own_sdpa(backbone.inner),
     lambda backbone: backbone.model.disable_adapter_layers(),
     lambda backbone: backbone.set_attention_dropout(0.5),
     lambda backbone: backbone.causal_lm.gradient_checkpointing_enable(),

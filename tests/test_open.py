@@ -6,7 +6,7 @@ import torch
 from peft import PeftModel
 
 from embrew import assembly
-from embrew.storage import loading
+from embrew.storage import base_model
 from embrew.text_encoder.hashes import model_hash
 from tests.conftest import SENTENCES
 
@@ -29,13 +29,13 @@ def test_a_trained_folder_opens_with_its_adapter_in_the_weights(trained):
 
 def test_a_model_opens_in_the_dtype_asked_for(trained, monkeypatch):
     encoder, folder = trained
-    monkeypatch.setattr(loading, "computes", lambda dtype, device: True)
+    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)
     for name, pooling in ((folder, None), ("nano", "last"), ("baselines/mean", None)):
         assert assembly.open_model(name, dtype="bfloat16", pooling=pooling).describe()["dtype"] == "bfloat16"
     half = assembly.open_model(folder, dtype="bfloat16").encode(SENTENCES)
     cosines = (half * encoder.encode(SENTENCES)).sum(1) / np.linalg.norm(half, axis=1)
     assert cosines.min() > 0.99
-    monkeypatch.setattr(loading, "computes", lambda dtype, device: dtype != torch.bfloat16)
+    monkeypatch.setattr(base_model, "computes", lambda dtype, device: dtype != torch.bfloat16)
     with pytest.raises(ValueError, match="bfloat16"):
         assembly.open_model("nano", dtype="bfloat16", pooling="mean")
 

@@ -28,7 +28,7 @@ import bitsandbytes
 assert is_bnb_available() and is_bnb_4bit_available()
 """
 FOUR_BITS = """
-from embrew.model.quantized import quantized_layers
+from embrew.model.adapters import quantized_layers
 encoder = embrew.Encoder.from_pretrained(model, pooling="mean", quantization="nf4", dtype="float32")
 encoder.backbone.add_lora({"r": 4})
 encoder.save_pretrained(out + "/four", verify="full")

@@ -16,7 +16,7 @@ from embrew.evaluation.mteb_data import _load
 from embrew.evaluation.report import Result, write_result
 from embrew.files.safe_names import check_file_name, is_safe_name, path_inside
 from embrew.search import SearchIndex
-from embrew.storage.context_files import check_name, remove_context, write_context
+from embrew.storage.parts import check_name, remove_context, write_context
 from embrew.training.resuming import checkpoints
 from tests.corpus.stub import Stub
 

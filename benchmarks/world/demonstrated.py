@@ -12,7 +12,7 @@ import torch
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.task import Task
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration
+from embrew.settings.encoder import Demonstration
 from world.facts import World
 from world.tasks import mentions, passage, passage_of, split_of
 

@@ -18,17 +18,16 @@ if TYPE_CHECKING:
     from embrew.model.contexts import Context
     from embrew.recipe import Recipe
     from embrew.search import SearchIndex
-    from embrew.settings.demonstrations import Demonstration, Demonstrations
-    from embrew.settings.pooling import Pooling
+    from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
     from embrew.training.stages import train
 
 _MODULES = {
     "Context": "embrew.model.contexts",
-    "Demonstration": "embrew.settings.demonstrations",
-    "Demonstrations": "embrew.settings.demonstrations",
+    "Demonstration": "embrew.settings.encoder",
+    "Demonstrations": "embrew.settings.encoder",
     "Document": "embrew.data",
     "Encoder": "embrew.encoder",
-    "Pooling": "embrew.settings.pooling",
+    "Pooling": "embrew.settings.encoder",
     "Recipe": "embrew.recipe",
     "SearchIndex": "embrew.search",
     "effective_tokens": "embrew.analysis",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from embrew.embedder import Embedder
 from embrew.model.layers import layers_of, path_of_layers, with_module
-from embrew.text.numbers import whole
+from embrew.text.texts import whole
 
-E = TypeVar("E", bound=Embedder)
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
+
+E = TypeVar("E", bound="Encoder")
 
 
 def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None = None) -> E:
@@ -32,40 +34,40 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
         >>> small = cut(encoder, num_layers=6, truncate_dim=128)  # doctest: +SKIP
     """
     backbone = encoder.backbone
-    for name, asked, most in (
+    for name, value, most in (
         ("num_layers", num_layers, backbone.num_layers),
         ("truncate_dim", truncate_dim, encoder.get_embedding_dimension()),
     ):
-        whole(name, asked, most=most)
-    made = copy.copy(encoder)
+        whole(name, value, most=most)
+    smaller = copy.copy(encoder)
     if truncate_dim is not None:
-        made.truncate_dim = truncate_dim
+        smaller.truncate_dim = truncate_dim
     fewer_layers = num_layers is not None and num_layers < backbone.num_layers
     narrower = truncate_dim is not None and truncate_dim < encoder.get_embedding_dimension()
     if encoder.record is not None and (fewer_layers or narrower):
-        made.record = {**encoder.record, "scores": {}, "about": {}}  # those are of the full encoder
+        smaller.record = {**encoder.record, "scores": {}, "about": {}}  # those are of the full encoder
     if num_layers is None or num_layers == backbone.num_layers:
-        return made
-    made.num_layers = num_layers
-    made._modules = dict(encoder._modules)
-    made.backbone = copy.copy(backbone)
-    made.backbone._modules = dict(backbone._modules)
-    made.backbone._switch = None  # it lists the layers of the full encoder
+        return smaller
+    smaller.num_layers = num_layers
+    smaller._modules = dict(encoder._modules)
+    smaller.backbone = copy.copy(backbone)
+    smaller.backbone._modules = dict(backbone._modules)
+    smaller.backbone._switch = None  # it lists the layers of the full encoder
     inner = backbone.inner
     place = next(name for name, module in backbone.model.named_modules() if module is inner)
     path = ".".join(filter(None, (place, path_of_layers(inner))))
-    made.backbone.model = with_module(backbone.model, path, nn.ModuleList(layers_of(inner)[:num_layers]))
+    smaller.backbone.model = with_module(backbone.model, path, nn.ModuleList(layers_of(inner)[:num_layers]))
     config = _cut_config(inner.config, backbone.num_layers, num_layers)
-    made.backbone.inner.config = made.backbone.causal_lm.config = config
-    return made
+    smaller.backbone.inner.config = smaller.backbone.causal_lm.config = config
+    return smaller
 
 
 def _cut_config(config: Any, before: int, after: int) -> Any:
     """Return a configuration of `after` layers; lists with an entry per layer (`layer_types`) are shortened."""
-    made = copy.deepcopy(config)
+    shorter = copy.deepcopy(config)
     for name, value in vars(config).items():
         about_layers = any(word in name for word in ("layer", "block", "_types"))
         if about_layers and isinstance(value, list) and len(value) == before:
-            setattr(made, name, value[:after])
-    made.num_hidden_layers = after
-    return made
+            setattr(shorter, name, value[:after])
+    shorter.num_hidden_layers = after
+    return shorter

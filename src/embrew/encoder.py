@@ -2,42 +2,105 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
-from embrew.files import checksums
+from embrew import identity
+from embrew.encoding import check_offered, convert, embed_texts, encode_side, read_mteb, unit
 from embrew.generation import Bos, Source, generate
-from embrew.model.adapter_state import adapter_state
-from embrew.model.backbone import Backbone
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context, PreparedContext, prepare
-from embrew.model.weights import MemoryInit
-from embrew.protocols import Protocols
-from embrew.settings.encoder import EncoderSettings
-from embrew.settings.quantization import Quantization
-from embrew.storage.context_files import check_name
-from embrew.storage.folder_check import check_folder
-from embrew.storage.loading import open_base, pick_device, pick_dtype
-from embrew.storage.opening import SETTINGS, final_stage, knows_base, load_encoder, open_base_again
+from embrew.model.adapters import AdapterState, adapter_state
+from embrew.model.attention import Attention
+from embrew.model.backbone import Backbone, MemoryInit
+from embrew.model.batching import Cost
+from embrew.model.contexts import Context, Demonstrator, PreparedContext, prepare
+from embrew.model.layers import layers_of
+from embrew.model.pooling import new_head, pool
+from embrew.model.prefix import Prefix, Shared
+from embrew.settings.base import Base, Quantization
+from embrew.settings.encoder import AttentionMode, EncoderSettings, Pooling
+from embrew.storage.opening import knows_base, open_base_again, open_encoder
+from embrew.storage.parts import check_name
 from embrew.storage.saving import save_encoder
+from embrew.text.template import Template
+from embrew.text.texts import Text, flag, texts_of, whole
+from embrew.text.tokens import Segment, Tokens, at
 from embrew.text_encoder.hashes import vectors_hash
 
 logger = logging.getLogger(__name__)
 
 
-class Encoder(Protocols):
+class Encoder(nn.Module):
     """A causal LM, or a BERT-type encoder, as a text encoder, with the `encode` of Sentence-Transformers 6.
 
-    Its base classes: `Protocols` (what Sentence-Transformers and mteb call), `Embedder` (`encode`), `EmbeddingModel`
-    (the parts, and the forward pass). This class opens, saves, merges and generates.
+    Attributes:
+        settings: how it reads texts and what it makes of them.
+        base: the LM under it.
+        head: module applied to token states before pooling (`LatentAttention`), or None.
+        demonstrator: the trained part of demonstrations, with their settings; None: it cannot read any.
+        templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
+        contexts: prompts with demonstrations, by name; `encode` takes these names as it does those of `prompts`.
+        truncate_dim: how many leading dimensions embeddings keep; None: all.
+        num_layers: number of layers kept by `cutting`; None: all.
+        chain: adapters of earlier stages that were merged into the base's weights, in order.
+        merged_to_encode: whether the last of `chain` was merged when the encoder was opened, to encode faster; it is
+            saved as the adapter that a stage may continue.
+        steps: optimiser steps trained so far.
+        arithmetic: dtype of the matrix products in the last training, or None.
+        recipe: the resolved recipe it was made by, as YAML, or None.
+        record: facts about data and scores of the training, for the model card, or None.
+        base_folder: folder of a base without a public name; it is read again when the encoder is saved.
+        trust_remote_code: whether code that came with the LM was run.
     """
+
+    base_folder: Path | None = None
+    trust_remote_code: bool = False
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: PreTrainedTokenizerBase,
+        base: Base,
+        settings: EncoderSettings | None = None,
+        **changes: Any,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.base = base
+        self.settings = (settings or EncoderSettings()).replace(**changes)
+        self.settings.check_learned_tokens(len(backbone.memory_ids), len(backbone.soft_prompt_ids))
+        self.templates = self.make_templates(tokenizer, backbone.memory_ids)
+        self.use_attention(self.settings.attention)
+        if self.pooling.slots is not None or self.pooling.mode == "concat":
+            how_many = "some of them" if self.pooling.slots is not None else "their concatenated states"
+            self.template.check_all_memory(f"pooling over {how_many}")
+        head = new_head(self.pooling, backbone.hidden_size)
+        self.head = None if head is None else head.to(backbone.device)
+        self.demonstrator: Demonstrator | None = None
+        if self.settings.demonstrations is not None:
+            backbone.check_decoder("a prompt with demonstrations")
+            self.demonstrator = Demonstrator(self.settings.demonstrations, backbone.hidden_size).to(backbone.device)
+        _check_longest(self)
+        self.contexts: dict[str, PreparedContext] = {}
+        self.truncate_dim: int | None = None
+        self.num_layers: int | None = None
+        self.chain: list[AdapterState] = []
+        self.merged_to_encode = False
+        self.steps = 0
+        self.arithmetic: str | None = None
+        self.recipe: str | None = None
+        self.record: dict[str, Any] | None = None
 
     @classmethod
     def from_pretrained(
@@ -56,7 +119,7 @@ class Encoder(Protocols):
         merge_adapter: bool | Literal["auto"] = "auto",
         quantization: str | Mapping[str, Any] | Quantization | None = None,
         settings: EncoderSettings | None = None,
-        **given: Any,
+        **changes: Any,
     ) -> Encoder:
         """Open a saved encoder, or put an encoder around a causal LM or a BERT-type model.
 
@@ -81,55 +144,29 @@ class Encoder(Protocols):
             quantization: keep the linear layers in 4 bits: `nf4`, `fp4`, or a mapping with `type` and `double_quant`
                 (`Quantization`); needs the extra `qlora`. A saved encoder says itself how its base is quantised.
             settings: how texts are read (`EncoderSettings`); not for a saved encoder, which has its own.
-            **given: single settings, by the names of `EncoderSettings`; they override those in `settings`. Without
+            **changes: single settings, by the names of `EncoderSettings`; they override those in `settings`. Without
                 any, a causal LM is read at its last token, a BERT-type encoder by its mean.
 
         Examples:
             >>> encoder = Encoder.from_pretrained("nano", pooling="mean")  # doctest: +SKIP
         """
-        place = pick_device(device)
-        folder = final_stage(Path(name))
-        if os.path.lexists(folder / SETTINGS):
-            added: dict[str, Any] = {"memory_tokens": memory_tokens, "soft_prompt_tokens": soft_prompt_tokens}
-            added["quantization"] = quantization
-            asked = sorted(given) + [key for key, value in {"settings": settings, **added}.items() if value]
-            if asked:
-                raise ValueError(
-                    f"{name} is a saved encoder, which has its settings already; leave out {', '.join(asked)}"
-                )
-            return load_encoder(
-                cls,
-                folder,
-                dtype=dtype,
-                device=place,
-                attn_implementation=attn_implementation,
-                merge_adapter=merge_adapter,
-                trust_remote_code=trust_remote_code,
-            )
-        if (folder / checksums.NAME).is_file():
-            check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
-        model, tokenizer, base = open_base(
-            str(name),
+        return open_encoder(
+            cls,
+            name,
             revision=revision,
-            dtype=pick_dtype(dtype, place),
+            dtype=dtype,
+            device=device,
             attn_implementation=attn_implementation,
+            memory_tokens=memory_tokens,
+            memory_init=memory_init,
+            soft_prompt_tokens=soft_prompt_tokens,
             trust_remote_code=trust_remote_code,
-            quantization=None if quantization is None else Quantization.of(quantization),
-            device=place,
+            seed=seed,
+            merge_adapter=merge_adapter,
+            quantization=quantization,
+            settings=settings,
+            changes=changes,
         )
-        backbone = Backbone(model).to(place)
-        if memory_tokens:
-            backbone.add_memory(memory_tokens, memory_init, seed=seed)
-        if soft_prompt_tokens:
-            backbone.add_soft_prompt(soft_prompt_tokens, memory_init, seed=seed)
-        if backbone.is_encoder and settings is None:
-            settings = EncoderSettings.of(attention="bidirectional", pooling="mean")
-        encoder = cls(backbone, tokenizer, base, settings, **given).eval()
-        encoder.trust_remote_code = trust_remote_code
-        if base.kind == "folder":
-            encoder.base_folder = Path(name).absolute()  # it is read again when the encoder is saved
-        start(encoder, seed=seed)
-        return encoder
 
     def save_pretrained(
         self,
@@ -158,6 +195,338 @@ class Encoder(Protocols):
         if recipe or self.recipe:
             texts["recipe.yaml"] = recipe or self.recipe or ""
         save_encoder(self, Path(folder), overwrite=overwrite, verify=verify, texts=texts)
+
+    def encode(
+        self,
+        inputs: Text | Iterable[Text],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        output_value: str | None = "sentence_embedding",
+        precision: str | None = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | torch.device | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        pool: None = None,
+        chunk_size: None = None,
+        *,
+        num_layers: int | None = None,
+        batch_tokens: int | None = None,
+        max_length: int | None = None,
+        **mteb: Any,
+    ) -> np.ndarray | Tensor | list[Tensor]:
+        """Embed texts; arguments as in Sentence-Transformers 6, followed by four of embrew.
+
+        Args:
+            inputs: a text or several: a list, an array, a Series, a generator, … (`text.inputs`); a text
+                may also be a list of token ids. Empty texts are embedded like any other (see `Pooling` for what a
+                text without tokens gives).
+            prompt_name: name of a stored prompt that fills `{instruction}`, or of a context, whose demonstrations
+                precede the text.
+            prompt: the prompt itself; wins over `prompt_name`.
+            batch_size: texts per batch, where `batch_tokens` is not given; None: batches by tokens.
+            show_progress_bar: show one; by default only at log level INFO or below.
+            output_value: only `sentence_embedding`.
+            precision: `float32` or None; `int8`, `uint8`, `binary`, `ubinary` as Sentence-Transformers quantises.
+            convert_to_numpy: an array; otherwise a list of tensors.
+            convert_to_tensor: one tensor; wins over `convert_to_numpy`.
+            device: move the encoder there first.
+            normalize_embeddings: unit length, also where the encoder itself does not normalise.
+            truncate_dim: number of leading dimensions to keep, before normalising.
+            pool: not offered; run one process per device.
+            chunk_size: not offered, as `pool`.
+            num_layers: number of layers to run.
+            batch_tokens: budget of padded tokens per batch, instead of `batch_size`; where neither is given, 2,048 on
+                a CPU and 16,384 on a GPU.
+            max_length: limit in tokens, instead of the longer of the encoder's two.
+            **mteb: keywords of mteb's calls: `inputs` are then its batches, and `prompt_type` decides on prompt
+                and limit.
+
+        Returns:
+            Float32 `(texts, dimensions)`, or `(dimensions,)` for a single text.
+
+        Raises:
+            ValueError: an unknown prompt name, invalid Unicode, a non-finite embedding, an option not offered.
+            TypeError: something that is not text, or an option of another type.
+        """
+        if mteb:
+            inputs, prompt_name, max_length = read_mteb(self, inputs, prompt_name, max_length, mteb)
+        precision = "float32" if precision is None else precision
+        check_offered(output_value, precision, pool, chunk_size)
+        whole("batch_size", batch_size)
+        whole("batch_tokens", batch_tokens)
+        whole("num_layers", num_layers, most=self.backbone.num_layers)
+        limit = whole("max_length", max_length, most=self.backbone.max_positions) or self.max_seq_length
+        width = self.width
+        wanted = self.truncate_dim if truncate_dim is None else truncate_dim
+        dimensions = whole("truncate_dim", wanted, most=width) or width
+        normalize = flag("normalize_embeddings", normalize_embeddings) or self.normalize
+        as_numpy, as_tensor = flag("convert_to_numpy", convert_to_numpy), flag("convert_to_tensor", convert_to_tensor)
+        shown = logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar
+        shown = flag("show_progress_bar", shown)
+        texts, single = self.texts_of(inputs)
+        instruction, context = self.resolve_prompt(prompt_name, prompt)
+        if device is not None:
+            self.to(torch.device(device))
+        if self.training:
+            self.eval()
+        vectors = embed_texts(
+            self,
+            texts,
+            instruction,
+            context,
+            limit,
+            num_layers=num_layers,
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            dimensions=dimensions,
+            normalize=normalize,
+            show_progress_bar=shown,
+        )
+        return convert(vectors, single, precision, as_numpy, as_tensor)
+
+    def encode_query(
+        self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
+        return encode_side(self, "query", inputs, prompt_name, prompt, options)
+
+    def encode_document(
+        self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
+        return encode_side(self, "document", inputs, prompt_name, prompt, options)
+
+    def resolve_prompt(
+        self, prompt_name: str | None = None, prompt: str | None = None
+    ) -> tuple[str, PreparedContext | None]:
+        """Return what fills `{instruction}`, and the context of a prompt name that is one.
+
+        Both are returned together, since another thread may replace the context.
+        """
+        for what, value in (("prompt", prompt), ("prompt_name", prompt_name)):
+            if not isinstance(value, str | None):
+                raise TypeError(f"{what}={value!r} is a {type(value).__name__}; give a string")
+        if prompt is not None:
+            return prompt, None
+        name = self.default_prompt_name if prompt_name is None else prompt_name
+        if name is None:
+            return "", None
+        context = self.contexts.get(name)
+        if context is not None:
+            return context.context.instruction, context
+        if name not in self.prompts:
+            names = ", ".join(sorted([*self.prompts, *self.contexts]))
+            raise ValueError(f"prompt_name={name!r}; this encoder has {names}")
+        return self.prompts[name], None
+
+    def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
+        """Return what fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
+        return self.resolve_prompt(prompt_name, prompt)[0]
+
+    def add_context(self, name: str, context: Context) -> PreparedContext:
+        """Embed the demonstrations of a context, and keep it under a name that `encode` takes as `prompt_name`.
+
+        Its vectors are computed with the current weights: add it again after further training, or save the
+        encoder, which computes them again.
+
+        Raises:
+            ValueError: the name is that of a prompt; or see `model.contexts.prepare`.
+        """
+        if name in self.prompts:
+            raise ValueError(f"context {name!r}: a prompt has this name already; choose another")
+        check_name(name)
+        self.contexts[name] = replace(prepare(self, context), model_hash=vectors_hash(self))
+        return self.contexts[name]
+
+    def texts_of(self, inputs: Any, *, first: int = 0) -> tuple[list[Text], bool]:
+        """Return texts as a list, and whether a single one was given; see `text.inputs`."""
+        learned = len(self.backbone.memory_ids) + len(self.backbone.soft_prompt_ids)
+        return texts_of(inputs, vocabulary=self.backbone.vocab_size + learned, first=first)
+
+    @contextmanager
+    def fixed(self) -> Iterator[Prefix]:
+        """Within this context, prompts and contexts are computed once for all calls, and the model must not change.
+
+        Training, loading, merging, a new adapter, and switching it off raise RuntimeError inside. Writes into tensors
+        are not noticed: vectors would then belong to the old weights in part.
+
+        Yields:
+            The prefixes; `most` is their memory in bytes.
+
+        Examples:
+            >>> with encoder.fixed():  # doctest: +SKIP
+            ...     vectors = [encoder.encode_query(question) for question in questions]
+        """
+        outer = self.backbone.kept_prefix
+        self.backbone.kept_prefix = outer or Prefix()
+        try:
+            yield self.backbone.kept_prefix
+        finally:
+            self.backbone.kept_prefix = outer
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether a prefix that all rows of a call share is computed once."""
+        return bool(self.attention.is_causal)
+
+    def tokens(
+        self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
+    ) -> Tokens:
+        """Return a padded batch on the encoder's device, as the template makes it."""
+        limit = self.max_seq_length if max_length is None else max_length
+        return Tokens.pad(self.template.rows(texts, instruction=instruction, max_length=limit)).to(self.device)
+
+    def hidden_states(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
+        """Return final hidden states `(batch, tokens, hidden)` under the encoder's attention."""
+        return self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers)
+
+    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: Shared | None = None) -> Tensor:
+        """Return pooled embeddings, float32 `(batch, dimensions)`, neither truncated nor normalised.
+
+        `num_layers` and `shared` as in `Backbone.hidden_states`.
+        """
+        if shared is None:
+            return self.pool(self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers), tokens)
+        before, states = self.backbone.split_states(tokens, self.attention, shared, num_layers=num_layers)
+        return self.pool(states, tokens, before)
+
+    def pool(self, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
+        """Pool states `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one.
+
+        `before` as in `Pooling`.
+        """
+        if self.head is not None:
+            states, before = self.head(states), None if before is None else self.head(before)
+        return pool(self.pooling, states, tokens, before)
+
+    def layers(self, tokens: Tokens) -> Tensor:
+        """Return pooled embeddings of every layer, float32 `(layers, batch, hidden)`; i: `forward(num_layers=i)`."""
+        return torch.stack(self.backbone.read_layers(tokens, self.attention, lambda states: self.pool(states, tokens)))
+
+    def memory(self, tokens: Tokens) -> Tensor:
+        """Return states of the memory tokens: `(texts, k, hidden)`."""
+        self.template.check_all_memory("a tensor of memory states")
+        states = self.hidden_states(tokens)
+        return at(states, tokens.host.where(Segment.MEMORY)).view(-1, len(self.template.memory_ids), states.shape[-1])
+
+    def make_templates(self, tokenizer: PreTrainedTokenizerBase, memory_ids: Sequence[int]) -> list[Template]:
+        """Return the templates that the settings ask for, on a tokenizer and memory tokens."""
+        learned = memory_ids, self.backbone.soft_prompt_ids
+        options = self.settings.template_options
+        return [Template(pattern, tokenizer, *learned, **options) for pattern in self.settings.templates]
+
+    def with_settings(self, **changes: Any) -> Self:
+        """Return the same model, on the same weights, with other settings.
+
+        Raises:
+            ValueError: settings that do not go together, or that trained weights belong to (`pooling.latents`,
+                `demonstrations`).
+        """
+        changed = copy.copy(self)
+        changed.settings = self.settings.replace(**changes)
+        if _head(changed.pooling) != _head(self.pooling):
+            raise ValueError("pooling.latents, heads and head_width belong to trained weights; build another encoder")
+        if changed.settings.demonstrations != self.settings.demonstrations:
+            raise ValueError("demonstrations belong to trained weights; build another encoder")
+        _check_longest(changed)
+        changed.settings.check_learned_tokens(len(self.template.memory_ids), len(self.template.soft_prompt_ids))
+        if not {"template", *self.settings.template_options}.isdisjoint(changes):
+            changed.templates = changed.make_templates(self.tokenizer, self.template.memory_ids)
+        if "attention" in changes:
+            changed.use_attention(changed.settings.attention)
+        return changed
+
+    def use_attention(self, mode: AttentionMode) -> None:
+        """Set the attention, and measure that the model follows it.
+
+        Raises:
+            ValueError: a BERT-type encoder has one only, or the model does not follow it.
+        """
+        if self.backbone.is_encoder and mode != "bidirectional":
+            raise ValueError(
+                f"attention={mode}, but {type(self.backbone.causal_lm).__name__} is a BERT-type encoder, where every "
+                "token reads every other; set attention: bidirectional"
+            )
+        attention = Attention(mode)
+        self.backbone.check_attention(attention)
+        self.attention = attention
+        self.settings = self.settings.replace(attention=mode)
+
+    @property
+    def pooling(self) -> Pooling:
+        """How token states become one vector."""
+        return self.settings.pooling
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What fills `{instruction}`, by name. Can be assigned, as in Sentence-Transformers."""
+        return self.settings.prompts
+
+    @prompts.setter
+    def prompts(self, prompts: Mapping[str, str]) -> None:
+        self.settings = self.settings.replace(prompts=prompts)
+
+    @property
+    def max_length(self) -> dict[str, int]:
+        """Limits in tokens, of a query's row and of a document's. Can be assigned."""
+        return self.settings.max_length
+
+    @max_length.setter
+    def max_length(self, max_length: int | Mapping[str, int]) -> None:
+        self.settings = self.with_settings(max_length=max_length).settings
+
+    @property
+    def normalize(self) -> bool:
+        """Whether embeddings have unit length. Can be assigned."""
+        return self.settings.normalize
+
+    @normalize.setter
+    def normalize(self, normalize: bool) -> None:
+        self.settings = self.settings.replace(normalize=normalize)
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """The prompt that is used where none is named. Can be assigned, as in Sentence-Transformers."""
+        return self.settings.default_prompt_name
+
+    @default_prompt_name.setter
+    def default_prompt_name(self, name: str | None) -> None:
+        self.settings = self.settings.replace(default_prompt_name=name)
+
+    @property
+    def cost(self) -> Cost:
+        """What a forward pass takes, in training or not."""
+        return Cost.of(layers_of(self.backbone.inner), training=self.training)
+
+    @property
+    def template(self) -> Template:
+        """The template; the first, where there are several."""
+        return self.templates[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.backbone.device
+
+    @property
+    def max_seq_length(self) -> int:
+        """The longer of the two limits, in tokens."""
+        return max(self.max_length.values())
+
+    @property
+    def width(self) -> int:
+        """Dimensions of a pooled vector: those of a state, or of the concatenated states of all memory tokens."""
+        return self.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
+
+    def get_embedding_dimension(self) -> int:
+        """Return dimensions of an embedding."""
+        return self.width if self.truncate_dim is None else self.truncate_dim
+
+    get_sentence_embedding_dimension = get_embedding_dimension  # its name before Sentence-Transformers 5.4
 
     def keep_frozen_lm(self) -> None:
         """Keep the original LM available, for objectives that compare with it; see `Backbone.keep_frozen_lm`.
@@ -212,10 +581,10 @@ class Encoder(Protocols):
         """
         if self.training:
             self.eval()
-        given, single = self.texts_of(texts)
+        read, single = self.texts_of(texts)
         written = generate(
             self,
-            given,
+            read,
             instruction=self.instruction("query" if prompt_name is None and prompt is None else prompt_name, prompt),
             source=source,
             bos=bos,
@@ -226,17 +595,58 @@ class Encoder(Protocols):
         )
         return written[0] if single and len(written) == 1 else written
 
-    def add_context(self, name: str, context: Context) -> PreparedContext:
-        """Embed the demonstrations of a context, and keep it under a name that `encode` takes as `prompt_name`.
+    def describe(self) -> dict[str, Any]:
+        """Return base, settings, dtype and size, for result files."""
+        return identity.describe(self)
 
-        Its vectors are computed with the current weights: add it again after further training, or save the
-        encoder, which computes them again.
+    def weights_hash(self) -> str:
+        """Return sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights."""
+        return identity.weights_hash(self)
 
-        Raises:
-            ValueError: the name is that of a prompt; or see `model.contexts.prepare`.
-        """
-        if name in self.prompts:
-            raise ValueError(f"context {name!r}: a prompt has this name already; choose another")
-        check_name(name)
-        self.contexts[name] = replace(prepare(self, context), model_hash=vectors_hash(self))
-        return self.contexts[name]
+    @property
+    def similarity_fn_name(self) -> str:
+        """Always `cosine`."""
+        return "cosine"
+
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, name: Any) -> None:
+        if str(getattr(name, "value", name)) != "cosine":
+            raise ValueError(f"similarity_fn_name={name!r}; an encoder's vectors are compared by cosine")
+
+    def similarity(self, a: Any, b: Any) -> Tensor:
+        """Return cosine of every pair, float32 `(len(a), len(b))`."""
+        return unit(a) @ unit(b).T
+
+    def similarity_pairwise(self, a: Any, b: Any) -> Tensor:
+        """Return cosine of a[i] and b[i], float32 `(len(a),)`."""
+        return (unit(a) * unit(b)).sum(-1)
+
+    @contextmanager
+    def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
+        """Within this context, embeddings keep that many leading dimensions where a call does not say otherwise."""
+        before = self.truncate_dim
+        self.truncate_dim = whole("truncate_dim", truncate_dim, most=self.width)
+        try:
+            yield
+        finally:
+            self.truncate_dim = before
+
+    @property
+    def model_card_data(self) -> identity.CardData:
+        """Where evaluators put their metrics."""
+        return identity.CardData(self, self.__dict__.setdefault("_evaluation_metrics", {}))
+
+    @property
+    def mteb_model_meta(self) -> Any:
+        """What mteb notes about the model: its name, the hash of what decides its vectors, and cosine."""
+        return identity.mteb_model_meta(self)
+
+
+def _check_longest(encoder: Encoder) -> None:
+    """Raise where `max_length` exceeds the model's positions."""
+    longest = encoder.max_seq_length
+    encoder.backbone.check_longest(longest, f"max_length={longest}", "set max_length to that or less")
+
+
+def _head(pooling: Pooling) -> tuple[int | None, ...]:
+    return pooling.latents, pooling.heads, pooling.head_width

@@ -5,20 +5,21 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, GenerationConfig
 
-from embrew.embedder import Embedder
 from embrew.model.attention import Attention, first_prompt
 from embrew.model.batching import plan
 from embrew.model.frozen import FrozenLM
 from embrew.progress import progress
-from embrew.text.inputs import Text
-from embrew.text.targets import target_ids
+from embrew.text.texts import Text, target_ids
 from embrew.text.tokens import Row, Segment, Tokens
+
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
 
 Source = Literal["memory", "text"]
 Bos = Literal["visible", "strict"]
@@ -33,7 +34,7 @@ SCORED = 256  # rows of logits at a time
 
 
 def generate(
-    encoder: Embedder,
+    encoder: Encoder,
     texts: Sequence[Text],
     *,
     instruction: str,
@@ -51,13 +52,13 @@ def generate(
     """
     check(encoder, source)
     _check_options(options)
-    made = encoder.template.rows(texts, instruction=instruction, max_length=max_tokens)
+    rows = encoder.template.rows(texts, instruction=instruction, max_length=max_tokens)
     settings = _settings(encoder, options)
     copies = settings.num_return_sequences or 1
-    written = [""] * (len(made) * copies)
-    with torch.inference_mode(), progress(len(made), "generate", "text", shown=show_progress_bar) as bar:
-        for group in plan([len(row.ids) for row in made], batch_size=batch_size):
-            tokens = Tokens.pad([made[i] for i in group]).to(encoder.device)
+    written = [""] * (len(rows) * copies)
+    with torch.inference_mode(), progress(len(rows), "generate", "text", shown=show_progress_bar) as bar:
+        for group in plan([len(row.ids) for row in rows], batch_size=batch_size):
+            tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
             answers = _continue(encoder, tokens, source, bos, settings)
             for place, i in enumerate(group):
                 written[i * copies : (i + 1) * copies] = answers[place * copies : (place + 1) * copies]
@@ -66,7 +67,7 @@ def generate(
 
 
 def target_rows(
-    encoder: Embedder, texts: Sequence[str], targets: Sequence[str], *, instruction: str, max_tokens: int, limit: int
+    encoder: Encoder, texts: Sequence[str], targets: Sequence[str], *, instruction: str, max_tokens: int, limit: int
 ) -> list[Row]:
     """Return rows of texts, as the encoder reads them, followed by their targets.
 
@@ -83,7 +84,7 @@ def target_rows(
     ]
 
 
-def first_row(encoder: Embedder) -> Row:
+def first_row(encoder: Encoder) -> Row:
     """Return what precedes a target that reads no text: BOS; where there is none, EOS or the padding token."""
     tokenizer = encoder.tokenizer
     other = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
@@ -91,7 +92,7 @@ def first_row(encoder: Embedder) -> Row:
 
 
 def target_scores(
-    encoder: Embedder, rows: Sequence[Row], *, source: Source, bos: Bos = "visible", batch_tokens: int = 4096
+    encoder: Encoder, rows: Sequence[Row], *, source: Source, bos: Bos = "visible", batch_tokens: int = 4096
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each row's target, token by token: −log p `(tokens,)` in float32, and whether it is the likeliest one.
 
@@ -105,7 +106,7 @@ def target_scores(
     check(encoder, source)
     attention = Attention("causal", bottleneck=bos) if source == "memory" else Attention("causal")
     head = FrozenLM(encoder.backbone.causal_lm).head
-    found: list[tuple[Tensor, Tensor] | None] = [None] * len(rows)
+    scores: list[tuple[Tensor, Tensor] | None] = [None] * len(rows)
     for group in plan([len(row.ids) for row in rows], batch_size=1, batch_tokens=batch_tokens):
         tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
         with torch.inference_mode():
@@ -119,16 +120,16 @@ def target_scores(
         counts = tokens.where(Segment.TARGET).sum(1).tolist()
         parts = zip(torch.cat(losses).cpu().split(counts), torch.cat(right).cpu().split(counts), strict=True)
         for i, part in zip(group, parts, strict=True):
-            found[i] = part
-    return (part for part in found if part is not None)
+            scores[i] = part
+    return (part for part in scores if part is not None)
 
 
-def can_write(encoder: Embedder) -> bool:
+def can_write(encoder: Encoder) -> bool:
     """Return whether targets can be written from the memory tokens alone."""
     return encoder.backbone.memory is not None and encoder.template.tail[-1:] == ["memory"]
 
 
-def check(encoder: Embedder, source: Source) -> None:
+def check(encoder: Encoder, source: Source) -> None:
     """Raise where an encoder cannot write from this.
 
     Raises:
@@ -158,7 +159,7 @@ def _check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"{key} is not allowed here: the encoder reads the texts and keeps the cache{hint}")
 
 
-def _settings(encoder: Embedder, options: dict[str, Any]) -> GenerationConfig:
+def _settings(encoder: Encoder, options: dict[str, Any]) -> GenerationConfig:
     """Return generation settings: greedy unless `options` differ; the model's own sampling settings are ignored."""
     own, tokenizer = encoder.backbone.causal_lm.generation_config, encoder.tokenizer
     eos = tokenizer.eos_token_id if own is None or own.eos_token_id is None else own.eos_token_id
@@ -168,7 +169,7 @@ def _settings(encoder: Embedder, options: dict[str, Any]) -> GenerationConfig:
     return GenerationConfig(**{**defaults, **options})
 
 
-def _continue(encoder: Embedder, tokens: Tokens, source: Source, bos: Bos, settings: GenerationConfig) -> list[str]:
+def _continue(encoder: Encoder, tokens: Tokens, source: Source, bos: Bos, settings: GenerationConfig) -> list[str]:
     """Return what is written after each row of a batch."""
     inner = encoder.backbone.inner
     window = getattr(inner.config, "sliding_window", None)
@@ -178,11 +179,11 @@ def _continue(encoder: Embedder, tokens: Tokens, source: Source, bos: Bos, setti
             f"a text of {tokens.input_ids.shape[1]} tokens and {settings.max_new_tokens} new ones exceed the model's "
             f"attention window of {window}; lower the length limit of texts, or max_new_tokens"
         )
-    kept = None
+    visible = None
     if source == "memory":
-        kept = tokens.where(Segment.MEMORY)
+        visible = tokens.where(Segment.MEMORY)
         if bos == "visible":
-            kept = kept | first_prompt(tokens)
+            visible = visible | first_prompt(tokens)
     real = tokens.attention_mask
     order = torch.argsort(real, dim=1, stable=True)  # padding first: what is written follows the last token
     embedded = encoder.backbone.embed(tokens)
@@ -191,8 +192,8 @@ def _continue(encoder: Embedder, tokens: Tokens, source: Source, bos: Bos, setti
     model._forward_hooks, model._forward_pre_hooks = OrderedDict(), OrderedDict()
     model._forward_pre_hooks_with_kwargs, model._forward_hooks_with_kwargs = OrderedDict(), OrderedDict()
     cache = DynamicCache()  # without windows: all layers keep the same positions
-    if kept is not None:
-        wall = _Wall(kept.gather(1, order))
+    if visible is not None:
+        wall = _Wall(visible.gather(1, order))
         model.register_forward_pre_hook(wall.before, with_kwargs=True)
         model.register_forward_hook(wall.after)
     written = model.generate(
@@ -207,10 +208,10 @@ class _Wall:
     Positions are counted as if nothing had been dropped.
     """
 
-    def __init__(self, kept: Tensor) -> None:
-        most = int(kept.sum(1).max())
-        self.places = torch.argsort(kept.long(), dim=1, stable=True)[:, kept.shape[1] - most :]
-        self.seen = kept.gather(1, self.places).long()
+    def __init__(self, visible: Tensor) -> None:
+        most = int(visible.sum(1).max())
+        self.places = torch.argsort(visible.long(), dim=1, stable=True)[:, visible.shape[1] - most :]
+        self.seen = visible.gather(1, self.places).long()
         self.has_read = False
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

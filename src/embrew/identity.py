@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftModel
 
-from embrew.model.adapter_state import AdapterState, adapter_state
-from embrew.model.embedding_model import EmbeddingModel
-from embrew.model.own_weights import tensors_under_adapter
+from embrew.model.adapters import AdapterState, adapter_state
+from embrew.model.weights import tensors_under_adapter
+
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
 
 
-def replayed(encoder: EmbeddingModel) -> list[AdapterState]:
+def replayed(encoder: Encoder) -> list[AdapterState]:
     """Return the adapters that a reader merges into the base; none if whole weights are saved, which hold them."""
     return [] if encoder.backbone.owns_weights else list(encoder.chain)
 
 
-def settings_of(encoder: EmbeddingModel) -> dict[str, Any]:
+def settings_of(encoder: Encoder) -> dict[str, Any]:
     """Return all settings of an encoder, for JSON: with weights and tokenizer, enough to build it again."""
     cut = {} if encoder.num_layers is None else {"num_layers": encoder.num_layers}
     return {**encoder.settings.as_dict(), **cut}
 
 
-def describe(encoder: EmbeddingModel) -> dict[str, Any]:
+def describe(encoder: Encoder) -> dict[str, Any]:
     """Return base, settings, dtype and size, for result files."""
     whole = encoder.backbone.owns_weights
     return {
@@ -43,7 +48,7 @@ def describe(encoder: EmbeddingModel) -> dict[str, Any]:
     }
 
 
-def weights_hash(encoder: EmbeddingModel) -> str:
+def weights_hash(encoder: Encoder) -> str:
     """Return sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights."""
     digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings_of(encoder)], sort_keys=True).encode())
     states = [state.tensors for state in replayed(encoder)]
@@ -59,3 +64,34 @@ def weights_hash(encoder: EmbeddingModel) -> str:
             digest.update(name.encode())
             digest.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class CardData:
+    """What Sentence-Transformers reads from and writes to a model's card.
+
+    Attributes:
+        encoder: whose.
+        eval_results_dict: metrics by the evaluator that computed them, in this process; they are in no saved card.
+    """
+
+    encoder: Encoder
+    eval_results_dict: dict[Any, dict[str, Any]]
+
+    @property
+    def base_model(self) -> str:
+        """The base's name and the encoder's hash: `mine_hard_negatives` keeps vectors in files by this name."""
+        return f"{self.encoder.base.name}@{self.encoder.weights_hash()}"
+
+    def set_evaluation_metrics(self, evaluator: Any, metrics: Mapping[str, Any], epoch: int = 0, step: int = 0) -> None:
+        """Keep what an evaluator computed; it calls this itself."""
+        self.eval_results_dict[evaluator] = dict(metrics)
+
+
+def mteb_model_meta(encoder: Encoder) -> Any:
+    """Return what mteb notes about the model: its name, the hash of what decides its vectors, and cosine."""
+    from mteb.models import ModelMeta
+    from mteb.models.model_meta import ScoringFunction
+
+    about = {"name": f"embrew/{Path(encoder.base.name).name}", "revision": encoder.weights_hash()}
+    return ModelMeta.create_empty(overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE})

@@ -139,7 +139,7 @@ def test_it_survives_saving(model_folder, tmp_path):
 
 
 def pooling(slots):
-    from embrew.settings.pooling import Pooling
+    from embrew.settings.encoder import Pooling
 
     return Pooling("mean", "memory", slots=slots)
 

@@ -8,9 +8,9 @@ import torch
 
 from embrew.analysis.sink import PARTS, parts_of, sink_of
 from embrew.model.attention import Attention
-from embrew.model.attention_weights import read_attention
 from embrew.model.contexts import Context, insert
-from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.model.forward import read_attention
+from embrew.settings.encoder import Demonstration, Demonstrations
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import DIFFERENT, ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
 

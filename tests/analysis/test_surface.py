@@ -14,7 +14,7 @@ from embrew.analysis.surface_scores import surface_of
 from embrew.analysis.truncation import truncation_of
 from embrew.cutting import cut
 from embrew.evaluation import evaluate, find_task
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES, by_default
 
 WORDS = " ".join(SENTENCES).split()

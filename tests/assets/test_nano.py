@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from embrew import assembly
-from embrew.storage.loading import ASSETS
+from embrew.storage.base_model import ASSETS
 from tests.characters import CHARACTERS
 
 NANO = ASSETS["nano"]

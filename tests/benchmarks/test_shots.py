@@ -16,8 +16,7 @@ from embrew import Encoder
 from embrew.evaluation.suites import Suite
 from embrew.evaluation.task import Task
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 
 
 @pytest.fixture

@@ -22,8 +22,7 @@ from world.tokenizer import make_tokenizer
 from embrew import Encoder, assembly
 from embrew.methods import Alignment, Bottleneck, Compression, Epic
 from embrew.recipe import Recipe
-from embrew.settings.demonstrations import Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Demonstrations, Pooling
 from embrew.text.tokens import Tokens
 
 PLANS = Path(__file__).parents[2] / "benchmarks" / "plans"

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from tests.conftest import SENTENCES, stir
 
 PAIRS = [{"query": f"question {i}", "positive": f"answer {i}"} for i in range(6)]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.encoder import Encoder
-from embrew.storage.loading import computes
+from embrew.storage.base_model import computes
 
 pytest.importorskip("openvino")
 

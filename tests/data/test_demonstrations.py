@@ -5,7 +5,7 @@ import json
 import pytest
 
 from embrew.data.demonstrations import read_demonstrations
-from embrew.settings.demonstrations import Demonstration
+from embrew.settings.encoder import Demonstration
 
 WANTED = (Demonstration("lung disease", "Hibiscus, and more"), Demonstration("a, b", 'said "so"'))
 ROWS = [dict(zip(("query", "response"), pair, strict=True)) for pair in WANTED]

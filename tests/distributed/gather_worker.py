@@ -33,8 +33,7 @@ from embrew.methods import (
     Objective,
 )
 from embrew.methods.embedding import text_keys
-from embrew.settings.demonstrations import Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Demonstrations, Pooling
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES, stir

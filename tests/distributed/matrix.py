@@ -25,8 +25,7 @@ from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
-from embrew.settings.demonstrations import Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Demonstrations, Pooling
 from embrew.training import sharding
 from embrew.training.gradcache import Chunks
 from embrew.training.resuming.checkpoint_files import trained_tensors

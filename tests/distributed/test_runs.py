@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from embrew.encoder import Encoder
 from embrew.losses import espresso
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.distributed import matrix, runs

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.doctor import child, nano, run
 from embrew.doctor.finding import Finding, run_probe, worst
-from embrew.storage.loading import ASSETS
+from embrew.storage.base_model import ASSETS
 
 HERE = "tests.doctor.probes"
 

@@ -16,8 +16,8 @@ import pytest
 
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.storage.context_files import digest, read_contexts, write_context
+from embrew.settings.encoder import Demonstration, Demonstrations
+from embrew.storage.parts import digest, read_contexts, write_context
 from tests.conftest import SENTENCES
 
 ONE = Context("Find the answer: ", (Demonstration("fox", SENTENCES[0]),))

@@ -192,11 +192,6 @@ def test_kept_vectors_of_the_miner_are_of_one_encoder(both: Both, tmp_path: Path
     assert first and len(list((tmp_path / "Encoder").glob("*.npy"))) == 4, "two files for each of two encoders"
 
 
-def test_no_pool(both: Both) -> None:
-    with pytest.raises(ValueError, match="run one process per device"):
-        both.ours.start_multi_process_pool()
-
-
 def test_mteb_evaluates_an_encoder(both: Both) -> None:
     mteb = pytest.importorskip("mteb")
     from mteb.mocks.mock_tasks import MockClassificationTask, MockRetrievalTask, MockSTSTask

@@ -8,8 +8,8 @@ import pytest
 
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
-from embrew.model.base import Base
-from embrew.settings.pooling import Pooling
+from embrew.settings.base import Base
+from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES, by_default, tiny_model
 
 ROUNDS = 10

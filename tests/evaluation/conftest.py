@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.model.context_vectors import start
-from embrew.settings.demonstrations import Demonstrations
+from embrew.model.contexts import start
+from embrew.settings.encoder import Demonstrations
 
 
 class BagOfWords:

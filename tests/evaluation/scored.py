@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from embrew.settings.demonstrations import Demonstration
+from embrew.settings.encoder import Demonstration
 from tests.conftest import SENTENCES
 
 PAIRS = (Demonstration("a question", "an answer"), Demonstration("another question", "another answer"))

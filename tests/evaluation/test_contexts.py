@@ -7,9 +7,8 @@ import pytest
 
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.demonstration_count import choose_demonstrations, read_counts
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.model.contexts import Context, start
+from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
 
 PAIRS = tuple(Demonstration(f"question {i}", text) for i, text in enumerate(SENTENCES[:3]))

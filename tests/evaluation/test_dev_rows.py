@@ -19,7 +19,7 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_retrieval, task_rows, training_rows
 from embrew.model.contexts import Context
 from embrew.recipe import DevRows, Recipe, StageConfig
-from embrew.settings.demonstrations import Demonstration
+from embrew.settings.encoder import Demonstration
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.evaluation.scored import PAIRS, sts_folder, write

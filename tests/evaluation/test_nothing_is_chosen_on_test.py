@@ -15,7 +15,7 @@ from embrew.evaluation import evaluate
 from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.evaluation.scored import PAIRS, scored, sts_folder, write
 
 

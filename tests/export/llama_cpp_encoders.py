@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from embrew.encoder import Encoder
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import stir
 
 SIZES: dict[str, Any] = {

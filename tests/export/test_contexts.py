@@ -10,10 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from embrew.export.exporting import export_encoder
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.model.contexts import Context, start
+from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.text.template import Template
 from tests.conftest import FAMILIES, SENTENCES, by_default
 

@@ -15,7 +15,7 @@ from embrew import Encoder
 from embrew.cutting import cut
 from embrew.export.dimensions import nested_dimensions
 from embrew.export.exporting import export_encoder
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
 
 TEXTS = [*SENTENCES, "", "a", "long " * 200]

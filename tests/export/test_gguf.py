@@ -22,7 +22,7 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.runtimes.llama_cpp.pre_tokenizer import LLAMA3, QWEN2, kind_of, prepared
 from embrew.export.runtimes.llama_cpp.vocabulary import vocabulary_of
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 
 LAST = {"memory_tokens": 0, "attention": "causal", "template": "{instruction}{text}{eos}", "pooling": "last"}
 MEMORY = {"memory_tokens": 1, "attention": "causal"}

@@ -19,9 +19,8 @@ from embrew.export.runtimes.llama_cpp import verification, writing
 from embrew.export.runtimes.llama_cpp.pre_tokenizer import prepared
 from embrew.export.runtimes.llama_cpp.running import PYTHON, interpreter, run_gguf
 from embrew.export.runtimes.llama_cpp.verification import cosine, verify_gguf
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.model.contexts import Context, start
+from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
 from tests.export.llama_cpp_encoders import FORMS, MODELS, encoder_of
 

@@ -20,7 +20,7 @@ from embrew.export.runtimes import openvino as target
 from embrew.files.checksums import Damaged
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.library import openvino
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text_encoder.hashes import tokenizer_sha256
 from tests.conftest import FAMILIES, SENTENCES
 from tests.journeys import tiny_lm

@@ -18,7 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES
 from tests.hard_texts import real_tokenizer_folder
 from tests.journeys import tiny_lm

@@ -13,7 +13,7 @@ from transformers import AutoConfig
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import FAMILIES, SENTENCES, by_default
 
 TEXTS = [*SENTENCES, "", "a", "ends with </s> and <|memory_0|>", "long " * 200]

@@ -20,7 +20,7 @@ from embrew.export.runtimes import RUNTIMES
 from embrew.export.runtimes.served import Unreadable
 from embrew.export.runtimes.tei import check_tei, read_as_tei
 from embrew.export.runtimes.vllm import check_vllm, read_as_vllm
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES
 
 LAST = {"memory_tokens": 0, "pooling": "last", "template": "{instruction}{text}{eos}", "attention": "causal"}

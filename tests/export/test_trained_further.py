@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import by_default
 from tests.hard_texts import HARD_TEXTS
 

@@ -72,8 +72,7 @@ def encoders(expected: Expected) -> None:
     """One folder per way in which an encoder can be stored."""
     from embrew.encoder import Encoder
     from embrew.model.contexts import Context
-    from embrew.settings.demonstrations import Demonstration, Demonstrations
-    from embrew.settings.pooling import Pooling
+    from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 
     def opened(base: str = "tiny", **settings: Any) -> Encoder:
         return Encoder.from_pretrained(base, device="cpu", **{"max_length": 48, "pooling": "mean", **settings})

@@ -21,7 +21,7 @@ from embrew.cli import app, push
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.encoder import Demonstration, Demonstrations
 from tests import fresh
 from tests.conftest import SENTENCES, by_default, stir
 from tests.hub.fake_hub import TOKEN, FakeHub, Fault

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import ENCODER_FAMILIES, SENTENCES
 
 TEXTS = [*SENTENCES, "short", ""]

@@ -8,7 +8,7 @@ import torch
 
 from embrew import Encoder
 from embrew.cutting import cut
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from embrew.encoder import Encoder
 from embrew.model.batching import plan
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Segment
 from tests.characters import CHARACTERS
 from tests.conftest import SENTENCES

@@ -15,8 +15,9 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFas
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.losses.vocabulary import token_kl, token_nll
+from embrew.model.forward import bidirectional_by
 from embrew.model.frozen import FrozenLM
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES, stir
 from tests.families import FAMILIES, Family, config_of, table
@@ -76,7 +77,7 @@ def test_from_folder_to_export(name: str, tokenizer: PreTrainedTokenizerFast, tm
     family = FAMILIES[name]
     folder = lm(name, tmp_path / "lm", tokenizer)
     encoder = opened(folder, family)
-    assert encoder.backbone.bidirectional_by == family.bidirectional
+    assert bidirectional_by(encoder.backbone.inner) == family.bidirectional
     assert np.abs(encoder.encode(TEXTS) - by_transformers(folder, encoder, family)).max() < 1e-5
 
     tokens = encoder.tokens(TEXTS[:2])

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.merging import merge_encoder
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES, by_default, stir
 
 

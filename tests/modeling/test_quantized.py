@@ -16,10 +16,10 @@ from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.merging import merge_encoder
-from embrew.model.quantized import dequantize, quantized_layers
+from embrew.model.adapters import dequantize, quantized_layers
 from embrew.recipe import Recipe
-from embrew.settings.quantization import Quantization
-from embrew.storage import loading
+from embrew.settings.base import Quantization
+from embrew.storage import base_model
 from embrew.storage.verification import TOLERANCE, reference_vectors
 from embrew.text.tokens import Tokens
 from tests.conftest import SENTENCES, stir, wide_model
@@ -119,7 +119,7 @@ def test_autocast_computes_in_bfloat16(folder):
 @needs_library
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_folder_gives_the_same_vectors(dtype, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(loading, "computes", lambda dtype, device: True)  # or emulated
+    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)  # or emulated
     encoder = adapted(opened(folder, dtype="float32"))
     encoder.save_pretrained(tmp_path / "saved")
     settings = json.loads((tmp_path / "saved" / "embrew.json").read_text())
@@ -191,7 +191,7 @@ def test_a_chain_of_adapters_stays_in_float32(folder, tmp_path):
 @needs_library
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_merge_takes_the_dequantised_weights(dtype, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(loading, "computes", lambda dtype, device: True)  # or emulated
+    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)  # or emulated
     encoder = adapted(opened(folder))
     encoder.save_pretrained(tmp_path / "saved", verify="off")
     merged = merge_encoder(tmp_path / "saved", tmp_path / "merged", dtype=dtype, verify="fast")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from embrew.encoder import Encoder
 from embrew.methods import OBJECTIVES, Alignment, Llama2Vec, Objective
-from embrew.settings.demonstrations import Demonstrations
+from embrew.settings.encoder import Demonstrations
 from tests.conftest import SENTENCES
 
 LENGTHS = {"min_context_tokens": 4, "min_target_tokens": 3}

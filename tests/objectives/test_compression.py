@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from embrew.losses import token_nll
 from embrew.methods import Compression
 from embrew.methods.base import text_ids
-from embrew.model import cost
+from embrew.model import batching
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES, by_default, stir
 from tests.objectives.cases import check_fits
@@ -436,7 +436,7 @@ def wide(tokenizer):
 
     from embrew.encoder import Encoder
     from embrew.model.backbone import Backbone
-    from embrew.model.base import Base
+    from embrew.settings.base import Base
 
     config = LlamaConfig(vocab_size=300, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
     backbone = Backbone(LlamaForCausalLM(config))
@@ -598,7 +598,7 @@ def test_groups_change_nothing(settings, make_encoder, monkeypatch):
     batch = objective.collate([{"text": text * n} for text, n in zip(SENTENCES, (1, 3, 1, 2, 4), strict=True)], encoder)
     found = {}
     for enough in (10**6, 1):
-        monkeypatch.setattr(cost, "by_shape", lambda size, enough=enough, **how: float(enough))
+        monkeypatch.setattr(batching, "by_shape", lambda size, enough=enough, **how: float(enough))
         positions: list[int] = []
         count = encoder.backbone.inner.layers[0].register_forward_hook(
             lambda *args, positions=positions: positions.append(args[2][..., 0].numel())

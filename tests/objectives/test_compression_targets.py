@@ -23,8 +23,8 @@ from embrew.encoder import Encoder
 from embrew.methods import Compression
 from embrew.methods.base import text_ids
 from embrew.methods.llm2comp import sentence_ends
-from embrew.settings.pooling import Pooling
-from embrew.storage.loading import ASSETS
+from embrew.settings.encoder import Pooling
+from embrew.storage.base_model import ASSETS
 from embrew.text.tokens import Segment, Tokens
 from tests.conftest import SENTENCES, stir
 from tests.hard_texts import HARD_TEXTS, REAL_TOKENIZERS, real_tokenizer_folder

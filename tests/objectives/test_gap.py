@@ -18,8 +18,8 @@ from embrew.methods import Bottleneck, Compression, Contrastive
 from embrew.methods import gap as gap_module
 from embrew.methods.base import text_ids
 from embrew.methods.gap import Gap, held_out_of, rows_that_fit
-from embrew.settings.pooling import Pooling
-from embrew.storage.loading import ASSETS
+from embrew.settings.encoder import Pooling
+from embrew.storage.base_model import ASSETS
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES, stir
 

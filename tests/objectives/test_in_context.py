@@ -11,9 +11,8 @@ from torch.nn.functional import normalize
 
 from embrew import assembly
 from embrew.methods.epic import of_demonstrations
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstrations
+from embrew.model.contexts import Context, start
+from embrew.settings.encoder import Demonstrations
 from embrew.text.tokens import Segment, Tokens
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep

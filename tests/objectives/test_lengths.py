@@ -12,9 +12,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from embrew.assembly.objectives import objective
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
-from embrew.model.base import Base
-from embrew.settings.demonstrations import Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.settings.base import Base
+from embrew.settings.encoder import Demonstrations, Pooling
 from tests.conftest import SENTENCES
 from tests.families import config_of
 

@@ -14,7 +14,7 @@ from embrew.export.exporting import export_encoder
 from embrew.model.contexts import Context
 from embrew.parity import compare
 from embrew.parity.compare import Comparison
-from embrew.settings.demonstrations import Demonstrations
+from embrew.settings.encoder import Demonstrations
 from tests.conftest import SENTENCES, stir
 from tests.serving.running import serving
 

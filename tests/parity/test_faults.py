@@ -11,7 +11,7 @@ import pytest
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.parity import Comparison, compare
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import by_default
 from tests.hard_texts import REAL_TOKENIZERS
 from tests.journeys import tiny_encoder

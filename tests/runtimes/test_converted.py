@@ -14,14 +14,12 @@ import torch
 
 from embrew.assembly import open_model
 from embrew.encoder import Encoder
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
+from embrew.model.contexts import Context, start
 from embrew.runtimes.conversion import Program
 from embrew.runtimes.converted import converted
 from embrew.runtimes.graph import LabelledGraph
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.settings.pooling import Pooling
-from embrew.storage.loading import computes
+from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
+from embrew.storage.base_model import computes
 from embrew.text_encoder.hashes import model_hash, vectors_hash
 from tests.conftest import FAMILIES, SENTENCES
 

@@ -15,7 +15,7 @@ from embrew.export.graph import graph_of
 from embrew.export.parts import Fixed, Parts
 from embrew.runtimes.graph import LabelledGraph, SentenceGraph, check_graph
 from embrew.runtimes.merged import merged_model
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Tokens
 from tests.conftest import DIFFERENT, ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
 

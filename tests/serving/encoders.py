@@ -12,10 +12,8 @@ from unittest import mock
 import numpy as np
 
 from embrew.encoder import Encoder
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.model.contexts import Context, start
+from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.text_encoder.precision import Ranges
 from tests.conftest import SENTENCES
 from tests.serving.running import serving

@@ -18,10 +18,9 @@ from transformers import PreTrainedTokenizerFast
 
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
-from embrew.model.base import Base
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.model.contexts import Context, start
+from embrew.settings.base import Base
+from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import tiny_model
 from tests.serving.running import serving
 

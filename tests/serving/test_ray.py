@@ -23,13 +23,12 @@ import pytest
 import yaml
 
 from embrew.encoder import Encoder
-from embrew.model.context_vectors import start
-from embrew.model.contexts import Context
+from embrew.model.contexts import Context, start
 from embrew.recipe import read_launch
 from embrew.serving.application import create_app
 from embrew.serving.ray import app, read_arguments
 from embrew.serving.settings import Limits, Settings
-from embrew.settings.demonstrations import Demonstration, Demonstrations
+from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.serving.encoders import LIMITS, PROMPTS, TEXTS, check_same, wanted
 from tests.serving.running import Lengths, of_words
 

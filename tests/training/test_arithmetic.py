@@ -18,7 +18,7 @@ from embrew.merging import merge_encoder
 from embrew.model import adapters
 from embrew.model.lora_linear import LoraLinear
 from embrew.recipe import Recipe
-from embrew.storage import loading, opening
+from embrew.storage import base_model, opening
 from embrew.training.stages import train
 
 TEXTS = ["The lake is deep.", "A cat sleeps on the warm wall.", "Trains leave at noon."]
@@ -54,7 +54,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def computing(patch: pytest.MonkeyPatch, answer: bool) -> None:
-    for module in (precision, loading, opening):
+    for module in (precision, base_model, opening):
         patch.setattr(module, "computes", lambda dtype, device: answer or dtype == torch.float32)
 
 
@@ -83,7 +83,7 @@ def test_auto_is_bfloat16_where_the_device_computes_in_it(
 
 @pytest.fixture(scope="module")
 def trained(model_folder: Callable[[str], Path], data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not loading.computes(torch.bfloat16, torch.device("cpu")):
+    if not base_model.computes(torch.bfloat16, torch.device("cpu")):
         pytest.skip("this CPU does not compute in bfloat16")
     folder = tmp_path_factory.mktemp("trained") / "run"
     train(recipe(model_folder("llama"), data), folder)
@@ -159,7 +159,7 @@ def test_a_chain_is_scored_as_it_was_trained(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Training rounded the sum of base and first adapter too, however little that adapter changes."""
-    if not loading.computes(torch.bfloat16, torch.device("cpu")):
+    if not base_model.computes(torch.bfloat16, torch.device("cpu")):
         pytest.skip("this CPU does not compute in bfloat16")
     values = recipe(model_folder("llama"), data).resolved()
     (first,) = values["stages"]

@@ -9,8 +9,7 @@ import torch
 from torch._inductor import exc
 
 from embrew import assembly
-from embrew.model.compiled import compiled_layers
-from embrew.model.layers import layers_of
+from embrew.model.layers import compiled_layers, layers_of
 from embrew.recipe import Recipe
 from embrew.training.gradcache import Chunks
 from embrew.training.launch_checks import check_launch

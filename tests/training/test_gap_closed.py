@@ -18,6 +18,7 @@ from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
 from embrew.inspection import inspect
 from embrew.methods.gap import Gap, Shares
+from embrew.model.kernels import use_own_sdpa
 from embrew.recipe import Recipe
 from embrew.report.page import write_report
 from embrew.report.sections.scores import gaps_of
@@ -103,7 +104,7 @@ def test_what_is_written_and_said(
     encoder = Encoder.from_pretrained(tmp_path / "run" / "compress", merge_adapter=False)
     objective: Any = assembly.objective(recipe.stages[0].objective)
     objective.setup(encoder)
-    encoder.backbone.use_own_sdpa()  # as training does; in bfloat16 it rounds otherwise than the library's
+    use_own_sdpa(encoder.backbone.inner)  # as training does; in bfloat16 it rounds otherwise than the library's
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         gap = Gap.measure(objective, [{"text": text} for text in held], encoder)
         shares = gap.shares(encoder)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from embrew.encoder import Encoder
 from embrew.merging import merge_encoder
-from embrew.model.quantized import dequantize
+from embrew.model.adapters import dequantize
 from embrew.recipe import Recipe
 from embrew.storage.verification import reference_vectors
 from embrew.training import stages

@@ -18,9 +18,9 @@ from transformers import AutoModel, AutoModelForCausalLM
 from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.methods import Contrastive
-from embrew.model.precision import train_in_float32
+from embrew.model.weights import train_in_float32
 from embrew.recipe import Recipe, list_recipes
-from embrew.storage import loading
+from embrew.storage import base_model
 from embrew.training.stage_start import prepare_encoder
 from embrew.training.stages import Run, train
 from embrew.training.step import TrainStep
@@ -33,7 +33,7 @@ RATE = 5e-6  # of the second stage of AutoRegEmbed
 @pytest.fixture
 def folders(tmp_path, model_folder, encoder_folder, monkeypatch) -> dict[str, Path]:
     """Tiny models saved in bfloat16, and a CPU that is taken to compute in it."""
-    monkeypatch.setattr(loading, "computes", lambda dtype, device: True)
+    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)
     gc.freeze()  # the trainer collects garbage at every start, which takes longer than these steps
     found = {}
     for name, source, kind in (
@@ -148,7 +148,7 @@ def test_what_auto_is_on_a_gpu(folders, monkeypatch):
 
 def test_recipes_that_train_every_weight(monkeypatch):
     """None of them opens in bfloat16, on a GPU either."""
-    monkeypatch.setattr(loading, "computes", lambda dtype, device: True)
+    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)
     found = [Recipe.load(name) for name in list_recipes()]
     full = [one for one in found if one.stages and one.encoder.lora is None]
     assert len(full) == 9

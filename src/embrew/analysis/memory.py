@@ -19,7 +19,7 @@ from torch import Tensor
 from embrew.analysis.vectors import Side
 from embrew.encoder import Encoder
 from embrew.model.batching import encode_rows
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Tokens
 
 Pick = Literal["random", "medoid"]

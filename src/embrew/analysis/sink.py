@@ -17,9 +17,9 @@ from torch import Tensor
 
 from embrew.analysis.vectors import Side
 from embrew.encoder import Encoder
-from embrew.model.attention_weights import read_attention
 from embrew.model.batching import encode_rows
 from embrew.model.contexts import insert
+from embrew.model.forward import read_attention
 from embrew.text.tokens import Row, Segment, Tokens
 
 PARTS = ("first", "prompt", "demonstrations", "text", "after", "itself")
@@ -95,8 +95,7 @@ def sink_of(
     if not texts:
         raise ValueError("no texts; give one or more, since the weights are a mean over texts")
     limit = encoder.max_length["document"] if side == "document" else encoder.max_seq_length
-    instruction = "" if prompt_name is None else encoder.instruction(prompt_name)
-    context = None if prompt_name is None else encoder.context(prompt_name)
+    instruction, context = ("", None) if prompt_name is None else encoder.resolve_prompt(prompt_name)
     examples = 0 if context is None else len(context.row.ids)
     layers, width = encoder.backbone.num_layers, len(PARTS)
     lengths: list[int] = []

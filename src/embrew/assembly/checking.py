@@ -18,8 +18,7 @@ from embrew.assembly.stages import training_arguments
 from embrew.config.fields import check_fields, fields_model
 from embrew.files.formats import GAP
 from embrew.methods.gap import held_out_of
-from embrew.model.adapters import check_for_quantized, lora_config
-from embrew.model.quantized import check_library
+from embrew.model.adapters import check_for_quantized, check_library, lora_config
 from embrew.recipe import Recipe, StageConfig, lora
 from embrew.storage.foreign import check_is_model
 

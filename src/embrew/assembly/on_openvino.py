@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from embrew.encoder import Encoder
 from embrew.runtimes.converted import converted
 from embrew.runtimes.encoder import RuntimeEncoder
-from embrew.settings.pooling import MODES
-from embrew.text.numbers import SIDES
+from embrew.settings.encoder import MODES
+from embrew.text.texts import SIDES
 from embrew.text_encoder.interface import resolved_prompts
 
 if TYPE_CHECKING:

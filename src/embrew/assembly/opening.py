@@ -20,9 +20,9 @@ from embrew.files.writing import recover
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino
 from embrew.runtimes.library import openvino
-from embrew.storage.folder_check import check_folder
-from embrew.storage.loading import ASSETS, pick_dtype
+from embrew.storage.base_model import ASSETS, pick_dtype
 from embrew.storage.opening import AS_TRAINED
+from embrew.storage.parts import check_folder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

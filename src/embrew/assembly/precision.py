@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from embrew.recipe import Recipe, StageConfig
-from embrew.storage.loading import computes, pick_device, pick_dtype
+from embrew.storage.base_model import computes, pick_device, pick_dtype
 from embrew.storage.opening import read_settings
 
 logger = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from embrew.files.reading import broken, content_of, is_content_error, read_json
 from embrew.files.safe_names import is_safe_name
+from embrew.storage.base_model import pick_device, pick_dtype
 from embrew.storage.foreign import (
     ADAPTER,
     INDEX,
@@ -24,7 +25,6 @@ from embrew.storage.foreign import (
     check_weights,
     file_of,
 )
-from embrew.storage.loading import pick_device, pick_dtype
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -10,7 +10,7 @@ from embrew.encoder import Encoder
 from embrew.files import checksums
 from embrew.files.writing import recover
 from embrew.recipe import Recipe, list_recipes
-from embrew.storage.loading import ASSETS, is_encoder, open_config
+from embrew.storage.base_model import ASSETS, is_encoder, open_config
 
 POOLINGS = {
     "last": "baselines/last-token",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from embrew.encoder import Encoder
     from embrew.evaluation.demonstration_count import Choice
     from embrew.model.contexts import Context
-    from embrew.settings.demonstrations import Demonstration
+    from embrew.settings.encoder import Demonstration
 
 app = typer.Typer(no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder or of a training run.")]
@@ -87,8 +87,8 @@ def add(
     loading(model)
     from embrew.encoder import Encoder
     from embrew.model.contexts import Context
-    from embrew.storage.context_files import CONTEXTS, check_name, write_context
     from embrew.storage.opening import final_stage, read_settings
+    from embrew.storage.parts import CONTEXTS, check_name, write_context
 
     folder = final_stage(model)
     read_settings(folder)
@@ -158,8 +158,8 @@ def _given(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demon
 @app.command("list")
 def show(model: Folder, as_json: AsJson = False) -> None:
     """List the contexts of a model."""
-    from embrew.storage.context_files import read_contexts
     from embrew.storage.opening import final_stage, read_settings
+    from embrew.storage.parts import read_contexts
 
     folder = final_stage(model)
     read_settings(folder)
@@ -186,8 +186,8 @@ def show(model: Folder, as_json: AsJson = False) -> None:
 @app.command()
 def remove(model: Folder, name: KnownName) -> None:
     """Remove a context from a model."""
-    from embrew.storage.context_files import remove_context
     from embrew.storage.opening import final_stage, read_settings
+    from embrew.storage.parts import remove_context
 
     folder = final_stage(model)
     read_settings(folder)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from embrew.data.formats import SUFFIXES, TABLES, read_file
 from embrew.data.reading import expand
-from embrew.settings.demonstrations import Demonstration
+from embrew.settings.encoder import Demonstration
 
 READ = (*SUFFIXES[:2], ".parquet", *TABLES)
 QUERY = ("query", "anchor", "question", "text", "sentence1", "sent1")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from embrew.doctor.finding import Finding
-from embrew.storage.loading import computes, pick_device
+from embrew.storage.base_model import computes, pick_device
 from embrew.threads import cores
 
 SIZE = 1024  # of the matrices that are multiplied

@@ -21,7 +21,7 @@ from embrew.doctor.finding import Finding
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.recipe import Recipe
-from embrew.storage.loading import ASSETS, computes, pick_device, weights_sha256
+from embrew.storage.base_model import ASSETS, computes, pick_device, weights_sha256
 from embrew.storage.verification import check_attention
 from embrew.training.stages import train
 

@@ -178,7 +178,7 @@ def _run_of(
         if settings.get("generator") in generators:  # a machine-independent description instead of a path
             settings["generator"] = generators[settings["generator"]]
         if settings.get("context") is not None:
-            from embrew.storage.context_files import digest  # imports torch, which tables do not need
+            from embrew.storage.parts import digest  # imports torch, which tables do not need
 
             name = settings["context"]
             settings["context"] = {"name": name, "sha256": digest(_contexts(encoder)[name])}

@@ -17,7 +17,7 @@ from embrew.progress import progress
 if TYPE_CHECKING:  # torch and transformers are imported when a model is opened: tables need neither
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from embrew.model.base import Base
+    from embrew.settings.base import Base
 
 
 def find_generator(name: str) -> Base:
@@ -27,8 +27,8 @@ def find_generator(name: str) -> Base:
         FileNotFoundError: the model does not exist on this machine.
         ValueError: it is not a causal LM and cannot generate text.
     """
-    from embrew.model.base import Base
-    from embrew.storage.loading import ASSETS, is_encoder, open_config, weights_sha256
+    from embrew.settings.base import Base
+    from embrew.storage.base_model import ASSETS, is_encoder, open_config, weights_sha256
 
     folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
     config = open_config(name, str(folder or name), trust_remote_code=False)
@@ -61,7 +61,7 @@ class Generator:
     @classmethod
     def open(cls, name: str, *, max_new_tokens: int = 32) -> Generator:
         """Open `nano`, a folder or a Hub id; bfloat16 on a GPU, float32 on a CPU."""
-        from embrew.storage.loading import open_base, pick_device, pick_dtype
+        from embrew.storage.base_model import open_base, pick_device, pick_dtype
 
         device = pick_device(None)
         model, tokenizer, _ = open_base(name, dtype=pick_dtype("auto", device))

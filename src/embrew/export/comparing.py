@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from embrew.storage.tokenizer_files import first_difference, open_tokenizer
+from embrew.storage.parts import first_difference, open_tokenizer
 
 logger = logging.getLogger(__name__)
 

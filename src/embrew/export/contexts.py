@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.encoder import Encoder
 from embrew.model.contexts import PreparedContext, insert
-from embrew.storage.context_files import digest
+from embrew.storage.parts import digest
 from embrew.storage.verification import TEXTS
 from embrew.text.tokens import Row, Segment, Tokens
 

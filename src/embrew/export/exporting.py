@@ -16,9 +16,9 @@ from embrew.export.runtimes.runtime import Runtime
 from embrew.export.wrong_vectors import FILE, WrongVectors
 from embrew.files.checksums import write_checksums
 from embrew.files.writing import atomic_folder, check_free
+from embrew.storage.base_model import quiet
 from embrew.storage.card import STOCK as STOCK_CARD
 from embrew.storage.card import model_card
-from embrew.storage.loading import quiet
 
 logger = logging.getLogger(__name__)
 MARKER = "parity.json"

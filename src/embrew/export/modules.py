@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from embrew.encoder import Encoder
 from embrew.export.dimensions import leading_dimensions
 from embrew.export.stock import pools_every_token, pools_last_token
-from embrew.settings.pooling import MODES
+from embrew.settings.encoder import MODES
 
 
 def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from embrew.encoder import Encoder
+from embrew.model.forward import bidirectional_by
 
 OWN_CODE = "transformers_modules."  # where transformers puts code that came with a model
 
@@ -48,7 +49,7 @@ def check_stock(encoder: Encoder) -> None:
         reason = "its states pass through latent attention before they are pooled, for which there is no stock module"
     elif encoder.attention.is_causal is None:
         reason = f"attention={encoder.attention.mode} needs a mask; stock modules are causal or bidirectional"
-    elif encoder.attention.is_causal is False and encoder.backbone.bidirectional_by != "flag":
+    elif encoder.attention.is_causal is False and bidirectional_by(encoder.backbone.inner) != "flag":
         reason = (
             f"attention=bidirectional needs an explicit mask on {type(encoder.backbone.inner).__name__}, which does "
             "not follow is_causal in its configuration; stock modules support attention: causal here"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from embrew.export.parts import Parts
-from embrew.storage.tokenizer_files import check_tokenizer, write_tokenizer
+from embrew.storage.parts import check_tokenizer, write_tokenizer
 
 
 def write_text_files(parts: Parts, out: Path) -> None:

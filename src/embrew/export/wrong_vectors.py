@@ -23,9 +23,9 @@ from embrew.export.stock import pools_last_token
 from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of
 from embrew.model.attention import Attention
-from embrew.model.pool import pool
-from embrew.settings.encoder import AttentionMode
-from embrew.settings.pooling import Pooling
+from embrew.model.forward import bidirectional_by
+from embrew.model.pooling import pool
+from embrew.settings.encoder import AttentionMode, Pooling
 from embrew.storage.verification import TEXTS
 from embrew.text.tokens import Row, Segment, Tokens
 
@@ -118,7 +118,7 @@ class _Faults:
         for name, first, end in self._frames():
             yield from self._pooled(name, [self._row(first, body, end) for body in bodies], right)
         for mode in ("causal", "bidirectional"):
-            if mode != right and not self.encoder.backbone.is_encoder and self.encoder.backbone.bidirectional_by:
+            if mode != right and not self.encoder.backbone.is_encoder and bidirectional_by(self.encoder.backbone.inner):
                 rows = [self._row(self.first, body, self.end) for body in bodies]
                 yield from self._pooled(f"attention_{mode}", rows, mode)
 

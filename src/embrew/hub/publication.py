@@ -13,9 +13,8 @@ from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import read_json
 from embrew.inspection import inspect
 from embrew.storage.card import data_names
-from embrew.storage.context_files import CONTEXTS
-from embrew.storage.folder_check import check_folder
 from embrew.storage.opening import RECORD, final_stage
+from embrew.storage.parts import CONTEXTS, check_folder
 
 TEXT = (".json", ".md", ".yaml", ".txt", ".jinja")
 TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens")

@@ -21,7 +21,7 @@ from embrew.methods.embedding import (
     candidates_of,
     in_batch_info_nce,
 )
-from embrew.text.indexing import take
+from embrew.text.tokens import take
 
 
 @dataclass(kw_only=True)

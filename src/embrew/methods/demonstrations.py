@@ -16,11 +16,9 @@ from embrew.distributed import GlobalRows, gather, gather_lists, global_rows, wo
 from embrew.encoder import Encoder
 from embrew.methods.base import instructions_of
 from embrew.methods.embedding import Embed, Inputs, Pairs, text_keys
-from embrew.model.context_vectors import most_samples, sampled
-from embrew.model.contexts import Example, Lead, check_reads, insert, joined, lead, shown
-from embrew.settings.demonstrations import Demonstrations
-from embrew.text.indexing import upload
-from embrew.text.tokens import Row, Segment, Tokens
+from embrew.model.contexts import Example, Lead, check_reads, insert, joined, lead, most_samples, sampled, shown
+from embrew.settings.encoder import Demonstrations
+from embrew.text.tokens import Row, Segment, Tokens, upload
 
 
 @dataclass(frozen=True, kw_only=True)

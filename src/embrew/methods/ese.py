@@ -16,8 +16,7 @@ from embrew.losses.espresso import SVD, Compression, compression_loss, compressi
 from embrew.methods.angle import Angle
 from embrew.methods.base import Count, NotNegative, Positive
 from embrew.methods.embedding import EmbeddingObjective, Inputs, Nested
-from embrew.text.indexing import upload
-from embrew.text.tokens import Tokens
+from embrew.text.tokens import Tokens, upload
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +44,8 @@ PRESETS = {
 
 def official_layers(encoder: Encoder, tokens: Tokens) -> Tensor:
     """Return states `(layers, rows, hidden)`, embedding layer first, second to last left out, without final norm."""
-    states = encoder.raw_layers(tokens)
-    return torch.cat([states[:-2], states[-1:]])
+    states = [encoder.pool(layer, tokens) for layer in encoder.backbone.raw_states(tokens, encoder.attention)]
+    return torch.stack([*states[:-2], states[-1]])
 
 
 def _composite() -> EmbeddingObjective:

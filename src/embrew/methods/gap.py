@@ -15,7 +15,7 @@ from embrew.generation import first_row
 from embrew.methods.base import UNIT_WEIGHTS, Objective
 from embrew.methods.frozen_decoder import memory_states
 from embrew.methods.llm2comp import Compression
-from embrew.model.positions import known_positions
+from embrew.model.layers import known_positions
 from embrew.model.reach import at_rest
 from embrew.text.tokens import Tokens
 

@@ -13,7 +13,7 @@ from embrew.encoder import Encoder
 from embrew.methods.base import NotNegative, RowsKind, check_target_fits, end_ids, instructions_of, text_ids, usable
 from embrew.methods.embedding import EmbeddingObjective
 from embrew.methods.lbr import Bottleneck, Generative
-from embrew.text.targets import target_ids
+from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
 
 

@@ -24,11 +24,11 @@ from embrew.methods.base import (
     usable,
 )
 from embrew.model.attention import Attention
+from embrew.model.forward import try_two_calls
 from embrew.model.frozen import trained_head
 from embrew.settings.encoder import EncoderSettings
-from embrew.text.indexing import at
-from embrew.text.targets import target_ids
-from embrew.text.tokens import Row, Segment, Tokens
+from embrew.text.texts import target_ids
+from embrew.text.tokens import Row, Segment, Tokens, at
 
 
 @dataclass(kw_only=True)
@@ -131,7 +131,7 @@ class Bottleneck(Generative):
         if self.target == "text":  # as much as is read of it, and EOS
             target = min(target, encoder.max_length["query"] - len(self._read([[]], encoder)[0].ids) + self.end)
         check_target_fits(encoder, encoder.max_length["query"], target)
-        encoder.backbone.use_two_calls()
+        try_two_calls(encoder.backbone.inner)
 
     def attention(self, encoder: Encoder) -> Attention:
         """Return causal attention whose targets do not see the text."""

@@ -18,10 +18,10 @@ from embrew.losses.bag import bag_of_words_nll
 from embrew.losses.vocabulary import token_nll
 from embrew.methods.base import NotNegative, Objective, text_ids, usable
 from embrew.model.frozen import trained_head
+from embrew.model.layers import check_takes_branches
 from embrew.settings.encoder import EncoderSettings
-from embrew.text.indexing import at
-from embrew.text.tokens import Row, Segment, Tokens
-from embrew.text.truncated import split_where_truncated
+from embrew.text.template import split_where_truncated
+from embrew.text.tokens import Row, Segment, Tokens, at
 
 
 @dataclass(kw_only=True)
@@ -73,9 +73,7 @@ class Llama2Vec(Objective):
         """Train the head; raise unless the encoder is a causal LM that reads both blocks."""
         encoder.backbone.check_decoder("embedding-based auto-encoding")
         encoder.template.check_all_memory("llama2vec")
-        first, second = self._blocks(encoder)
-        longest = encoder.max_length["document"] - max(len(first.ids), len(second.ids))
-        encoder.backbone.check_branches((len(first.ids), len(second.ids)), longest)
+        check_takes_branches(encoder.backbone.inner)
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()
 

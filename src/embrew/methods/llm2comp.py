@@ -38,9 +38,8 @@ from embrew.methods.frozen_decoder import (
 from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
 from embrew.settings.encoder import EncoderSettings
-from embrew.text.indexing import at, take, upload
-from embrew.text.targets import target_ids
-from embrew.text.tokens import Row, Segment, Tokens
+from embrew.text.texts import target_ids
+from embrew.text.tokens import Row, Segment, Tokens, at, take, upload
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Adapters on a model's own weights: attach, switch off without a walk, merge."""
+"""Adapters on a model's own weights, 4-bit ones too: attach, switch off without a walk, merge; as peft saves them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,164 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from embrew.model.dropout import probabilities
 from embrew.model.lora_linear import use_lora_linear
-from embrew.model.quantized import add_beside, is_quantized, quantized_layers
+from embrew.settings.base import BLOCK, Quantization
+
+
+@dataclass(frozen=True)
+class AdapterState:
+    """The configuration of a LoRA, and its tensors on the CPU."""
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def adapter_state(model: PeftModel) -> AdapterState:
+    """Return the active adapter of a model, copied."""
+    config = model.peft_config[model.active_adapter].to_dict()
+    config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+    config["inference_mode"] = True
+    tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return AdapterState(config, {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()})
+
+
+class LowRank(nn.Module):
+    """Up · down, float32: merged LoRAs, their factors concatenated, so that nothing is rounded.
+
+    Attributes:
+        down: `(rank, in)`.
+        up: `(out, rank)`, scaled.
+    """
+
+    down: Tensor
+    up: Tensor
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.register_buffer("down", torch.zeros(0, in_features))
+        self.register_buffer("up", torch.zeros(out_features, 0))
+
+    @property
+    def rank(self) -> int:
+        """The sum of the ranks; 0 before anything is merged."""
+        return len(self.down)
+
+    def add(self, down: Tensor, up: Tensor) -> None:
+        """Add `up @ down`."""
+        self.down = torch.cat([self.down, down.detach().to(self.down)])
+        self.up = torch.cat([self.up, up.detach().to(self.up)], dim=1)
+
+    def weight(self) -> Tensor:
+        """Return the sum as one matrix, `(out, in)`."""
+        return self.up @ self.down
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(…, out)` of `(…, in)`, in float32 unless autocast says otherwise."""
+        return nn.functional.linear(nn.functional.linear(x.to(self.down.dtype), self.down), self.up)
+
+
+LIBRARY = "bitsandbytes"
+
+
+def check_library() -> None:
+    """Import bitsandbytes.
+
+    Raises:
+        ValueError: it is not installed; names the extra.
+    """
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            'a 4-bit base needs bitsandbytes, which is not installed; install it with: pip install "embrew[qlora]"'
+        ) from error
+
+
+def loading_options(settings: Quantization, *, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """Return what `from_pretrained` needs to quantise the linear layers of a model, all but the head.
+
+    Args:
+        settings: how.
+        dtype: of the products.
+        device: where the weights are quantised.
+
+    Raises:
+        ValueError: bitsandbytes is not installed.
+    """
+    check_library()
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=settings.type,
+        bnb_4bit_use_double_quant=settings.double_quant,
+        bnb_4bit_compute_dtype=dtype,
+    )
+    return {"quantization_config": config, "device_map": {"": device}}
+
+
+def prepare_quantized(model: PreTrainedModel) -> None:
+    """Make a model that was just quantised trainable after an evaluation, and its dequantised values float32.
+
+    Raises:
+        ValueError: a layer has weights that bitsandbytes cannot dequantise, or no linear layer's.
+    """
+    for name, layer in quantized_layers(model).items():
+        if layer.source_cls is not nn.Linear or layer.in_features % BLOCK:
+            raise ValueError(
+                f"quantization: {type(model).__name__} has the layer {name}, which is no linear layer with an input "
+                f"of a multiple of {BLOCK} dimensions; leave quantization out"
+            )
+        # in evaluation on such a CPU, it would change its weights to a form that has no gradient (bitsandbytes 0.50.2)
+        layer.support_avx512bf16_for_cpu = False
+        layer.weight.quant_state.dtype = torch.float32
+
+
+def quantized_layers(model: nn.Module) -> dict[str, Any]:
+    """Return the layers with 4-bit weights, by name."""
+    return {name: module for name, module in model.named_modules() if is_quantized(module)}
+
+
+def is_quantized(layer: nn.Module | None) -> bool:
+    """Return whether a layer is a `Linear4bit` of bitsandbytes."""
+    return hasattr(layer, "quant_state")
+
+
+def add_beside(layer: Any, down: Tensor, up: Tensor) -> None:
+    """Add `up @ down` to a 4-bit layer, beside its weights, in float32."""
+    if not hasattr(layer, "merged"):
+        layer.merged = LowRank(layer.in_features, layer.out_features).to(down.device)
+        layer.register_forward_hook(_with_merged)
+    layer.merged.add(down, up)
+
+
+def _with_merged(layer: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+    return output + layer.merged(*inputs).to(output.dtype)
+
+
+def dequantize(model: Any, dtype: torch.dtype) -> None:
+    """Replace 4-bit layers by linear layers, in place and one by one; what is beside their weights is added."""
+    from bitsandbytes.functional import dequantize_4bit
+
+    for name, layer in quantized_layers(model).items():
+        weight = dequantize_4bit(layer.weight.data, layer.weight.quant_state)
+        if hasattr(layer, "merged"):
+            weight += layer.merged.weight()
+        plain = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+        plain.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+        plain.bias = layer.bias
+        model.set_submodule(name, plain.train(layer.training))
+    model.hf_quantizer.remove_quantization_config(model)
+
 
 logger = logging.getLogger(__name__)
 ROUNDED = 0.1  # share of an adapter's change that rounding may take without a warning

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 from embrew.settings.encoder import AttentionMode
 from embrew.text.tokens import Segment, Tokens
 
-TWO_CALLS = "embrew_bottleneck"  # sdpa that can also be called twice; see `embrew.model.bottleneck`
+TWO_CALLS = "embrew_bottleneck"  # sdpa that can also be called twice; see `embrew.model.kernels`
 MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 
 

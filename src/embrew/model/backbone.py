@@ -1,58 +1,90 @@
-"""A language model that reads labelled tokens: input embeddings, attention, hidden states of every layer."""
+"""A language model that reads labelled tokens: weights, learned tokens, adapter, hidden states of every layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, Self
 
 import torch
-from torch import Tensor
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from embrew.model.adapters import AdapterSwitch, attach_lora, check_rounding, dequantize, merge, quantized_layers
 from embrew.model.attention import Attention
-from embrew.model.bottleneck import use
-from embrew.model.continuations import check_branches
 from embrew.model.dropout import set_attention_dropout
-from embrew.model.forward import (
-    bidirectional_by,
-    check_attention,
-    forward,
-    raw_states,
-    read_layers,
-    try_two_calls,
-    write_soft,
-)
-from embrew.model.layers import layers_of, view
-from embrew.model.positions import check_longest, check_positions, max_positions
-from embrew.model.prefix import Shared
-from embrew.model.weights import Weights
-from embrew.text.indexing import take, upload, write_at
-from embrew.text.tokens import Segment, Tokens
+from embrew.model.forward import check_attention, forward, raw_states, read_layers, write_soft
+from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
+from embrew.model.layers import check_longest, check_positions, layers_of, max_positions, view
+from embrew.model.prefix import Prefix, Shared
+from embrew.model.weights import differing, tensors_under_adapter, without_adapter
+from embrew.text.tokens import Segment, Tokens, take, upload, write_at
+
+MemoryInit = Literal["vocab", "noise", "mean"]
 
 
-class Backbone(Weights):
-    """A Hugging Face causal LM, or a BERT-type encoder, that reads labelled tokens."""
+class Backbone(nn.Module):
+    """A Hugging Face causal LM, or a BERT-type encoder, that reads labelled tokens.
 
-    def check_attention(self, attention: Attention) -> None:
-        """Measure that the model follows an attention pattern; raise ValueError where it does not."""
-        check_attention(self.inner, attention)
+    Memory tokens, and those of a soft prompt, are rows of separate parameters, addressed by the ids that follow the
+    vocabulary. The base model's embedding matrix and head are never resized, so with the adapter off it is the
+    original LM, to the bit.
 
-    def check_branches(self, blocks: tuple[int, int], longest: int) -> None:
-        """Raise ValueError unless two continuations in one row get the states that each gets alone."""
-        check_branches(self.inner, blocks, longest)
+    Attributes:
+        memory: `(k, hidden)` float32, on the scale of the embedding matrix, or None.
+        soft_prompt: `(tokens, hidden)`, likewise.
+        owns_weights: whether the weights under the adapter are saved whole, and not as the base's.
+        merged: whether an adapter was merged into the weights, or trained weights were opened.
+        kept_prefix: prefixes for further calls, while the model must not change (`Encoder.fixed`); else None.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model: PreTrainedModel | PeftModel = model.requires_grad_(False)
+        self.memory: nn.Parameter | None = None
+        self.soft_prompt: nn.Parameter | None = None
+        self.owns_weights = False
+        self.merged = False
+        self.kept_prefix: Prefix | None = None
+        self._switch: AdapterSwitch | None = None
+        self._clone: list[FrozenCopy] = []  # in a list, so that it is neither trained nor saved
 
     @property
-    def bidirectional_by(self) -> Literal["flag", "mask"] | None:
-        """How the model is made bidirectional: by the library's flag, an explicit mask, or not at all (None)."""
-        return bidirectional_by(self.inner)
+    def causal_lm(self) -> Any:
+        """The model itself (a `PreTrainedModel`), adapter layers included."""
+        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
 
-    def use_own_sdpa(self) -> None:
-        """Replace the library's sdpa by embrew's, which is faster in training on a CPU."""
-        if self.device.type == "cpu":
-            use(self.inner)
+    @property
+    def inner(self) -> Any:
+        """The LM without its head (a `PreTrainedModel`)."""
+        return self.causal_lm.base_model
 
-    def use_two_calls(self) -> bool:
-        """Switch to the two-call kernel of a bottleneck where the model supports it; return True if it is active."""
-        return try_two_calls(self.inner)
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it is a BERT-type encoder: without a head, and every token reads every other."""
+        return self.causal_lm.get_output_embeddings() is None
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether linear layers have 4-bit weights."""
+        return bool(quantized_layers(self.causal_lm))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.causal_lm.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The weights' dtype."""
+        return self.causal_lm.dtype
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the base model's embedding matrix; memory tokens are numbered from here."""
+        return int(self.causal_lm.get_input_embeddings().weight.shape[0])
 
     @property
     def hidden_size(self) -> int:
@@ -70,9 +102,22 @@ class Backbone(Weights):
         """Largest number of tokens of a row; infinity where positions are rotary, or a bias by distance."""
         return max_positions(self.inner)
 
-    def check_longest(self, longest: float, what: str, advice: str) -> None:
-        """Raise ValueError where the longest row that settings allow has more tokens than there are positions."""
-        check_longest(self.inner, longest, what, advice)
+    @property
+    def memory_ids(self) -> list[int]:
+        """Ids of the memory tokens."""
+        return list(range(self.vocab_size, self.vocab_size + (0 if self.memory is None else len(self.memory))))
+
+    @property
+    def soft_prompt_ids(self) -> list[int]:
+        """Ids of the soft prompt's tokens; they follow those of the memory tokens."""
+        first = self.vocab_size + len(self.memory_ids)
+        return list(range(first, first + (0 if self.soft_prompt is None else len(self.soft_prompt))))
+
+    @property
+    def learned(self) -> dict[str, nn.Parameter]:
+        """Learned tokens by what they are, in the order of their ids."""
+        both = {"memory": self.memory, "soft_prompt": self.soft_prompt}
+        return {name: rows for name, rows in both.items() if rows is not None}
 
     def embed(self, tokens: Tokens) -> Tensor:
         """Return input embeddings `(batch, tokens, hidden)`: vocabulary rows, memory rows, given vectors on SOFT."""
@@ -150,6 +195,22 @@ class Backbone(Weights):
         """Return the library's `hidden_states`: the embedding layer's and every layer's `(batch, tokens, hidden)`."""
         return raw_states(self.inner, self.embed(tokens), tokens, attention)
 
+    def check_decoder(self, what: str) -> None:
+        """Raise if the model is a BERT-type encoder; `what` needs a causal LM."""
+        if self.is_encoder:
+            raise ValueError(
+                f"{what} reads next-token predictions, and {type(self.causal_lm).__name__} is a BERT-type encoder "
+                "without them; give a causal LM (Llama, Qwen, Mistral, …)"
+            )
+
+    def check_attention(self, attention: Attention) -> None:
+        """Measure that the model follows an attention pattern; raise ValueError where it does not."""
+        check_attention(self.inner, attention)
+
+    def check_longest(self, longest: float, what: str, advice: str) -> None:
+        """Raise ValueError where the longest row that settings allow has more tokens than there are positions."""
+        check_longest(self.inner, longest, what, advice)
+
     def set_attention_dropout(self, probability: float) -> None:
         """Set the dropout on attention weights in every layer (SimCSE's noise).
 
@@ -157,3 +218,185 @@ class Backbone(Weights):
             ValueError: the family has no such dropout.
         """
         set_attention_dropout(self.inner, probability)
+
+    def add_memory(self, k: int, init: MemoryInit = "vocab", *, seed: int = 0) -> None:
+        """Create k memory tokens.
+
+        Args:
+            k: how many.
+            init: `vocab`: distinct rows of the embedding matrix; `noise`: normal with the matrix' mean and standard
+                deviation per dimension; `mean`: every row the matrix' mean (what resizing with
+                `mean_resizing=True` gives; under bidirectional attention such rows stay alike).
+            seed: of the draw.
+        """
+        self.memory = nn.Parameter(_initial_rows(self.causal_lm, k, init, seed).to(self.device))
+
+    def add_soft_prompt(self, tokens: int, init: MemoryInit = "vocab", *, seed: int = 0) -> None:
+        """Create the tokens of a soft prompt; `init` and `seed` as in `add_memory`."""
+        self.soft_prompt = nn.Parameter(_initial_rows(self.causal_lm, tokens, init, seed + 1).to(self.device))
+
+    def add_lora(self, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> None:
+        """Attach a fresh LoRA and freeze everything else but the memory tokens."""
+        self.check_not_fixed("adding an adapter")
+        if isinstance(self.model, PeftModel):
+            raise ValueError("the model already carries an adapter; merge it first, or continue it")
+        self.model = attach_lora(self.model, settings, train_embeddings=train_embeddings)
+        self._switch = None
+
+    def use_adapter(self, model: PeftModel) -> None:
+        """Replace the model by one that carries an adapter."""
+        self.check_not_fixed("adding an adapter")
+        self.model = model
+        self._switch = None
+
+    def merge_adapter(self, *, rounds_to: torch.dtype | None = None) -> None:
+        """Add the adapter to the weights; from here on the original LM is no longer inside.
+
+        A reader gets these weights only if the adapter is kept in `Encoder.chain`: see `Encoder.merge_adapter`.
+        4-bit layers keep the adapter beside their weights, in float32, since a sum in 4 bits would be another model.
+
+        Args:
+            rounds_to: the dtype that the sum is given afterwards, where it is not the weights' own.
+        """
+        self.check_not_fixed("merging an adapter")
+        if isinstance(self.model, PeftModel):
+            check_rounding(self.model, rounds_to or self.dtype)
+            self.model = merge(self.model)
+            self.merged, self._switch = True, None
+
+    def dequantize(self) -> None:
+        """Merge the adapter, and replace 4-bit layers by linear layers with the sum, added in float32."""
+        self.merge_adapter()
+        if self.is_quantized:
+            dequantize(self.causal_lm, self.dtype)
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether the base weights themselves are trained (full fine-tuning)."""
+        return not isinstance(self.model, PeftModel) and any(p.requires_grad for p in self.model.parameters())
+
+    def train_all(self) -> None:
+        """Train every weight that an embedding depends on (full fine-tuning), so all but an untied head.
+
+        Objectives whose loss reads that head train it too, by `train_head`. From here on all weights are saved,
+        whatever adapters follow.
+
+        Raises:
+            ValueError: the weights are quantised.
+        """
+        if self.is_quantized:
+            raise ValueError(
+                "4-bit weights cannot be trained; train a LoRA on them (encoder.lora in a recipe), or open the model "
+                "without quantization"
+            )
+        self.owns_weights = True
+        self.model.requires_grad_(True)
+        head, embeddings = self.causal_lm.get_output_embeddings(), self.causal_lm.get_input_embeddings()
+        if head is not None and head.weight is not embeddings.weight:
+            head.requires_grad_(False)
+
+    def train_head(self) -> None:
+        """Under full fine-tuning, train an untied head as well; a LoRA leaves it frozen.
+
+        Raises:
+            ValueError: the family changes its logits after the head.
+        """
+        check_head(self.causal_lm)
+        if self.trains_all:
+            self.causal_lm.get_output_embeddings().requires_grad_(True)
+
+    def keep_frozen_lm(self, original: PreTrainedModel | None = None) -> None:
+        """Keep the original LM available in training.
+
+        With a LoRA it is the same weights with the adapter off; where these are trained too (full fine-tuning, a LoRA
+        with biases), or are no longer the original's, a frozen copy is kept.
+
+        Args:
+            original: the LM as it was opened, for a copy; None: it is not known, and what is inside is copied if no
+                adapter was merged into it.
+
+        Raises:
+            ValueError: the original LM is gone; an encoder has none; the family changes its logits after the head.
+        """
+        self.check_decoder("this objective")
+        check_head(self.causal_lm)
+        if original is None and self.merged:
+            raise ValueError(
+                "this objective needs the original LM, but an earlier stage merged its adapter into the weights, or "
+                "trained them; put the stage first, or train a LoRA and continue it with adapter: continue"
+            )
+        plain = without_adapter(self.causal_lm)
+        if original is None or self.is_quantized:  # 4-bit weights are never trained
+            is_original = not self.merged
+        else:
+            is_original = differing(tensors_under_adapter(plain), original.state_dict(), exactly=True) is None
+        trained = any(parameter.requires_grad for parameter in plain.parameters())
+        if not self._clone and (trained or not is_original):
+            self._clone = [FrozenCopy(copy.deepcopy(plain) if original is None else original)]
+
+    @property
+    def frozen_copy(self) -> FrozenCopy | None:
+        """The second copy of the original LM, on this device; None where the original LM is inside."""
+        if not self._clone:
+            return None
+        copied = self._clone[0]
+        return copied if copied.model.device == self.device else copied.to(self.device)
+
+    def original_states(self, tokens: Tokens) -> Tensor:
+        """Return final states of the LM inside, as it is now, under causal attention."""
+        return original_states(self.causal_lm, tokens)
+
+    @contextmanager
+    def adapter_off(self) -> Iterator[None]:
+        """Within this context, the adapter is off; memory tokens are kept."""
+        self.check_not_fixed("switching the adapter off")
+        if not isinstance(self.model, PeftModel):
+            yield
+            return
+        if self._switch is None:
+            self._switch = AdapterSwitch(self.model)
+        with self._switch.off():
+            yield
+
+    @contextmanager
+    def frozen_lm(self) -> Iterator[FrozenLM]:
+        """Give the original LM on the same weights, adapters off and dropout zero.
+
+        What is computed inside must also be differentiated inside: recomputation under activation checkpointing
+        would otherwise run with the adapter on. Adapter flags are state of the modules, so no other thread may encode
+        at the same time.
+        """
+        if self.frozen_copy is not None:
+            yield FrozenLM(self.frozen_copy.model, states=self.frozen_copy.original_states)
+            return
+        with self.adapter_off():
+            yield FrozenLM(self.causal_lm, states=self.original_states)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode as `nn.Module` does."""
+        if mode:
+            self.check_not_fixed("training")
+        return super().train(mode)
+
+    def check_not_fixed(self, what: str) -> None:
+        """Raise RuntimeError within `Encoder.fixed`, where the model must not change."""
+        if self.kept_prefix is not None:
+            raise RuntimeError(f"{what} within encoder.fixed(), where the model must not change; leave the block first")
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.check_not_fixed("loading weights")
+        super()._load_from_state_dict(*args, **kwargs)
+
+
+def _initial_rows(model: Any, k: int, init: MemoryInit, seed: int) -> Tensor:
+    weight = model.get_input_embeddings().weight.detach().float().cpu()
+    generator = torch.Generator().manual_seed(seed)
+    if init == "vocab":
+        rows = weight[torch.randperm(len(weight), generator=generator)[:k]]
+    elif init == "noise":
+        rows = weight.mean(0) + weight.std(0) * torch.randn(k, weight.shape[1], generator=generator)
+    elif init == "mean":
+        rows = weight.mean(0).expand(k, -1)
+    else:
+        raise ValueError(f"memory_init={init!r}; choose from vocab, noise, mean")
+    return rows.clone()

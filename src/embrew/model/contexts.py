@@ -1,20 +1,67 @@
-"""Prompts with demonstrations: turn them into tokens and vectors that precede a text."""
+"""Prompts with demonstrations: their rows, the vectors that stand for them, and what is trained for these."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from embrew.model.context_vectors import sampled
-from embrew.model.embedding_model import EmbeddingModel
-from embrew.settings.demonstrations import Demonstration, Demonstrations, Part
+from embrew.settings.encoder import Demonstration, Demonstrations, Part
 from embrew.text.template import Template
 from embrew.text.tokens import Row, Segment, Tokens
+
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
+
+
+class Demonstrator(nn.Module):
+    """g = Linear → GELU → Linear, both with biases; or learned vectors instead; or nothing, where all is text.
+
+    EPIC ("Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders"), Eq. 3, which leaves open
+    the inner width (ours: that of a state) and how g starts. Here its output begins on the scale of the language
+    model's input embeddings (`prompting.vectors.start`), one or two orders below that of a final state. What comes out
+    is what the first layer reads: an input embedding after whatever scaling the model family does.
+
+    Frozen until an objective trains it.
+
+    Args:
+        settings: which parts of a demonstration are vectors.
+        width: of a state.
+        seed: of the initial values.
+    """
+
+    def __init__(self, settings: Demonstrations, width: int, *, seed: int = 42) -> None:
+        super().__init__()
+        self.settings = settings
+        self.project: nn.Sequential | None = None
+        self.learned: nn.Parameter | None = None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if settings.projects:
+                self.project = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+            if settings.learnable:
+                self.learned = nn.Parameter(0.02 * torch.randn(2 * settings.learnable, width))
+        self.requires_grad_(False)
+
+    def forward(self, embeddings: Tensor | None = None) -> Tensor:
+        """Project raw embeddings `(vectors, width)` to input embeddings for a prompt, `(vectors, width)`.
+
+        Without embeddings, return the learned vectors.
+        """
+        if embeddings is None and self.learned is not None:
+            return self.learned.clone()
+        if self.project is None or embeddings is None:
+            raise ValueError("these demonstrations are not projected: they are text, or learned")
+        if self.settings.normalize:
+            embeddings = nn.functional.normalize(embeddings, dim=-1)
+        projected: Tensor = self.project(embeddings.to(self.project[0].weight.dtype))  # type: ignore[arg-type]
+        return projected
+
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 8  # texts per forward pass, where vectors of demonstrations are computed
@@ -98,7 +145,7 @@ def shown(settings: Demonstrations, template: Template, lead: Lead, examples: Se
 
     They end before the first that does not fit the budget.
     """
-    found: list[Row] = []
+    rows_shown: list[Row] = []
     passage_is_text = settings.form("passage") == "text"
     between = template.after_text(settings.between) if passage_is_text and not lead.after else []
     end = template.after_text(settings.end) if passage_is_text else []
@@ -119,8 +166,8 @@ def shown(settings: Demonstrations, template: Template, lead: Lead, examples: Se
             left -= len(row.ids)
             if left < 0:
                 break
-        found.append(row)
-    return found
+        rows_shown.append(row)
+    return rows_shown
 
 
 def joined(rows: Sequence[Row]) -> Row:
@@ -145,7 +192,7 @@ def insert(rows: Sequence[Row], context: Row, template: Template) -> list[Row]:
     ]
 
 
-def prepare(encoder: EmbeddingModel, context: Context) -> PreparedContext:
+def prepare(encoder: Encoder, context: Context) -> PreparedContext:
     """Embed the demonstrations of a context, and return it as an encoder reads it.
 
     Raises:
@@ -201,7 +248,7 @@ def prepare(encoder: EmbeddingModel, context: Context) -> PreparedContext:
     return PreparedContext(context, row, vectors)
 
 
-def check_reads(encoder: EmbeddingModel) -> Demonstrations:
+def check_reads(encoder: Encoder) -> Demonstrations:
     """Return how an encoder reads demonstrations.
 
     Raises:
@@ -218,7 +265,7 @@ def check_reads(encoder: EmbeddingModel) -> Demonstrations:
     return encoder.demonstrator.settings
 
 
-def _vectors(encoder: EmbeddingModel, table: list[Tensor]) -> Tensor:
+def _vectors(encoder: Encoder, table: list[Tensor]) -> Tensor:
     demonstrator = encoder.demonstrator
     if demonstrator is not None and demonstrator.learned is not None:
         return demonstrator.learned.detach().float().cpu()
@@ -228,7 +275,7 @@ def _vectors(encoder: EmbeddingModel, table: list[Tensor]) -> Tensor:
 
 
 def _embedded(
-    encoder: EmbeddingModel, texts: Sequence[str], instruction: str, limit: int, table: list[Tensor]
+    encoder: Encoder, texts: Sequence[str], instruction: str, limit: int, table: list[Tensor]
 ) -> list[list[int]]:
     """Append the raw vectors of texts to a table; return the indices of each text's vectors."""
     settings = check_reads(encoder)
@@ -242,3 +289,60 @@ def _embedded(
             table.append(found[[*range(1, count), 0], number])
             places.append(list(range(first, first + count)))
     return places
+
+
+TEXTS = ["A heron waits in the shallow water.", "How do I reverse a linked list?", "The train to Brno leaves today."]
+
+
+def start(encoder: Encoder, *, seed: int = 42) -> None:
+    """Bring an encoder's new `Demonstrator`, if it has one, onto the scale of its input embeddings.
+
+    The last layer of g is scaled so that the mean square of what it makes of a few texts is that of the embedding
+    matrix; learned vectors become rows of that matrix, drawn from `seed`.
+    """
+    demonstrator = encoder.demonstrator
+    if demonstrator is None:
+        return
+    embedding = encoder.backbone.causal_lm.get_input_embeddings()
+    scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
+    weight = embedding.weight.detach()
+    with torch.no_grad():
+        if demonstrator.learned is not None:
+            places = torch.randperm(len(weight), generator=torch.Generator().manual_seed(seed))
+            rows = weight[places[: len(demonstrator.learned)].to(weight.device)]
+            demonstrator.learned.copy_(scale * rows.float())
+        if demonstrator.project is not None:
+            wanted = scale * torch.linalg.vector_norm(weight, dtype=torch.float32) / weight.numel() ** 0.5
+            vectors = demonstrator(encoder(encoder.tokens(TEXTS)))
+            factor = wanted / vectors.float().square().mean().sqrt()
+            for parameter in demonstrator.project[2].parameters():
+                parameter.mul_(factor)
+
+
+def sampled(encoder: Encoder, tokens: Tokens) -> Tensor:
+    """Return raw embeddings of texts, and the states of every n-th of their tokens (`Demonstrations.every`).
+
+    A text of l tokens has ⌈l / n⌉ vectors: the states after n, 2n, … of its tokens, and its embedding in place of the
+    last. Further vectors are 0.
+
+    Returns:
+        Float32 `(1 + most, texts, width)`: the embeddings, then first, second, … states; `most` is that of a text as
+        long as the encoder allows. `(1, texts, width)` where one vector represents a text.
+    """
+    every = None if encoder.demonstrator is None else encoder.demonstrator.settings.every
+    if every is None:
+        return encoder(tokens)[None]
+    states = encoder.hidden_states(tokens)
+    text = tokens.where(Segment.TEXT)
+    count = text.long().cumsum(-1)
+    pooled = [encoder.pool(states, tokens)]
+    for number in range(1, most_samples(encoder) + 1):
+        chosen = text & (count == number * every) & (count[:, -1:] > number * every)
+        pooled.append(torch.einsum("bt,bth->bh", chosen.to(states.dtype), states).to(pooled[0].dtype))
+    return torch.stack(pooled)
+
+
+def most_samples(encoder: Encoder) -> int:
+    """Return the number of states that, with its embedding, represent a text of the maximum length."""
+    settings = None if encoder.demonstrator is None else encoder.demonstrator.settings
+    return 0 if settings is None or settings.every is None else ceil(encoder.max_seq_length / settings.every) - 1

@@ -1,7 +1,8 @@
-"""Run a model's layers over labelled tokens, under an attention pattern; read single layers."""
+"""Run a model's layers over labelled tokens, under an attention pattern; read single layers and attention weights."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -10,12 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from embrew.model.attention import MODES, TWO_CALLS, Attention
-from embrew.model.bottleneck import Walls, fits, use
-from embrew.model.layers import Wrapper, layers_of, path_of_layers, view, with_layers
-from embrew.model.positions import check_positions, is_bert_type
+from embrew.model.kernels import Walls, fits, use
+from embrew.model.layers import (
+    Wrapper,
+    check_positions,
+    is_bert_type,
+    layers_of,
+    path_of_layers,
+    view,
+    with_layers,
+    with_module,
+)
 from embrew.model.reach import follows, key_of
-from embrew.text.indexing import take, write_at
-from embrew.text.tokens import Segment, Tokens
+from embrew.text.tokens import Segment, Tokens, take, write_at
 
 FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
 POST_NORM = ("encoder.layer", "transformer.layer")  # BERT: every layer ends with its norm, and there is no final one
@@ -171,15 +179,15 @@ def read_layers(
     if norm is None:
         raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
     check_positions(inner, tokens)
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def keep(states: Tensor) -> None:
-        found.append(read(norm(states)))
+        outputs.append(read(norm(states)))
 
     *below, top = layers_of(inner)
     taps = [_Tap(layer, after=keep) for layer in below]
     last = _forward(with_layers(inner, [*taps, top]), embedded, tokens, attention, None)
-    return [*found, read(last)]
+    return [*outputs, read(last)]
 
 
 def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention) -> list[Tensor]:
@@ -188,11 +196,11 @@ def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attentio
     The `hidden_states` of the library, which are not used, since it gathers them by hooks on the layers, which
     would stay there.
     """
-    found: list[Tensor] = []
-    taps: list[nn.Module] = [_Tap(layer, before=found.append) for layer in layers_of(inner)]
+    inputs: list[Tensor] = []
+    taps: list[nn.Module] = [_Tap(layer, before=inputs.append) for layer in layers_of(inner)]
     check_positions(inner, tokens)
     last = _forward(with_layers(inner, taps), embedded, tokens, attention, None)
-    return [*found, last]
+    return [*inputs, last]
 
 
 class _Tap(Wrapper):
@@ -216,3 +224,66 @@ class _Tap(Wrapper):
         if self.after is not None:
             self.after(output[0] if isinstance(output, tuple) else output)
         return output
+
+
+Read = Callable[[int, Tensor], None]
+
+
+def read_attention(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, read: Read) -> None:
+    """Pass every layer's attention weights to `read`, one layer at a time, so that two are never in memory.
+
+    Only eager attention returns weights: the forward pass runs on shallow copies of the layers, with the same modules
+    and weights and a separate configuration; the model is not changed.
+
+    Args:
+        inner: the model without its head.
+        embedded: `(batch, tokens, hidden)` input embeddings.
+        tokens: the batch.
+        attention: the attention pattern.
+        read: takes the layer's number, counted from 1, and its weights `(batch, heads, tokens, tokens)`.
+
+    Raises:
+        ValueError: a layer's attention is under no name known here, or shows no weights.
+    """
+    config = copy.copy(inner.config)
+    config._attn_implementation = "eager"
+    seen = [0]
+
+    def read_one(number: int, weights: Tensor) -> None:
+        seen[0] = number
+        read(number, weights)
+
+    layers = [_tapped(layer, config, number, read_one) for number, layer in enumerate(layers_of(inner), start=1)]
+    view = with_layers(inner, layers)
+    view.config = config
+    forward(view, embedded, tokens, attention, None)
+    if seen[0] != len(layers):
+        raise ValueError(f"{type(inner).__name__}: only {seen[0]} of {len(layers)} layers showed attention weights")
+
+
+def _tapped(layer: nn.Module, config: Any, number: int, read: Read) -> nn.Module:
+    """Return a layer whose attention is eager and shows its weights."""
+    for path, module in layer.named_modules():
+        if path and type(module).__name__.endswith("Attention") and hasattr(module, "config"):
+            eager = copy.copy(module)
+            eager.config = config
+            replaced: nn.Module = with_module(layer, path, _Shown(eager, number, read))
+            return replaced
+    raise ValueError(f"{type(layer).__name__} has no module that is called …Attention and has a configuration")
+
+
+class _Shown(Wrapper):
+    """An attention module that passes its weights to a callback and returns none, so that they are not gathered."""
+
+    def __init__(self, module: nn.Module, number: int, read: Read) -> None:
+        super().__init__(module)
+        self.number = number
+        self.read = read
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the attention."""
+        output, weights, *rest = self.wrapped(*args, **kwargs)
+        if weights is None:
+            raise ValueError(f"{type(self.wrapped).__name__} shows no attention weights")
+        self.read(self.number, weights)
+        return (output, None, *rest)

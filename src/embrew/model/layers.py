@@ -1,12 +1,18 @@
-"""The layers of a model without its head: find them, and replace modules in a shallow copy."""
+"""The layers of a model without its head: found, replaced in a shallow copy, compiled; how many positions they take."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
+
+from embrew.text.tokens import Tokens
 
 LAYERS = ("layers", "h", "encoder.layer", "transformer.layer", "decoder.layers")
 
@@ -90,3 +96,129 @@ class Wrapper(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("wrapped"), name)
+
+
+NAMED = re.compile(r"(^|[._])(wpe|pos|position|positions|positional)([._]|$)")
+COUNT_IN_ROW = ("bloom", "mpt", "gpt_neo")
+_KNOWN: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
+
+
+def max_positions(inner: Any) -> float:
+    """Return the largest number of tokens of a row; infinity where positions are rotary, or a bias by distance (ALiBi).
+
+    A causal LM has as many as the rows of its embedding of positions (GPT-2, OPT, GPT-Neo), or of its table of angles
+    (GPT-J, CodeGen); a BERT-type encoder what its configuration says.
+    """
+    limit = _KNOWN.get(inner)
+    if limit is None:
+        limit = _KNOWN[inner] = _of_encoder(inner) if is_bert_type(inner) else _of_tables(inner)
+    return limit
+
+
+def known_positions(inner: Any) -> float:
+    """Return the largest number of tokens of a row that a model was made for, rotary positions included.
+
+    Beyond `max_position_embeddings` of its configuration a model with rotary positions reads on, and predicts badly.
+    """
+    return min(max_positions(inner), getattr(inner.config, "max_position_embeddings", None) or float("inf"))
+
+
+def is_bert_type(inner: Any) -> bool:
+    """Return whether a model without its head has the layers of a BERT-type encoder."""
+    embeddings = getattr(inner, "embeddings", None)
+    return embeddings is not None and not isinstance(embeddings, nn.Embedding)
+
+
+def first_position(inner: Any) -> int:
+    """Return the number that a model gives to the first position of a row; RoBERTa counts on from its padding."""
+    padding = getattr(getattr(inner, "embeddings", None), "padding_idx", None) if is_bert_type(inner) else None
+    return 0 if padding is None else int(padding) + 1
+
+
+def _of_encoder(inner: Any) -> float:
+    return int(inner.config.max_position_embeddings) - first_position(inner)
+
+
+def _of_tables(inner: Any) -> float:
+    words, limits = inner.get_input_embeddings(), [float("inf")]
+    size = getattr(inner.config, "max_position_embeddings", None)
+    for name, module in inner.named_modules():
+        if isinstance(module, nn.Embedding) and module is not words and NAMED.search(name):
+            limits.append(module.num_embeddings - int(getattr(module, "offset", 0)))
+        for key, table in module.named_buffers(recurse=False):
+            if NAMED.search(key) and table.ndim == 2 and len(table) == size and torch.is_floating_point(table):
+                limits.append(len(table))
+    return min(limits)
+
+
+def check_longest(inner: Any, longest: float, what: str, advice: str) -> None:
+    """Raise where the longest row that settings allow has more tokens than a model has positions.
+
+    Args:
+        inner: the model without its head.
+        longest: tokens of that row; infinity where nothing limits it.
+        what: the settings and how many tokens they come to.
+        advice: what to lower.
+
+    Raises:
+        ValueError: it has more.
+    """
+    limit = max_positions(inner)
+    if longest > limit:
+        raise ValueError(f"{what}, and {type(inner).__name__} has positions for {limit:g} tokens; {advice}")
+
+
+def check_positions(inner: Any, tokens: Tokens) -> None:
+    """Raise where a row is longer than the model has positions.
+
+    Raises:
+        ValueError: it is; says which parts of a row count.
+    """
+    limit = max_positions(inner)
+    if tokens.input_ids.shape[1] <= limit:
+        return
+    places = tokens.host.position_ids
+    longest = tokens.input_ids.shape[1] if places is None else int(places.max()) + 1
+    if longest > limit:
+        raise ValueError(
+            f"a row has {longest} tokens, and {type(inner).__name__} has positions for {limit:g}; the text, its "
+            "instruction, memory tokens, soft prompt, demonstrations and a target after it all count; lower "
+            "encoder.max_length, or the length of targets or demonstrations"
+        )
+
+
+def check_takes_branches(inner: Any) -> None:
+    """Raise where two continuations of a text in one row would not get the states that each gets alone.
+
+    Raises:
+        ValueError: the family takes distances in the row, whatever the positions are (ALiBi, local windows of GPT-Neo).
+    """
+    if inner.config.model_type in COUNT_IN_ROW or getattr(inner.config, "alibi", False):
+        raise ValueError(
+            f"{type(inner).__name__} cannot read a text with two continuations in one row: its attention counts "
+            "positions in the row; llama2vec trains on such rows: use a model family whose attention takes a mask and "
+            "whose positions are rotary or learned (Llama, Qwen, Mistral)"
+        )
+
+
+LIMIT = 64  # graphs of a layer: with or without gradient, adapter, mask, dropout; a single row and several
+OPTIONS = {"fallback_random": True}  # dropout draws what it draws without compilation, from the same random state
+
+
+@contextmanager
+def compiled_layers(inner: Any) -> Iterator[None]:
+    """Within this context, every layer of a model without its head is compiled, for any number of rows and tokens.
+
+    Modules, weights and the names in state dicts stay as they are. Layers share their graphs. Dropout on a LoRA's input
+    draws the same numbers as without compilation; on a CPU, dropout of attention weights draws others. Gradient caching
+    and activation checkpointing replay both.
+    """
+    layers = layers_of(inner)
+    with torch._dynamo.config.patch(recompile_limit=LIMIT, accumulated_recompile_limit=4 * LIMIT):
+        for layer in layers:
+            layer.compile(dynamic=True, options=OPTIONS)
+        try:
+            yield
+        finally:
+            for layer in layers:
+                del layer._compiled_call_impl

@@ -17,8 +17,7 @@ from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from embrew.model.copies import Copies
-from embrew.model.fast_dropout import Mask, SameDropout
+from embrew.model.dropout import Mask, SameDropout
 
 TOGETHER = (
     ("q_proj", "k_proj", "v_proj"),
@@ -27,6 +26,31 @@ TOGETHER = (
     ("q_lin", "k_lin", "v_lin"),
 )
 """Names of linear layers of one module that read the same input in known families; checked at each call."""
+
+
+class Copies:
+    """A copy of a weight in another dtype, until the weight changes. Copied or pickled, it is empty.
+
+    A change through `weight.data` is not noticed, since PyTorch does not count it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[Any, Tensor] | None = None
+
+    def of(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the weight in a dtype; itself, if it is in that."""
+        if weight.dtype == dtype:
+            return weight
+        version = None if weight.is_inference() else weight._version  # inference tensors have none
+        key = weight.data_ptr(), version, dtype
+        cached = self._kept  # another thread may replace it
+        if cached is None or cached[0] != key:
+            with torch.inference_mode(False):  # it serves training too
+                cached = self._kept = key, weight.detach().to(dtype)
+        return cached[1]
+
+    def __reduce__(self) -> tuple[type[Copies], tuple[()]]:
+        return Copies, ()
 
 
 class LoraLinear(PeftLinear):
@@ -116,9 +140,9 @@ def use_lora_linear(model: nn.Module) -> None:
                         dropout.__class__ = SameDropout
                         dropout.__dict__["number"] = number
         for names in TOGETHER:
-            found = [children[name] for name in names if isinstance(children.get(name), LoraLinear)]
-            for child in found:
-                child.__dict__["together"] = found
+            together = [children[name] for name in names if isinstance(children.get(name), LoraLinear)]
+            for child in together:
+                child.__dict__["together"] = together
 
 
 class _Waiting(threading.local):
@@ -187,12 +211,12 @@ class _LoraProducts(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        rows, *kept = ctx.saved_tensors
+        rows, *saved = ctx.saved_tensors
         total: Tensor | None = None
-        found: list[Any] = []
+        gradients: list[Any] = []
         with torch.autocast(grads[0].device.type, enabled=False):
             for i, (grad, factor) in enumerate(zip(grads, ctx.factors, strict=True)):
-                base, a, up, down, positions = kept[5 * i : 5 * i + 5]
+                base, a, up, down, positions = saved[5 * i : 5 * i + 5]
                 wants_a, wants_b = ctx.needs_input_grad[3 + 5 * i + 2 : 3 + 5 * i + 4]
                 mask = None if positions is None else Mask(positions)
                 grad = _rows(grad, ctx.rows_dtype)
@@ -208,9 +232,9 @@ class _LoraProducts(torch.autograd.Function):
                     if total is not None:
                         by_adapter = narrow @ a.to(ctx.rows_dtype)
                         total += by_adapter if mask is None else mask.apply_(by_adapter)
-                found += [None, None, for_a, for_b, None]
+                gradients += [None, None, for_a, for_b, None]
         for_x = None if total is None else total[: ctx.shape[:-1].numel()].to(ctx.dtype).view(ctx.shape)
-        return for_x, None, None, *found
+        return for_x, None, None, *gradients
 
 
 def _rows(states: Tensor, dtype: torch.dtype) -> Tensor:

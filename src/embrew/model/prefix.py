@@ -102,11 +102,11 @@ class Prefix:
 
     def beginning(self, key: Any, compute: Callable[[], Beginning]) -> Beginning:
         """Return the prefix kept under a key, else computed now."""
-        known = self._kept.get(key)
-        beginning = compute() if known is None else known
+        cached = self._kept.get(key)
+        beginning = compute() if cached is None else cached
         with self._lock:
-            self.hits += known is not None
-            self.misses += known is None
+            self.hits += cached is not None
+            self.misses += cached is None
             self._kept.pop(key, None)
             self._kept[key] = beginning
             size = sum(kept.bytes for kept in self._kept.values())

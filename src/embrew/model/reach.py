@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,6 @@ from embrew.text.tokens import Segment, Tokens
 
 WIDTH, MEMORY, PADDING = 6, 2, 3  # tokens of the probe, memory tokens among them, and padding after them
 MOVED = 1e-6  # of the largest state
-LOCAL = re.compile(r"window|chunk|local")  # settings that bound how far a layer reads
 logger = logging.getLogger(__name__)
 FAILED = (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError, NotImplementedError)
 
@@ -28,17 +26,6 @@ def key_of(inner: Any, *more: Any) -> tuple[Any, ...]:
     kinds = tuple(sorted(set(getattr(config, "layer_types", None) or [])))
     settings = tuple(getattr(config, name, None) for name in names)
     return type(inner), config._attn_implementation, kinds, settings, *more
-
-
-def local_windows(settings: dict[str, Any]) -> set[int]:
-    """Return the local windows that a configuration names, of parts of it too."""
-    found: set[int] = set()
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            found |= local_windows(value)
-        elif type(value) is int and value > 0 and LOCAL.search(name):
-            found.add(value)
-    return found
 
 
 def follows(
@@ -57,7 +44,7 @@ def follows(
     layers = num_layers or int(inner.config.num_hidden_layers)
     window = getattr(inner.config, "sliding_window", None)
     width = max(2, min(WIDTH, window)) if isinstance(window, int) and window > 0 else WIDTH
-    kept: list[Tensor] = []
+    states_by_padding: list[Tensor] = []
     try:
         with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
             for padding in (0, PADDING):
@@ -65,14 +52,14 @@ def follows(
                 states = run(inner.get_input_embeddings()(tokens.input_ids), tokens)[:, :width].float()
                 if not torch.isfinite(states).all() or not _as_expected(states, attention, tokens, layers, inner.dtype):
                     return False
-                kept.append(states[0])
+                states_by_padding.append(states[0])
     except torch.OutOfMemoryError:
         raise
     except FAILED:
         logger.debug("%s cannot take %s", type(inner).__name__, attention, exc_info=True)
         return False
     same = 1e-4 if inner.dtype == torch.float32 else 5e-2
-    return bool((kept[0] - kept[1]).abs().max() <= same * kept[0].abs().max())
+    return bool((states_by_padding[0] - states_by_padding[1]).abs().max() <= same * states_by_padding[0].abs().max())
 
 
 def _probe(inner: Any, attention: Attention, width: int, padding: int) -> Tokens:

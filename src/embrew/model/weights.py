@@ -1,296 +1,113 @@
-"""A language model's weights: with or without an adapter, learned tokens, and the frozen LM inside."""
+"""The weights under an adapter, the base's or an encoder's own, and their dtype."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Literal, Self
+from typing import Any
 
 import torch
-from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from embrew.model.adapters import AdapterSwitch, attach_lora, check_rounding, merge
-from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
-from embrew.model.own_weights import differing, tensors_under_adapter, without_adapter
-from embrew.model.precision import cast_weights
-from embrew.model.prefix import Prefix
-from embrew.model.quantized import dequantize, quantized_layers
-from embrew.text.tokens import Tokens
-
-MemoryInit = Literal["vocab", "noise", "mean"]
+from embrew.model.adapters import LowRank
 
 
-class Weights(nn.Module):
-    """A model with its adapter and learned tokens: which weights are trained, and which are saved.
+def without_adapter(model: nn.Module) -> Any:
+    """Return a shallow copy of a model without the adapters in it: the same modules, weights and names as before them.
 
-    Memory tokens, and those of a soft prompt, are rows of separate parameters, addressed by the ids that follow the
-    vocabulary. The base model's embedding matrix and head are never resized, so with the adapter off it is the
-    original LM, to the bit.
-
-    Attributes:
-        memory: `(k, hidden)` float32, on the scale of the embedding matrix, or None.
-        soft_prompt: `(tokens, hidden)`, likewise.
-        owns_weights: whether the weights under the adapter are saved whole, and not as the base's.
-        merged: whether an adapter was merged into the weights, or trained weights were opened.
-        kept_prefix: prefixes for further calls, while the model must not change (`Encoder.fixed`); else None.
+    A model without adapters is returned unchanged.
     """
+    if isinstance(model, AuxiliaryTrainingWrapper):
+        return without_adapter(model.original_module)
+    if isinstance(model, BaseTunerLayer):
+        return without_adapter(model.get_base_layer())
+    children = {name: child and without_adapter(child) for name, child in model._modules.items()}
+    if all(children[name] is child for name, child in model._modules.items()):
+        return model
+    copied = copy.copy(model)
+    copied._modules = children
+    return copied
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        self.model: PreTrainedModel | PeftModel = model.requires_grad_(False)
-        self.memory: nn.Parameter | None = None
-        self.soft_prompt: nn.Parameter | None = None
-        self.owns_weights = False
-        self.merged = False
-        self.kept_prefix: Prefix | None = None
-        self._switch: AdapterSwitch | None = None
-        self._clone: list[FrozenCopy] = []  # in a list, so that it is neither trained nor saved
 
-    @property
-    def causal_lm(self) -> Any:
-        """The model itself (a `PreTrainedModel`), adapter layers included."""
-        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+def tensors_under_adapter(model: nn.Module) -> dict[str, Tensor]:
+    """Return the state of a model without the adapters in it, under the names of the plain model."""
+    return {name: tensor.detach() for name, tensor in without_adapter(model).state_dict().items()}
 
-    def check_not_fixed(self, what: str) -> None:
-        """Raise RuntimeError within `Encoder.fixed`, where the model must not change."""
-        if self.kept_prefix is not None:
-            raise RuntimeError(f"{what} within encoder.fixed(), where the model must not change; leave the block first")
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.check_not_fixed("loading weights")
-        super()._load_from_state_dict(*args, **kwargs)
+def differing(ours: dict[str, Tensor], theirs: dict[str, Tensor], *, exactly: bool) -> str | None:
+    """Return a description of the tensors that differ; None if none does.
 
-    @property
-    def is_encoder(self) -> bool:
-        """Whether it is a BERT-type encoder: without a head, and every token reads every other."""
-        return self.causal_lm.get_output_embeddings() is None
+    Args:
+        ours: tensors by name.
+        theirs: those that they are compared with.
+        exactly: equal to the bit; otherwise up to a few roundings, as adapters that are merged again differ.
+    """
+    odd = sorted(ours.keys() ^ theirs.keys())
+    if odd:
+        return f"tensors that only one of them has: {', '.join(odd[:3])}"
+    gaps: dict[str, float] = {}
+    for name, tensor in ours.items():
+        one, other = tensor.cpu(), theirs[name].cpu()
+        if one.shape != other.shape:
+            return f"{name} has shape {tuple(one.shape)} and {tuple(other.shape)}"
+        if (one.dtype == other.dtype and torch.equal(one, other)) or not one.is_floating_point():
+            continue
+        gap, largest = (float(values.abs().max()) for values in (one.float() - other.float(), one.float()))
+        epsilon = max(torch.finfo(part.dtype).eps for part in (one, other))
+        if not gap <= (0.0 if exactly and one.dtype == other.dtype else 4 * epsilon * largest):
+            gaps[name] = gap
+    if not gaps:
+        return None
+    most = max(gaps, key=lambda name: gaps[name])
+    return f"{len(gaps)} of {len(ours)} tensors, most in {most} (by up to {gaps[most]:.2g})"
 
-    @property
-    def is_quantized(self) -> bool:
-        """Whether linear layers have 4-bit weights."""
-        return bool(quantized_layers(self.causal_lm))
 
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode as `nn.Module` does."""
-        if mode:
-            self.check_not_fixed("training")
-        return super().train(mode)
+def train_in_float32(model: nn.Module) -> list[str]:
+    """Make every trained weight of fewer than 32 bits float32, and return their names.
 
-    def check_decoder(self, what: str) -> None:
-        """Raise if the model is a BERT-type encoder; `what` needs a causal LM."""
-        if self.is_encoder:
-            raise ValueError(
-                f"{what} reads next-token predictions, and {type(self.causal_lm).__name__} is a BERT-type encoder "
-                "without them; give a causal LM (Llama, Qwen, Mistral, …)"
-            )
+    Neighbouring bfloat16 numbers are 1/256 to 1/128 apart, relative to their size. A step of the optimiser is mostly
+    smaller than half of that, and adding it to a bfloat16 weight then changes nothing. The arithmetic of a step may
+    be in bfloat16 all the same (autocast); what is frozen keeps its dtype.
+    """
+    rounded = {name: p for name, p in model.named_parameters() if p.requires_grad and _is_short(p)}
+    for parameter in rounded.values():
+        parameter.data = parameter.data.float()
+    return list(rounded)
 
-    @property
-    def inner(self) -> Any:
-        """The LM without its head (a `PreTrainedModel`)."""
-        return self.causal_lm.base_model
 
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the base model's embedding matrix; memory tokens are numbered from here."""
-        return int(self.causal_lm.get_input_embeddings().weight.shape[0])
+def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
+    """Give a model's weights a dtype, as if it had been opened in it.
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.causal_lm.device
+    Buffers that are computed and not saved, such as the frequencies of rotary positions, keep theirs: rounded to
+    bfloat16, they move far positions. (`nn.Module.to` rounds them too.) So do adapters merged into 4-bit layers.
+    """
+    for module in model.modules():
+        if isinstance(module, LowRank):
+            continue
+        for parameter in module._parameters.values():
+            if parameter is not None and parameter.is_floating_point():
+                parameter.data = parameter.data.to(dtype)
+        for name, buffer in module._buffers.items():
+            saved = name not in module._non_persistent_buffers_set
+            if buffer is not None and saved and buffer.is_floating_point():
+                module._buffers[name] = buffer.to(dtype)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The weights' dtype."""
-        return self.causal_lm.dtype
 
-    @property
-    def memory_ids(self) -> list[int]:
-        """Ids of the memory tokens."""
-        return list(range(self.vocab_size, self.vocab_size + (0 if self.memory is None else len(self.memory))))
+def check_float32(model: nn.Module) -> None:
+    """Raise where a trained weight has fewer than 32 bits.
 
-    @property
-    def soft_prompt_ids(self) -> list[int]:
-        """Ids of the soft prompt's tokens; they follow those of the memory tokens."""
-        first = self.vocab_size + len(self.memory_ids)
-        return list(range(first, first + (0 if self.soft_prompt is None else len(self.soft_prompt))))
+    Raises:
+        ValueError: names such weights.
+    """
+    short = [name for name, p in model.named_parameters() if p.requires_grad and _is_short(p)]
+    if short:
+        more = f", and {len(short) - 3} more" if len(short) > 3 else ""
+        raise ValueError(
+            f"{', '.join(short[:3])}{more}: trained weights of fewer than 32 bits lose most steps to rounding; call "
+            "embrew.model.weights.train_in_float32(encoder) first (training.bf16: true computes in bfloat16)"
+        )
 
-    @property
-    def learned(self) -> dict[str, nn.Parameter]:
-        """Learned tokens by what they are, in the order of their ids."""
-        both = {"memory": self.memory, "soft_prompt": self.soft_prompt}
-        return {name: rows for name, rows in both.items() if rows is not None}
 
-    def add_memory(self, k: int, init: MemoryInit = "vocab", *, seed: int = 0) -> None:
-        """Create k memory tokens.
-
-        Args:
-            k: how many.
-            init: `vocab`: distinct rows of the embedding matrix; `noise`: normal with the matrix' mean and standard
-                deviation per dimension; `mean`: every row the matrix' mean (what resizing with
-                `mean_resizing=True` gives; under bidirectional attention such rows stay alike).
-            seed: of the draw.
-        """
-        self.memory = nn.Parameter(self._rows(k, init, seed).to(self.device))
-
-    def add_soft_prompt(self, tokens: int, init: MemoryInit = "vocab", *, seed: int = 0) -> None:
-        """Create the tokens of a soft prompt; `init` and `seed` as in `add_memory`."""
-        self.soft_prompt = nn.Parameter(self._rows(tokens, init, seed + 1).to(self.device))
-
-    def _rows(self, k: int, init: MemoryInit, seed: int) -> Tensor:
-        weight = self.causal_lm.get_input_embeddings().weight.detach().float().cpu()
-        generator = torch.Generator().manual_seed(seed)
-        if init == "vocab":
-            rows = weight[torch.randperm(len(weight), generator=generator)[:k]]
-        elif init == "noise":
-            rows = weight.mean(0) + weight.std(0) * torch.randn(k, weight.shape[1], generator=generator)
-        elif init == "mean":
-            rows = weight.mean(0).expand(k, -1)
-        else:
-            raise ValueError(f"memory_init={init!r}; choose from vocab, noise, mean")
-        return rows.clone()
-
-    def add_lora(self, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> None:
-        """Attach a fresh LoRA and freeze everything else but the memory tokens."""
-        self.check_not_fixed("adding an adapter")
-        if isinstance(self.model, PeftModel):
-            raise ValueError("the model already carries an adapter; merge it first, or continue it")
-        self.model = attach_lora(self.model, settings, train_embeddings=train_embeddings)
-        self._switch = None
-
-    @property
-    def trains_all(self) -> bool:
-        """Whether the base weights themselves are trained (full fine-tuning)."""
-        return not isinstance(self.model, PeftModel) and any(p.requires_grad for p in self.model.parameters())
-
-    def train_all(self) -> None:
-        """Train every weight that an embedding depends on (full fine-tuning), so all but an untied head.
-
-        Objectives whose loss reads that head train it too, by `train_head`. From here on all weights are saved,
-        whatever adapters follow.
-
-        Raises:
-            ValueError: the weights are quantised.
-        """
-        if self.is_quantized:
-            raise ValueError(
-                "4-bit weights cannot be trained; train a LoRA on them (encoder.lora in a recipe), or open the model "
-                "without quantization"
-            )
-        self.owns_weights = True
-        self.model.requires_grad_(True)
-        head, embeddings = self.causal_lm.get_output_embeddings(), self.causal_lm.get_input_embeddings()
-        if head is not None and head.weight is not embeddings.weight:
-            head.requires_grad_(False)
-
-    def train_head(self) -> None:
-        """Under full fine-tuning, train an untied head as well; a LoRA leaves it frozen.
-
-        Raises:
-            ValueError: the family changes its logits after the head.
-        """
-        check_head(self.causal_lm)
-        if self.trains_all:
-            self.causal_lm.get_output_embeddings().requires_grad_(True)
-
-    def use_adapter(self, model: PeftModel) -> None:
-        """Replace the model by one that carries an adapter."""
-        self.check_not_fixed("adding an adapter")
-        self.model = model
-        self._switch = None
-
-    def merge_adapter(self, *, rounds_to: torch.dtype | None = None) -> None:
-        """Add the adapter to the weights; from here on the original LM is no longer inside.
-
-        A reader gets these weights only if the adapter is kept in `Encoder.chain`: see `Encoder.merge_adapter`.
-        4-bit layers keep the adapter beside their weights, in float32, since a sum in 4 bits would be another model.
-
-        Args:
-            rounds_to: the dtype that the sum is given afterwards, where it is not the weights' own.
-        """
-        self.check_not_fixed("merging an adapter")
-        if isinstance(self.model, PeftModel):
-            check_rounding(self.model, rounds_to or self.dtype)
-            self.model = merge(self.model)
-            self.merged, self._switch = True, None
-
-    def dequantize(self) -> None:
-        """Merge the adapter, and replace 4-bit layers by linear layers with the sum, added in float32."""
-        self.merge_adapter()
-        if self.is_quantized:
-            dequantize(self.causal_lm, self.dtype)
-
-    def keep_frozen_lm(self, original: PreTrainedModel | None = None) -> None:
-        """Keep the original LM available in training.
-
-        With a LoRA it is the same weights with the adapter off; where these are trained too (full fine-tuning, a LoRA
-        with biases), or are no longer the original's, a frozen copy is kept.
-
-        Args:
-            original: the LM as it was opened, for a copy; None: it is not known, and what is inside is copied if no
-                adapter was merged into it.
-
-        Raises:
-            ValueError: the original LM is gone; an encoder has none; the family changes its logits after the head.
-        """
-        self.check_decoder("this objective")
-        check_head(self.causal_lm)
-        if original is None and self.merged:
-            raise ValueError(
-                "this objective needs the original LM, but an earlier stage merged its adapter into the weights, or "
-                "trained them; put the stage first, or train a LoRA and continue it with adapter: continue"
-            )
-        plain = without_adapter(self.causal_lm)
-        if original is None or self.is_quantized:  # 4-bit weights are never trained
-            is_original = not self.merged
-        else:
-            is_original = differing(tensors_under_adapter(plain), original.state_dict(), exactly=True) is None
-        trained = any(parameter.requires_grad for parameter in plain.parameters())
-        if not self._clone and (trained or not is_original):
-            self._clone = [FrozenCopy(copy.deepcopy(plain) if original is None else original)]
-
-    def round_frozen_lm(self, dtype: torch.dtype) -> None:
-        """Keep the second copy of the original LM, where there is one, in this dtype: it is never trained."""
-        for copied in self._clone:
-            cast_weights(copied, dtype)
-
-    @property
-    def frozen_copy(self) -> FrozenCopy | None:
-        """The second copy of the original LM, on this device; None where the original LM is inside."""
-        if not self._clone:
-            return None
-        copied = self._clone[0]
-        return copied if copied.model.device == self.device else copied.to(self.device)
-
-    def original_states(self, tokens: Tokens) -> Tensor:
-        """Return final states of the LM inside, as it is now, under causal attention."""
-        return original_states(self.causal_lm, tokens)
-
-    @contextmanager
-    def adapter_off(self) -> Iterator[None]:
-        """Within this context, the adapter is off; memory tokens are kept."""
-        self.check_not_fixed("switching the adapter off")
-        if not isinstance(self.model, PeftModel):
-            yield
-            return
-        if self._switch is None:
-            self._switch = AdapterSwitch(self.model)
-        with self._switch.off():
-            yield
-
-    @contextmanager
-    def frozen_lm(self) -> Iterator[FrozenLM]:
-        """Give the original LM on the same weights, adapters off and dropout zero.
-
-        What is computed inside must also be differentiated inside: recomputation under activation checkpointing
-        would otherwise run with the adapter on. Adapter flags are state of the modules, so no other thread may encode
-        at the same time.
-        """
-        if self.frozen_copy is not None:
-            yield FrozenLM(self.frozen_copy.model, states=self.frozen_copy.original_states)
-            return
-        with self.adapter_off():
-            yield FrozenLM(self.causal_lm, states=self.original_states)
+def _is_short(parameter: nn.Parameter) -> bool:
+    return parameter.dtype in (torch.bfloat16, torch.float16)

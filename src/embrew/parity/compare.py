@@ -17,7 +17,7 @@ from embrew.parity.tolerance import Tolerance, tolerance
 from embrew.parity.truncation import truncated_at
 from embrew.parity.vectors import Agreement, agreement
 from embrew.progress import progress
-from embrew.storage.loading import quiet
+from embrew.storage.base_model import quiet
 
 
 @dataclass(frozen=True)

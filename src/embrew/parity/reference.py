@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from embrew.encoding import rows_by_text
 from embrew.export import wrong_vectors
 from embrew.export.wrong_vectors import WrongVectors
 from embrew.files.checksums import Damaged, file_sha256, read_checksums
 from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import content_of, read_json
 from embrew.storage.verification import TEXTS
-from embrew.text.numbers import SIDES
+from embrew.text.texts import SIDES
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -183,9 +184,9 @@ def _of_methods(name: str, encoder: Encoder) -> Reference:
     cases = []
     for asked in (*SIDES, None, *others):
         method = f"encode_{asked}" if asked in SIDES else "encode"
-        words, context = encoder.asked(asked, None)
+        words, context = encoder.resolve_prompt(asked)
         limit = encoder.max_length.get(asked or "", encoder.max_seq_length)
-        rows = encoder.rows(texts, instruction=words, context=context, max_length=limit)
+        rows = rows_by_text(encoder, texts, words, context, limit)
         vectors = np.asarray(getattr(encoder, method)(texts, asked, show_progress_bar=False))
         kept = [i for i, vector in enumerate(vectors) if vector.any()]  # an empty text may have nothing to pool
         prompt = Prompt(asked, asked or "", method, asked is None, context is not None)

@@ -10,7 +10,7 @@ import yaml
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from embrew.recipe import Recipe
-from embrew.storage.loading import ASSETS, open_config, quiet
+from embrew.storage.base_model import ASSETS, open_config, quiet
 
 
 def config_of(recipe: Recipe) -> tuple[Any, bool]:

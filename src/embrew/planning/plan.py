@@ -16,14 +16,14 @@ from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.methods import Objective
 from embrew.model.backbone import Backbone
-from embrew.model.base import Base
 from embrew.planning.architectures import config_of, tokenizer_of
 from embrew.planning.devices import Device, device, device_here
 from embrew.planning.rows import declared_rows, stage_rows
 from embrew.planning.shapes import Shape, shape_of_stage
 from embrew.planning.stage import UTILIZATION, StagePlan, passes_of, plan_stage, rows_of
 from embrew.recipe import Recipe
-from embrew.storage.loading import is_encoder
+from embrew.settings.base import Base
+from embrew.storage.base_model import is_encoder
 
 logger = logging.getLogger(__name__)
 WIDTH = 8  # of the model that stands in where only lengths are needed

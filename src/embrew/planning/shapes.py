@@ -15,7 +15,7 @@ from embrew import assembly
 from embrew.model.adapters import attach_lora
 from embrew.model.layers import layers_of
 from embrew.recipe import Recipe
-from embrew.storage.loading import is_encoder, pick_dtype
+from embrew.storage.base_model import is_encoder, pick_dtype
 
 COMPARES = ("compression", "alignment")  # objectives that read the original LM
 READS_HEAD = ("bottleneck", "language_model", "sft", "llama2vec", "mntp")  # and train it with all other weights

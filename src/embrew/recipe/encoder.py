@@ -8,9 +8,8 @@ from pydantic import Field, model_validator
 
 from embrew.recipe.base import Config
 from embrew.recipe.lora import LoraKey
-from embrew.settings.encoder import EncoderSettings, Length
-from embrew.settings.pooling import Pooling
-from embrew.settings.quantization import Quantization
+from embrew.settings.base import Quantization
+from embrew.settings.encoder import EncoderSettings, Length, Pooling
 from embrew.text.pattern import check_words_after
 
 

@@ -129,7 +129,7 @@ def _memory(encoder: TextEncoder, texts: Sequence[str]) -> dict[str, Any]:
     from embrew.analysis.memory import memory_similarity, summarize
     from embrew.encoder import Encoder
 
-    if not isinstance(encoder, Encoder):
+    if type(encoder) is not Encoder:  # no graph of another runtime either
         raise ValueError(f"{type(encoder).__name__} gives no states of memory tokens")
     similarity = memory_similarity(encoder, texts)
     return {**summarize(similarity, pick="medoid"), "similarity": similarity.round(4).tolist(), "texts": len(texts)}
@@ -140,6 +140,6 @@ def _sink(encoder: TextEncoder, texts: Sequence[str]) -> dict[str, Any]:
     from embrew.analysis.sink import sink_of
     from embrew.encoder import Encoder
 
-    if not isinstance(encoder, Encoder):
+    if type(encoder) is not Encoder:  # no graph of another runtime either
         raise ValueError(f"{type(encoder).__name__} gives no attention weights")
     return sink_of(encoder, texts).summary()

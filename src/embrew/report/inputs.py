@@ -18,8 +18,8 @@ from embrew.files.safe_names import path_inside
 from embrew.inspection import Found, inspect
 from embrew.recipe import Recipe
 from embrew.report.source import RECIPE, Given, Source
-from embrew.storage.folder_check import BASE
 from embrew.storage.foreign import check_is_model
+from embrew.storage.parts import BASE
 
 logger = logging.getLogger(__name__)
 RESULTS = "results"  # folder of results in a row of a sweep, and in a domain run
@@ -171,7 +171,7 @@ def _base_is_known(run: Path, stage: Path) -> bool:
         return False
     if base["kind"] != "folder" or (stage / BASE).is_dir():
         return True
-    from embrew.storage.loading import weights_sha256  # imports torch, which results do not need
+    from embrew.storage.base_model import weights_sha256  # imports torch, which results do not need
 
     folder = Path(Recipe.load(stage / RECIPE).encoder.model)
     if folder.is_dir() and weights_sha256(folder) == base["sha256"]:

@@ -14,7 +14,7 @@ from embrew.files.public_paths import base_name, shown_path
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
 from embrew.recipe import Recipe
-from embrew.storage.folder_check import BASE
+from embrew.storage.parts import BASE
 
 RECIPE = "recipe.yaml"  # in the folder of a trained encoder
 

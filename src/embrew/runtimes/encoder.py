@@ -1,4 +1,4 @@
-"""An encoder whose graph another runtime computes; texts are read, batched and converted as in `Embedder`."""
+"""An encoder whose graph another runtime computes; texts are read, batched and converted as in `Encoder`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from embrew.encoder import Encoder
 from embrew.model.attention import Attention
-from embrew.model.base import Base
+from embrew.model.batching import USUAL, Cost
 from embrew.model.contexts import PreparedContext
-from embrew.model.cost import USUAL, Cost
 from embrew.model.prefix import Prefix, Shared
-from embrew.protocols import Protocols
 from embrew.runtimes.conversion import Program
+from embrew.settings.base import Base
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.tokens import Segment, Tokens
 
 
-@dataclass(frozen=True)
+@dataclass
 class Shape:
     """What the text side of an encoder reads of its model, where the model itself is a compiled graph.
 
@@ -38,7 +38,7 @@ class Shape:
     is_encoder: bool
     memory_ids: list[int]
     soft_prompt_ids: list[int]
-    kept_prefix: None = None
+    kept_prefix: Prefix | None = None
 
     @property
     def device(self) -> torch.device:
@@ -71,7 +71,7 @@ class Origin:
     weights: str = "fp32"
 
 
-class RuntimeEncoder(Protocols):
+class RuntimeEncoder(Encoder):
     """An encoder whose pooled vectors a compiled graph computes: `encode` and all public methods as of `Encoder`.
 
     Args:

@@ -19,9 +19,8 @@ from embrew.runtimes.conversion import Program
 from embrew.runtimes.encoder import Origin, RuntimeEncoder, Shape, in_vocabulary
 from embrew.runtimes.reference import compare_with_reference
 from embrew.settings.encoder import EncoderSettings
-from embrew.storage.folder_check import check_folder
-from embrew.storage.loading import computes, pick_dtype
-from embrew.storage.tokenizer_files import open_tokenizer
+from embrew.storage.base_model import computes, pick_dtype
+from embrew.storage.parts import check_folder, open_tokenizer
 from embrew.text.template import Template
 from embrew.text.tokens import Row
 

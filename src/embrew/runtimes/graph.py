@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from embrew.model.embedding_model import EmbeddingModel
-from embrew.model.layers import view
-from embrew.model.pool import pool, positions
-from embrew.model.positions import is_bert_type
+from embrew.encoder import Encoder
+from embrew.model.layers import is_bert_type, view
+from embrew.model.pooling import pool, positions
 from embrew.text.tokens import Segment, Tokens
 
 OUTPUT = "sentence_embedding"
@@ -29,7 +28,7 @@ class LabelledGraph(nn.Module):
             (`merged_model`). It is converted to float32 in place, and moved to the CPU.
     """
 
-    def __init__(self, encoder: EmbeddingModel, model: Any) -> None:
+    def __init__(self, encoder: Encoder, model: Any) -> None:
         super().__init__()
         self.model = view(model, is_causal=encoder.attention.is_causal is not False)
         self.attention = encoder.attention
@@ -90,7 +89,7 @@ class SentenceGraph(nn.Module):
 
     memory: Tensor
 
-    def __init__(self, encoder: EmbeddingModel, model: Any, ids: dict[int, int]) -> None:
+    def __init__(self, encoder: Encoder, model: Any, ids: dict[int, int]) -> None:
         super().__init__()
         self.labelled = LabelledGraph(encoder, model)
         template = encoder.template
@@ -134,7 +133,7 @@ def _padded_right(input_ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     return input_ids.gather(1, places), real.gather(1, places)
 
 
-def check_graph(encoder: EmbeddingModel) -> None:
+def check_graph(encoder: Encoder) -> None:
     """Raise if a graph of token ids cannot reproduce an encoder in its fixed form.
 
     Attention, head and all poolings are part of the graph; only texts whose words it cannot tell from the template's

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 import numpy as np
 import torch
 
-from embrew.embedder import Embedder
+from embrew.encoder import Encoder
+from embrew.encoding import embed
 from embrew.model.batching import NotFinite, batches_of
 from embrew.model.contexts import PreparedContext
 from embrew.serving.asked import Engine, Key
@@ -26,7 +27,7 @@ class EncoderEngine(Engine):
         prefix_bytes: memory for the keys and values of prompts.
     """
 
-    def __init__(self, encoder: Embedder, *, batch_tokens: int, prefix_bytes: int) -> None:
+    def __init__(self, encoder: Encoder, *, batch_tokens: int, prefix_bytes: int) -> None:
         self.encoder, self.batch_tokens = encoder, batch_tokens
         self._stack = ExitStack()  # never closed: a served model does not change
         self.prefix = self._stack.enter_context(encoder.fixed())
@@ -39,8 +40,14 @@ class EncoderEngine(Engine):
             return self._states(key, [each[0] for each in rows], context)
         try:
             parts = [
-                self.encoder.embed_rows(
-                    of_template, context=context, num_layers=key.num_layers, batch_tokens=self.batch_tokens
+                embed(
+                    self.encoder,
+                    lambda start, stop, of_template=of_template: list(of_template[start:stop]),  # type: ignore[misc]
+                    len(of_template),
+                    context=context,
+                    num_layers=key.num_layers,
+                    batch_size=None,
+                    batch_tokens=self.batch_tokens,
                 )
                 for of_template in zip(*rows, strict=True)
             ]

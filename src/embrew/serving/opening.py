@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from embrew.assembly.opening import open_model
-from embrew.embedder import Embedder
+from embrew.encoder import Encoder
 from embrew.files.formats import EXPORT
 from embrew.runtimes.reference import compare_with_reference
 from embrew.serving.asked import Asked, Engine, Read, Reader
@@ -56,7 +56,7 @@ def open_served(settings: Settings, device: str | None = None) -> Served:
     tokens = settings.batch_tokens or (ON_CPU if model.device.type == "cpu" else ON_GPU)
     reader: Reader
     engine: Engine
-    if isinstance(model, Embedder):
+    if isinstance(model, Encoder):
         model.eval()
         reader = EncoderReader(model, default_prompt_name=settings.default_prompt_name)
         engine = EncoderEngine(model, batch_tokens=tokens, prefix_bytes=settings.prefix_bytes)

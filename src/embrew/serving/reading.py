@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from embrew.embedder import Embedder
+from embrew.encoder import Encoder
+from embrew.encoding import rows_by_text
 from embrew.model.contexts import PreparedContext
 from embrew.model.prefix import FRAME, WORTHWHILE
 from embrew.runtimes.converted import shape_of
@@ -14,16 +15,15 @@ from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.serving.asked import Asked, Key, Read
 from embrew.serving.errors import ApiError, text_too_long
 from embrew.serving.wire import Text
-from embrew.text.numbers import SIDES
+from embrew.text.strings import tokens_before
 from embrew.text.template import Template
-from embrew.text.texts import PREPARATIONS, check_text
+from embrew.text.texts import PREPARATIONS, SIDES, check_text
 from embrew.text.tokens import Row, Segment
-from embrew.text.whole import tokens_before
 
 CHARACTERS = 32  # of a long text, per token that is kept of it
 
 
-class EncoderReader(Embedder):
+class EncoderReader(Encoder):
     """An encoder's text side.
 
     Args:
@@ -31,7 +31,7 @@ class EncoderReader(Embedder):
         default_prompt_name: prompt or context where a request names none.
     """
 
-    def __init__(self, encoder: Embedder, *, default_prompt_name: str | None = None) -> None:
+    def __init__(self, encoder: Encoder, *, default_prompt_name: str | None = None) -> None:
         pooling = replace(encoder.pooling, latents=None, heads=None, head_width=None)
         settings = encoder.settings.replace(demonstrations=None, pooling=pooling)  # trained parts stay in the engine
         super().__init__(shape_of(encoder), encoder.tokenizer, encoder.base, settings)  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ class EncoderReader(Embedder):
         self.converted = isinstance(encoder, RuntimeEncoder)
         self.default = default_prompt_name
         if default_prompt_name is not None:
-            encoder.asked(default_prompt_name, None)
+            encoder.resolve_prompt(default_prompt_name, None)
         self.about = {
             **_describe(encoder),
             "normalize": encoder.normalize,
@@ -117,7 +117,7 @@ class EncoderReader(Embedder):
         self, texts: list[Any], asked: Asked, words: str, context: PreparedContext | None, limit: int | None
     ) -> list[list[Row]]:
         try:
-            return self.rows(texts, instruction=words, context=context, max_length=limit)
+            return rows_by_text(self, texts, words, context, limit)
         except ValueError:  # nothing else is left that can be wrong
             named = "prompt_name" if asked.prompt is None else "prompt"
             raise ApiError(
@@ -137,12 +137,12 @@ class EncoderReader(Embedder):
             name = side
         limit = self.max_seq_length if side is None else self.max_length[side]
         try:
-            return name or self.default_prompt_name, *self.asked(name, asked.prompt), limit
+            return name or self.default_prompt_name, *self.resolve_prompt(name, asked.prompt), limit
         except ValueError as error:
             raise ApiError(400, str(error), param="prompt_name", code="unknown_prompt") from None
 
 
-def _describe(encoder: Embedder) -> dict[str, Any]:
+def _describe(encoder: Encoder) -> dict[str, Any]:
     about = encoder.describe()
     return {
         "model_sha": encoder.weights_hash(),

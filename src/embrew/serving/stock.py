@@ -11,8 +11,7 @@ from embrew.serving.asked import Asked, Engine, Key, Read
 from embrew.serving.engine import check_finite
 from embrew.serving.errors import ApiError, text_too_long
 from embrew.serving.wire import Text
-from embrew.text.numbers import SIDES
-from embrew.text.texts import check_text
+from embrew.text.texts import SIDES, check_text
 from embrew.text_encoder.hashes import model_hash
 from embrew.text_encoder.interface import resolved_prompts
 

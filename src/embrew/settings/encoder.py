@@ -1,18 +1,230 @@
-"""All settings of an encoder, checked once: for recipes, constructors and saved folders."""
+"""How an encoder reads texts and what it makes of them: checked settings, without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from math import ceil
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from embrew.config.validation_errors import explain
-from embrew.settings.demonstrations import Demonstrations
-from embrew.settings.pooling import Pooling
-from embrew.text.numbers import SIDES, lengths_of
 from embrew.text.pattern import Pattern, WordsAfter, check_learned, check_words_after, split_pattern
-from embrew.text.texts import Preparation
+from embrew.text.texts import SIDES, Preparation, lengths_of
+
+PoolingMode = Literal["cls", "last", "mean", "weighted_mean", "concat"]
+Over = Literal["all", "text", "echo", "memory"]
+Count = Annotated[int, Field(gt=0, strict=True)]
+
+
+class Mode(NamedTuple):
+    """A way to pool.
+
+    Attributes:
+        weights: from `chosen`, the positions that are pooled, and `rank`, their number counted from 1, both
+            `(batch, tokens)`: the weight of each position, before weights are divided by their sum.
+        stock: the mode's name in Sentence-Transformers; None: there is none.
+        over: the one segment that it goes with; None: any.
+    """
+
+    weights: Callable[[Any, Any], Any]
+    stock: str | None = None
+    over: Over | None = None
+
+
+MODES: dict[str, Mode] = {
+    "cls": Mode(lambda chosen, rank: chosen & (rank == 1), stock="cls", over="all"),
+    "last": Mode(lambda chosen, rank: chosen & (rank == rank[:, -1:]), stock="lasttoken"),
+    "mean": Mode(lambda chosen, rank: chosen, stock="mean"),
+    "weighted_mean": Mode(lambda chosen, rank: chosen * rank, stock="weightedmean"),
+    "concat": Mode(lambda chosen, rank: chosen, over="memory"),
+}
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """`cls` (the first) | `last` | `mean` | `weighted_mean` (SGPT) of the states of one segment, or of all of them.
+
+    `concat` concatenates the states of k memory tokens, in their order: k times the dimensions of a state. Cosines of
+    such vectors are means of the cosines of single tokens, weighted by the lengths of their states.
+
+    A text without any position to pool (an empty text pooled over `text`) gives the zero vector, which has cosine 0
+    with everything, as stock Sentence-Transformers gives it.
+
+    Attributes:
+        mode: how states are combined; see `MODES`.
+        over: the segment whose states are pooled.
+        slots: with `over="memory"`, which of the memory tokens are pooled, counted from 0; None: all of them.
+        latents: states pass through a `LatentAttention` with that many latents first (NV-Embed); None: they do not.
+        heads: its attention heads; 8 by default.
+        head_width: width of a head; None: that of a state.
+    """
+
+    mode: PoolingMode
+    over: Over = "all"
+    slots: tuple[StrictInt, ...] | None = None
+    latents: Count | None = None
+    heads: Count | None = None
+    head_width: Count | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"pooling.mode={self.mode!r}; choose from {', '.join(MODES)}")
+        if self.over not in get_args(Over):
+            raise ValueError(f"pooling.over={self.over!r}; choose from {', '.join(get_args(Over))}")
+        if self.latents is None and (self.heads or self.head_width):
+            raise ValueError("pooling.heads and head_width belong to latents; give latents too, or leave them out")
+        only = MODES[self.mode].over
+        if only is not None and self.over != only:
+            raise ValueError(
+                f"pooling.mode={self.mode} over {self.over!r}; it pools over {only!r} only: set over: {only}"
+            )
+        if self.slots is not None:
+            object.__setattr__(self, "slots", tuple(self.slots))  # JSON has lists only
+            if self.over != "memory":
+                raise ValueError(f"pooling.slots={self.slots} over {self.over!r}; slots choose among memory tokens")
+
+    def check_slots(self, memory_tokens: int) -> None:
+        """Raise where an encoder with that many memory tokens lacks one of the slots."""
+        if self.slots is not None and not (self.slots and set(self.slots) <= set(range(memory_tokens))):
+            raise ValueError(f"pooling.slots={self.slots}; choose one or more from 0 to {memory_tokens - 1}")
+
+    def dimensions(self, width: int, memory_tokens: int) -> int:
+        """Return the dimensions of what is pooled from states of a width."""
+        if self.mode != "concat":
+            return width
+        return width * (memory_tokens if self.slots is None else len(set(self.slots)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings that are set, for JSON."""
+        values = {**asdict(self), "slots": None if self.slots is None else list(self.slots)}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+Format = Literal["pair", "instruction", "query", "passage", "one_instruction"]
+Compress = Literal["pair", "all", "query", "passage", "none"]
+Part = Literal["instruction", "query", "passage"]
+SHOWN: dict[str, tuple[Part, ...]] = {  # parts of a demonstration after the instruction, by format
+    "pair": ("query", "passage"),
+    "one_instruction": ("query", "passage"),
+    "instruction": (),
+    "query": ("query",),
+    "passage": ("passage",),
+}
+VECTORS: dict[str, tuple[Part, ...]] = {
+    "pair": ("query", "passage"),
+    "all": ("instruction", "query", "passage"),
+    "query": ("query",),
+    "passage": ("passage",),
+    "none": (),
+}
+
+
+class Demonstration(NamedTuple):
+    """A query of a task, and a text that answers it."""
+
+    query: str
+    passage: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstrations:
+    """How an encoder reads demonstrations: `[BOS] (I q₁ p₁) … (I q_k p_k) I X EOS`.
+
+    EPIC ("Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders"), Eqs. 3–4 and Table 4; with
+    `compress: none` the demonstrations are plain text, as in bge-en-icl ("Making Text Embedders Few-Shot Learners",
+    arXiv 2409.15700).
+
+    Attributes:
+        format: parts of one demonstration in the prompt: `pair`: I q p; `query`: I q; `passage`: I p; `instruction`: I
+            alone; `one_instruction`: q p, after a single I (Table 4a).
+        compress: what of it is a vector, the rest being text: `pair`: query and passage; `all`: the instruction too;
+            `query`; `passage`; `none` (Table 4b).
+        every: one vector per that many tokens of a text (Table 3, sample-n); None: one per text.
+        learnable: pairs of learned vectors that replace the demonstrations' own (Table 5).
+        normalize: vectors have unit length before they are projected.
+        between: words between a query and a passage given as text, unless the instruction has them.
+        end: words after a passage given as text.
+        text_tokens: limit in tokens of a query, and of a passage, given as text.
+        budget: limit in tokens of all demonstrations of a prompt together; those beyond it are left out.
+    """
+
+    format: Format = "pair"
+    compress: Compress = "pair"
+    every: Count | None = None
+    learnable: Count | None = None
+    normalize: StrictBool = False
+    between: str = "\n"
+    end: str = "\n\n"
+    text_tokens: Count = 256
+    budget: Count | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("format", get_args(Format)), ("compress", get_args(Compress))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"demonstrations.{name}={getattr(self, name)!r}; choose from {', '.join(allowed)}")
+        for name in ("every", "learnable", "text_tokens", "budget"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"demonstrations.{name}={value}; give 1 or more")
+        shown = SHOWN[self.format]
+        if self.compress != "none" and shown and not set(shown) & set(VECTORS[self.compress]):
+            raise ValueError(
+                f"demonstrations.format={self.format} shows no {self.compress}, which compress={self.compress} makes a "
+                "vector; choose compress: pair, or none for text"
+            )
+        if self.learnable and (len(shown) < 2 or self.compress != "pair"):
+            raise ValueError(
+                f"demonstrations.learnable={self.learnable} replaces q and p, so it goes with compress: pair "
+                f"and format: pair or one_instruction, not compress: {self.compress} and format: {self.format}"
+            )
+        if self.every and not self.projects:
+            raise ValueError(
+                f"demonstrations.every={self.every} counts vectors made of demonstrations, and there are none"
+            )
+
+    def form(self, part: Part) -> Literal["text", "vector"] | None:
+        """Return the form of a part of a demonstration in the prompt; None: the prompt does not hold it."""
+        if part != "instruction" and part not in SHOWN[self.format]:
+            return None
+        return "vector" if part in VECTORS[self.compress] else "text"
+
+    @property
+    def vectors(self) -> tuple[Part, ...]:
+        """The parts that are vectors, in the order `query`, `passage`, `instruction`."""
+        order: tuple[Part, ...] = ("query", "passage", "instruction")
+        return tuple(part for part in order if self.form(part) == "vector")
+
+    @property
+    def projects(self) -> bool:
+        """Whether embeddings of demonstrations are projected into the prompt, so that there is a projection."""
+        return bool(self.vectors) and self.learnable is None
+
+    def slots(self, length: int) -> int:
+        """Return the number of vectors that represent a text of that many tokens.
+
+        >>> Demonstrations(every=16).slots(33)
+        3
+        """
+        return 1 if self.every is None else max(1, ceil(length / self.every))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings that are not at their defaults, for JSON."""
+        defaults = {field.name: field.default for field in fields(self)}
+        return {name: value for name, value in asdict(self).items() if value != defaults[name]}
+
 
 AttentionMode = Literal["causal", "bidirectional", "memory_causal"]
 Length = Annotated[int, Field(gt=0)]
@@ -93,9 +305,9 @@ class EncoderSettings(BaseModel):
         values |= {name: value for name, value in self if name not in values and value != defaults[name]}
         return {name: plain(value) for name, value in values.items()}
 
-    def replace(self, **given: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """Return checked settings with some of them changed."""
-        return type(self).of(**{**dict(self), **given})
+        return type(self).of(**{**dict(self), **changes})
 
     def differences(self, other: EncoderSettings) -> dict[str, tuple[Any, Any]]:
         """Return each setting in which `other` differs, with both values."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from embrew.embedder import Embedder
 from embrew.files.formats import GUARD
+
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
 
 STOCK = """```python
 from sentence_transformers import SentenceTransformer
@@ -42,7 +44,7 @@ For Sentence-Transformers alone, write a stock folder first, with `embrew export
 
 
 def model_card(
-    encoder: Embedder,
+    encoder: Encoder,
     *,
     stock: Mapping[str, str] | None = None,
     lengths: Mapping[str, int] | None = None,
@@ -65,7 +67,7 @@ def model_card(
     ) + "\n"  # fmt: skip
 
 
-def export_options(encoder: Embedder) -> str:
+def export_options(encoder: Encoder) -> str:
     """Return the options that `embrew export` needs for this encoder: ` --max-length N` if it has two lengths."""
     return "" if len(set(encoder.max_length.values())) == 1 else f" --max-length {encoder.max_seq_length}"
 
@@ -78,7 +80,7 @@ def data_names(record: Mapping[str, Any] | None, *, steps: int) -> list[str] | N
     return sorted(set(sets))
 
 
-def _metadata(encoder: Embedder, stock: bool) -> ModelCardData:
+def _metadata(encoder: Encoder, stock: bool) -> ModelCardData:
     record = encoder.record or {}
     data = [entry for past in _history(record) for entries in past["data"].values() for entry in entries]
     results = [
@@ -104,12 +106,12 @@ def _metadata(encoder: Embedder, stock: bool) -> ModelCardData:
     )
 
 
-def _title(encoder: Embedder) -> str:
+def _title(encoder: Encoder) -> str:
     return f"A text encoder on {encoder.base.name}"
 
 
 def _parts(
-    encoder: Embedder,
+    encoder: Encoder,
     stock: Mapping[str, str] | None,
     lengths: Mapping[str, int] | None,
     notes: Sequence[str],
@@ -135,7 +137,7 @@ def _parts(
             yield _training(past, again=past is not encoder.record)
 
 
-def _contexts(encoder: Embedder) -> str:
+def _contexts(encoder: Encoder) -> str:
     lines = [
         f"- `{name}`: `{prepared.context.instruction!r}`, {len(prepared.context.demonstrations)} demonstrations, "
         f"{len(prepared.row.ids)} positions"
@@ -144,18 +146,18 @@ def _contexts(encoder: Embedder) -> str:
     return "Contexts, prompts with demonstrations, given as `prompt_name`:\n\n" + "\n".join(lines)
 
 
-def _longest(encoder: Embedder, stock: bool, lengths: Mapping[str, int] | None) -> str:
+def _longest(encoder: Encoder, stock: bool, lengths: Mapping[str, int] | None) -> str:
     """Return the length limits; for a stock folder, which has one, also those of the exported encoder."""
     if not stock:
         return ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
-    said = f"{encoder.max_seq_length} for any text, with its prompt"
+    text = f"{encoder.max_seq_length} for any text, with its prompt"
     if lengths and set(lengths.values()) != {encoder.max_seq_length}:
         others = ", ".join(f"{limit} for a {side}" for side, limit in lengths.items())
-        said += f" (the encoder that was exported: {others}, so longer texts get other vectors there)"
-    return said
+        text += f" (the encoder that was exported: {others}, so longer texts get other vectors there)"
+    return text
 
 
-def _what_it_is(encoder: Embedder, longest: str) -> str:
+def _what_it_is(encoder: Encoder, longest: str) -> str:
     described, base = encoder.describe(), encoder.base
     where = f"revision {base.revision}" if base.kind == "hub" else f"sha256 {base.sha256}"
     adapters = described["merged_adapters"] + described["adapter"]
@@ -183,10 +185,10 @@ def _what_it_is(encoder: Embedder, longest: str) -> str:
 
 def _history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the record and those of the encoders that training began with, the latest first."""
-    found: Mapping[str, Any] | None = record or None
-    while found is not None:
-        yield found
-        found = found.get("before")
+    past: Mapping[str, Any] | None = record or None
+    while past is not None:
+        yield past
+        past = past.get("before")
 
 
 def _scores(record: Mapping[str, Any]) -> str:
@@ -199,16 +201,16 @@ def _scores(record: Mapping[str, Any]) -> str:
     for stage, row in scores.items():
         cells = " | ".join(f"{row[name]:.4f}" if name in row else "–" for name in names)
         lines.append(f"| {'nothing (base)' if stage == 'base' else stage} | {cells} |")
-    said = ["## Scores", "\n".join(lines)]
+    sections = ["## Scores", "\n".join(lines)]
     base, last = scores.get("base", {}), scores.get(record["stage"], {})
     worse = [name for name in last if (name == "dev" or name.startswith(GUARD)) and last[name] < base.get(name, 0.0)]
     if worse:
         drops = (f"{name.removeprefix(GUARD)} {base[name]:.4f} → {last[name]:.4f}" for name in worse)
-        said.append(f"Got worse by training: {', '.join(drops)}.")
+        sections.append(f"Got worse by training: {', '.join(drops)}.")
     for stage, step in record["kept"].items():
         count = len(record["curves"][stage])
-        said.append(f"Of stage {stage}, step {step} was kept, the best of {count} evaluations on the dev sets.")
-    return "\n\n".join(said)
+        sections.append(f"Of stage {stage}, step {step} was kept, the best of {count} evaluations on the dev sets.")
+    return "\n\n".join(sections)
 
 
 def _heading(name: str, about: Mapping[str, str] | None) -> str:
@@ -221,30 +223,30 @@ def _heading(name: str, about: Mapping[str, str] | None) -> str:
 
 
 def _training(record: Mapping[str, Any], *, again: bool) -> str:
-    said = ["## Training" if not again else "## Training before that"]
+    sections = ["## Training" if not again else "## Training before that"]
     lines = ["| stage | objective | data | split | revision | rows |", "|---|---|---|---|---|---:|"]
     for stage, entries in record["data"].items():
         for entry in entries:
             name = f"{entry['name']} ({entry['config']})" if "config" in entry else entry["name"]
             revision, objective = entry.get("revision", "–"), record["objectives"][stage]
             lines.append(f"| {stage} | {objective} | {name} | {entry['split']} | {revision} | {entry['rows']:,} |")
-    said.append("\n".join(lines))
+    sections.append("\n".join(lines))
     short = [name for name, dtype in record.get("arithmetic", {}).items() if dtype == "bfloat16"]
     if short:
-        said.append(f"Matrix products in bfloat16, weights and losses in float32: {', '.join(short)}.")
+        sections.append(f"Matrix products in bfloat16, weights and losses in float32: {', '.join(short)}.")
     overlaps = list(_overlaps(record))
     if overlaps:
-        said.append("### Texts of the dev and guard sets in the training data")
-        said.append("Compared ignoring case, white space and Unicode form. " + _table_or_none(overlaps))
-    said.append(f"### Recipe\n\n```yaml\n{record['recipe'].strip()}\n```")
-    return "\n\n".join(said)
+        sections.append("### Texts of the dev and guard sets in the training data")
+        sections.append("Compared ignoring case, white space and Unicode form. " + _table_or_none(overlaps))
+    sections.append(f"### Recipe\n\n```yaml\n{record['recipe'].strip()}\n```")
+    return "\n\n".join(sections)
 
 
 def _overlaps(record: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
     for stage, entries in record["data"].items():
         for entry in entries:
-            for name, found in entry.get("overlap", {}).items():
-                yield stage, entry, name, found
+            for name, overlap in entry.get("overlap", {}).items():
+                yield stage, entry, name, overlap
 
 
 def _table_or_none(overlaps: list[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]) -> str:
@@ -257,10 +259,10 @@ def _table_or_none(overlaps: list[tuple[str, Mapping[str, Any], str, Mapping[str
         "| stage | data | set | rows | share | by column | for example |",
         "|---|---|---|---:|---:|---|---|",
     ]
-    for stage, entry, name, found in shared:
-        columns = ", ".join(f"{column} {count:,}" for column, count in found["columns"].items() if count)
-        examples = "; ".join(_cell(text) for text in found["examples"])
-        rows, share = f"{found['rows']:,} of {entry['rows']:,}", f"{found['share']:.2%}"
+    for stage, entry, name, overlap in shared:
+        columns = ", ".join(f"{column} {count:,}" for column, count in overlap["columns"].items() if count)
+        examples = "; ".join(_cell(text) for text in overlap["examples"])
+        rows, share = f"{overlap['rows']:,} of {entry['rows']:,}", f"{overlap['share']:.2%}"
         lines.append(f"| {stage} | {entry['name']} | {name} | {rows} | {share} | {columns} | {examples} |")
     return "\n".join(lines)
 

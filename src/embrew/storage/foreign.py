@@ -53,10 +53,10 @@ def check_is_model(name: str, path: Path) -> None:
         )
     if path.is_file():
         raise ValueError(f"{name} is a file; give the folder of a model, a Hub id, or a recipe (.yaml)")
-    found = inspect(path)
-    if found.kind not in ("folder", "folders", "encoder", "training run"):
-        todo = "; ".join(f"{purpose}: {command}" for purpose, command in found.commands.items())
-        raise ValueError(f"{name} is not a model but of the kind {found.kind!r} ({found.summary}). {todo}")
+    contents = inspect(path)
+    if contents.kind not in ("folder", "folders", "encoder", "training run"):
+        todo = "; ".join(f"{purpose}: {command}" for purpose, command in contents.commands.items())
+        raise ValueError(f"{name} is not a model but of the kind {contents.kind!r} ({contents.summary}). {todo}")
 
 
 def check_hub_name(name: str, *, source: Path) -> None:
@@ -114,8 +114,8 @@ def check_settings(name: str, source: str, *files: str, **options: Any) -> None:
     Raises:
         ValueError: it does.
     """
-    for file, found in _read_each(source, files, **options):
-        for key, value in _other_weights(found):
+    for file, values in _read_each(source, files, **options):
+        for key, value in _other_weights(values):
             if key != "transformers_weights" or not is_safe_name(value) or not value.endswith(".safetensors"):
                 raise ValueError(
                     f"{name}: its {file} asks for other weights ({key}: {str(value)[:80]!r}); embrew reads "
@@ -165,8 +165,8 @@ def check_kernel(name: str, source: str, *files: str, **options: Any) -> None:
     Raises:
         ValueError: it does.
     """
-    for file, found in _read_each(source, files, **options):
-        for kernel in _kernels(found):
+    for file, values in _read_each(source, files, **options):
+        for kernel in _kernels(values):
             raise ValueError(
                 f"{name}: its {file} asks for the attention kernel {kernel[:80]!r} of the Hub, which is code and is "
                 "not run unasked; remove it there, or choose a kernel yourself (attn_implementation: sdpa)"
@@ -197,8 +197,8 @@ def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> s
         return str(path) if path.is_file() else None
     missing = {"_raise_exceptions_for_gated_repo": False, "_raise_exceptions_for_missing_entries": False}
     missing |= {"_raise_exceptions_for_connection_errors": False}
-    found: str | None = cached_file(source, name, subfolder=subfolder, **missing, **options)
-    return found
+    path_in_cache: str | None = cached_file(source, name, subfolder=subfolder, **missing, **options)
+    return path_in_cache
 
 
 def check_adapter(config: Any, *, source: Path) -> None:

@@ -5,48 +5,55 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from embrew.embedder import Embedder
 from embrew.files import checksums
 from embrew.files.disk_errors import writing_to
 from embrew.files.formats import ENCODER, RUN
 from embrew.files.reading import content_of, read_json
 from embrew.files.safe_names import check_file_name, path_inside
 from embrew.files.writing import read_unchanged, recover
-from embrew.model.adapter_state import AdapterState
-from embrew.model.adapters import ROUNDED, lost_to_rounding, peft_warnings_off, restore_copies
-from embrew.model.backbone import Backbone
-from embrew.model.base import Base, Kind
+from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, peft_warnings_off, restore_copies
+from embrew.model.backbone import Backbone, MemoryInit
+from embrew.model.contexts import start
 from embrew.model.lora_linear import use_lora_linear
-from embrew.model.own_weights import differing, tensors_under_adapter, without_adapter
-from embrew.model.precision import cast_weights
+from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
+from embrew.settings.base import Base, Kind, Quantization
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
-from embrew.storage.adapter_files import read_adapter, write_adapter
-from embrew.storage.context_files import read_contexts
-from embrew.storage.folder_check import BASE, check_folder
-from embrew.storage.foreign import check_hub_name
-from embrew.storage.kept_base import check_kept_base
-from embrew.storage.loading import (
+from embrew.storage.base_model import (
     ASSETS,
+    check_kept_base,
     computes,
     open_base,
     open_config,
     open_weights,
+    pick_device,
     pick_dtype,
     quiet,
     saved_dtype,
 )
-from embrew.storage.tensor_files import read_tensors
-from embrew.storage.tokenizer_files import open_tokenizer
+from embrew.storage.foreign import check_hub_name
+from embrew.storage.parts import (
+    BASE,
+    check_folder,
+    open_tokenizer,
+    read_adapter,
+    read_contexts,
+    read_tensors,
+    write_adapter,
+)
 
-E = TypeVar("E", bound=Embedder)
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
+
+E = TypeVar("E", bound="Encoder")
 logger = logging.getLogger(__name__)
 SETTINGS, RECORD = "embrew.json", "training.json"
 PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained in addition to the LM
@@ -56,15 +63,15 @@ AS_TRAINED = "as_trained"
 NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
 
 
-def parts(encoder: Embedder) -> dict[str, dict[str, Tensor]]:
+def trained_parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
     """Return tensors trained in addition to the language model, on the CPU, by the name of the encoder's attribute."""
-    found = {}
+    by_part = {}
     for part in PARTS:
         module = getattr(encoder, part)
         tensors = {} if module is None else module.state_dict()
         if tensors:
-            found[part] = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return found
+            by_part[part] = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return by_part
 
 
 def final_stage(folder: Path) -> Path:
@@ -100,6 +107,67 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
     if not verified:
         check_folder(folder, large=False)
     return read_json(path, keys=NEEDED, kind=ENCODER)
+
+
+def open_encoder(
+    kind: type[E],
+    name: str | Path,
+    *,
+    revision: str | None,
+    dtype: str,
+    device: str | torch.device | None,
+    attn_implementation: str | None,
+    memory_tokens: int,
+    memory_init: MemoryInit,
+    soft_prompt_tokens: int,
+    trust_remote_code: bool,
+    seed: int,
+    merge_adapter: bool | Literal["auto"],
+    quantization: str | Mapping[str, Any] | Quantization | None,
+    settings: EncoderSettings | None,
+    changes: Mapping[str, Any],
+) -> E:
+    """Open a saved encoder, or put one around a model; arguments as of `Encoder.from_pretrained`."""
+    folder, place = final_stage(Path(name)), pick_device(device)
+    if os.path.lexists(folder / SETTINGS):
+        added: dict[str, Any] = {"settings": settings, "memory_tokens": memory_tokens}
+        added |= {"soft_prompt_tokens": soft_prompt_tokens, "quantization": quantization}
+        owned = sorted(changes) + [key for key, value in added.items() if value]
+        if owned:
+            raise ValueError(f"{name} is a saved encoder, which has its settings already; leave out {', '.join(owned)}")
+        return load_encoder(
+            kind,
+            folder,
+            dtype=dtype,
+            device=place,
+            attn_implementation=attn_implementation,
+            merge_adapter=merge_adapter,
+            trust_remote_code=trust_remote_code,
+        )
+    if (folder / checksums.NAME).is_file():
+        check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
+    model, tokenizer, base = open_base(
+        str(name),
+        revision=revision,
+        dtype=pick_dtype(dtype, place),
+        attn_implementation=attn_implementation,
+        trust_remote_code=trust_remote_code,
+        quantization=None if quantization is None else Quantization.of(quantization),
+        device=place,
+    )
+    backbone = Backbone(model).to(place)
+    if memory_tokens:
+        backbone.add_memory(memory_tokens, memory_init, seed=seed)
+    if soft_prompt_tokens:
+        backbone.add_soft_prompt(soft_prompt_tokens, memory_init, seed=seed)
+    if backbone.is_encoder and settings is None:
+        settings = EncoderSettings.of(attention="bidirectional", pooling="mean")
+    encoder = kind(backbone, tokenizer, base, settings, **changes).eval()
+    encoder.trust_remote_code = trust_remote_code
+    if base.kind == "folder":
+        encoder.base_folder = Path(name).absolute()  # it is read again when the encoder is saved
+    start(encoder, seed=seed)
+    return encoder
 
 
 def load_encoder(kind: type[E], folder: Path, **how: Any) -> E:
@@ -171,7 +239,7 @@ def _load(
     tokenizer = open_tokenizer(folder)
     with content_of(folder / SETTINGS):
         encoder = kind(backbone, tokenizer, base, chosen)
-    for part in parts(encoder):
+    for part in trained_parts(encoder):
         tensors = read_tensors(folder / PARTS[part])
         with content_of(folder / PARTS[part], also=(RuntimeError,)):
             getattr(encoder, part).load_state_dict(tensors)
@@ -190,12 +258,12 @@ def _load(
     return encoder.eval()
 
 
-def knows_base(encoder: Embedder) -> bool:
+def knows_base(encoder: Encoder) -> bool:
     """Return whether the base of an encoder can be opened again."""
     return encoder.base.kind != "folder" or encoder.base_folder is not None
 
 
-def open_base_again(encoder: Embedder, dtype: torch.dtype | None = None) -> PreTrainedModel:
+def open_base_again(encoder: Encoder, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """Return the base of an encoder as it was opened, on the CPU, by default in the dtype of its weights."""
     own = encoder.base.kind == "folder" and encoder.base_folder is not None
     model, _, _ = open_base(
@@ -210,7 +278,7 @@ def open_base_again(encoder: Embedder, dtype: torch.dtype | None = None) -> PreT
     return model
 
 
-def difference_to_base(encoder: Embedder) -> str | None:
+def difference_to_base(encoder: Encoder) -> str | None:
     """Return how the weights under the adapter differ from the base on disk with the merged adapters; None: not.
 
     Exactly, where no adapter was merged; otherwise up to a few roundings. 4-bit weights are never trained.
@@ -226,11 +294,11 @@ def difference_to_base(encoder: Embedder) -> str | None:
     return differing(ours, theirs, exactly=not encoder.chain)
 
 
-def _dtype_of_weights(asked: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:
+def _dtype_of_weights(dtype: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:
     """Return the dtype to open a saved encoder in: by name, as saved (`auto`), or that of its training's arithmetic."""
-    if asked == AS_TRAINED and settings["arithmetic"] == "bfloat16" and computes(torch.bfloat16, device):
+    if dtype == AS_TRAINED and settings["arithmetic"] == "bfloat16" and computes(torch.bfloat16, device):
         return torch.bfloat16
-    return saved_dtype(settings["dtype"], device) if asked in ("auto", AS_TRAINED) else pick_dtype(asked, device)
+    return saved_dtype(settings["dtype"], device) if dtype in ("auto", AS_TRAINED) else pick_dtype(dtype, device)
 
 
 def _open_weights(

@@ -7,34 +7,32 @@ import logging
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from peft import PeftModel
 from safetensors.torch import save_file
 
-from embrew.embedder import Embedder
 from embrew.files.checksums import write_checksums
 from embrew.files.formats import ENCODER
 from embrew.files.safe_names import check_file_name
 from embrew.files.writing import atomic_folder
 from embrew.identity import replayed
-from embrew.model.adapter_state import AdapterState, adapter_state
-from embrew.model.own_weights import without_adapter
-from embrew.model.quantized import LIBRARY
-from embrew.storage.adapter_files import write_adapter
+from embrew.model.adapters import LIBRARY, AdapterState, adapter_state
+from embrew.model.weights import without_adapter
+from embrew.storage.base_model import keep_base, quiet
 from embrew.storage.card import model_card
-from embrew.storage.context_files import up_to_date, write_context
-from embrew.storage.folder_check import BASE
-from embrew.storage.kept_base import keep_base
-from embrew.storage.loading import quiet
-from embrew.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, difference_to_base, parts
-from embrew.storage.tokenizer_files import check_tokenizer, write_tokenizer
+from embrew.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, difference_to_base, trained_parts
+from embrew.storage.parts import BASE, check_tokenizer, up_to_date, write_adapter, write_context, write_tokenizer
 from embrew.storage.verification import verify_folder
+
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 CARD = "README.md"
 
 
-def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
+def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
     """Write an encoder's folder and verify it; see `Encoder.save_pretrained`."""
     if verify not in ("fast", "full", "off"):
         raise ValueError(f"verify={verify!r}; choose from fast, full, off")
@@ -43,12 +41,12 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
             f"this encoder was truncated to {encoder.num_layers} layers; an encoder's folder names a complete base; "
             "export it, or save the full encoder and give num_layers to encode"
         )
-    if not encoder.backbone.owns_weights and (found := difference_to_base(encoder)) is not None:
+    if not encoder.backbone.owns_weights and (difference := difference_to_base(encoder)) is not None:
         logger.warning(
             "the weights under the adapter are not those of %s with %d merged adapters: %s; they are saved whole",
             encoder.base.name,
             len(encoder.chain),
-            found,
+            difference,
         )
         encoder.backbone.owns_weights, encoder.chain = True, []
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
@@ -63,7 +61,7 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
         if encoder.backbone.learned:
             learned = {name: rows.detach().cpu().contiguous() for name, rows in encoder.backbone.learned.items()}
             save_file(learned, out / LEARNED)
-        for part, tensors in parts(encoder).items():
+        for part, tensors in trained_parts(encoder).items():
             save_file(tensors, out / PARTS[part])
         if encoder.backbone.owns_weights:
             with quiet():
@@ -99,7 +97,7 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
         write_checksums(out)
 
 
-def _versions(encoder: Embedder) -> dict[str, str]:
+def _versions(encoder: Encoder) -> dict[str, str]:
     """Return the versions of the libraries that decide the vectors."""
     names = ["embrew", "torch", "transformers", "peft", "tokenizers"]
     return {name: _version(name) for name in [*names, *([LIBRARY] if encoder.backbone.is_quantized else [])]}

@@ -10,26 +10,25 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftModel, set_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
 
-from embrew.embedder import Embedder
 from embrew.float32 import full_float32
 from embrew.identity import replayed
-from embrew.model.adapter_state import adapter_state
+from embrew.model.adapters import adapter_state
 from embrew.model.contexts import Context, prepare
-from embrew.model.own_weights import differing, tensors_under_adapter
-from embrew.settings.demonstrations import Demonstration
-from embrew.settings.encoder import EncoderSettings
-from embrew.storage.adapter_files import read_adapter
-from embrew.storage.context_files import check_written
-from embrew.storage.opening import LEARNED, PARTS, load_encoder, parts, read_settings
-from embrew.storage.tokenizer_files import first_difference, open_tokenizer
+from embrew.model.weights import differing, tensors_under_adapter
+from embrew.settings.encoder import Demonstration, EncoderSettings
+from embrew.storage.opening import LEARNED, PARTS, load_encoder, read_settings, trained_parts
+from embrew.storage.parts import check_written, first_difference, open_tokenizer, read_adapter
 from embrew.text.tokens import Segment, Tokens
+
+if TYPE_CHECKING:
+    from embrew.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +62,13 @@ def tolerance(dtype: torch.dtype) -> float:
     return TOLERANCE.get(str(dtype).removeprefix("torch."), 2e-2)
 
 
-def reference_vectors(encoder: Embedder) -> Tensor:
+def reference_vectors(encoder: Encoder) -> Tensor:
     """Return unit vectors of the reference texts, `(16, hidden)` float32; with demonstrations, 16 more after two."""
     with full_float32(encoder.device.type):
         return _reference_vectors(encoder)
 
 
-def _reference_vectors(encoder: Embedder) -> Tensor:
+def _reference_vectors(encoder: Encoder) -> Tensor:
     found = [encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)]
     if encoder.demonstrator is not None:
         pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: encoder.demonstrator.settings.learnable or 2]
@@ -82,7 +81,7 @@ def _reference_vectors(encoder: Embedder) -> Tensor:
     return torch.nn.functional.normalize(torch.cat([torch.as_tensor(vectors) for vectors in found]), dim=-1)
 
 
-def _instruction(encoder: Embedder) -> str:
+def _instruction(encoder: Encoder) -> str:
     """Return an instruction for the demonstrations; none if an encoder of short texts has no room for it."""
     try:
         encoder.template.rows(list(TEXTS), instruction=INSTRUCTION, max_length=encoder.max_length["query"])
@@ -91,7 +90,7 @@ def _instruction(encoder: Embedder) -> str:
     return INSTRUCTION
 
 
-def verify_folder(encoder: Embedder, folder: Path, verify: str) -> dict[str, Any]:
+def verify_folder(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
     """Compare a written folder with the encoder in memory.
 
     Returns:
@@ -124,7 +123,7 @@ def verify_folder(encoder: Embedder, folder: Path, verify: str) -> dict[str, Any
     return checks
 
 
-def _check_settings(encoder: Embedder, folder: Path) -> None:
+def _check_settings(encoder: Encoder, folder: Path) -> None:
     written = EncoderSettings.from_dict(read_settings(folder, verified=True))
     for key, (ours, theirs) in encoder.settings.differences(written).items():
         raise RuntimeError(f"embrew.json holds {key}={theirs!r}, the encoder has {ours!r}")
@@ -142,9 +141,9 @@ def _check_settings(encoder: Embedder, folder: Path) -> None:
                     )
 
 
-def _check_files(encoder: Embedder, folder: Path) -> None:
+def _check_files(encoder: Encoder, folder: Path) -> None:
     """Raise unless the adapters, and tensors trained in addition to the language model, were written to the bit."""
-    for part, tensors in parts(encoder).items():
+    for part, tensors in trained_parts(encoder).items():
         _same_tensors(tensors, load_file(folder / PARTS[part]), part)
     states = replayed(encoder)
     for i, state in enumerate(states):
@@ -154,14 +153,14 @@ def _check_files(encoder: Embedder, folder: Path) -> None:
         _same_tensors(adapter_state(encoder.backbone.model).tensors, written.tensors, "adapter")
 
 
-def _reopened(encoder: Embedder, folder: Path) -> Tensor:
+def _reopened(encoder: Encoder, folder: Path) -> Tensor:
     """Return vectors after reading the written tensors into the live model (and putting its own back)."""
     undo: list[Callable[[], None]] = []
     try:
         for name, rows in encoder.backbone.learned.items():
-            kept = rows.data
-            rows.data = load_file(folder / LEARNED)[name].to(kept.device)
-            undo.append(partial(setattr, rows, "data", kept))
+            before = rows.data
+            rows.data = load_file(folder / LEARNED)[name].to(before.device)
+            undo.append(partial(setattr, rows, "data", before))
         model = encoder.backbone.model
         if isinstance(model, PeftModel):
             own = adapter_state(model)
@@ -183,7 +182,7 @@ def _same_tensors(ours: dict[str, Tensor], written: dict[str, Tensor], what: str
             raise RuntimeError(f"{what}: tensor {name} was written with other values than the model holds")
 
 
-def _opened_anew(encoder: Embedder, folder: Path) -> Tensor:
+def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
     """Return vectors of the folder as a reader opens it, weights and all.
 
     Raises:
@@ -202,13 +201,13 @@ def _opened_anew(encoder: Embedder, folder: Path) -> Tensor:
     finally:
         if device.type != "cpu":
             encoder.to(device)
-    found = differing(tensors_under_adapter(backbone.causal_lm), theirs, exactly=True)
-    if found is not None:
-        raise RuntimeError(f"weights/ was written with other values than the model holds: {found}")
+    difference = differing(tensors_under_adapter(backbone.causal_lm), theirs, exactly=True)
+    if difference is not None:
+        raise RuntimeError(f"weights/ was written with other values than the model holds: {difference}")
     return vectors
 
 
-def _in_fresh_process(encoder: Embedder, folder: Path, vectors: Tensor) -> Tensor:
+def _in_fresh_process(encoder: Encoder, folder: Path, vectors: Tensor) -> Tensor:
     with tempfile.TemporaryDirectory(prefix="embrew-verify-") as scratch:
         out = Path(scratch) / "vectors.safetensors"
         command = [
@@ -231,7 +230,7 @@ def _in_fresh_process(encoder: Embedder, folder: Path, vectors: Tensor) -> Tenso
         return load_file(out)["vectors"]
 
 
-def check_attention(encoder: Embedder) -> str:
+def check_attention(encoder: Encoder) -> str:
     """Change the last token of a text and see whether its first position moves, as the attention mode says.
 
     Alone and in a batch with a longer text, so padded and not.
@@ -258,7 +257,7 @@ def check_attention(encoder: Embedder) -> str:
     return encoder.attention.mode
 
 
-def _check_adapter(encoder: Embedder, vectors: Tensor) -> float:
+def _check_adapter(encoder: Encoder, vectors: Tensor) -> float:
     with encoder.backbone.adapter_off():
         base = reference_vectors(encoder)
     if torch.equal(base, vectors):

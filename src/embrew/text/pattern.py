@@ -105,18 +105,18 @@ def split_pattern(pattern: str) -> Pattern:
 def check_learned(pattern: str, memory_tokens: int, soft_prompt_tokens: int) -> None:
     """Raise unless a pattern has `{memory}` just where there are memory tokens, and `{soft_prompt}` likewise."""
     parts = split_pattern(pattern)
-    for field, asked, name, count in (
+    for field, wanted, name, count in (
         ("memory", "memory" in parts.tail, "memory_tokens", memory_tokens),
         ("soft_prompt", parts.soft_prompt, "soft_prompt_tokens", soft_prompt_tokens),
     ):
-        if asked != bool(count):
+        if wanted != bool(count):
             raise ValueError(
                 f"template={pattern!r} and {name}={count} do not go together; a template with {{{field}}} needs {name} "
                 "of 1 or more, one without needs 0"
             )
 
 
-def check_words_after(asked: WordsAfter | None, patterns: Sequence[str]) -> WordsAfter:
+def check_words_after(choice: WordsAfter | None, patterns: Sequence[str]) -> WordsAfter:
     r"""Return how words after the text are tokenised: as asked, or `joined` if all patterns end with words or `{echo}`.
 
     Patterns with words at the end are prompts for a language model, one string in their authors' code. Where learned
@@ -128,10 +128,10 @@ def check_words_after(asked: WordsAfter | None, patterns: Sequence[str]) -> Word
     Raises:
         ValueError: an unknown value.
     """
-    if asked is not None and asked not in get_args(WordsAfter):
-        raise ValueError(f"words_after={asked!r}; choose from {', '.join(get_args(WordsAfter))}")
-    if asked is not None:
-        return asked
+    if choice is not None and choice not in get_args(WordsAfter):
+        raise ValueError(f"words_after={choice!r}; choose from {', '.join(get_args(WordsAfter))}")
+    if choice is not None:
+        return choice
     parts = [split_pattern(pattern) for pattern in patterns]
     prompts = bool(parts) and all((part.after.strip() or part.between is not None) and not part.tail for part in parts)
     follows = any("{instruction}" in part.after for part in parts)

@@ -4,17 +4,105 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from math import ceil
 
 from transformers import PreTrainedTokenizerBase
 
 from embrew.text.pattern import HOLE, WordsAfter, check_learned, check_words_after, split_pattern
-from embrew.text.ratio import memory_count, with_fewer
-from embrew.text.rows import repeated, truncated
-from embrew.text.specials import first_of, last_of
-from embrew.text.strings import Strings
+from embrew.text.strings import Frame, Strings, characters_kept, first_of, last_of, tokens_before, whole_rows
 from embrew.text.texts import PREPARATIONS, Preparation, check_text
 from embrew.text.tokens import Row, Segment
-from embrew.text.whole import Frame, tokens_before, whole_rows
+
+
+def memory_count(tokens: int, *, ratio: float, bank: int, room: int | None = None) -> int:
+    """Return Z = ⌈|X| / R⌉, at least 1 and at most `bank`: *Learn Before Represent*, section 3.2, R = |X| / |Z|.
+
+    Args:
+        tokens: |X|, the tokens of the text.
+        ratio: R.
+        bank: number of memory tokens to choose from.
+        room: tokens for text and memory together. Only what is left of a truncated text is covered: the fewest tokens Z
+            with Z · R >= min(|X|, room − Z).
+
+    >>> [memory_count(tokens, ratio=100, bank=8) for tokens in (1, 100, 101, 5000)]
+    [1, 1, 2, 8]
+    """
+    needed = ceil(tokens / ratio)
+    if room is not None:
+        needed = min(needed, ceil(room / (ratio + 1)))
+    return min(max(needed, 1), bank)
+
+
+def with_fewer(suffix: Row, before: Row, segment: Segment, *, ratio: float, max_length: int | None) -> Row:
+    """Return the suffix of a text with as many memory tokens as its length requires: the last ones of the bank.
+
+    So the last memory token is the same for every text, and the embedding can be read there.
+
+    Args:
+        suffix: words, then the whole bank, then what ends the row.
+        before: what the row has before it; only the text counts, neither BOS nor instruction nor words of the template.
+        segment: label of the text's tokens.
+        ratio: R.
+        max_length: of the whole row.
+    """
+    bank = suffix.segments.count(Segment.MEMORY)
+    first = suffix.segments.index(Segment.MEMORY)
+    text = before.segments.count(segment)
+    room = None if max_length is None else max_length - (len(before.ids) - text) - (len(suffix.ids) - bank)
+    left_out = bank - memory_count(text, ratio=ratio, bank=bank, room=room)
+    remaining = slice(first + left_out, None)
+    return Row(suffix.ids[:first] + suffix.ids[remaining], suffix.segments[:first] + suffix.segments[remaining])
+
+
+def truncated(head: Row, room: int, segment: Segment) -> Row:
+    """Return the first `room` positions of a row that ends with its text.
+
+    Raises:
+        ValueError: nothing of the text would be left.
+    """
+    start = _start(head, segment)
+    if start >= room:
+        raise ValueError(
+            f"max_length leaves {room} tokens before the suffix, and BOS with the instruction already takes {start}; "
+            "raise max_length or shorten the instruction"
+        )
+    return Row(head.ids[:room], head.segments[:room])
+
+
+def repeated(
+    head: Row, between: Row, again: Sequence[int] | None, suffix: Row, *, max_length: int | None, segment: Segment
+) -> Row:
+    """Return a row with its text twice; both copies lose the same number of tokens where the limit requires it.
+
+    Args:
+        head: a row that ends with its text.
+        between: the words between both copies.
+        again: ids of the second copy; None: those of the first.
+        suffix: what follows the second copy.
+        max_length: limit of the whole row.
+        segment: label of the first copy; the second is ECHO.
+
+    Raises:
+        ValueError: the limit leaves no token for one of the copies.
+    """
+    start = _start(head, segment)
+    text = head.ids[start:]
+    again = text if again is None else again
+    if max_length is not None:
+        room = max_length - start - len(between.ids) - len(suffix.ids)
+        if room < 2:
+            raise ValueError(
+                f"max_length={max_length} leaves {max(room, 0)} tokens for the text and its repetition after the "
+                f"template's own {max_length - room}; raise max_length or shorten the instruction"
+            )
+        text, again = text[: room // 2], again[: room // 2]
+    before = Row(head.ids[:start], head.segments[:start])
+    return before + Row.of(text, segment) + between + Row.of(again, Segment.ECHO) + suffix
+
+
+def _start(row: Row, segment: Segment) -> int:
+    """Return the position at which the text of a row begins."""
+    return next((i for i, label in enumerate(row.segments) if label == segment), len(row.ids))
 
 
 class Template:
@@ -107,10 +195,10 @@ class Template:
 
     def suffix(self, instruction: str) -> list[int]:
         """Return tokens after a text whose words are separate, with an instruction in its place if that is there."""
-        found = self._suffixes.get(instruction)
-        if found is None:
-            found = self._suffixes[instruction] = self.after_text(self.around(instruction)[1]) + self.tail_ids
-        return list(found)
+        ids = self._suffixes.get(instruction)
+        if ids is None:
+            ids = self._suffixes[instruction] = self.after_text(self.around(instruction)[1]) + self.tail_ids
+        return list(ids)
 
     @cached_property
     def _suffixes(self) -> dict[str, list[int]]:
@@ -237,12 +325,12 @@ class Template:
 
     def _suffix_rows(self, instructions: list[str]) -> list[Row]:
         """Return what follows each text, labelled; rows are shared where the instruction makes no difference."""
-        made: dict[str, Row] = {}
+        rows: dict[str, Row] = {}
         follows = "{instruction}" in self.after or any(HOLE in instruction for instruction in instructions)
         for instruction in instructions if follows else instructions[:1]:
-            if instruction not in made:
-                made[instruction] = self._labelled(self.suffix(instruction if follows else ""))
-        return [made[i] for i in instructions] if follows else list(made.values()) * len(instructions)
+            if instruction not in rows:
+                rows[instruction] = self._labelled(self.suffix(instruction if follows else ""))
+        return [rows[i] for i in instructions] if follows else list(rows.values()) * len(instructions)
 
     @cached_property
     def _memory_set(self) -> set[int]:
@@ -261,18 +349,18 @@ class Template:
         return Row.of([0 if fallback is None else fallback], Segment.PROMPT)
 
     def _repeated(
-        self, head: Row, given: str | Sequence[int], suffix: Row, max_length: int | None, segment: Segment
+        self, head: Row, text: str | Sequence[int], suffix: Row, max_length: int | None, segment: Segment
     ) -> Row:
         """Return the text, the words between, and the text again.
 
         The second copy is the tokens of the first; or, where words are joined, what follows the words between them.
         """
         words, again = Row.of(self._between_ids, Segment.PROMPT), None
-        if self.words_after == "joined" and isinstance(given, str):
-            found = self.strings.behind((self.between or "") + given)
-            size = sum(end <= len(self.between or "") for _, end in found)
-            words = Row.of([i for i, _ in found[:size]], Segment.PROMPT)
-            again = [i for i, _ in found[size:]]
+        if self.words_after == "joined" and isinstance(text, str):
+            pieces = self.strings.behind((self.between or "") + text)
+            size = sum(end <= len(self.between or "") for _, end in pieces)
+            words = Row.of([i for i, _ in pieces[:size]], Segment.PROMPT)
+            again = [i for i, _ in pieces[size:]]
         return repeated(head, words, again, suffix, max_length=max_length, segment=segment)
 
     @cached_property
@@ -281,9 +369,9 @@ class Template:
 
     def _bodies(self, texts: Sequence[str | Sequence[int]], instructions: list[str], segment: Segment) -> list[Row]:
         prefixes = [self.around(filled)[0] for filled in instructions]
-        given = [i for i, text in enumerate(texts) if isinstance(text, str)]
-        rendered = [prefixes[i] + texts[i] for i in given]  # type: ignore[operator]
-        encodings = dict(zip(given, self.strings.encode(rendered, places=any(prefixes)), strict=True))
+        strings = [i for i, text in enumerate(texts) if isinstance(text, str)]
+        rendered = [prefixes[i] + texts[i] for i in strings]  # type: ignore[operator]
+        encodings = dict(zip(strings, self.strings.encode(rendered, places=any(prefixes)), strict=True))
         bodies = []
         for i, text in enumerate(texts):
             if i in encodings:
@@ -294,3 +382,21 @@ class Template:
                 prefix = self.words(prefixes[i])
                 bodies.append(Row.of(prefix, Segment.PROMPT) + Row.of(text, segment))  # type: ignore[arg-type]
         return bodies
+
+
+def split_where_truncated(
+    template: Template, texts: Sequence[str], rows: Sequence[Row], *, instruction: str = ""
+) -> list[tuple[str, str]]:
+    """Return the part of each text that its row holds, and the part removed; together they are the prepared text.
+
+    A character of which only some tokens are left counts as removed. For templates whose words after the text are
+    `separate`.
+    """
+    prepared = [PREPARATIONS[template.preparation](text) for text in texts]
+    before = template.around(instruction)[0]
+    encodings = template.strings.encode([before + text for text in prepared], places=True)
+    halves = []
+    for text, row, encoding in zip(prepared, rows, encodings, strict=True):
+        size = characters_kept(encoding, len(before), len(text), row.segments.count(Segment.TEXT))
+        halves.append((text[:size], text[size:]))
+    return halves

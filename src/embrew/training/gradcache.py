@@ -14,8 +14,7 @@ from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective
 from embrew.methods.embedding import no_embeddings
 from embrew.model.batching import passes_by_length
-from embrew.text.indexing import take, upload
-from embrew.text.tokens import Tokens
+from embrew.text.tokens import Tokens, take, upload
 
 
 @dataclass(frozen=True, kw_only=True)

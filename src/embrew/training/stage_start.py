@@ -12,7 +12,8 @@ from embrew.encoder import Encoder
 from embrew.files.public_paths import check_path_known
 from embrew.methods import Objective
 from embrew.model.attention import Attention
-from embrew.model.precision import train_in_float32
+from embrew.model.kernels import use_own_sdpa
+from embrew.model.weights import cast_weights, train_in_float32
 from embrew.recipe import Recipe, StageConfig
 
 
@@ -61,10 +62,11 @@ def prepare_encoder(encoder: Encoder, recipe: Recipe, index: int, objective: Obj
     for rows in encoder.backbone.learned.values():
         rows.requires_grad_(stage.train_memory)
     objective.setup(encoder)
-    encoder.backbone.use_own_sdpa()
+    use_own_sdpa(encoder.backbone.inner)
     train_in_float32(encoder)
-    if encoder.backbone.trains_all and assembly.autocasts(recipe, encoder.device):
-        encoder.backbone.round_frozen_lm(torch.bfloat16)
+    copied = encoder.backbone.frozen_copy
+    if copied is not None and encoder.backbone.trains_all and assembly.autocasts(recipe, encoder.device):
+        cast_weights(copied, torch.bfloat16)  # it is never trained
 
 
 def check_data_paths(stage: StageConfig) -> None:

@@ -24,7 +24,7 @@ from embrew.encoder import Encoder
 from embrew.files.public_paths import check_path_known
 from embrew.methods import Objective
 from embrew.methods.gap import held_out_of
-from embrew.model.compiled import compiled_layers
+from embrew.model.layers import compiled_layers
 from embrew.recipe import Recipe, StageConfig
 from embrew.storage.opening import final_stage
 from embrew.training import sharding

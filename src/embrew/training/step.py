@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective, Objective
 from embrew.methods.base import UNIT_WEIGHTS
-from embrew.model.precision import check_float32
-from embrew.text.indexing import upload
+from embrew.model.weights import check_float32
+from embrew.text.tokens import upload
 from embrew.training.gradcache import Chunks, cached_loss
 from embrew.training.sharding import is_sharded, shard_whole
 

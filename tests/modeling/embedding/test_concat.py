@@ -12,7 +12,7 @@ import torch
 from embrew.analysis import pool_over
 from embrew.encoder import Encoder
 from embrew.recipe import Recipe
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES
 
 

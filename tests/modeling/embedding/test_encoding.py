@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from embrew.encoder import Encoder
-from embrew.model.batching import WINDOW, ahead, embed_by_length, plan
-from embrew.model.cost import Cost, by_shape
-from embrew.storage.loading import computes, pick_dtype, saved_dtype
+from embrew.model.batching import WINDOW, Cost, ahead, by_shape, embed_by_length, plan
+from embrew.storage.base_model import computes, pick_dtype, saved_dtype
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES
 

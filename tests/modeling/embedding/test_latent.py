@@ -13,8 +13,8 @@ import torch
 from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.model.latent import LatentAttention
-from embrew.settings.pooling import Pooling
+from embrew.model.pooling import LatentAttention
+from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES
 
 POOLING = Pooling("mean", "text", latents=5, heads=2, head_width=6)

@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 import torch
 
-from embrew.model.pool import pool
-from embrew.settings.pooling import MODES, Pooling, PoolingMode
+from embrew.model.pooling import pool
+from embrew.settings.encoder import MODES, Pooling, PoolingMode
 from embrew.text.tokens import Row, Segment, Tokens
 
 P, X, M = int(Segment.PROMPT), int(Segment.TEXT), int(Segment.MEMORY)

@@ -15,10 +15,10 @@ from embrew.encoder import Encoder
 from embrew.files.checksums import write_checksums
 from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone
-from embrew.model.base import Base
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.model.forward import bidirectional_by, try_two_calls
+from embrew.settings.base import Base
+from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.families import config_of
 
@@ -206,7 +206,7 @@ def test_a_bottleneck_is_measured_in_one_layer(kernel: str, bos: Any, monkeypatc
 
     backbone = backbone_of("granite", _attn_implementation="sdpa" if kernel == "two calls" else kernel)
     if kernel == "two calls":
-        assert backbone.use_two_calls()
+        assert try_two_calls(backbone.inner)
     attention = Attention("causal", bottleneck=bos)
     backbone.check_attention(attention)
     monkeypatch.setattr(forward, "_VERIFIED", set())
@@ -236,7 +236,7 @@ def test_a_kernel_without_masks_is_refused_where_the_pattern_needs_one(attention
 def test_where_the_two_calls_are_not_followed_a_mask_is() -> None:
     """StableLM's layers do not pass on what the two calls need, so that a target would read the text."""
     backbone = backbone_of("stablelm")
-    assert not backbone.use_two_calls()
+    assert not try_two_calls(backbone.inner)
     rows = [
         Row.of([5, first, 7], Segment.TEXT) + Row.of([8], Segment.MEMORY) + Row.of([9, 10], Segment.TARGET)
         for first in (6, 200)
@@ -261,4 +261,4 @@ def test_a_failure_is_not_kept_for_the_family(monkeypatch: pytest.MonkeyPatch) -
         broken.check_attention(Attention("bidirectional"))
     whole = backbone_of("llama")
     whole.check_attention(Attention("bidirectional"))
-    assert whole.bidirectional_by == "flag"
+    assert bidirectional_by(whole.inner) == "flag"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from embrew.model import lora_linear
-from embrew.model.fast_dropout import SameDropout, dropped_positions
+from embrew.model.dropout import SameDropout, dropped_positions
 from embrew.model.lora_linear import LoraLinear, common_size, use_lora_linear
 
 WIDTH = 64

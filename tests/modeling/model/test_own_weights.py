@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.merging import merge_encoder
-from embrew.model.own_weights import tensors_under_adapter
-from embrew.settings.pooling import Pooling
+from embrew.model.weights import tensors_under_adapter
+from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES, by_default, stir
 
 SETTINGS = {

@@ -14,7 +14,7 @@ import torch
 from embrew.encoder import Encoder
 from embrew.model import prefix as module
 from embrew.model.prefix import Prefix, shared_prefix
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from embrew.model.fast_dropout import drop_out
-from embrew.model.sdpa import sdpa
+from embrew.model.dropout import drop_out
+from embrew.model.kernels import sdpa
 
 
 def layer(*, is_causal: bool, groups: int) -> Any:
@@ -38,7 +38,7 @@ def test_dropout_zeroes_weights_of_the_library(mask: str | None, causal: bool, m
         seen = seen | torch.eye(6, dtype=torch.bool)
         given = seen if mask == "bool" else torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
     wanted, _ = sdpa_attention_forward(module, q, k, v, given)
-    monkeypatch.setattr("embrew.model.sdpa.drop_out", lambda weights, p: weights)
+    monkeypatch.setattr("embrew.model.kernels.drop_out", lambda weights, p: weights)
     found, _ = sdpa(module, q, k, v, given, dropout=0.3)
     assert torch.allclose(found, wanted, atol=1e-6)
 
@@ -66,7 +66,7 @@ def test_under_autocast_it_is_float32() -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_an_additive_mask_in_bfloat16(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embrew.model.sdpa.drop_out", lambda weights, p: weights)
+    monkeypatch.setattr("embrew.model.kernels.drop_out", lambda weights, p: weights)
     module, tensors = layer(is_causal=False, groups=2), states(dtype=torch.bfloat16)
     mask = torch.zeros(2, 1, 6, 6, dtype=torch.bfloat16).masked_fill(torch.arange(6) > 3, -3e38)
     wanted, _ = sdpa_attention_forward(module, *(x.double() for x in tensors), mask.double())

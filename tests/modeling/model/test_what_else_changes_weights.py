@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from embrew.encoder import Encoder
-from embrew.storage import loading
+from embrew.storage import base_model
 from tests.conftest import by_default, stir
 
 TEXTS = ["a heron waits", "interest rates rose by a quarter of a point", "word " * 60]
@@ -54,7 +54,7 @@ def test_a_merged_adapter_is_the_adapter(lora: dict[str, Any], opened, tmp_path:
 
 
 def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "computes", lambda *_: True)
+    monkeypatch.setattr(base_model, "computes", lambda *_: True)
     encoder = opened(dtype="bfloat16")
     assert encoder.backbone.inner.rotary_emb.inv_freq.dtype == torch.float32
     encoder.backbone.add_lora({"r": 4, "lora_alpha": 8})
@@ -68,7 +68,7 @@ def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypa
 
 
 def test_saved_buffers_follow_the_weights() -> None:
-    from embrew.model.precision import cast_weights
+    from embrew.model.weights import cast_weights
 
     module = nn.Linear(2, 2)
     module.register_buffer("saved", torch.ones(2))

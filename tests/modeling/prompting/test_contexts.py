@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from embrew.encoder import Encoder
-from embrew.model.context_vectors import sampled, start
-from embrew.model.contexts import Context, PreparedContext
-from embrew.settings.demonstrations import Demonstrations
-from embrew.settings.pooling import Pooling
+from embrew.encoding import rows_by_text
+from embrew.model.contexts import Context, PreparedContext, sampled, start
+from embrew.settings.encoder import Demonstrations, Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES, by_default
 
@@ -125,7 +124,7 @@ def test_what_stands_where(make_encoder, named):
     assert made.row == Row(wanted, segments)
     assert len(made.vectors) == len(set(LAYOUTS[named]) & set("01234"))
     (plain,) = encoder.template.rows(["a text"], instruction="find: ")
-    whole = encoder._rows(encoder.template, ["a text"], "find: ", 512, made, 0, 1)[0]
+    whole = next(rows for (rows,) in rows_by_text(encoder, ["a text"], "find: ", made, 512))
     assert whole == Row(plain.ids[:1] + wanted + plain.ids[1:], plain.segments[:1] + segments + plain.segments[1:])
 
 
@@ -318,7 +317,7 @@ def test_under_bidirectional_attention_a_beginning_depends_on_the_text(make_enco
     start(encoder)
     made = encoder.add_context("task", TASK)
     one, other = (
-        Tokens.pad(encoder._rows(encoder.template, [text], "find: ", 64, made, 0, 1)).with_soft(made.vectors)
+        Tokens.pad([rows for (rows,) in rows_by_text(encoder, [text], "find: ", made, 64)]).with_soft(made.vectors)
         for text in SENTENCES[:2]
     )
     head = len(made.row.ids)

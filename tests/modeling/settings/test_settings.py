@@ -13,9 +13,7 @@ from embrew import assembly
 from embrew.assembly.encoders import check_same_encoder
 from embrew.encoder import Encoder
 from embrew.recipe import Recipe
-from embrew.settings.demonstrations import Demonstrations
-from embrew.settings.encoder import EncoderSettings
-from embrew.settings.pooling import MODES, Pooling, PoolingMode
+from embrew.settings.encoder import MODES, Demonstrations, EncoderSettings, Pooling, PoolingMode
 from embrew.storage.verification import verify_folder
 
 BASE: dict[str, Any] = {

@@ -9,9 +9,9 @@ import torch
 from embrew.encoder import Encoder
 from embrew.files.checksums import write_checksums
 from embrew.model.contexts import Context
-from embrew.settings.demonstrations import Demonstration, Demonstrations
-from embrew.storage import context_files
-from embrew.storage.context_files import read_contexts, remove_context, write_context
+from embrew.settings.encoder import Demonstration, Demonstrations
+from embrew.storage import parts
+from embrew.storage.parts import read_contexts, remove_context, write_context
 from embrew.text_encoder.hashes import vectors_hash
 from tests.conftest import SENTENCES, stir
 
@@ -81,7 +81,7 @@ def test_one_more_and_one_less_leave_the_others_alone(saved):
 def test_what_is_stopped_leaves_nothing(saved, monkeypatch):
     encoder, folder = saved
     prepared = encoder.contexts["first"]
-    monkeypatch.setattr(context_files, "save_file", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    monkeypatch.setattr(parts, "save_file", lambda *_: (_ for _ in ()).throw(OSError("no space")))
     with pytest.raises(OSError, match="no space"):
         write_context(folder, "third", prepared)
     with pytest.raises(OSError, match="no space"):
@@ -103,8 +103,8 @@ def test_after_training_they_are_made_anew(saved, tmp_path):
 
 def test_a_broken_write_is_found_by_verification(saved, tmp_path, monkeypatch):
     encoder, _ = saved
-    write = context_files.save_file
-    monkeypatch.setattr(context_files, "save_file", lambda t, p: write({"vectors": t["vectors"] + 1e-6}, p))
+    write = parts.save_file
+    monkeypatch.setattr(parts, "save_file", lambda t, p: write({"vectors": t["vectors"] + 1e-6}, p))
     with pytest.raises(RuntimeError, match="context first was written with other values"):
         encoder.save_pretrained(tmp_path / "other")
     assert not (tmp_path / "other").exists()

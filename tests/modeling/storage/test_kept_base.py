@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from embrew.encoder import Encoder
 from embrew.files.checksums import NAME, Damaged, read_checksums, write_checksums
-from embrew.storage import folder_check
+from embrew.storage import parts
 from tests.conftest import SENTENCES, stir, tiny_model
 
 WEIGHTS = "model.safetensors"
@@ -163,7 +163,7 @@ def test_folders_of_earlier_versions_open(base: Path, tmp_path: Path, caplog: py
     for path in (tmp_path / "encoder" / "base").iterdir():
         path.unlink()
         os.link(base / path.name, path)
-    folder_check._said.clear()
+    parts._said.clear()
     np.testing.assert_array_equal(vectors(tmp_path / "encoder"), before)
     assert "has no checksums.json" in caplog.text
     write_checksums(tmp_path / "encoder")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from embrew.encoder import Encoder
-from embrew.storage.loading import pick_dtype, weights_sha256
+from embrew.storage.base_model import pick_dtype, weights_sha256
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 from peft import PeftModel
 
 from embrew.encoder import Encoder
-from embrew.storage import loading
+from embrew.storage import base_model
 from tests import fresh
 from tests.conftest import SENTENCES, stir
 
@@ -113,7 +113,7 @@ def test_own_weights_keep_their_adapter_apart(trained, model_folder, tmp_path):
 
 @pytest.mark.parametrize(("noise", "kept"), [(1e-4, True), (0.5, False)])
 def test_bfloat16_keeps_an_adapter_that_rounding_would_take(noise, kept, trained, caplog, monkeypatch):
-    monkeypatch.setattr(loading, "computes", lambda dtype, device: True)  # or emulated
+    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)  # or emulated
     folder = trained(noise, dtype="bfloat16")
     caplog.clear()
     encoder = Encoder.from_pretrained(folder)

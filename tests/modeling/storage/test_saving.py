@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from embrew.encoder import Encoder
 from embrew.files.checksums import write_checksums
-from embrew.settings.pooling import Pooling
+from embrew.settings.encoder import Pooling
 from embrew.storage import saving, verification
 from tests.conftest import SENTENCES, by_default, stir
 

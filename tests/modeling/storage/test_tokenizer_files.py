@@ -8,7 +8,7 @@ import pytest
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from embrew.storage.tokenizer_files import check_tokenizer, first_difference, write_tokenizer
+from embrew.storage.parts import check_tokenizer, first_difference, write_tokenizer
 from tests.tokenizer_kinds import CLASSES, gpt_neox
 
 

@@ -13,8 +13,7 @@ import torch
 from datasets import Dataset
 
 from embrew.encoder import Encoder
-from embrew.text.inputs import texts_of
-from embrew.text.numbers import lengths_of
+from embrew.text.texts import lengths_of, texts_of
 
 
 def polars_series(texts: list[Any]) -> Any:

@@ -15,8 +15,8 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.methods import Bottleneck, Compression
 from embrew.recipe import Recipe
-from embrew.settings.pooling import Pooling
-from embrew.text.ratio import memory_count
+from embrew.settings.encoder import Pooling
+from embrew.text.template import memory_count
 from embrew.text.tokens import Segment, Tokens
 from tests.conftest import SENTENCES
 from tests.objectives.cases import loss_and_gradients

@@ -16,8 +16,8 @@ from embrew.encoder import Encoder
 from embrew.export import exporting, parts
 from embrew.methods import Llama2Vec
 from embrew.recipe import Recipe
-from embrew.settings.pooling import Pooling
-from embrew.storage.loading import ASSETS
+from embrew.settings.encoder import Pooling
+from embrew.storage.base_model import ASSETS
 from embrew.text.template import Template
 from embrew.text.texts import as_sentence
 from embrew.text.tokens import Segment

@@ -114,7 +114,7 @@ def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
 
 def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
     """Yield the first text of a column as tokens: one line per segment, pooled positions underlined."""
-    from embrew.model.pool import weights
+    from embrew.model.pooling import weights
     from embrew.text.tokens import Segment
 
     tokens = encoder.tokens(column.texts[:1], instruction=column.instructions[:1], max_length=column.limit)

@@ -115,7 +115,7 @@ def evaluate_generation(
     from embrew.encoder import Encoder
     from embrew.generation import can_write, target_rows
 
-    if not isinstance(encoder, Encoder):
+    if type(encoder) is not Encoder:  # no graph of another runtime either
         raise ValueError(
             f"a {type(encoder).__name__} only gives vectors; generation evaluates encoders that embrew has trained, or "
             "a recipe without stages on a causal LM, such as baselines/last-token"

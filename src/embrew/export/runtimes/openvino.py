@@ -25,7 +25,7 @@ from embrew.runtimes.encoder import Origin
 from embrew.runtimes.folder import GRAPH, write_encoder
 from embrew.runtimes.graph import check_graph
 from embrew.runtimes.library import openvino
-from embrew.storage.loading import computes
+from embrew.storage.base_model import computes
 from embrew.text_encoder.hashes import tokenizer_sha256
 
 OPEN_GRAPH = """

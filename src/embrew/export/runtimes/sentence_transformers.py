@@ -20,7 +20,7 @@ from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.tei import misread_by_tei
 from embrew.export.runtimes.vllm import misread_by_vllm
 from embrew.export.stock import check_stock, pools_every_token, pools_last_token
-from embrew.storage.tokenizer_files import check_tokenizer, write_tokenizer
+from embrew.storage.parts import check_tokenizer, write_tokenizer
 
 OPEN_STOCK = """
 import json, sys

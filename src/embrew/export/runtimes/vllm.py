@@ -22,7 +22,7 @@ from embrew.export.runtimes.served import (
     window_exceeded,
 )
 from embrew.export.stock import check_stock
-from embrew.storage.tokenizer_files import open_tokenizer
+from embrew.storage.parts import open_tokenizer
 
 VERSION = "0.33.0"
 BY_FLAG = ("llama", "mistral", "qwen2", "qwen3")

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import TrainingArguments
 
 from embrew.files.writing import atomic_path
-from embrew.storage.tensor_files import read_tensors
+from embrew.storage.parts import read_tensors
 from embrew.training import sharding
 from embrew.training.step import TrainStep
 

@@ -14,8 +14,8 @@ from embrew.files import formats
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.recipe import Recipe, StageConfig
-from embrew.storage.folder_check import check_folder
 from embrew.storage.opening import SETTINGS
+from embrew.storage.parts import check_folder
 from embrew.text_encoder.hashes import vectors_hash
 from embrew.training.resuming.training_inputs import MODEL, TrainingInputs, changed_inputs
 

@@ -18,7 +18,7 @@ from embrew.files.checksums import LARGE, digest_of, file_sha256
 from embrew.files.public_paths import LOCAL_PREFIX, base_name
 from embrew.files.writing import write_json
 from embrew.recipe import DevRows, Recipe
-from embrew.storage.loading import ASSETS
+from embrew.storage.base_model import ASSETS
 
 logger = logging.getLogger(__name__)
 HASHES = "content.json"

@@ -12,7 +12,7 @@ import numpy as np
 from embrew.export.comparing import prompt_of
 from embrew.export.runtimes.llama_cpp.pre_tokenizer import prepared
 from embrew.export.runtimes.llama_cpp.running import PYTHON, interpreter, run_gguf
-from embrew.storage.tokenizer_files import first_difference, open_tokenizer
+from embrew.storage.parts import first_difference, open_tokenizer
 
 logger = logging.getLogger(__name__)
 LOWEST = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.999, "int8": 0.99}

@@ -12,7 +12,7 @@ from embrew.export.runtimes.llama_cpp.architecture import ARCHITECTURES, tensors
 from embrew.export.runtimes.llama_cpp.checks import pooling_type
 from embrew.export.runtimes.llama_cpp.pre_tokenizer import kind_of
 from embrew.export.runtimes.llama_cpp.vocabulary import vocabulary_of, write_vocabulary
-from embrew.storage.tokenizer_files import check_tokenizer, write_tokenizer
+from embrew.storage.parts import check_tokenizer, write_tokenizer
 
 TYPES = {"fp16": "F16", "fp32": "F32", "bf16": "BF16", "int8": "Q8_0"}
 """llama.cpp's name of each type of weights. The default is the first: half the size of fp32, cosines above 0.999."""

@@ -1,8 +1,9 @@
-"""How a frozen base model is quantised: checked settings, for recipes, constructors and saved folders. No torch."""
+"""The language model under an encoder, by name, and how it is quantised: checked settings. No torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
@@ -32,24 +33,24 @@ class Quantization(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_name(cls, given: Any) -> Any:
+    def _of_name(cls, value: Any) -> Any:
         """Read a type's name as the mapping that holds only this."""
-        return {"type": given} if isinstance(given, str) else given
+        return {"type": value} if isinstance(value, str) else value
 
     @classmethod
-    def of(cls, given: str | Mapping[str, Any] | Self) -> Self:
+    def of(cls, value: str | Mapping[str, Any] | Self) -> Self:
         """Return checked settings from a type's name or a mapping.
 
         Raises:
             ValueError: an unknown type or key.
         """
-        if isinstance(given, cls):
-            return given
+        if isinstance(value, cls):
+            return value
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(value)
         except ValidationError as error:
-            found = {"type": given} if isinstance(given, str) else given
-            raise ValueError(f"quantization: {explain(error, cls, found)}") from None
+            mapping = {"type": value} if isinstance(value, str) else value
+            raise ValueError(f"quantization: {explain(error, cls, mapping)}") from None
 
     @property
     def bits_per_weight(self) -> float:
@@ -67,5 +68,40 @@ class Quantization(BaseModel):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Return the JSON schema: a type's name, or the mapping."""
-        found = handler.resolve_ref_schema(handler(schema))
-        return {"anyOf": [dict(found["properties"]["type"]), found]}
+        resolved = handler.resolve_ref_schema(handler(schema))
+        return {"anyOf": [dict(resolved["properties"]["type"]), resolved]}
+
+
+Kind = Literal["asset", "hub", "folder"]
+
+
+@dataclass(frozen=True)
+class Base:
+    """A machine-independent identifier of the base model.
+
+    Attributes:
+        kind: `asset` (shipped with embrew), `hub`, or `folder` (a local one, without a public name).
+        name: `nano`, the Hub id, or the folder's own name.
+        revision: the Hub commit.
+        sha256: of the weight files, for assets and folders.
+        quantization: how these weights are quantised when they are opened; None: they are not.
+    """
+
+    kind: Kind
+    name: str
+    revision: str | None = None
+    sha256: str | None = None
+    quantization: Quantization | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields, for JSON; `from_dict` reads them back."""
+        fields = {name: value for name, value in vars(self).items() if name != "quantization"}
+        if self.quantization is not None:
+            fields["quantization"] = self.quantization.as_dict()
+        return fields
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Self:
+        """Return the base of what `as_dict` gave."""
+        settings = saved.get("quantization")
+        return cls(**{**saved, "quantization": None if settings is None else Quantization.of(settings)})

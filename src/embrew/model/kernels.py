@@ -1,23 +1,102 @@
-"""The bottleneck without a mask: two causal attention calls, one over text and memory, one over memory and target.
-
-A dense mask is equivalent, but needs compute and memory for all pairs of positions. The kernel is registered with
-transformers; without walls it is `sdpa`.
-"""
+"""Attention kernels: sdpa that is faster in training on a CPU, and the bottleneck in two causal calls."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from embrew.model.attention import TWO_CALLS, Attention, first_prompt
-from embrew.model.sdpa import float32_on_cpu, sdpa
-from embrew.text.indexing import upload
-from embrew.text.tokens import Segment, Tokens
+from embrew.model.dropout import drop_out
+from embrew.text.tokens import Segment, Tokens, upload
+
+
+def sdpa(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Return attention `(batch, tokens, heads, width)`; on a CPU in float32, and with dropout that costs little.
+
+    Args:
+        module: the attention layer.
+        query: `(batch, heads, tokens, width)`.
+        key: `(batch, key heads, tokens, width)`.
+        value: likewise.
+        attention_mask: bool or additive `(batch, 1, tokens, keys)`, or None: the layer's own pattern, causal or full.
+        dropout: on attention weights.
+        scaling: of the products; by default 1 / sqrt(width).
+        **kwargs: what else the library passes.
+    """
+    how: dict[str, Any] = {"scaling": scaling, **kwargs}
+    rounds = torch.is_autocast_enabled("cpu") or value.dtype.itemsize < 4
+    if query.device.type != "cpu" or torch.compiler.is_compiling() or not (dropout or rounds):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **how)
+    dtype = value.dtype
+    if attention_mask is not None and attention_mask.is_floating_point():
+        attention_mask = attention_mask.to(torch.promote_types(attention_mask.dtype, torch.float32))
+    with float32_on_cpu(query, key, value) as (query, key, value):
+        if dropout and kwargs.get("position_bias") is None and kwargs.get("cache") is None:
+            causal = _is_causal(module, query, attention_mask, kwargs.get("is_causal"))
+            output = _with_dropout(query, key, value, attention_mask, dropout, scaling, is_causal=causal)
+        else:
+            output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **how)
+    return output.to(dtype), None
+
+
+@contextmanager
+def float32_on_cpu(*states: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Give shorter states in float32, and switch autocast off, if they are on a CPU."""
+    if states[0].device.type != "cpu":
+        yield states
+        return
+    with torch.autocast("cpu", enabled=False):
+        yield tuple(state if state.dtype.itemsize >= 4 else state.float() for state in states)
+
+
+def _is_causal(module: nn.Module, query: Tensor, mask: Tensor | None, requested: bool | None) -> bool:
+    """Return the library's choice: causal where there is no mask, several positions, and a layer that is causal."""
+    layer = getattr(module, "is_causal", True) if requested is None else requested
+    return mask is None and query.shape[2] > 1 and bool(layer)
+
+
+def _with_dropout(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    scaling: float | None,
+    *,
+    is_causal: bool,
+) -> Tensor:
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scaling is None else scaling)
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    elif mask is not None:
+        scores = scores + mask
+    weights = scores.softmax(-1)
+    if mask is not None and mask.dtype == torch.bool:
+        weights = torch.where(mask.any(-1, keepdim=True), weights, 0.0)  # a position that reads nothing
+    return (drop_out(weights, dropout) @ value).transpose(1, 2).contiguous()
 
 
 @dataclass(frozen=True)
@@ -110,6 +189,12 @@ def use(inner: Any) -> bool:
     if inner.config._attn_implementation == "sdpa":
         inner.config._attn_implementation = TWO_CALLS
     return bool(inner.config._attn_implementation == TWO_CALLS)
+
+
+def use_own_sdpa(inner: Any) -> None:
+    """Replace the library's sdpa by embrew's, which is faster in training on a CPU."""
+    if inner.device.type == "cpu":
+        use(inner)
 
 
 def _take(states: Tensor, places: Tensor) -> Tensor:
