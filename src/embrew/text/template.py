@@ -147,6 +147,7 @@ class Template:
         self.words_after = check_words_after(words_after, [pattern])
         self.tokenizer, self.strings = tokenizer, Strings(tokenizer)
         self.memory_ids, self.soft_prompt_ids = list(memory_ids), list(soft_prompt_ids)
+        self._memory_set, self._suffixes = set(self.memory_ids), dict[str, list[int]]()
         self.preparation = preparation
         self.memory_ratio = memory_ratio
         self.parts = parts = split_pattern(pattern)
@@ -157,7 +158,7 @@ class Template:
 
     @cached_property
     def bos_ids(self) -> list[int]:
-        """What the tokenizer puts before every text by itself; see `specials.first_of`."""
+        """What the tokenizer puts before every text by itself; see `strings.first_of`."""
         return first_of(self.tokenizer)
 
     @property
@@ -167,7 +168,7 @@ class Template:
 
     @cached_property
     def sep_ids(self) -> list[int]:
-        """What a BERT-type tokenizer puts after every text by itself; see `specials.last_of`."""
+        """What a BERT-type tokenizer puts after every text by itself; see `strings.last_of`."""
         return [] if "eos" in self.tail else last_of(self.tokenizer)
 
     def most_memory(self, max_length: int) -> int:
@@ -199,10 +200,6 @@ class Template:
         if ids is None:
             ids = self._suffixes[instruction] = self.after_text(self.around(instruction)[1]) + self.tail_ids
         return list(ids)
-
-    @cached_property
-    def _suffixes(self) -> dict[str, list[int]]:
-        return {}
 
     def around(self, instruction: str) -> tuple[str, str]:
         """Return the words before and after a text, with the instruction filled in; see `Pattern.around`."""
@@ -262,7 +259,8 @@ class Template:
             prepare = PREPARATIONS[self.preparation]
             texts = [prepare(text) if isinstance(text, str) else text for text in texts]
         begin = Row.of(self.first_ids, Segment.PROMPT)
-        rows = self._joined_rows(begin, texts, instructions, segment, max_length)
+        joined = self.words_after == "joined"
+        rows = self._joined_rows(begin, texts, instructions, segment, max_length) if joined else {}
         left = [i for i in range(len(texts)) if i not in rows]
         bodies = self._bodies([texts[i] for i in left], [instructions[i] for i in left], segment)
         for i, body in zip(left, bodies, strict=True):
@@ -290,8 +288,6 @@ class Template:
         max_length: int | None,
     ) -> dict[int, Row]:
         """Rows, by number, that are one string with the words after their text: those that fit their limit."""
-        if self.words_after == "separate":
-            return {}
         frames = {}
         for i, text in enumerate(texts):
             before, after = self.around(instructions[i])
@@ -331,10 +327,6 @@ class Template:
             if instruction not in rows:
                 rows[instruction] = self._labelled(self.suffix(instruction if follows else ""))
         return [rows[i] for i in instructions] if follows else list(rows.values()) * len(instructions)
-
-    @cached_property
-    def _memory_set(self) -> set[int]:
-        return set(self.memory_ids)
 
     def adds_nothing(self, instruction: str = "") -> bool:
         """Return whether rows hold the tokens of their text only; an empty text gets an EOS (or padding) token."""
