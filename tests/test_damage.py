@@ -25,7 +25,7 @@ from embrew.settings.demonstrations import Demonstration, Demonstrations
 from embrew.settings.pooling import Pooling
 from embrew.storage import folder_check
 from embrew.storage.folder_check import LOOKED_UP
-from embrew.training.resuming import checkpoints
+from embrew.training import checkpoints
 from tests.conftest import SENTENCES, stir
 
 HARMLESS = {"README.md": "the card, for readers; users may edit it, and no program reads it"}

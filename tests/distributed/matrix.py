@@ -28,8 +28,8 @@ from embrew.recipe import StageConfig
 from embrew.settings.demonstrations import Demonstrations
 from embrew.settings.pooling import Pooling
 from embrew.training import sharding
+from embrew.training.checkpoints import trained_tensors
 from embrew.training.gradcache import Chunks
-from embrew.training.resuming.checkpoint_files import trained_tensors
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, stir

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from embrew.training.resuming import checkpoints
-from embrew.training.resuming.checkpoint_files import files_needed
+from embrew.training import checkpoints
+from embrew.training.checkpoints import files_needed
 
 FILES = ("trainable.safetensors", "trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state.pth")
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # sha256 of no bytes

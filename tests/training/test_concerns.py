@@ -16,7 +16,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from embrew.methods import Contrastive, Espresso
 from embrew.recipe import Recipe
-from embrew.training.monitoring.concerns import LINES, Concerns
+from embrew.training.monitoring import LINES, Concerns
 from tests.distributed.runs import train_counted, write_data
 
 Figures = list[dict[str, float]]

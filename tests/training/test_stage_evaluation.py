@@ -20,8 +20,14 @@ from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.model import prefix
 from embrew.recipe import Recipe
-from embrew.training.monitoring.scores import DevSets, Evaluate, scores_line
-from embrew.training.monitoring.stage_evaluation import StageEvaluation, curve_from_log, trainer_metrics
+from embrew.training.stage_evaluation import (
+    DevSets,
+    Evaluate,
+    StageEvaluation,
+    curve_from_log,
+    scores_line,
+    trainer_metrics,
+)
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, by_default
 from tests.training.test_stages import equal, tensors, values

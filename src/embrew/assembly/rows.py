@@ -87,7 +87,7 @@ def order(
         sizes: number of rows of each data set.
         built: the stage's objective.
         seed: random seed of the order.
-        processes: number of processes that the stage was begun in; None: of those that train now.
+        processes: number of processes of a planned stage; None: of those that train now.
     """
     batches = batches_of(stage, built)
     weights = [config.weight for config in stage.datasets if config.weight is not None]

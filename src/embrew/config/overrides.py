@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from embrew.config.suggestions import did_you_mean, quoted
-from embrew.config.yaml_text import MAX_DEPTH, TOO_DEEP, parse_yaml
+from embrew.config.yaml_files import MAX_DEPTH, TOO_DEEP, parse_yaml
 
 logger = logging.getLogger(__name__)
 

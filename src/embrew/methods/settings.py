@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from embrew.config.fields import Fields, check_fields, fields_model
-from embrew.config.validation_errors import KeyPath
+from embrew.config.validation import Fields, KeyPath, check_fields, fields_model
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]

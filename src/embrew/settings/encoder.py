@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from embrew.config.validation_errors import explain
+from embrew.config.validation import explain
 from embrew.settings.demonstrations import Demonstrations
 from embrew.settings.pooling import Pooling
 from embrew.text.numbers import SIDES, lengths_of

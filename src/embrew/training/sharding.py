@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,32 +15,7 @@ from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.model.layers import layers_of
 
-USE, VERSION, OFFLOAD = "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_OFFLOAD_PARAMS"
 PASSES = ("hidden_states", "read_layers", "raw_states", "original_states")  # methods that run a model's layers
-
-
-@contextmanager
-def asked_by_launcher() -> Iterator[bool]:
-    """Yield whether FSDP was requested from `accelerate launch`; accelerate's own flag is cleared meanwhile.
-
-    embrew shards by itself: accelerate would wrap the whole training step, which gradient caching does not support, and
-    does nothing on CPUs.
-
-    Raises:
-        ValueError: FSDP version 1, or offloading to the CPU, is requested.
-    """
-    if os.environ.get(USE, "false").lower() != "true":
-        yield False
-        return
-    if os.environ.get(VERSION, "1") != "2":
-        raise ValueError("the launcher requests FSDP 1, which embrew does not support; set fsdp_version: 2")
-    if os.environ.get(OFFLOAD, "false").lower() == "true":
-        raise ValueError("the launcher requests fsdp_offload_params, which embrew does not support; set it to false")
-    value = os.environ.pop(USE)
-    try:
-        yield True
-    finally:
-        os.environ[USE] = value
 
 
 def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import (
     PrinterCallback,
     ProgressCallback,
+    Trainer,
     TrainerState,
     TrainingArguments,
 )
@@ -28,21 +30,116 @@ from embrew.data.mixing import MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.disk_errors import writing_to
 from embrew.methods.reductions import UNIT_WEIGHTS, weights_of_units
-from embrew.training.checkpointing_trainer import CheckpointingTrainer
-from embrew.training.finite import check_finite
-from embrew.training.monitoring.concerns import Concerns
-from embrew.training.monitoring.evaluation_steps import EvaluateAtSteps, samples_per_step
-from embrew.training.monitoring.log_lines import LogLines
-from embrew.training.monitoring.progress import TrainingProgress
-from embrew.training.monitoring.stage_evaluation import StageEvaluation, curve_from_log, trainer_metrics
-from embrew.training.resuming import checkpoints
-from embrew.training.resuming.checkpoint_files import (
+from embrew.training import checkpoints, sharding
+from embrew.training.checkpoints import (
     BEST,
     WEIGHTS,
+    files_needed,
     link_or_copy,
+    read_sharded_optimizer,
     read_trained,
+    write_sharded_optimizer,
+    write_trained,
+)
+from embrew.training.monitoring import Concerns, LogLines, TrainingProgress
+from embrew.training.stage_evaluation import (
+    EvaluateAtSteps,
+    Point,
+    StageEvaluation,
+    curve_from_log,
+    samples_per_step,
+    trainer_metrics,
 )
 from embrew.training.step import TrainStep
+
+
+def check_finite(losses: Sequence[Tensor], *, step: int) -> None:
+    """Raise where a loss of an optimiser step is not finite; all are read together, for which the host waits once.
+
+    Args:
+        losses: of the micro-batches.
+        step: number of the step, for the message.
+
+    Raises:
+        ValueError: one is not finite.
+    """
+    wrong = [loss for loss in torch.stack(list(losses)).tolist() if not math.isfinite(loss)]
+    if wrong:
+        raise ValueError(
+            f"the loss is {wrong[0]} at step {step}; lower the learning rate, clip gradients "
+            "(training.max_grad_norm), or check the data of this batch"
+        )
+
+
+KEEP = 2  # checkpoints of a stage in progress
+
+
+class CheckpointingTrainer(Trainer):
+    """A Trainer around a `TrainStep` that saves trained tensors, sharded or not, and the best step's.
+
+    Attributes:
+        step: what is trained.
+        evaluation: within the stage, or None; where it chooses a step, each checkpoint holds the best weights so far.
+    """
+
+    step: TrainStep
+    evaluation: StageEvaluation | None
+
+    @property
+    def curve(self) -> list[Point]:
+        """The learning curve so far."""
+        return curve_from_log(self.state.log_history)
+
+    @property
+    def best_weights(self) -> Path:
+        """The file of the best step's trained tensors."""
+        return Path(self.args.output_dir or ".") / BEST
+
+    def write_trained(self, path: Path) -> None:
+        """Write the trained tensors; by one process, of all."""
+        write_trained(self.step, path, writes=self.args.should_save)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        self.write_trained(Path(output_dir or self.args.output_dir or ".") / WEIGHTS)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.step.sharded and self.optimizer is not None and self.lr_scheduler is not None:
+            folder, writes = Path(output_dir), self.args.should_save
+            write_sharded_optimizer(folder, self.optimizer, self.lr_scheduler, writes=writes)
+        else:
+            super()._save_optimizer_and_scheduler(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint and self.step.sharded and self.optimizer is not None and self.lr_scheduler is not None:
+            read_sharded_optimizer(Path(checkpoint), self.optimizer, self.lr_scheduler)
+        else:
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        read_trained(self.step, Path(resume_from_checkpoint) / WEIGHTS)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder = Path(self.args.output_dir or ".")
+        checkpoint = folder / f"checkpoint-{self.state.global_step}"
+        if (
+            checkpoint.exists()
+            and self.args.should_save
+            and not checkpoints.is_whole(checkpoint, files_needed(self.args))
+        ):
+            shutil.rmtree(checkpoint)
+        super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            if self.evaluation is not None and self.evaluation.metric is not None and self.curve:
+                link_or_copy(self.best_weights, checkpoint / BEST)
+            checkpoints.seal(checkpoint)
+            checkpoints.rotate(folder, KEEP)
+        self.accelerator.wait_for_everyone()
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        if not sharding.is_sharded(model):  # shards are on their devices
+            super()._move_model_to_device(model, device)
+
 
 logger = logging.getLogger(__name__)
 TENSORBOARD = (

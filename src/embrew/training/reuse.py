@@ -10,8 +10,8 @@ from pathlib import Path
 from embrew.files import formats
 from embrew.files.writing import atomic_folder, write_json
 from embrew.recipe import Recipe
-from embrew.training.monitoring.run_json import RUN, read_run
-from embrew.training.resuming.stage_json import STAGE, StageSettings
+from embrew.training.run_json import RUN, read_run
+from embrew.training.stage_json import STAGE, StageSettings
 
 logger = logging.getLogger(__name__)
 KEYS_BY_STAGE = ("scores", "seconds", "data", "curves", "kept", "arithmetic", "gap", "losses", "samples", "rejected")

@@ -22,8 +22,7 @@ from embrew.files.formats import GAP, GAP_OTHER
 from embrew.methods import Objective
 from embrew.methods.compression import Compression
 from embrew.methods.gap import Gap, Shares, held_out_of, that_fit
-from embrew.training.monitoring.scores import Scores, gap_words, signed
-from embrew.training.monitoring.stage_evaluation import Point
+from embrew.training.stage_evaluation import Point, Scores, gap_words, signed
 
 logger = logging.getLogger(__name__)
 NO_TEXTS = "no texts are set aside, since there are fewer than 40"

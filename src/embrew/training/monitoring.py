@@ -1,4 +1,4 @@
-"""Warnings about parts of the loss while a stage is trained, from its log lines."""
+"""What the Trainer says of a stage: log lines, progress, and warnings about parts of the loss."""
 
 from __future__ import annotations
 
@@ -10,8 +10,80 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from embrew.methods import Objective
+from embrew.progress import Bar, progress
 
 logger = logging.getLogger(__name__)
+
+
+class LogLines(TrainerCallback):
+    """Write the Trainer's logs as lines instead of printed dicts."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Log one line per event, from the first process."""
+        if not state.is_world_process_zero or not logs or "loss" not in logs:
+            return
+        parts = "  ".join(f"{name} {value:.4g}" for name, value in logs.items() if name != "epoch")
+        logger.info("%s  step %d/%d  %s", self.name, state.global_step, state.max_steps, parts)
+
+
+class TrainingProgress(TrainerCallback):
+    """Show a stage's optimiser steps, with the last logged loss, from the first process.
+
+    Args:
+        name: the stage's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.bar: Bar | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start the bar, at the checkpoint's step where training resumes."""
+        if state.is_world_process_zero:
+            self.bar = progress(state.max_steps, self.name, "step", initial=state.global_step)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Advance the bar."""
+        if self.bar is not None:
+            self.bar.reach(state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Show the loss."""
+        if self.bar is not None and logs and "loss" in logs:
+            self.bar.note(f"loss {logs['loss']:.4g}")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Remove the bar."""
+        self.close()
+
+    def close(self) -> None:
+        """Remove the bar, also after an error."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+
 LINES = 3  # log lines; by default a line is a tenth of the stage
 
 
