@@ -58,8 +58,3 @@ def test_what_is_not_whole_is_passed_over(
     caplog.set_level(logging.WARNING, logger="embrew")
     assert checkpoints.newest(tmp_path / "work", needed) == older
     assert "checkpoint-10 is incomplete" in caplog.text and "checkpoint-9 " not in caplog.text
-
-
-def test_without_the_optimiser_if_that_is_asked_for(tmp_path: Path) -> None:
-    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", save_only_model=True)
-    assert files_needed(arguments) == FILES[:2]

@@ -26,7 +26,6 @@ from embrew.training.stage_evaluation import (
     StageEvaluation,
     curve_from_log,
     scores_line,
-    trainer_metrics,
 )
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, by_default
@@ -250,7 +249,7 @@ def test_a_curve_is_read_off_the_log() -> None:
     watch = StageEvaluation(score=dict, report=lambda *_: None, metric="b", patience=1)
     log = [
         {"loss": 1.0, "step": 1},
-        *({**trainer_metrics({"dev": 0.0, "b": b}), "epoch": 0.1, "step": b} for b in (3, 1)),
+        *({"eval_dev": 0.0, "eval_b": b, "epoch": 0.1, "step": b} for b in (3, 1)),
     ]
     curve = curve_from_log(log)
     assert curve == [{"step": b, "scores": {"dev": 0.0, "b": b}} for b in (3, 1)]
@@ -340,7 +339,7 @@ def test_recipes_say_what_goes_together(values: dict[str, Any]) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             watched(values, **evaluation)
-    with pytest.raises(ValueError, match=r"training.eval_steps=2 is set by embrew; leave it out; use evaluation.every"):
+    with pytest.raises(ValueError, match=r"training.eval_steps is set by embrew; leave it out; use evaluation.every"):
         values["stages"][2]["training"]["eval_steps"] = 2
         assembly.check_stage(watched(values), 0)
 

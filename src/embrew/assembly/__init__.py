@@ -2,7 +2,6 @@
 
 from embrew.assembly.checking import check_recipe, check_stage
 from embrew.assembly.encoders import (
-    Arithmetic,
     arithmetic,
     autocasts,
     check_same_encoder,
@@ -18,12 +17,10 @@ from embrew.assembly.stages import (
     drops_last,
     load_recipe,
     objective,
-    objective_keys,
     training_arguments,
 )
 
 __all__ = [
-    "Arithmetic",
     "arithmetic",
     "autocasts",
     "check_fills_batch",
@@ -35,7 +32,6 @@ __all__ = [
     "encoder",
     "load_recipe",
     "objective",
-    "objective_keys",
     "open_model",
     "opening_dtype",
     "order",

@@ -53,10 +53,12 @@ def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
         ValueError: the recipe cannot be trained; the message has the key, the value and the allowed values.
     """
     check_is_model(recipe.encoder.model, Path(recipe.encoder.model))
-    chosen = recipe.encoder.attn_implementation
-    known = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
-    if chosen is not None and chosen not in known and "/" not in chosen:  # with "/": a kernel of the Hub
-        raise ValueError(f"encoder.attn_implementation={chosen!r}; choose from {', '.join(known)}")
+    implementation = recipe.encoder.attn_implementation
+    implementations = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
+    if (
+        implementation is not None and implementation not in implementations and "/" not in implementation
+    ):  # with "/": a kernel of the Hub
+        raise ValueError(f"encoder.attn_implementation={implementation!r}; choose from {', '.join(implementations)}")
     if recipe.encoder.lora is not None:
         check_fields(LORA, recipe.encoder.lora, path=("encoder", "lora"))
         try:
@@ -170,11 +172,11 @@ def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
     where = f"stages.{stage.name}"
     for number, config in enumerate(stage.datasets):
         place = f"{where}.data.{number}" if isinstance(stage.data, list) else f"{where}.data"
-        known = ACCEPTED[built.rows_kind]
+        columns = ACCEPTED[built.rows_kind]
         for column in config.columns:
-            if column not in known:
+            if column not in columns:
                 raise ValueError(
-                    f"{place}.columns.{column}: not a {built.rows_kind} column; choose from {', '.join(known)}"
+                    f"{place}.columns.{column}: not a {built.rows_kind} column; choose from {', '.join(columns)}"
                 )
         if config.instructions and built.rows_kind != "pairs":
             raise ValueError(f"{place}.instructions are for pairs, not {built.rows_kind} rows; leave them out")

@@ -155,25 +155,25 @@ def training_arguments(
     """
     checked = check_fields(TRAINING, stage.training, path=("stages", stage.name, "training"))
     values = checked.model_dump(exclude_unset=True)
-    given = {key: value for key, value in values.items() if (key, value) not in NOT_THE_TRAINERS}
+    arguments = {key: value for key, value in values.items() if (key, value) not in NOT_THE_TRAINERS}
     if stage.batch is not None:
         if not isinstance(built, EmbeddingObjective):
             raise ValueError(
                 f"stage {stage.name}: batch.size is the global batch of a contrastive objective; "
                 f"{type(built).__name__.lower()} takes training.per_device_train_batch_size"
             )
-        if "per_device_train_batch_size" in given:
+        if "per_device_train_batch_size" in arguments:
             raise ValueError(f"stage {stage.name}: give batch.size or training.per_device_train_batch_size, not both")
         if stage.batch.size % world_size():
             raise ValueError(
                 f"stage {stage.name}: batch.size={stage.batch.size} is not divisible by {world_size()} processes"
             )
-        given["per_device_train_batch_size"] = stage.batch.size // world_size()
-    if autocast and not {"bf16", "fp16"} & given.keys():
-        given["bf16"] = True
-    given["dataloader_drop_last"] = drops_last(stage, built)
+        arguments["per_device_train_batch_size"] = stage.batch.size // world_size()
+    if autocast and not {"bf16", "fp16"} & arguments.keys():
+        arguments["bf16"] = True
+    arguments["dataloader_drop_last"] = drops_last(stage, built)
     if every is not None:
-        given |= {"eval_strategy": "steps", "eval_steps": every}
+        arguments |= {"eval_strategy": "steps", "eval_steps": every}
     try:
         return TrainingArguments(
             output_dir=str(output_dir),
@@ -181,7 +181,7 @@ def training_arguments(
             data_seed=seed,
             remove_unused_columns=False,
             label_names=[],
-            **{OLD_NAMES.get(key, key): value for key, value in (DEFAULTS | _for_this_machine() | given).items()},
+            **{OLD_NAMES.get(key, key): value for key, value in (DEFAULTS | _for_this_machine() | arguments).items()},
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"stage {stage.name}: training: {error}") from None

@@ -90,8 +90,9 @@ def _drop_lacking(values: dict[str, Any], overrides: Sequence[str], keys_of: Key
                 node = node[_place(node, key, where=".".join(path[:depth]), override=text)]
             else:
                 node = node.get(key) if isinstance(node, dict) else None
-        known = keys_of(kind) if "objective" in path and isinstance(node, dict) and node.get("type") != kind else None
-        lacking = [] if known is None else [key for key in node if key not in known and key != "type"]
+        changes = "objective" in path and isinstance(node, dict) and node.get("type") != kind
+        allowed = keys_of(kind) if changes else None
+        lacking = [] if allowed is None else [key for key in node if key not in allowed and key != "type"]
         for key in lacking:
             del node[key]
         if lacking:
@@ -114,10 +115,9 @@ def _place(items: list[Any], key: str, *, where: str, override: str) -> int:
         return names.index(key)
     if key.isdecimal() and int(key) < len(items):
         return int(key)
-    known = [name for name in names if name]
+    known_names = [name for name in names if name]
     allowed = f"0 to {len(items) - 1}" if items else "nothing, it is empty"
-    if known:
-        allowed += f" or by name: {', '.join(known)}"
-    raise ValueError(
-        f"override {quoted(override)}: {where} has no item {key!r}; choose from {allowed}{did_you_mean(key, known)}"
-    )
+    if known_names:
+        allowed += f" or by name: {', '.join(known_names)}"
+    hint = did_you_mean(key, known_names)
+    raise ValueError(f"override {quoted(override)}: {where} has no item {key!r}; choose from {allowed}{hint}")

@@ -65,7 +65,7 @@ def keys_of(owner: type | None) -> list[str]:
 
 
 def _words(problem: Any, path: KeyPath, owner: type | None, target: type | None) -> str:
-    key, kind, given = dotted(path), problem["type"], problem["input"]
+    key, kind, value = dotted(path), problem["type"], problem["input"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {key}; {_valid(str(path[-1]), owner)}"
     if kind == REFUSED:
@@ -76,14 +76,14 @@ def _words(problem: Any, path: KeyPath, owner: type | None, target: type | None)
         return f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"])
     if kind == "literal_error":
         allowed = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"{key}={_short(given)}; {choose_from(str(given), allowed)}"
+        return f"{key}={_short(value)}; {choose_from(str(value), allowed)}"
     if kind in ("too_short", "string_too_short"):
         least, unit = problem["ctx"]["min_length"], "item" if kind == "too_short" else "character"
-        return f"{key}={_short(given)}; allowed: at least {least} {unit}{'' if least == 1 else 's'}"
+        return f"{key}={_short(value)}; allowed: at least {least} {unit}{'' if least == 1 else 's'}"
     if kind in ("model_type", "dataclass_type"):
-        return f"{key or 'recipe'}={_short(given)}; allowed: a mapping with keys {', '.join(keys_of(target))}"
+        return f"{key or 'recipe'}={_short(value)}; allowed: a mapping with keys {', '.join(keys_of(target))}"
     allowed = problem["msg"].removeprefix("Input should be ").replace("valid dictionary", "mapping")
-    return f"{key}={_short(given)}; allowed: {allowed}"
+    return f"{key}={_short(value)}; allowed: {allowed}"
 
 
 def _valid(word: str, owner: type | None) -> str:
@@ -96,8 +96,8 @@ def _valid(word: str, owner: type | None) -> str:
 
 
 def _short(value: Any) -> str:
-    said = repr(value)
-    return said if len(said) <= 80 else said[:77] + "..."
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 def _path(loc: Sequence[str | int], values: Any, *, missing: bool) -> KeyPath:
@@ -125,7 +125,7 @@ def _owner(root: type, path: KeyPath) -> type | None:
 def _class_in(annotation: Any) -> type | None:
     if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation)):
         return annotation
-    return next((found for part in typing.get_args(annotation) if (found := _class_in(part))), None)
+    return next((inner for part in typing.get_args(annotation) if (inner := _class_in(part))), None)
 
 
 class Config(BaseModel):

@@ -96,7 +96,7 @@ for _class in (Loader, Dumper):
 
 
 def _mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
+    keys: set[Any] = set()
     for key_node, _ in node.value:
         if key_node.tag.endswith(":merge"):  # `<<: *anchor`
             continue
@@ -104,9 +104,9 @@ def _mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         if not isinstance(key, str):
             problem = f"the key {key!r} is not a string; put it in quotes"
             raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-        if key in seen:
+        if key in keys:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} occurs twice", key_node.start_mark)
-        seen.add(key)
+        keys.add(key)
     loader.flatten_mapping(node)
     return {
         loader.construct_object(key, deep=True): loader.construct_object(value, deep=True) for key, value in node.value
@@ -158,10 +158,10 @@ def line_of(text: str, path: Sequence[str | int]) -> int | None:
     line = None
     for key in path:
         if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == key), None)
-            if found is None:
+            item = next(((k, v) for k, v in node.value if k.value == key), None)
+            if item is None:
                 return line
-            line, node = found[0].start_mark.line + 1, found[1]
+            line, node = item[0].start_mark.line + 1, item[1]
         elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
             node = node.value[key]
             line = node.start_mark.line + 1

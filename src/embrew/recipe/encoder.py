@@ -120,10 +120,10 @@ class EncoderConfig(EncoderSettings, BackboneConfig):
             return values
         template = values.get("template")
         try:
-            found = check_words_after(None, [template] if isinstance(template, str) else list(template or []))
+            words_after = check_words_after(None, [template] if isinstance(template, str) else list(template or []))
         except (TypeError, ValueError):  # the template is refused below, with its place in the file
             return values
-        return values if found == "separate" else {**values, "words_after": found}
+        return values if words_after == "separate" else {**values, "words_after": words_after}
 
     @model_validator(mode="after")
     def _check_recipe(self) -> EncoderConfig:

@@ -71,10 +71,10 @@ class Recipe(Config):
 
     def stage_evaluation(self, index: int) -> EvaluationConfig | None:
         """Return the evaluation within stage `index`; None if the stage is evaluated only at its end."""
-        found = self.evaluation
-        if found is None or (found.every is None and found.at is None):
+        evaluation = self.evaluation
+        if evaluation is None or (evaluation.every is None and evaluation.at is None):
             return None
-        return found if found.stages is None or self.stages[index].name in found.stages else None
+        return evaluation if evaluation.stages is None or self.stages[index].name in evaluation.stages else None
 
     @classmethod
     def load(cls, name_or_path: str | Path, overrides: Sequence[str] = (), *, keys_of: KeysOf | None = None) -> Recipe:
@@ -208,17 +208,17 @@ def launch_command(name: str, file: str | Path) -> str:
 def deciding(values: Mapping[str, Any], index: int) -> dict[str, Any]:
     """Return the values of a recipe that the outcome of stage `index` depends on."""
     stages = (values.get("stages") or [])[: index + 1]
-    found = {"encoder": values.get("encoder"), "stages": stages, "seed": values.get("seed")}
+    decisive = {"encoder": values.get("encoder"), "stages": stages, "seed": values.get("seed")}
     evaluation = values.get("evaluation") or {}
     names = [stage["name"] for stage in stages]
     watched = [name for name in names if name in (evaluation.get("stages") or names)]
     if evaluation.get("every") is not None and watched:
         chosen = {key: evaluation[key] for key in ("dev", "metric", "every", "patience")}
-        found["evaluation"] = {**chosen, "stages": watched}
+        decisive["evaluation"] = {**chosen, "stages": watched}
     reserved = [one for one in evaluation.get("dev") or [] if isinstance(one, Mapping)]
     if reserved:  # rows that are not trained on
-        found["dev_rows"] = reserved
-    return found
+        decisive["dev_rows"] = reserved
+    return decisive
 
 
 def canonical(value: Any) -> Any:

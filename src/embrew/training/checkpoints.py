@@ -26,18 +26,17 @@ from embrew.storage.tensor_files import read_tensors
 from embrew.training import sharding
 from embrew.training.step import TrainStep
 
+logger = logging.getLogger(__name__)
+MANIFEST = "manifest.json"
 WEIGHTS, BEST = "trainable.safetensors", "best.safetensors"
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"  # the Trainer's own names
 
 
 def files_needed(args: TrainingArguments) -> tuple[str, ...]:
     """Return the files, as patterns, that a checkpoint needs to be resumed to the same result."""
-    found: tuple[str, ...] = (WEIGHTS, "trainer_state.json")
-    if not args.save_only_model:
-        found += ("rng_state*.pth",)
-        if args.deepspeed_plugin is None:  # it saves optimiser and schedule in separate folders
-            found += (OPTIMIZER, SCHEDULER)
-    return found
+    files = (WEIGHTS, "trainer_state.json", "rng_state*.pth")
+    # DeepSpeed saves optimiser and schedule in separate folders
+    return files if args.deepspeed_plugin is not None else (*files, OPTIMIZER, SCHEDULER)
 
 
 def trained_tensors(step: TrainStep) -> dict[str, Tensor]:
@@ -94,10 +93,6 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-logger = logging.getLogger(__name__)
-MANIFEST = "manifest.json"
 
 
 def seal(checkpoint: Path) -> None:
@@ -163,8 +158,8 @@ def _is_state(path: Path) -> bool:
 
 def rotate(folder: Path, keep: int) -> None:
     """Remove all complete checkpoints but the newest `keep`; incomplete ones stay, and `newest` logs them."""
-    whole = [c for c in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True) if (c / MANIFEST).is_file()]
-    for checkpoint in whole[keep:]:
+    complete = [c for c in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True) if (c / MANIFEST).is_file()]
+    for checkpoint in complete[keep:]:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
 

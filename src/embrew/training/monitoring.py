@@ -1,4 +1,4 @@
-"""What the Trainer says of a stage: log lines, progress, and warnings about parts of the loss."""
+"""What is shown of a stage while it is trained: log lines, progress, and warnings about parts of the loss."""
 
 from __future__ import annotations
 
@@ -13,45 +13,33 @@ from embrew.methods import Objective
 from embrew.progress import Bar, progress
 
 logger = logging.getLogger(__name__)
+LINES = 3  # log lines; by default a line is a tenth of the stage
 
 
-class LogLines(TrainerCallback):
-    """Write the Trainer's logs as lines instead of printed dicts."""
+class Monitoring(TrainerCallback):
+    """Show the Trainer's logs as lines and a progress bar, and warn of what `Objective.concern` says; in one process.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Log one line per event, from the first process."""
-        if not state.is_world_process_zero or not logs or "loss" not in logs:
-            return
-        parts = "  ".join(f"{name} {value:.4g}" for name, value in logs.items() if name != "epoch")
-        logger.info("%s  step %d/%d  %s", self.name, state.global_step, state.max_steps, parts)
-
-
-class TrainingProgress(TrainerCallback):
-    """Show a stage's optimiser steps, with the last logged loss, from the first process.
+    It warns once in a stage, of means over the last `LINES` log lines; of a stage with fewer, at its end. A line holds
+    means over its steps, micro-batches and processes, which were read from the device for the log. The lines are those
+    of the Trainer's history, which a checkpoint holds: a resumed stage warns of what the uninterrupted one would, and
+    not again.
 
     Args:
-        name: the stage's name.
+        name: of the stage.
+        objective: that it trains.
+        progress_bar: show one.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, objective: Objective, *, progress_bar: bool = True) -> None:
+        self.name, self.objective, self.progress_bar = name, objective, progress_bar
         self.bar: Bar | None = None
+        self.warned: bool | None = None  # None: the lines before were not looked at
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Start the bar, at the checkpoint's step where training resumes."""
-        if state.is_world_process_zero:
+        if state.is_world_process_zero and self.progress_bar:
             self.bar = progress(state.max_steps, self.name, "step", initial=state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -67,15 +55,28 @@ class TrainingProgress(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Show the loss."""
-        if self.bar is not None and logs and "loss" in logs:
+        """Log a line, and look at the last ones."""
+        if not state.is_world_process_zero or not logs or "loss" not in logs:
+            return
+        if self.bar is not None:
             self.bar.note(f"loss {logs['loss']:.4g}")
+        parts = "  ".join(f"{name} {value:.4g}" for name, value in logs.items() if name != "epoch")
+        logger.info("%s  step %d/%d  %s", self.name, state.global_step, state.max_steps, parts)
+        lines = loss_lines(state.log_history)
+        if self.warned is None:
+            ends = range(LINES, len(lines))
+            self.warned = any(self.objective.concern(means(lines[end - LINES : end])) for end in ends)
+        if len(lines) >= LINES:
+            self._warn(lines[-LINES:])
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Remove the bar."""
+        """Remove the bar; look at the lines of a stage that has only a few."""
         self.close()
+        lines = loss_lines(state.log_history)
+        if state.is_world_process_zero and 0 < len(lines) < LINES:
+            self._warn(lines)
 
     def close(self) -> None:
         """Remove the bar, also after an error."""
@@ -83,53 +84,10 @@ class TrainingProgress(TrainerCallback):
             self.bar.close()
             self.bar = None
 
-
-LINES = 3  # log lines; by default a line is a tenth of the stage
-
-
-class Concerns(TrainerCallback):
-    """Warn once in a stage of what `Objective.concern` says of the loss over the last `LINES` log lines.
-
-    A line holds means over its steps, micro-batches and processes, which were read from the device for the log; nothing
-    else is read. A stage with fewer lines is looked at at its end, over those that it has. The lines are those of the
-    Trainer's history, which a checkpoint holds: a resumed stage warns of what the uninterrupted one would, and not
-    again of what was said before.
-    """
-
-    def __init__(self, name: str, objective: Objective) -> None:
-        self.name, self.objective = name, objective
-        self.said: bool | None = None  # None: nothing is known of the lines before
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Look at the last lines, in the first process."""
-        if not state.is_world_process_zero or not logs or "loss" not in logs:
-            return
-        lines = loss_lines(state.log_history)
-        if self.said is None:
-            ends = range(LINES, len(lines))
-            self.said = any(self.objective.concern(means(lines[end - LINES : end])) for end in ends)
-        if len(lines) >= LINES:
-            self._look(lines[-LINES:])
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Look at the lines of a stage that has only a few."""
-        lines = loss_lines(state.log_history)
-        if state.is_world_process_zero and 0 < len(lines) < LINES:
-            self._look(lines)
-
-    def _look(self, lines: Sequence[Mapping[str, float]]) -> None:
-        concern = None if self.said else self.objective.concern(means(lines))
+    def _warn(self, lines: Sequence[Mapping[str, float]]) -> None:
+        concern = None if self.warned else self.objective.concern(means(lines))
         if concern:
-            self.said = True
+            self.warned = True
             logger.warning("%s  %s (mean of the log lines until step %d)", self.name, concern, lines[-1]["step"])
 
 

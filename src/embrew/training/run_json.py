@@ -107,8 +107,8 @@ class RunResults:
     @property
     def base(self) -> Mapping[str, float]:
         """Scores of the encoder that training started from."""
-        found: Mapping[str, float] = self.values["scores"].get("base", {})
-        return found
+        scores: Mapping[str, float] = self.values["scores"].get("base", {})
+        return scores
 
     def add_command(self, command: Sequence[str]) -> None:
         """Note the command that began the run, its paths by name; nothing if there is none."""
@@ -156,12 +156,12 @@ class RunResults:
         counts = {"a_step": per_step, "an_epoch": sum(len(part) for part in parts)}
         self.values.setdefault("samples", {}).setdefault(stage.name, {}).update(counts)
         self._count_rejected(stage.name)
-        known = None if self.sets is None else overlap.known_texts(self.sets.texts())
+        evaluated_texts = None if self.sets is None else overlap.known_texts(self.sets.texts())
         entries = self.values["data"][stage.name] = []
         for config, part in zip(stage.datasets, parts, strict=True):
             entry = dataset_facts(config, part)
-            if known is not None:
-                entry["overlap"] = overlap.overlap(part, known)
+            if evaluated_texts is not None:
+                entry["overlap"] = overlap.overlap(part, evaluated_texts)
                 for line in overlap.in_words(entry["name"], len(part), entry["overlap"]):
                     logger.info("%s  overlap: %s", stage.name, line)
             entries.append(entry)
@@ -221,8 +221,10 @@ class RunResults:
         bfloat16 = self.arithmetic.get(stage) == "bfloat16"
         with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
             scores = dict(self.evaluate(encoder))
-        if taken := {formats.GAP, formats.GAP_OTHER} & scores.keys():
-            raise ValueError(f"evaluate= returns a score {taken.pop()!r}, a name that the share of the gap closed has")
+        if reserved := {formats.GAP, formats.GAP_OTHER} & scores.keys():
+            raise ValueError(
+                f"evaluate= returns a score {reserved.pop()!r}, a name that the share of the gap closed has"
+            )
         return scores
 
     def add_training(self, name: str, state: TrainerState, seconds: float) -> None:
@@ -306,7 +308,7 @@ def dataset_facts(config: DataConfig, rows: Dataset) -> dict[str, Any]:
     """Describe a data set that was trained on: name, split, revision, and number of rows after all filters."""
     paths = [config.path] if isinstance(config.path, str) else config.path
     names = [public_name(path) for path in paths]
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "name": ", ".join(name for name, _ in names),
         "hub": [name for name, on_hub in names if on_hub],
         "config": config.name,
@@ -314,7 +316,7 @@ def dataset_facts(config: DataConfig, rows: Dataset) -> dict[str, Any]:
         "revision": config.revision,
         "rows": len(rows),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in facts.items() if value is not None}
 
 
 def card_facts(

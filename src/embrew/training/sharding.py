@@ -88,8 +88,8 @@ def put(parameter: Tensor, value: Tensor) -> None:
 def whole_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return an optimiser's `state_dict` with gathered tensors, as of one process; all processes must call."""
     moments = {
-        number: {key: whole(value) if isinstance(value, Tensor) else value for key, value in found.items()}
-        for number, found in state["state"].items()
+        number: {key: whole(value) if isinstance(value, Tensor) else value for key, value in moment.items()}
+        for number, moment in state["state"].items()
     }
     return {**state, "state": moments}
 
@@ -102,9 +102,9 @@ def sharded_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) ->
             key: _like(value, parameters[number])
             if isinstance(value, Tensor) and value.shape == parameters[number].shape
             else value
-            for key, value in found.items()
+            for key, value in moment.items()
         }
-        for number, found in state["state"].items()
+        for number, moment in state["state"].items()
     }
     return {**state, "state": moments}
 

@@ -41,18 +41,18 @@ def scores_line(scores: Mapping[str, float], base: Mapping[str, float]) -> str:
     The line has the means of the dev and of the guard sets, alignment and uniformity if they were computed, the share
     of the gap closed of a compression stage, and each guard set whose score is below the base's.
     """
-    said = []
+    parts = []
     for name in ("dev", "guard", "alignment", "uniformity"):
         if name in scores:
             before = f" (base {base[name]:.3f})" if name in base else ""
-            said.append(f"{name} {scores[name]:.3f}{before}")
+            parts.append(f"{name} {scores[name]:.3f}{before}")
     if GAP in scores:
-        said.append(gap_words(scores[GAP], scores[GAP_OTHER]))
+        parts.append(gap_words(scores[GAP], scores[GAP_OTHER]))
     worse = below_base(scores, base)
     if worse:
         drops = [f"{name.removeprefix(GUARD)} {base[name]:.3f} → {scores[name]:.3f}" for name in worse]
-        said.append(f"got worse: {', '.join(drops)}")
-    return "  ".join(said)
+        parts.append(f"got worse: {', '.join(drops)}")
+    return "  ".join(parts)
 
 
 def gap_words(own: float, other: float) -> str:
@@ -170,11 +170,6 @@ class StageEvaluation:
         return len(curve) - 1 - curve.index(self.best_point(curve)) >= self.patience
 
 
-def trainer_metrics(scores: Scores) -> dict[str, float]:
-    """Return scores under the names that the Trainer gives to evaluations in its log."""
-    return {f"eval_{name}": value for name, value in scores.items()}
-
-
 def curve_from_log(log_history: Iterable[Mapping[str, Any]]) -> list[Point]:
     """Return the learning curve from a Trainer's log, which every checkpoint holds."""
     entries = [entry for entry in log_history if any(name.startswith("eval_") for name in entry)]
@@ -194,11 +189,11 @@ def of_sets(curve: Iterable[Point]) -> list[Point]:
 
 def check_metric(recipe: Recipe, evaluate: Evaluate | None, known: Sequence[str] | None) -> None:
     """Raise if a recipe evaluates within stages without `evaluate`, or chooses by a score that is not `known`."""
-    wanted = recipe.evaluation
-    if wanted is None or (wanted.every is None and wanted.at is None):
+    evaluation = recipe.evaluation
+    if evaluation is None or (evaluation.every is None and evaluation.at is None):
         return
     if evaluate is None:
-        asked = f"at={wanted.at}" if wanted.every is None else f"every={wanted.every}"
-        raise ValueError(f"the recipe has evaluation.{asked}, but train was called without evaluate=")
-    if wanted.every is not None and known is not None and wanted.metric not in (*known, GAP):
-        raise ValueError(f"evaluation.metric={wanted.metric!r} is not a score; choose from {', '.join(known)}")
+        setting = f"at={evaluation.at}" if evaluation.every is None else f"every={evaluation.every}"
+        raise ValueError(f"the recipe has evaluation.{setting}, but train was called without evaluate=")
+    if evaluation.every is not None and known is not None and evaluation.metric not in (*known, GAP):
+        raise ValueError(f"evaluation.metric={evaluation.metric!r} is not a score; choose from {', '.join(known)}")

@@ -115,7 +115,8 @@ class StageSettings:
         if not self.holds(work, index):
             write_json(work / STAGE, {**settings, PROCESSES: processes})
             return
-        begun = (read_stage(work) or {}).get(PROCESSES)
+        with content_of(work / STAGE):
+            begun = int((read_stage(work) or {})[PROCESSES])
         if begun != processes:
             raise ValueError(
                 f"{work}: the stage was begun in {begun} processes, and is resumed in {processes}; resume it in "
@@ -221,7 +222,7 @@ class TrainingInputs:
 
     def of_stage(self, index: int) -> dict[str, Identity]:
         """Return the inputs that stage `index` depends on, by the recipe's key: see `data_identity`."""
-        found: dict[str, Identity] = {MODEL: self._model()}
+        inputs: dict[str, Identity] = {MODEL: self._model()}
         for i, stage in enumerate(self.recipe.stages[: index + 1]):
             several = isinstance(stage.data, list)
             for number, config in enumerate(stage.datasets):
@@ -229,13 +230,13 @@ class TrainingInputs:
                 paths = [config.path] if isinstance(config.path, str) else config.path
                 for n, path in enumerate(paths):
                     name = key if isinstance(config.path, str) else f"{key}.{n}"
-                    found[name] = self._data(path, config.split, config.revision)
+                    inputs[name] = self._data(path, config.split, config.revision)
         deciding = self.recipe.resolved(index)
         if self.recipe.evaluation is not None and ("evaluation" in deciding or "dev_rows" in deciding):
             for n, one in enumerate(self.recipe.evaluation.dev):
                 if "evaluation" in deciding or isinstance(one, DevRows):
-                    found[f"evaluation.dev.{n}"] = self._data(one if isinstance(one, str) else one.path, None, None)
-        return found
+                    inputs[f"evaluation.dev.{n}"] = self._data(one if isinstance(one, str) else one.path, None, None)
+        return inputs
 
     def _data(self, path: str, split: str | None, revision: str | None) -> Identity:
         return data_identity(path, split=split, revision=revision, sha256=self._sha256)
@@ -243,18 +244,18 @@ class TrainingInputs:
     def _model(self) -> Identity:
         """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
         name, revision = self.recipe.encoder.model, self.recipe.encoder.revision
-        found: dict[str, Any] = {"name": base_name(name)}
+        identity: dict[str, Any] = {"name": base_name(name)}
         folder = ASSETS.get(name) or Path(name)
         if folder.is_dir():
             files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
-            return {**found, "sha256": files_digest(folder, files, self._sha256)}
+            return {**identity, "sha256": files_digest(folder, files, self._sha256)}
         if name.startswith(LOCAL_PREFIX):
-            return found
+            return identity
         try:
             cached = try_to_load_from_cache(name, "config.json", revision=revision)
         except ValueError:  # no Hub id
-            return found
-        return {**found, "hub": name, "revision": Path(cached).parent.name if isinstance(cached, str) else revision}
+            return identity
+        return {**identity, "hub": name, "revision": Path(cached).parent.name if isinstance(cached, str) else revision}
 
     def _sha256(self, file: Path) -> str:
         about = file.stat()
@@ -274,8 +275,8 @@ class TrainingInputs:
     @cached_property
     def _noted(self) -> dict[str, str]:
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))["files"]
-            return {str(key): str(value) for key, value in found.items()}
+            digests = json.loads(self.path.read_text(encoding="utf-8"))["files"]
+            return {str(key): str(value) for key, value in digests.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):  # it is computed again
             return {}
 
