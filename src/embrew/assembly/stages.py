@@ -108,15 +108,6 @@ def _from_scale(settings: dict[str, Any], here: str) -> float:
     return 1.0 / scale
 
 
-NOT_THE_TRAINERS = [
-    ("torch_compile", True),  # the Trainer would compile the whole step; `training.stages` compiles its layers
-]
-RECOMPUTES = "activation_checkpointing"  # of TrainingArguments
-OLD_NAMES = {  # before transformers 5.20
-    name: name.replace("activation", "gradient")
-    for name in (RECOMPUTES, f"{RECOMPUTES}_kwargs")
-    if name not in TrainingArguments.__dataclass_fields__
-}
 DEFAULTS: dict[str, Any] = {
     "logging_steps": 0.1,
     "save_steps": 0.2,
@@ -154,8 +145,8 @@ def training_arguments(
         ValueError: wrong or incompatible settings, or a global batch that the number of processes does not divide.
     """
     checked = check_fields(TRAINING, stage.training, path=("stages", stage.name, "training"))
-    values = checked.model_dump(exclude_unset=True)
-    arguments = {key: value for key, value in values.items() if (key, value) not in NOT_THE_TRAINERS}
+    arguments = checked.model_dump(exclude_unset=True)
+    arguments.pop("torch_compile", None)  # the Trainer would compile the whole step; `training.stages` compiles layers
     if stage.batch is not None:
         if not isinstance(built, EmbeddingObjective):
             raise ValueError(
@@ -181,7 +172,7 @@ def training_arguments(
             data_seed=seed,
             remove_unused_columns=False,
             label_names=[],
-            **{OLD_NAMES.get(key, key): value for key, value in (DEFAULTS | _for_this_machine() | arguments).items()},
+            **DEFAULTS | _for_this_machine() | arguments,
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"stage {stage.name}: training: {error}") from None

@@ -73,16 +73,25 @@ def read_trained(step: TrainStep, path: Path) -> None:
 
 def write_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any, *, writes: bool) -> None:
     """Write optimiser and schedule as one process would; all processes must call."""
-    state = sharding.whole_state(optimizer.state_dict())
+    state = optimizer.state_dict()
+    gathered = {
+        number: {key: sharding.whole(value) if isinstance(value, Tensor) else value for key, value in moments.items()}
+        for number, moments in state["state"].items()
+    }
     if writes:
-        torch.save(state, folder / OPTIMIZER)
+        torch.save({**state, "state": gathered}, folder / OPTIMIZER)
         torch.save(scheduler.state_dict(), folder / SCHEDULER)
 
 
 def read_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
     """Read what `write_sharded_optimizer` wrote; all processes must call."""
     state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
-    optimizer.load_state_dict(sharding.sharded_state(state, optimizer))
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, moments in state["state"].items():
+        for key, value in moments.items():
+            if isinstance(value, Tensor) and value.shape == parameters[number].shape:
+                moments[key] = sharding.like(value, parameters[number])
+    optimizer.load_state_dict(state)
     scheduler.load_state_dict(torch.load(folder / SCHEDULER, weights_only=True))
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -82,34 +79,11 @@ def whole(tensor: Tensor) -> Tensor:
 def put(parameter: Tensor, value: Tensor) -> None:
     """Write a whole tensor into a parameter, sharded or not; all processes must call."""
     with torch.no_grad():
-        parameter.copy_(_like(value, parameter))
+        parameter.copy_(like(value, parameter))
 
 
-def whole_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an optimiser's `state_dict` with gathered tensors, as of one process; all processes must call."""
-    moments = {
-        number: {key: whole(value) if isinstance(value, Tensor) else value for key, value in moment.items()}
-        for number, moment in state["state"].items()
-    }
-    return {**state, "state": moments}
-
-
-def sharded_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Shard what `whole_state` returned as the optimiser's parameters are sharded; all processes must call."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    moments = {
-        number: {
-            key: _like(value, parameters[number])
-            if isinstance(value, Tensor) and value.shape == parameters[number].shape
-            else value
-            for key, value in moment.items()
-        }
-        for number, moment in state["state"].items()
-    }
-    return {**state, "state": moments}
-
-
-def _like(value: Tensor, parameter: Tensor) -> Tensor:
+def like(value: Tensor, parameter: Tensor) -> Tensor:
+    """Return a whole tensor sharded as a parameter is; all processes must call."""
     if not isinstance(parameter, DTensor):
         return value
     there = value.to(parameter.device)

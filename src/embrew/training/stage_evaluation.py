@@ -48,7 +48,8 @@ def scores_line(scores: Mapping[str, float], base: Mapping[str, float]) -> str:
             parts.append(f"{name} {scores[name]:.3f}{before}")
     if GAP in scores:
         parts.append(gap_words(scores[GAP], scores[GAP_OTHER]))
-    worse = below_base(scores, base)
+    watched = [name for name in scores if name == "dev" or name.startswith(GUARD)]
+    worse = [name for name in watched if name in base and scores[name] < base[name]]
     if worse:
         drops = [f"{name.removeprefix(GUARD)} {base[name]:.3f} → {scores[name]:.3f}" for name in worse]
         parts.append(f"got worse: {', '.join(drops)}")
@@ -81,12 +82,6 @@ def set_lines(about: Mapping[str, Mapping[str, str]]) -> list[str]:
         what = f"guard set {name.removeprefix(GUARD)}" if name.startswith(GUARD) else f"dev set {name}"
         lines.append(f"{what}: split {facts['split']}, {facts.get('size', 'size unknown')}, {facts['metric']}")
     return lines
-
-
-def below_base(scores: Mapping[str, float], base: Mapping[str, float]) -> list[str]:
-    """Return the names, among `dev` and the guard sets, whose score is below the base's."""
-    looked_at = [name for name in scores if name == "dev" or name.startswith(GUARD)]
-    return [name for name in looked_at if name in base and scores[name] < base[name]]
 
 
 EvaluationPoints = Literal["log"] | Sequence[int]
