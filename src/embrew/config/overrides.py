@@ -26,13 +26,9 @@ def parse_override(text: str) -> tuple[list[str], Any]:
         raise ValueError(f"override {quoted(text)}; write key.path=value, for example encoder.max_length.query=256")
     if len(keys) > MAX_DEPTH:
         raise ValueError(f"override {quoted(text)}: {len(keys):,} nested keys; {TOO_DEEP}")
-    return keys, _value(value, source=f"override {quoted(text)}")
-
-
-def _value(text: str, *, source: str) -> Any:
-    if ": " in f"{text} " and text[:1].isalnum():  # `encoder.prompts.query=Find this: ` is a text, not a mapping
-        return text
-    return parse_yaml(text, source=source)
+    if ": " in f"{value} " and value[:1].isalnum():  # `encoder.prompts.query=Find this: ` is a text, not a mapping
+        return keys, value
+    return keys, parse_yaml(value, source=f"override {quoted(text)}")
 
 
 def apply_overrides(

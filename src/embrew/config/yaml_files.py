@@ -214,7 +214,10 @@ def read_shipped(
         raise FileNotFoundError(f"no file {quoted(name)}{_near_path(path, shipped, what)}")
     close = [repr(one) for one in nearest_names(name, list(files))]
     hint = f"did you mean {one_of(close)}? " if close else ""
-    raise FileNotFoundError(f"no {what} named {quoted(name)}; {hint}{_all(shipped)}")
+    choices = f"give a YAML file, or choose from {', '.join(sorted(shipped))}"
+    if len(shipped) > LISTED:
+        choices = f"embrew recipe list shows all {len(shipped)}"
+    raise FileNotFoundError(f"no {what} named {quoted(name)}; {hint}{choices}")
 
 
 def read_text(path: Path, *, what: str) -> str:
@@ -249,12 +252,6 @@ def _near_path(path: Path, shipped: dict[str, Traversable], what: str) -> str:
     if stem in shipped:
         close.append(f"the shipped {what} {stem!r}")
     return f"; did you mean {one_of(close)}?" if close else ""
-
-
-def _all(shipped: dict[str, Traversable]) -> str:
-    if len(shipped) > LISTED:
-        return f"embrew recipe list shows all {len(shipped)}"
-    return f"give a YAML file, or choose from {', '.join(sorted(shipped))}"
 
 
 def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:

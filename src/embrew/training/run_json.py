@@ -127,7 +127,8 @@ class RunResults:
         if self.evaluate is None or not self.writes:
             return
         scores = self.values["scores"]
-        if name != "base" or name not in scores or self._are_of_other_sets(scores[name]):
+        other_sets = self.sets is not None and {*self.sets.about} != {*scores.get(name, ())} - {"dev", "guard"}
+        if name != "base" or name not in scores or other_sets:
             scores[name] = self._scores(encoder, self.values["stages"][0] if name == "base" else name)
             if self.sets is not None:
                 self.values["sets"] = self.sets.about
@@ -283,9 +284,6 @@ class RunResults:
 
     def _log_scores(self, name: str, scores: Mapping[str, float]) -> None:
         logger.info("%s  %s", name, scores_line(scores, {} if name == "base" else self.base))
-
-    def _are_of_other_sets(self, scores: Mapping[str, float]) -> bool:
-        return self.sets is not None and {*self.sets.about} != {*scores} - {"dev", "guard"}
 
     def _reserved(self) -> np.ndarray | None:
         """Fingerprints of the dev rows that are split off training rows.
