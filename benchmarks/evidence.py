@@ -45,8 +45,8 @@ from embrew.evaluation import Result, averages, evaluate, read_suite
 from embrew.recipe import Recipe
 from embrew.text_encoder.hashes import model_hash
 from embrew.training import stages
-from embrew.training.resuming.reuse import reuse_stages
-from embrew.training.resuming.stage_json import StageSettings
+from embrew.training.reuse import reuse_stages
+from embrew.training.stage_json import StageSettings
 
 BATCH_TOKENS = 2048
 PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also", "claims", "instructions")

@@ -99,7 +99,7 @@ def encode(model: str, kind: str) -> None:
 
     how: dict[str, Any] = {}
     if "pooling" in signature(open_model).parameters:  # earlier commits read a language model at its last token
-        from embrew.assembly.untrained import is_bare
+        from embrew.assembly.opening import is_bare
 
         how = {"pooling": "last"} if is_bare(model) else {}
     encoder: Any = open_model(model, **how)

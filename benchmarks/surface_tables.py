@@ -13,7 +13,7 @@ from embrew.analysis.surface import Surface
 from embrew.analysis.truncation import Truncation
 from embrew.evaluation import Result
 from embrew.evaluation.uncertainty import compare
-from embrew.training.monitoring.run_json import read_run
+from embrew.training.run_json import read_run
 
 TERMS = ("express", "compress")
 

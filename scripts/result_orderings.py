@@ -13,7 +13,7 @@ from result_cells import has_result, page_of, result
 from result_scores import KEYS, Comparison, comparisons
 from verdicts import AGAINST, FOR, MISSING, NOT_MEASURED, OPEN, REFUTED, REPRODUCED, UNRESOLVED, VERDICTS, combine
 
-from embrew.config.yaml_text import parse_yaml
+from embrew.config.yaml_files import parse_yaml
 
 PLACES = {"nano": "nano", "world": "small world"}
 ORDERING = ("method", "claim", "paper", "setting", *PLACES)

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from embrew.config.yaml_text import parse_yaml
+from embrew.config.yaml_files import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 PLANS = ROOT / "benchmarks" / "plans"

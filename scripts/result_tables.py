@@ -25,7 +25,7 @@ from result_orderings import read_orderings
 from result_plans import to_come
 from result_report import HELD, Report
 
-from embrew.config.yaml_text import parse_yaml
+from embrew.config.yaml_files import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 DEFINITIONS = ROOT / "docs" / "tables.yaml"

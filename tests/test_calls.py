@@ -146,7 +146,7 @@ def test_nothing_is_unpickled_or_evaluated(calls):
 def test_the_yaml_loader_is_a_safe_one():
     import yaml
 
-    from embrew.config.yaml_text import Loader
+    from embrew.config.yaml_files import Loader
 
     assert issubclass(Loader, yaml.SafeLoader)
     assert not any(str(tag).startswith("tag:yaml.org,2002:python") for tag in Loader.yaml_constructors)

@@ -24,7 +24,7 @@ from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.storage import parts
 from embrew.storage.parts import LOOKED_UP
-from embrew.training.resuming import checkpoints
+from embrew.training import checkpoints
 from tests.conftest import SENTENCES, stir
 
 HARMLESS = {"README.md": "the card, for readers; users may edit it, and no program reads it"}

@@ -17,7 +17,7 @@ from embrew.evaluation.report import Result, write_result
 from embrew.files.safe_names import check_file_name, is_safe_name, path_inside
 from embrew.search import SearchIndex
 from embrew.storage.parts import check_name, remove_context, write_context
-from embrew.training.resuming import checkpoints
+from embrew.training import checkpoints
 from tests.corpus.stub import Stub
 
 BAD = ("", ".", "..", "../x", "a/../../x", "/etc/passwd", "a//b", "a/", "./a", "..\\x", "C:x", "a\0b", "a\nb")

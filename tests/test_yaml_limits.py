@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from embrew.config.overrides import parse_override
-from embrew.config.yaml_text import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, line_of, parse_yaml
+from embrew.config.yaml_files import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, line_of, parse_yaml
 from embrew.evaluation.suites import read_suite
 from embrew.recipe import Recipe
 from embrew.sweep.rows import read_sweep

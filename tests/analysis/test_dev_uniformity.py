@@ -13,7 +13,7 @@ from embrew.analysis import add_uniformity, alignment_uniformity
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
-from embrew.training.monitoring.scores import DevSets, scores_line
+from embrew.training.stage_evaluation import DevSets, scores_line
 from tests.conftest import SENTENCES
 
 STS = [

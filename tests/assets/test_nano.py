@@ -56,7 +56,7 @@ def test_it_opens_without_asking_anyone(monkeypatch):
     def asked(*args, **kwargs):
         raise AssertionError("the Hub was asked")
 
-    monkeypatch.setattr("embrew.assembly.untrained.on_hub", asked)
+    monkeypatch.setattr("embrew.assembly.opening.on_hub", asked)
     assert assembly.open_model("nano", pooling="mean").describe()["base"]["name"] == "nano"
 
 

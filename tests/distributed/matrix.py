@@ -27,8 +27,8 @@ from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
 from embrew.settings.encoder import Demonstrations, Pooling
 from embrew.training import sharding
+from embrew.training.checkpoints import trained_tensors
 from embrew.training.gradcache import Chunks
-from embrew.training.resuming.checkpoint_files import trained_tensors
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, stir

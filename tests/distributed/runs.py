@@ -214,7 +214,7 @@ def main(place: str) -> None:
     os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
     assert train_counted(cached(folder), out / "cached", stop=STOPPED_AT) == STOPPED_AT
     if process.is_main_process:
-        shutil.copytree(out / "cached", out / "cached-then-alone")  # which one process will resume
+        shutil.copytree(out / "cached", out / "cached-stopped")
     process.wait_for_everyone()
     assert train_counted(cached(folder), out / "cached", resume=True) == 3, "three of six were done"
     train(full(folder), out / "full")

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from embrew.assembly import open_model
-from embrew.assembly.untrained import POOLINGS, is_bare
+from embrew.assembly.opening import POOLINGS, is_bare
 from embrew.cli import app
 from embrew.cli.arguments import Pooling
 from embrew.evaluation import evaluate, find_task

@@ -133,7 +133,7 @@ def encoders(expected: Expected) -> None:
 
 def run(expected: Expected) -> None:
     """A run killed in its second stage, after step 4 of 6, with the checkpoint of step 4; and what it becomes."""
-    from embrew.config.yaml_text import dump_yaml
+    from embrew.config.yaml_files import dump_yaml
 
     Path("run.yaml").write_text(dump_yaml(COMPRESS))
     embrew("supervised", "5", "train", "run.yaml", "--output", "run", code=STOPPED, killed=True)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
-from embrew.config.yaml_text import dump_yaml
+from embrew.config.yaml_files import dump_yaml
 from embrew.corpus import encode_corpus, local
 from embrew.domain.prepare import prepare
 from embrew.encoder import Encoder

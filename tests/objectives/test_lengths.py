@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from embrew.assembly.objectives import objective
+from embrew.assembly.stages import objective
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
 from embrew.settings.base import Base

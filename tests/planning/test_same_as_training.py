@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from embrew import assembly
+from embrew.assembly.encoders import prepare_encoder, starting_encoder
 from embrew.methods.base import text_ids
 from embrew.planning.devices import GPUS, Device
 from embrew.planning.plan import plan_recipe
 from embrew.planning.shapes import Shape, shape_of_stage
 from embrew.recipe import Recipe
-from embrew.training.stage_start import prepare_encoder, starting_encoder
 from embrew.training.stages import Run, train
 from tests.conftest import SENTENCES
 

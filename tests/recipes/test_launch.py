@@ -13,7 +13,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
 from embrew.recipe import list_launches, read_launch
-from embrew.training.sharding import asked_by_launcher
+from embrew.training.launch import sharding_requested
 
 KINDS = {"launch/ddp": "MULTI_GPU", "launch/fsdp2": "FSDP", "launch/zero2": "DEEPSPEED"}
 
@@ -41,7 +41,7 @@ def test_accelerate_reads_it(name, tmp_path):
         assert set(yaml.safe_load(read_launch(name)).get(block, {})) <= known
     assert (variables.get("ACCELERATE_USE_FSDP") == "true") == (name == "launch/fsdp2")
     assert (variables.get("ACCELERATE_USE_DEEPSPEED") == "true") == (name == "launch/zero2")
-    with patch.dict(os.environ, variables), asked_by_launcher() as sharded:
+    with patch.dict(os.environ, variables), sharding_requested() as sharded:
         assert sharded == (name == "launch/fsdp2")
 
 

@@ -17,10 +17,12 @@ from typer.testing import CliRunner
 from embrew import assembly
 from embrew.assembly import checking, stages
 from embrew.cli import app
-from embrew.config.fields import check_fields, reason
 from embrew.config.overrides import apply_overrides
-from embrew.config.yaml_text import parse_yaml
-from embrew.recipe import Recipe, StageConfig, lora, read_recipe, training
+from embrew.config.validation import check_fields, reason
+from embrew.config.yaml_files import parse_yaml
+from embrew.recipe import Recipe, StageConfig, read_recipe
+from embrew.recipe.encoder import LORA_REFUSED
+from embrew.recipe.stage import TRAINING_REFUSED
 from embrew.training.stages import train
 from tests.recipes.wrong import NANO, OVERRIDES
 
@@ -40,7 +42,7 @@ def check(name: str, *overrides: str, here: bool = False) -> None:
 
 
 def test_there_are_many_of_them() -> None:
-    assert len({(name, override) for name, override, _ in OVERRIDES}) == len(OVERRIDES) == 99
+    assert len({(name, override) for name, override, _ in OVERRIDES}) == len(OVERRIDES) == 100
     for name in {name for name, _, _ in OVERRIDES}:
         check(name)
 
@@ -67,8 +69,8 @@ def test_the_command_says_it_in_one_line(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("refused", "allowed", "kind", "count"),
     [
-        (training.REFUSED, stages.TRAINING, TrainingArguments, 114),
-        (lora.REFUSED, checking.LORA, LoraConfig, 42),
+        (TRAINING_REFUSED, stages.TRAINING, TrainingArguments, 114),
+        (LORA_REFUSED, checking.LORA, LoraConfig, 42),
     ],
 )
 def test_every_field_is_allowed_or_refused(refused: dict[str, str], allowed: Any, kind: type, count: int) -> None:
@@ -85,7 +87,7 @@ def test_an_unknown_key_is_refused_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("key", [field.name for field in fields(TrainingArguments)])
 def test_a_refused_key_is_refused_with_its_reason(key: str) -> None:
-    words = reason(key, training.REFUSED)
+    words = reason(key, TRAINING_REFUSED)
     if words is None:
         return
     with pytest.raises(ValueError, match=re.escape(f" stages.0.training.{key} {words}")):

@@ -34,6 +34,7 @@ OVERRIDES: list[tuple[str, str, str]] = [
             (f"{T}optim=adam", "optim='adam'; it is none of the 41 names that are allowed"),
             (f"{T}optim=lomo", "'lomo' updates the weights in the backward pass"),
             (f"{T}optim_target_modules=attn", "required by galore and apollo optimisers"),
+            (f"{T}activation_checkpointing=auto", "activation_checkpointing='auto'; allowed: a valid boolean"),
             (f"{T}lr_scheduler_type=cosin", "did you mean 'cosine'?"),
             (f"{T}lr_scheduler_type=greedy", "'greedy' needs an evaluation loss"),
             (f"{T}lr_scheduler_kwargs={{min_lr_ratio: .nan}}", "min_lr_ratio=nan; allowed: a finite number"),

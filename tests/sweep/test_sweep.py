@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.config.yaml_text import dump_yaml
+from embrew.config.yaml_files import dump_yaml
 from embrew.recipe import Recipe
 from embrew.sweep import list_sweeps, read_sweep
 from embrew.sweep import run_sweep as verified

@@ -12,7 +12,7 @@ import torch
 from peft.tuners.lora import Linear as PeftLinear
 
 from embrew import assembly
-from embrew.assembly import precision
+from embrew.assembly import encoders
 from embrew.encoder import Encoder
 from embrew.merging import merge_encoder
 from embrew.model import adapters
@@ -54,7 +54,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def computing(patch: pytest.MonkeyPatch, answer: bool) -> None:
-    for module in (precision, base_model, opening):
+    for module in (encoders, base_model, opening):
         patch.setattr(module, "computes", lambda dtype, device: answer or dtype == torch.float32)
 
 
@@ -105,7 +105,7 @@ def test_a_stage_goes_on_as_it_was_begun(
     trained: Path, model_folder: Callable[[str], Path], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A finished stage is skipped on any machine; one in progress keeps its dtype, or is refused."""
-    from embrew.training.resuming.stage_json import arithmetic_of
+    from embrew.training.stage_json import arithmetic_of
 
     lora = recipe(model_folder("llama"), data)
     computing(monkeypatch, False)

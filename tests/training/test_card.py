@@ -15,7 +15,7 @@ from embrew.evaluation.dev import dev_sets
 from embrew.export.exporting import export_encoder
 from embrew.merging import merge_encoder
 from embrew.recipe import Recipe
-from embrew.training.monitoring.card_facts import card_facts
+from embrew.training.run_json import card_facts
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.training.test_stages import values

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from embrew.training.resuming import checkpoints
-from embrew.training.resuming.checkpoint_files import files_needed
+from embrew.training import checkpoints
+from embrew.training.checkpoints import files_needed
 
 FILES = ("trainable.safetensors", "trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state.pth")
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # sha256 of no bytes
@@ -58,8 +58,3 @@ def test_what_is_not_whole_is_passed_over(
     caplog.set_level(logging.WARNING, logger="embrew")
     assert checkpoints.newest(tmp_path / "work", needed) == older
     assert "checkpoint-10 is incomplete" in caplog.text and "checkpoint-9 " not in caplog.text
-
-
-def test_without_the_optimiser_if_that_is_asked_for(tmp_path: Path) -> None:
-    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", save_only_model=True)
-    assert files_needed(arguments) == FILES[:2]

@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch._inductor import exc
 
 from embrew import assembly
 from embrew.model.layers import compiled_layers, layers_of
 from embrew.recipe import Recipe
 from embrew.training.gradcache import Chunks
-from embrew.training.launch_checks import check_launch
+from embrew.training.launch import check_launch
 from embrew.training.stages import train
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES
 from tests.objectives.cases import SETTINGS
 from tests.objectives.test_battery import ready
-from tests.training.test_activation_memory import trained, values
 
 LORA = {"lora_dropout": 0.2, "target_modules": "all-linear"}
+TRAINED_LORA = {"r": 4, "lora_dropout": 0.2, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 ROWS = [{"query": text, "positive": text[5:] + " again", "negative": text[::-1]} for text in SENTENCES]
+
+
+def values(folder: Path, place: Path, **stage: Any) -> dict[str, Any]:
+    """A recipe of a contrastive stage with dropout."""
+    rows = [{"query": text, "positive": text[5:], "negative": text[::-1]} for text in SENTENCES * 3]
+    (place / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    training = {"max_steps": 3, "learning_rate": 0.01, "use_cpu": True, **stage.pop("training", {})}
+    encoder = {
+        "model": str(folder),
+        "pooling": {"mode": "mean"},
+        "lora": TRAINED_LORA,
+        "max_length": {"query": 32, "document": 32},
+    }
+    settings = {"objective": {"type": "contrastive"}, "batch": {"size": 4}, **stage}
+    data = {"path": str(place / "pairs.jsonl")}
+    return {"encoder": encoder, "stages": [{"name": "one", "data": data, "training": training, **settings}]}
+
+
+def trained(folder: Path) -> dict[str, torch.Tensor]:
+    """The trained weights of a run."""
+    return load_file(folder / "one" / "adapters" / "0" / "adapter_model.safetensors")
 
 
 def test_names_and_modules_stay(make_encoder):

@@ -16,7 +16,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from embrew.methods import Contrastive, Espresso
 from embrew.recipe import Recipe
-from embrew.training.monitoring.concerns import LINES, Concerns
+from embrew.training.monitoring import LINES, Monitoring
 from tests.distributed.runs import train_counted, write_data
 
 Figures = list[dict[str, float]]
@@ -150,7 +150,7 @@ def test_only_the_first_process_says_it(caplog: pytest.LogCaptureFixture) -> Non
     line: dict[str, Any] = {"loss": 3.0, "express": 1.0, "compress": 2.0}
     arguments, control = TrainingArguments(use_cpu=True), TrainerControl()
     for first in (False, True):
-        watcher = Concerns("one", Espresso(base=Contrastive()))
+        watcher = Monitoring("one", Espresso(base=Contrastive()))
         state = TrainerState(is_world_process_zero=first)
         for step in range(1, 8):
             state.log_history.append({**line, "step": step})

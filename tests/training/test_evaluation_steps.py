@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from embrew.recipe import Recipe
-from embrew.training.monitoring.evaluation_steps import evaluation_steps
+from embrew.training.stage_evaluation import evaluation_steps
 from embrew.training.trainer import StageTrainer
 from tests.training.test_stage_evaluation import Scripted, fingerprint, log_of
 from tests.training.test_stages import equal, values

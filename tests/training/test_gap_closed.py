@@ -23,10 +23,10 @@ from embrew.recipe import Recipe
 from embrew.report.page import write_report
 from embrew.report.sections.scores import gaps_of
 from embrew.report.source import Source
-from embrew.training.monitoring import run_json
-from embrew.training.monitoring.gap_closed import MARGIN, GapClosed, has_trained
-from embrew.training.monitoring.scores import gap_words
-from embrew.training.resuming.reuse import reuse_stages
+from embrew.training import run_json
+from embrew.training.gap_closed import MARGIN, GapClosed, has_trained
+from embrew.training.reuse import reuse_stages
+from embrew.training.stage_evaluation import gap_words
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES
 from tests.report.subjects import subject

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from embrew.recipe import Recipe
-from embrew.training.resuming import checkpoints
+from embrew.training import checkpoints
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 

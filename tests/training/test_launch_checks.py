@@ -13,7 +13,7 @@ from datasets import Dataset
 from embrew import assembly
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import sharding
-from embrew.training.launch_checks import check_launch
+from embrew.training.launch import check_launch, sharding_requested
 from embrew.training.stages import train
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
@@ -99,14 +99,14 @@ def test_the_launchers_word_is_heard_by_embrew_alone(monkeypatch):
     """Accelerate reads the same variable, and would wrap the step too."""
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "2")
-    with sharding.asked_by_launcher() as sharded:
+    with sharding_requested() as sharded:
         assert sharded
-        with sharding.asked_by_launcher() as again:
+        with sharding_requested() as again:
             assert not again, "the variable is gone meanwhile"
-    with sharding.asked_by_launcher() as sharded:
+    with sharding_requested() as sharded:
         assert sharded, "and is back after it"
     monkeypatch.delenv("ACCELERATE_USE_FSDP")
-    with sharding.asked_by_launcher() as sharded:
+    with sharding_requested() as sharded:
         assert not sharded
 
 

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
-from embrew.config.yaml_text import dump_yaml
+from embrew.config.yaml_files import dump_yaml
 from embrew.domain import Settings
 from embrew.domain import run as run_domain
 from embrew.recipe import Recipe
 from embrew.sweep import read_sweep, run_sweep
-from embrew.training.resuming import training_inputs
-from embrew.training.resuming.training_inputs import TrainingInputs, changed_inputs
+from embrew.training import stage_json
+from embrew.training.stage_json import TrainingInputs, changed_inputs
 from embrew.training.trainer import StageTrainer
 from tests.domain.test_run import TINY, docs, write
 from tests.training.test_stages import equal, values
@@ -203,12 +203,10 @@ def test_large_files_are_read_once(
     values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Their sha256 is kept in the run's folder, without their path, until size or times change."""
-    monkeypatch.setattr(training_inputs, "LARGE", 1000)
+    monkeypatch.setattr(stage_json, "LARGE", 1000)
     recipe, read = Recipe.from_values(values), []
-    file_sha256 = training_inputs.file_sha256
-    monkeypatch.setattr(
-        training_inputs, "file_sha256", lambda path, **known: read.append(path.name) or file_sha256(path)
-    )
+    file_sha256 = stage_json.file_sha256
+    monkeypatch.setattr(stage_json, "file_sha256", lambda path, **known: read.append(path.name) or file_sha256(path))
     caplog.set_level(logging.INFO, logger="embrew")
     (tmp_path / "out").mkdir()
     first = TrainingInputs(recipe, tmp_path / "out").of_stage(2)

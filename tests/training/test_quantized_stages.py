@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.merging import merge_encoder
 from embrew.model.adapters import dequantize
 from embrew.recipe import Recipe
 from embrew.storage.verification import reference_vectors
-from embrew.training import stages
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, wide_model
@@ -102,14 +102,14 @@ def test_training_is_that_of_dequantised_layers(
     values["encoder"]["lora"]["lora_dropout"] = 0.0
     values["stages"] = values["stages"][:1]
     encoder = train(Recipe.from_values(values), tmp_path / "quantised", verify="off")
-    start = stages.starting_encoder
+    start = assembly.starting_encoder
 
     def plain(*args: Any, **how: Any) -> Encoder:
         found = start(*args, **how)
         dequantize(found.backbone.causal_lm, torch.float32)
         return found
 
-    monkeypatch.setattr(stages, "starting_encoder", plain)
+    monkeypatch.setattr(assembly, "starting_encoder", plain)
     other = train(Recipe.from_values(values), tmp_path / "plain", verify="off")
     assert encoder.backbone.is_quantized and not other.backbone.is_quantized
     assert (reference_vectors(encoder) - reference_vectors(other)).abs().max() < 1e-4

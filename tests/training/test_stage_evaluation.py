@@ -20,8 +20,13 @@ from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.model import prefix
 from embrew.recipe import Recipe
-from embrew.training.monitoring.scores import DevSets, Evaluate, scores_line
-from embrew.training.monitoring.stage_evaluation import StageEvaluation, curve_from_log, trainer_metrics
+from embrew.training.stage_evaluation import (
+    DevSets,
+    Evaluate,
+    StageEvaluation,
+    curve_from_log,
+    scores_line,
+)
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, by_default
 from tests.training.test_stages import equal, tensors, values
@@ -244,7 +249,7 @@ def test_a_curve_is_read_off_the_log() -> None:
     watch = StageEvaluation(score=dict, report=lambda *_: None, metric="b", patience=1)
     log = [
         {"loss": 1.0, "step": 1},
-        *({**trainer_metrics({"dev": 0.0, "b": b}), "epoch": 0.1, "step": b} for b in (3, 1)),
+        *({"eval_dev": 0.0, "eval_b": b, "epoch": 0.1, "step": b} for b in (3, 1)),
     ]
     curve = curve_from_log(log)
     assert curve == [{"step": b, "scores": {"dev": 0.0, "b": b}} for b in (3, 1)]

@@ -19,7 +19,7 @@ from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.methods import Contrastive
 from embrew.recipe import Recipe
-from embrew.training.resuming import checkpoints
+from embrew.training import checkpoints
 from embrew.training.stages import train as verified
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES

@@ -16,12 +16,12 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM
 
 from embrew import assembly
+from embrew.assembly.encoders import prepare_encoder
 from embrew.encoder import Encoder
 from embrew.methods import Contrastive
 from embrew.model.weights import train_in_float32
 from embrew.recipe import Recipe, list_recipes
 from embrew.storage import base_model
-from embrew.training.stage_start import prepare_encoder
 from embrew.training.stages import Run, train
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer

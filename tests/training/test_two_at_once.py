@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.config.yaml_text import dump_yaml
+from embrew.config.yaml_files import dump_yaml
 from embrew.files.locks import claimed, is_held
 from embrew.recipe import Recipe
 from embrew.sweep import read_sweep, run_sweep

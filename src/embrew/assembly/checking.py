@@ -12,14 +12,16 @@ from torch import nn
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from embrew.assembly.matching import check_matches
-from embrew.assembly.objectives import objective
-from embrew.assembly.stages import training_arguments
-from embrew.config.fields import check_fields, fields_model
+from embrew.assembly.rows import batches_of
+from embrew.assembly.stages import objective, training_arguments
+from embrew.config.validation import check_fields, fields_model
+from embrew.data.columns import ACCEPTED
 from embrew.files.formats import GAP
+from embrew.methods import Alignment, Objective
 from embrew.methods.gap import held_out_of
 from embrew.model.adapters import check_for_quantized, check_library, lora_config
-from embrew.recipe import Recipe, StageConfig, lora
+from embrew.recipe import Recipe, StageConfig
+from embrew.recipe.encoder import LORA_REFUSED, LORA_TYPES
 from embrew.storage.foreign import check_is_model
 
 TORCH_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
@@ -35,7 +37,7 @@ UNSUPPORTED: dict[str, dict[str, str]] = {
     },
     "lr_scheduler_type": dict.fromkeys(("reduce_lr_on_plateau", "greedy"), _NO_LOSS),
 }
-LORA = fields_model(LoraConfig, lora.RANGES, lora.REFUSED)
+LORA = fields_model(LoraConfig, LORA_TYPES, LORA_REFUSED)
 
 
 def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
@@ -50,10 +52,12 @@ def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
         ValueError: the recipe cannot be trained; the message has the key, the value and the allowed values.
     """
     check_is_model(recipe.encoder.model, Path(recipe.encoder.model))
-    chosen = recipe.encoder.attn_implementation
-    known = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
-    if chosen is not None and chosen not in known and "/" not in chosen:  # with "/": a kernel of the Hub
-        raise ValueError(f"encoder.attn_implementation={chosen!r}; choose from {', '.join(known)}")
+    implementation = recipe.encoder.attn_implementation
+    implementations = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
+    if (
+        implementation is not None and implementation not in implementations and "/" not in implementation
+    ):  # with "/": a kernel of the Hub
+        raise ValueError(f"encoder.attn_implementation={implementation!r}; choose from {', '.join(implementations)}")
     if recipe.encoder.lora is not None:
         check_fields(LORA, recipe.encoder.lora, path=("encoder", "lora"))
         try:
@@ -155,3 +159,50 @@ def _check_schedule(stage: StageConfig, args: TrainingArguments) -> None:
             f"{where}warmup_steps={args.warmup_steps:g} with max_steps={args.max_steps}: the learning rate is 0 at "
             "every step; lower warmup_steps"
         )
+
+
+def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
+    """Raise if stage `index` cannot be trained with the recipe's encoder, or cannot read its data.
+
+    Raises:
+        ValueError: names what the objective needs, and the key that sets it.
+    """
+    stage, encoder = recipe.stages[index], recipe.encoder
+    where = f"stages.{stage.name}"
+    for number, config in enumerate(stage.datasets):
+        place = f"{where}.data.{number}" if isinstance(stage.data, list) else f"{where}.data"
+        columns = ACCEPTED[built.rows_kind]
+        for column in config.columns:
+            if column not in columns:
+                raise ValueError(
+                    f"{place}.columns.{column}: not a {built.rows_kind} column; choose from {', '.join(columns)}"
+                )
+        if config.instructions and built.rows_kind != "pairs":
+            raise ValueError(f"{place}.instructions are for pairs, not {built.rows_kind} rows; leave them out")
+        if config.instructions and config.instruct == "both" and batches_of(stage, built) == "mixed":
+            raise ValueError(
+                f"{place}.instructions with instruct: both in mixed batches: each row has its own, which would tell a "
+                "query's positive from others; set mix: {batches: one}, or instruct: query"
+            )
+        if config.instructions and isinstance(built, Alignment) and built.has_references:
+            raise ValueError(
+                f"{place}.instructions with objective.variant={built.variant!r}: its reference scores are computed "
+                "once, with one instruction; set instruction, or objective.variant: kl or js"
+            )
+        if config.sentences and built.rows_kind not in ("text", "pairs"):
+            raise ValueError(
+                f"{place}.sentences=True is for text rows and pairs, not {built.rows_kind} rows; leave it out"
+            )
+    attention = next(
+        (one.attention for one in reversed(recipe.stages[: index + 1]) if one.attention), encoder.attention
+    )
+    if attention == "memory_causal" and not encoder.memory_tokens:
+        raise ValueError(f"{where}.attention='memory_causal' with encoder.memory_tokens=0; it needs memory tokens")
+    settings = encoder.settings.replace(attention=attention)
+    objective: Objective | None = built
+    while objective is not None:
+        try:
+            objective.check_encoder(settings, encoder.memory_tokens)
+        except ValueError as error:
+            raise ValueError(f"{where}.objective: {type(objective).__name__}: {error}") from None
+        objective = getattr(objective, "base", None)

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tokenizers import Tokenizer
 
 from embrew.assembly.encoders import encoder
-from embrew.assembly.objectives import load_recipe
-from embrew.assembly.on_openvino import on_openvino
+from embrew.assembly.stages import load_recipe
 from embrew.assembly.stock import open_stock
-from embrew.assembly.untrained import check_pooling, is_bare, is_recipe, no_pooling, on_hub, open_bare
 from embrew.encoder import Encoder
 from embrew.files import checksums
 from embrew.files.writing import recover
+from embrew.recipe import Recipe, list_recipes
+from embrew.runtimes.converted import converted
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino
 from embrew.runtimes.library import openvino
-from embrew.storage.base_model import ASSETS, pick_dtype
+from embrew.settings.encoder import MODES
+from embrew.storage.base_model import ASSETS, is_encoder, open_config, pick_dtype
 from embrew.storage.opening import AS_TRAINED
 from embrew.storage.parts import check_folder
+from embrew.text.texts import SIDES
+from embrew.text_encoder.interface import resolved_prompts
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
 
 BACKENDS = ("torch", "openvino")
 
@@ -70,8 +76,8 @@ def open_model(
         if dtype != "auto":
             pick_dtype(dtype, torch.device("cpu"))
         in_torch = "auto" if dtype == "auto" else "float32"
-        found: Any = open_model(name, overrides, dtype=in_torch, pooling=pooling)
-        return on_openvino(found, name, bfloat16=dtype == "bfloat16")
+        opened: Any = open_model(name, overrides, dtype=in_torch, pooling=pooling)
+        return on_openvino(opened, name, bfloat16=dtype == "bfloat16")
     folder = Path(name)
     if overrides and not is_recipe(name):
         raise ValueError(f"{overrides[0]!r} overrides a recipe, and {name!r} is not one")
@@ -100,3 +106,148 @@ def open_model(
     if is_bare(name):
         raise no_pooling(name)
     return Encoder.from_pretrained(name, dtype=dtype)  # a BERT-type encoder, read at the mean of its tokens
+
+
+POOLINGS = {
+    "last": "baselines/last-token",
+    "mean": "baselines/mean",
+    "weighted_mean": "baselines/weighted-mean",
+    "prompteol": "baselines/prompteol",
+}
+"""Recipes of the ways to read a bare language model, by the names that users give."""
+OWN = ("embrew.json", "run.json", "parity.json", "modules.json", checksums.NAME)  # files of models with a pooling
+
+
+def is_recipe(name: str) -> bool:
+    """Return whether a name is that of a shipped recipe, or of a YAML file."""
+    return name in list_recipes() or Path(name).suffix in (".yaml", ".yml")
+
+
+def is_bare(name: str) -> bool:
+    """Return whether a model is a language model without embedding settings, by its files.
+
+    A BERT-type encoder is none: it was trained to be read at all its tokens.
+
+    Raises:
+        FileNotFoundError: no such model.
+        ValueError: transformers does not know its family.
+    """
+    if is_recipe(name):
+        return False
+    folder = Path(name)
+    if not folder.exists():
+        recover(folder)
+    if any(os.path.lexists(folder / file) for file in OWN):
+        return False
+    if name not in ASSETS and not folder.exists() and on_hub(name, "modules.json"):
+        return False
+    return not is_encoder(open_config(name, str(ASSETS.get(name, name))))
+
+
+def open_bare(name: str, pooling: str, *, dtype: str = "auto") -> Encoder:
+    """Return a bare language model as an encoder that is read in one of the ways of `POOLINGS`."""
+    recipe = Recipe.load(POOLINGS[check_pooling(pooling)])
+    config = recipe.encoder.model_copy(update={"model": name, "dtype": dtype})
+    return encoder(recipe.model_copy(update={"encoder": config}))
+
+
+def check_pooling(pooling: str) -> str:
+    """Return the name of a pooling; raise if it is not one of `POOLINGS`."""
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling={pooling!r}; choose from {', '.join(POOLINGS)}")
+    return str(pooling)
+
+
+def no_pooling(name: str, why: str = "") -> ValueError:
+    """Return the error for a bare language model without a pooling."""
+    return ValueError(
+        f"{name} is a language model without embedding settings, so it has no pooling{why}; choose one with --pooling "
+        f"(in Python pooling=): {', '.join(POOLINGS)}; or give a recipe, such as baselines/mean encoder.model={name}"
+    )
+
+
+def on_hub(name: str, filename: str) -> bool:
+    """Return whether a model of the Hub, or of its cache, has a file."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        hf_hub_download(name, filename)
+    except (HFValidationError, HfHubHTTPError, OSError):
+        return False
+    return True
+
+
+def on_openvino(found: Encoder | SentenceTransformer, name: str, *, bfloat16: bool) -> RuntimeEncoder:
+    """Return an opened model, converted for OpenVINO in memory and compared on a few texts.
+
+    Args:
+        found: the model.
+        name: its folder or Hub id.
+        bfloat16: compute in bfloat16; also where the model's weights are in bfloat16.
+
+    Raises:
+        ValueError: OpenVINO gives other vectors; or a Sentence-Transformers model is more than a transformer, one
+            pooling, and normalisation.
+    """
+    if isinstance(found, Encoder):
+        return converted(found, bfloat16=bfloat16 or found.backbone.dtype == torch.bfloat16)
+    model: Any = found
+    bfloat16 = bfloat16 or next(found.parameters()).dtype == torch.bfloat16
+    return converted(as_encoder(found, name), bfloat16=bfloat16, origin=model)
+
+
+def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
+    """Return an encoder that reads texts as a Sentence-Transformers model does; their vectors are not compared here.
+
+    Special tokens within a text are parsed, where the model's tokenizer does so.
+
+    Args:
+        model: the opened model: a transformer, one pooling, and perhaps normalisation.
+        name: its folder or Hub id.
+
+    Raises:
+        ValueError: it has other modules, several poolings, or pooling that leaves out the prompt.
+    """
+    parts: list[Any] = list(model)
+    asked: Any = model
+    kinds = [type(part).__name__ for part in parts]
+    pooling: Any = parts[1] if len(parts) > 1 else None
+    stock = {mode.stock: key for key, mode in MODES.items() if mode.stock}
+    mode = stock.get(pooling.pooling_mode) if kinds[1:2] == ["Pooling"] else None
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or mode is None:
+        raise ValueError(
+            f"{name} has the modules {', '.join(kinds)}; --backend openvino converts a Transformer with one Pooling "
+            f"({', '.join(stock)}) and Normalize; use --backend torch"
+        )
+    if not pooling.include_prompt:
+        raise ValueError(f"{name} leaves its prompt out of the pooling; use --backend torch")
+    if (Path(name) / "parity.json").is_file():
+        raise ValueError(
+            f"{name} is an export for Sentence-Transformers, whose tokenizer adds the template; give the encoder that "
+            "it was made of, or export that one with --for openvino"
+        )
+    encoder = Encoder.from_pretrained(
+        name,
+        dtype="float32",
+        device="cpu",
+        attention="bidirectional" if not getattr(parts[0].auto_model.config, "is_causal", None) else "causal",
+        pooling={"mode": mode},
+        prompts={**asked.prompts, **{side: resolved_prompts(asked)[side] for side in SIDES}},
+        default_prompt_name=model.default_prompt_name,
+        max_length=model.max_seq_length,
+        normalize="Normalize" in kinds,
+    )
+    if not getattr(model.tokenizer, "split_special_tokens", False):
+        _parse_special_tokens(encoder)
+    return encoder
+
+
+def _parse_special_tokens(encoder: Encoder) -> None:
+    """Make an encoder's tokenizer parse special tokens within texts: they are marked as ordinary added tokens."""
+    tokenizer: Any = encoder.tokenizer
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    for token in state["added_tokens"]:
+        token["special"] = False
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state))
+    encoder.templates = encoder.make_templates(tokenizer, [])

@@ -87,7 +87,7 @@ def order(
         sizes: number of rows of each data set.
         built: the stage's objective.
         seed: random seed of the order.
-        processes: number of processes that the stage was begun in; None: of those that train now.
+        processes: number of processes of a planned stage; None: of those that train now.
     """
     batches = batches_of(stage, built)
     weights = [config.weight for config in stage.datasets if config.weight is not None]
@@ -163,13 +163,13 @@ def _rejects(config: DataConfig, file: IO[str] | None = None, listed: Path | Non
 
 def _without_reserved(part: Dataset, name: str) -> Dataset:
     """Return the rows that are not marked as reserved; they are marked before rows are split into sentences."""
-    kept = part.select(np.flatnonzero(~np.array(part[RESERVED], dtype=bool))).remove_columns(RESERVED)
-    if not len(kept):
+    trained = part.select(np.flatnonzero(~np.array(part[RESERVED], dtype=bool))).remove_columns(RESERVED)
+    if not len(trained):
         raise ValueError(
             f"stage {name}: all {len(part)} rows of a data set hold dev rows; lower rows of evaluation.dev"
         )
-    logger.info("%s  %d of %d rows hold dev rows and are not trained on", name, len(part) - len(kept), len(part))
-    return kept
+    logger.info("%s  %d of %d rows hold dev rows and are not trained on", name, len(part) - len(trained), len(part))
+    return trained
 
 
 def short_rows(part: Dataset, config: DataConfig, encoder: Encoder) -> Dataset:

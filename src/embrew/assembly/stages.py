@@ -1,7 +1,10 @@
-"""The `TrainingArguments` of a stage."""
+"""What a stage is trained with: its objective and `TrainingArguments`."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,20 +13,101 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.utils import is_torch_tf32_available
 
-from embrew.config.fields import check_fields, fields_model
+from embrew.config.suggestions import choose_from
+from embrew.config.validation import KeyPath, check_fields, dotted, fields_model
 from embrew.distributed import world_size
-from embrew.methods import EmbeddingObjective, Objective
-from embrew.recipe import StageConfig, training
+from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
+from embrew.methods.base import check_values
+from embrew.recipe import Recipe, StageConfig
+from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES
 
-NOT_THE_TRAINERS = [
-    ("torch_compile", True),  # the Trainer would compile the whole step; `training.stages` compiles its layers
-]
-RECOMPUTES = "activation_checkpointing"  # of TrainingArguments
-OLD_NAMES = {  # before transformers 5.20
-    name: name.replace("activation", "gradient")
-    for name in (RECOMPUTES, f"{RECOMPUTES}_kwargs")
-    if name not in TrainingArguments.__dataclass_fields__
-}
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Load a recipe as `Recipe.load`; an override of an objective's type drops the recipe's keys that it lacks."""
+    return Recipe.load(name_or_path, overrides, keys_of=objective_keys)
+
+
+def objective_keys(name: Any) -> Collection[str] | None:
+    """Return the keys of a type of objective in a recipe; None: there is no such type."""
+    try:
+        names = [field.name for field in fields(_kind(name, ()))]
+    except ValueError:
+        return None
+    return [*names, "scale"] if "temperature" in names else names
+
+
+def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
+    """Build an objective from its recipe block, by name or as `package.module:Class`.
+
+    Args:
+        settings: the block.
+        path: its keys in the recipe, for messages, for example `("stages", "align", "objective")`.
+
+    Raises:
+        ValueError: unknown type, unknown setting, or invalid value.
+    """
+    settings = dict(settings)
+    name = settings.pop("type", None)
+    kind = _kind(name, path)
+    words = "" if path else f"objective {name}: "
+    here = f"{dotted(path)}: objective {name}" if path else f"objective {name}"
+    names = [field.name for field in fields(kind)]
+    if "scale" in settings and "temperature" in names:
+        settings["temperature"] = _from_scale(settings, here)
+    unknown = next((key for key in settings if key not in names), None)
+    if unknown is not None:
+        raise ValueError(f"{here} has no key {unknown!r}; {choose_from(unknown, names)}")
+    if isinstance(settings.get("base"), Mapping):
+        settings["base"] = objective(settings["base"], path=(*path, "base") if path else ())
+    if "base" in settings and "base" in names and not isinstance(settings["base"], EmbeddingObjective):
+        if isinstance(settings["base"], Objective):
+            raise ValueError(f"{here}: base depends on more than embeddings; it cannot be nested")
+        raise ValueError(
+            f"{here}: base={settings['base']!r}; give an objective as a mapping, such as {{type: contrastive}}"
+        )
+    required = [field.name for field in fields(kind) if field.init and _is_required(field)]
+    missing = [key for key in required if key not in settings]
+    if missing:
+        raise ValueError(f"{words}{dotted((*path, missing[0]))} is missing; it is required")
+    checked = check_values(kind, settings, path=path, words=words)
+    try:
+        return kind(**{name: getattr(checked, name) for name in settings})
+    except ValueError as error:  # incompatible settings
+        raise ValueError(f"{here}: {error}") from None
+
+
+def _kind(name: Any, path: KeyPath) -> type[Objective]:
+    here = f"{dotted((*path, 'type'))}" if path else "objective type"
+    if not isinstance(name, str):
+        raise ValueError(f"{here}={name!r}; give an objective's name, for example type: contrastive")
+    if ":" not in name:
+        if name not in OBJECTIVES:
+            raise ValueError(f"{here}={name!r}; {choose_from(name, OBJECTIVES)}")
+        return OBJECTIVES[name]
+    module, _, attribute = name.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{here}={name!r} cannot be imported ({error}); give package.module:Class") from None
+    if not (isinstance(kind, type) and issubclass(kind, Objective) and is_dataclass(kind)):
+        raise ValueError(f"{here}={name!r} is not a dataclass derived from embrew.methods.Objective")
+    return kind
+
+
+def _is_required(field: Any) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _from_scale(settings: dict[str, Any], here: str) -> float:
+    """Return the temperature, 1 / scale, and remove `scale`, which Sentence-Transformers and LLM2Vec use."""
+    scale = settings.pop("scale")
+    if "temperature" in settings:
+        raise ValueError(f"{here}: scale is 1 / temperature; give one of them")
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < float("inf"):
+        raise ValueError(f"{here}: scale={scale!r}; give a number above 0, such as 20 (temperature 0.05)")
+    return 1.0 / scale
+
+
 DEFAULTS: dict[str, Any] = {
     "logging_steps": 0.1,
     "save_steps": 0.2,
@@ -34,7 +118,7 @@ DEFAULTS: dict[str, Any] = {
 
 Integration: Any = Literal["none", "all", *INTEGRATION_TO_CALLBACK]
 TRAINING = fields_model(
-    TrainingArguments, training.RANGES | {"report_to": Integration | list[Integration] | None}, training.REFUSED
+    TrainingArguments, TRAINING_TYPES | {"report_to": Integration | list[Integration] | None}, TRAINING_REFUSED
 )
 
 
@@ -61,26 +145,26 @@ def training_arguments(
         ValueError: wrong or incompatible settings, or a global batch that the number of processes does not divide.
     """
     checked = check_fields(TRAINING, stage.training, path=("stages", stage.name, "training"))
-    values = checked.model_dump(exclude_unset=True)
-    given = {key: value for key, value in values.items() if (key, value) not in NOT_THE_TRAINERS}
+    arguments = checked.model_dump(exclude_unset=True)
+    arguments.pop("torch_compile", None)  # the Trainer would compile the whole step; `training.stages` compiles layers
     if stage.batch is not None:
         if not isinstance(built, EmbeddingObjective):
             raise ValueError(
                 f"stage {stage.name}: batch.size is the global batch of a contrastive objective; "
                 f"{type(built).__name__.lower()} takes training.per_device_train_batch_size"
             )
-        if "per_device_train_batch_size" in given:
+        if "per_device_train_batch_size" in arguments:
             raise ValueError(f"stage {stage.name}: give batch.size or training.per_device_train_batch_size, not both")
         if stage.batch.size % world_size():
             raise ValueError(
                 f"stage {stage.name}: batch.size={stage.batch.size} is not divisible by {world_size()} processes"
             )
-        given["per_device_train_batch_size"] = stage.batch.size // world_size()
-    if autocast and not {"bf16", "fp16"} & given.keys():
-        given["bf16"] = True
-    given["dataloader_drop_last"] = drops_last(stage, built)
+        arguments["per_device_train_batch_size"] = stage.batch.size // world_size()
+    if autocast and not {"bf16", "fp16"} & arguments.keys():
+        arguments["bf16"] = True
+    arguments["dataloader_drop_last"] = drops_last(stage, built)
     if every is not None:
-        given |= {"eval_strategy": "steps", "eval_steps": every}
+        arguments |= {"eval_strategy": "steps", "eval_steps": every}
     try:
         return TrainingArguments(
             output_dir=str(output_dir),
@@ -88,7 +172,7 @@ def training_arguments(
             data_seed=seed,
             remove_unused_columns=False,
             label_names=[],
-            **{OLD_NAMES.get(key, key): value for key, value in (DEFAULTS | _for_this_machine() | given).items()},
+            **DEFAULTS | _for_this_machine() | arguments,
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"stage {stage.name}: training: {error}") from None

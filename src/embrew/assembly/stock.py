@@ -61,9 +61,9 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
 
     check_stock(name)
-    kept = {} if dtype == "auto" else {"dtype": pick_dtype(dtype, pick_device(None))}
+    options = {} if dtype == "auto" else {"dtype": pick_dtype(dtype, pick_device(None))}
     try:
-        return SentenceTransformer(name, trust_remote_code=False, model_kwargs={"use_safetensors": True, **kept})
+        return SentenceTransformer(name, trust_remote_code=False, model_kwargs={"use_safetensors": True, **options})
     except Exception as error:
         if asks_for_code(error):
             raise _own_code(name, "its configuration (auto_map)") from error
@@ -94,8 +94,8 @@ def check_stock(name: str) -> None:
         tokenizer = read_json(Path(words)).get("tokenizer_class") if words else None
         if tokenizer is not None and not CLASS.fullmatch(str(tokenizer)):
             raise _own_code(name, f"{WORDS}, which names the class {str(tokenizer)[:80]!r}")
-        for pickled, whole in PICKLED.items():
-            if all(file_of(name, file, **where) is None for file in whole) and file_of(name, pickled, **where):
+        for pickled, safe in PICKLED.items():
+            if all(file_of(name, file, **where) is None for file in safe) and file_of(name, pickled, **where):
                 raise ValueError(
                     f"{name} has pickled weights only ({'/'.join(filter(None, (place, pickled)))}), which embrew "
                     "does not read; if you trust the model, open it with Sentence-Transformers, save it again (as "
@@ -134,12 +134,12 @@ def _modules(name: str) -> Iterator[tuple[str, str]]:
             waiting = [
                 (str(entry["type"]), str(entry.get("path", ""))) for entry in json.loads(Path(path).read_bytes())
             ]
-    seen = set()
+    read = set()
     while waiting:
         kind, place = waiting.pop(0)
-        if (kind, place) in seen:
+        if (kind, place) in read:
             continue
-        seen.add((kind, place))
+        read.add((kind, place))
         yield kind, place
         for file in ("router_config.json", "config.json"):
             config = file_of(name, file, subfolder=place)

@@ -34,7 +34,7 @@ NameOrLaunch = Annotated[
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List the shipped recipes, the configurations for several GPUs or a cluster, and the sweeps."""
-    from embrew.config.shipped import list_shipped, read_shipped
+    from embrew.config.yaml_files import list_shipped, read_shipped
     from embrew.recipe import Recipe, list_launches, list_recipes, read_launch, read_recipe
 
     recipes, models = {}, {}

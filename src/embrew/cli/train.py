@@ -20,7 +20,7 @@ from embrew.files.locks import check_unclaimed
 
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
-    from embrew.training.monitoring.scores import DevSets
+    from embrew.training.stage_evaluation import DevSets
 
 
 class Verify(StrEnum):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from embrew.config.suggestions import did_you_mean, quoted
-from embrew.config.yaml_text import MAX_DEPTH, TOO_DEEP, parse_yaml
+from embrew.config.yaml_files import MAX_DEPTH, TOO_DEEP, parse_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +26,9 @@ def parse_override(text: str) -> tuple[list[str], Any]:
         raise ValueError(f"override {quoted(text)}; write key.path=value, for example encoder.max_length.query=256")
     if len(keys) > MAX_DEPTH:
         raise ValueError(f"override {quoted(text)}: {len(keys):,} nested keys; {TOO_DEEP}")
-    return keys, _value(value, source=f"override {quoted(text)}")
-
-
-def _value(text: str, *, source: str) -> Any:
-    if ": " in f"{text} " and text[:1].isalnum():  # `encoder.prompts.query=Find this: ` is a text, not a mapping
-        return text
-    return parse_yaml(text, source=source)
+    if ": " in f"{value} " and value[:1].isalnum():  # `encoder.prompts.query=Find this: ` is a text, not a mapping
+        return keys, value
+    return keys, parse_yaml(value, source=f"override {quoted(text)}")
 
 
 def apply_overrides(
@@ -90,8 +86,9 @@ def _drop_lacking(values: dict[str, Any], overrides: Sequence[str], keys_of: Key
                 node = node[_place(node, key, where=".".join(path[:depth]), override=text)]
             else:
                 node = node.get(key) if isinstance(node, dict) else None
-        known = keys_of(kind) if "objective" in path and isinstance(node, dict) and node.get("type") != kind else None
-        lacking = [] if known is None else [key for key in node if key not in known and key != "type"]
+        changes = "objective" in path and isinstance(node, dict) and node.get("type") != kind
+        allowed = keys_of(kind) if changes else None
+        lacking = [] if allowed is None else [key for key in node if key not in allowed and key != "type"]
         for key in lacking:
             del node[key]
         if lacking:
@@ -114,10 +111,9 @@ def _place(items: list[Any], key: str, *, where: str, override: str) -> int:
         return names.index(key)
     if key.isdecimal() and int(key) < len(items):
         return int(key)
-    known = [name for name in names if name]
+    known_names = [name for name in names if name]
     allowed = f"0 to {len(items) - 1}" if items else "nothing, it is empty"
-    if known:
-        allowed += f" or by name: {', '.join(known)}"
-    raise ValueError(
-        f"override {quoted(override)}: {where} has no item {key!r}; choose from {allowed}{did_you_mean(key, known)}"
-    )
+    if known_names:
+        allowed += f" or by name: {', '.join(known_names)}"
+    hint = did_you_mean(key, known_names)
+    raise ValueError(f"override {quoted(override)}: {where} has no item {key!r}; choose from {allowed}{hint}")

@@ -109,7 +109,7 @@ class Demonstration:
     def score_untrained(self, recipe: Recipe) -> None:
         """Score the language model before it is trained, in the arithmetic of the training."""
         from embrew import assembly
-        from embrew.assembly.precision import arithmetic
+        from embrew.assembly.encoders import arithmetic
         from embrew.recipe import Recipe
 
         self._head("2. Before", "the untrained model with two kinds of pooling")

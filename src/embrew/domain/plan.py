@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from embrew.assembly.objectives import objective_keys
+from embrew.assembly.stages import objective_keys
 from embrew.config.overrides import apply_overrides
-from embrew.config.yaml_text import dump_yaml
+from embrew.config.yaml_files import dump_yaml
 from embrew.domain.prepare import Prepared
 from embrew.files.public_paths import public_path
 from embrew.recipe import Recipe

@@ -10,10 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from embrew.config.shipped import list_shipped, read_shipped
 from embrew.config.suggestions import choose_from
-from embrew.config.validation_errors import KeyPath, explain
-from embrew.config.yaml_text import line_of, parse_yaml
+from embrew.config.validation import KeyPath, explain
+from embrew.config.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
 from embrew.data.hotpotqa import HotpotQA
 from embrew.data.prompts import EVALUATION_INSTRUCTIONS
 from embrew.data.reading import expand

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from embrew.config.yaml_text import parse_yaml
+from embrew.config.yaml_files import parse_yaml
 from embrew.encoder import Encoder
 
 

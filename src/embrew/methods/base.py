@@ -14,8 +14,7 @@ from datasets import Dataset
 from pydantic import Field
 from torch import Tensor, nn
 
-from embrew.config.fields import Fields, check_fields, fields_model
-from embrew.config.validation_errors import KeyPath
+from embrew.config.validation import Fields, KeyPath, check_fields, fields_model
 from embrew.distributed import sum_over_processes, world_size
 from embrew.encoder import Encoder
 from embrew.settings.encoder import EncoderSettings

@@ -2,8 +2,7 @@
 
 from embrew.recipe.encoder import EncoderConfig, MaxLengthConfig, PromptsConfig
 from embrew.recipe.evaluation import DevRows, EvaluationConfig, UniformityConfig
-from embrew.recipe.files import launch_command, list_launches, list_recipes, read_launch, read_recipe
-from embrew.recipe.recipe import Recipe
+from embrew.recipe.recipe import Recipe, launch_command, list_launches, list_recipes, read_launch, read_recipe
 from embrew.recipe.stage import BatchConfig, DataConfig, MixConfig, StageConfig
 
 __all__ = [

@@ -1,16 +1,66 @@
-"""The encoder of a recipe."""
+"""The encoder of a recipe, and the keys of its LoRA."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from embrew.recipe.base import Config
-from embrew.recipe.lora import LoraKey
+from embrew.config.validation import Config, refusing
 from embrew.settings.base import Quantization
 from embrew.settings.encoder import EncoderSettings, Length, Pooling
 from embrew.text.pattern import check_words_after
+
+Rank = Annotated[int, Field(ge=1)]
+Alpha = Annotated[float | int, Field(gt=0)]
+Layer = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1)]
+Names = Annotated[list[Name], Field(min_length=1)]
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(
+            f"{value!r} is not a regular expression ({error}); give a list of module names, all-linear, or a pattern "
+            "that matches full names"
+        ) from None
+    return value
+
+
+def _begin(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith("pissa_niter_"):
+        raise ValueError(f"{value!r} is random each time the model is opened, so vectors would differ; give pissa")
+    return value
+
+
+Pattern = Annotated[Name, AfterValidator(_pattern)]
+LORA_TYPES: dict[str, Any] = {  # narrower types than those of LoraConfig
+    "r": Rank,
+    "lora_alpha": Alpha,
+    "lora_dropout": Annotated[float, Field(ge=0, lt=1)],
+    "target_modules": Pattern | Names,
+    "exclude_modules": Pattern | Names | None,
+    "target_parameters": Names | None,
+    "layers_to_transform": Layer | Annotated[list[Layer], Field(min_length=1)] | None,
+    "layers_pattern": Name | Names | None,
+    "rank_pattern": dict[Pattern, Rank] | None,
+    "alpha_pattern": dict[Pattern, Alpha] | None,
+    "init_lora_weights": Annotated[
+        bool | Literal["gaussian", "orthogonal", "pissa", "olora", "mica"], BeforeValidator(_begin)
+    ],
+}
+_UNSUPPORTED = "needs a preparation, or inputs, that embrew does not support; leave it out"
+LORA_REFUSED = {  # patterns of keys, with the reason
+    "task_type": "is set by embrew; leave it out",
+    "inference_mode": "disables training; leave it out",
+    "layer_replication": "changes the depth of the model; leave it out",
+    "trainable_token_indices": "cannot be merged; use memory_tokens or soft_prompt_tokens for trained tokens",
+    "ensure_weight_tying": "is for trained copies of embeddings, which encoder.train_embeddings sets; leave it out",
+    **dict.fromkeys(("*_config", "megatron_*", "use_qalora", "use_bdlora", "alora_*"), _UNSUPPORTED),
+}
 
 
 class PromptsConfig(Config):
@@ -37,7 +87,7 @@ class BackboneConfig(Config):
     memory_tokens: Annotated[int, Field(ge=0)] = 0
     memory_init: Literal["vocab", "noise", "mean"] = "vocab"
     soft_prompt_tokens: Annotated[int, Field(gt=0)] | None = None
-    lora: dict[LoraKey, Any] | None = None
+    lora: dict[Annotated[str, refusing(LORA_REFUSED)], Any] | None = None
     quantization: Quantization | None = None
     train_embeddings: Literal["memory", "full"] = "memory"
     trust_remote_code: bool = False
@@ -69,10 +119,10 @@ class EncoderConfig(EncoderSettings, BackboneConfig):
             return values
         template = values.get("template")
         try:
-            found = check_words_after(None, [template] if isinstance(template, str) else list(template or []))
+            words_after = check_words_after(None, [template] if isinstance(template, str) else list(template or []))
         except (TypeError, ValueError):  # the template is refused below, with its place in the file
             return values
-        return values if found == "separate" else {**values, "words_after": found}
+        return values if words_after == "separate" else {**values, "words_after": words_after}
 
     @model_validator(mode="after")
     def _check_recipe(self) -> EncoderConfig:

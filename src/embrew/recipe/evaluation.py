@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from embrew.recipe.base import Config
+from embrew.config.validation import Config
 
 
 class UniformityConfig(Config):

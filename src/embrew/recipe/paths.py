@@ -16,23 +16,23 @@ def with_paths(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
 
     Strings in objectives and training arguments count as paths if they begin with `/` or `~/`.
     """
-    found = dict(values)
+    changed = dict(values)
     encoder = values.get("encoder")
     if isinstance(encoder, Mapping) and isinstance(encoder.get("model"), str):
-        found["encoder"] = {**encoder, "model": change(encoder["model"])}
-    return with_data_paths(found, change, settings=True)
+        changed["encoder"] = {**encoder, "model": change(encoder["model"])}
+    return with_data_paths(changed, change, settings=True)
 
 
 def with_data_paths(values: Mapping[str, Any], change: Change, *, settings: bool = False) -> dict[str, Any]:
     """Like `with_paths`, for data, dev and guard sets only; with `settings`, also objectives and training arguments."""
-    found = dict(values)
+    changed = dict(values)
     if isinstance(values.get("stages"), list):
-        found["stages"] = [_stage(stage, change, settings) for stage in values["stages"]]
+        changed["stages"] = [_stage(stage, change, settings) for stage in values["stages"]]
     if isinstance(values.get("evaluation"), Mapping):
-        found["evaluation"] = {key: _sets(value, change, key) for key, value in values["evaluation"].items()}
+        changed["evaluation"] = {key: _sets(value, change, key) for key, value in values["evaluation"].items()}
     if "dev_rows" in values:
-        found["dev_rows"] = _paths(values["dev_rows"], change)
-    return found
+        changed["dev_rows"] = _paths(values["dev_rows"], change)
+    return changed
 
 
 def beside(folder: Path, written: dict[str, str]) -> Change:
@@ -55,11 +55,11 @@ def beside(folder: Path, written: dict[str, str]) -> Change:
 def _stage(stage: Any, change: Change, settings: bool) -> Any:
     if not isinstance(stage, Mapping):
         return stage
-    found = {**stage, "data": _paths(stage.get("data"), change)} if "data" in stage else dict(stage)
+    changed = {**stage, "data": _paths(stage.get("data"), change)} if "data" in stage else dict(stage)
     for key in ("objective", "training") if settings else ():
-        if key in found:
-            found[key] = _rooted(found[key], change)
-    return found
+        if key in changed:
+            changed[key] = _rooted(changed[key], change)
+    return changed
 
 
 def _sets(value: Any, change: Change, key: str) -> Any:

@@ -1,10 +1,10 @@
-"""The recipe class: loading, overrides, hashes, comparison."""
+"""The recipe class: loading, overrides, hashes, comparison; shipped recipes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,14 +12,11 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from embrew.config.overrides import KeysOf, apply_overrides
 from embrew.config.suggestions import quoted
-from embrew.config.validation_errors import KeyPath, dotted, explain
-from embrew.config.yaml_text import dump_yaml, line_of, parse_yaml
+from embrew.config.validation import Config, KeyPath, dotted, explain
+from embrew.config.yaml_files import dump_yaml, line_of, list_shipped, parse_yaml, read_shipped
 from embrew.files.public_paths import base_name, public_path
-from embrew.recipe.base import Config
-from embrew.recipe.comparing import canonical, deciding, differences
 from embrew.recipe.encoder import EncoderConfig
 from embrew.recipe.evaluation import EvaluationConfig
-from embrew.recipe.files import read_recipe
 from embrew.recipe.paths import beside, with_data_paths, with_paths
 from embrew.recipe.stage import StageConfig
 
@@ -74,10 +71,10 @@ class Recipe(Config):
 
     def stage_evaluation(self, index: int) -> EvaluationConfig | None:
         """Return the evaluation within stage `index`; None if the stage is evaluated only at its end."""
-        found = self.evaluation
-        if found is None or (found.every is None and found.at is None):
+        evaluation = self.evaluation
+        if evaluation is None or (evaluation.every is None and evaluation.at is None):
             return None
-        return found if found.stages is None or self.stages[index].name in found.stages else None
+        return evaluation if evaluation.stages is None or self.stages[index].name in evaluation.stages else None
 
     @classmethod
     def load(cls, name_or_path: str | Path, overrides: Sequence[str] = (), *, keys_of: KeysOf | None = None) -> Recipe:
@@ -161,3 +158,90 @@ class Recipe(Config):
     def to_yaml(self) -> str:
         """Return the resolved recipe as YAML, which `Recipe.load` reads back to the same recipe."""
         return dump_yaml(self.model_dump(mode="json"))
+
+
+LAUNCH = "launch/"  # folder of configurations of launchers, among the recipes
+RAY_SERVE = "launch/ray-serve"  # the only one that serves a model; the others are accelerate's, and train
+
+
+def list_recipes() -> list[str]:
+    """Return the names of the shipped recipes."""
+    return [name for name in list_shipped("recipes") if not name.startswith(LAUNCH)]
+
+
+def list_launches() -> list[str]:
+    """Return the names of the shipped configurations of accelerate and of Ray Serve, such as `launch/fsdp2`."""
+    return [name for name in list_shipped("recipes") if name.startswith(LAUNCH)]
+
+
+def read_recipe(name_or_path: str | Path) -> tuple[str, str]:
+    """Return the YAML text of a shipped recipe or of a file, and its source for messages.
+
+    Raises:
+        FileNotFoundError: no such recipe or file; the message has the nearest ones.
+        ValueError: the name is a launcher configuration, not a recipe.
+    """
+    if str(name_or_path) in list_launches():
+        raise ValueError(
+            f"{name_or_path} is a launcher configuration, not a recipe: embrew recipe copy {name_or_path} FILE, then "
+            f"{launch_command(str(name_or_path), 'FILE')}"
+        )
+    return read_shipped("recipes", name_or_path, what="recipe", among=list_recipes())
+
+
+def read_launch(name: str) -> str:
+    """Return the YAML text of a shipped configuration of accelerate or of Ray Serve.
+
+    Raises:
+        FileNotFoundError: no such configuration.
+    """
+    return read_shipped("recipes", name, what="configuration", among=list_launches())[0]
+
+
+def launch_command(name: str, file: str | Path) -> str:
+    """Return the command that reads a copy of a launcher configuration."""
+    if name == RAY_SERVE:
+        return f"serve run {file}"
+    return f"accelerate launch --config_file {file} -m embrew train RECIPE --output DIR"
+
+
+def deciding(values: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Return the values of a recipe that the outcome of stage `index` depends on."""
+    stages = (values.get("stages") or [])[: index + 1]
+    decisive = {"encoder": values.get("encoder"), "stages": stages, "seed": values.get("seed")}
+    evaluation = values.get("evaluation") or {}
+    names = [stage["name"] for stage in stages]
+    watched = [name for name in names if name in (evaluation.get("stages") or names)]
+    if evaluation.get("every") is not None and watched:
+        chosen = {key: evaluation[key] for key in ("dev", "metric", "every", "patience")}
+        decisive["evaluation"] = {**chosen, "stages": watched}
+    reserved = [one for one in evaluation.get("dev") or [] if isinstance(one, Mapping)]
+    if reserved:  # rows that are not trained on
+        decisive["dev_rows"] = reserved
+    return decisive
+
+
+def canonical(value: Any) -> Any:
+    """Return values in canonical form: 1.0 becomes 1, and keys without a value are left out."""
+    match value:
+        case dict():
+            return {key: canonical(item) for key, item in value.items() if item is not None}
+        case list() | tuple():
+            return [canonical(item) for item in value]
+        case float() if value.is_integer():
+            return int(value)
+    return value
+
+
+def differences(ours: Any, theirs: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the key paths at which two trees of plain data differ."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        pairs: list[Any] = list(dict.fromkeys([*ours, *theirs]))
+        absent = object()
+        for key in pairs:
+            yield from differences(ours.get(key, absent), theirs.get(key, absent), (*path, key))
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for i, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            yield from differences(one, other, (*path, i))
+    elif ours != theirs or type(ours) is not type(theirs):
+        yield path

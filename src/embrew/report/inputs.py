@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from embrew.assembly.untrained import is_recipe
+from embrew.assembly.opening import is_recipe
 from embrew.comparison.models import chosen_in, named, read_folder, with_pooling
 from embrew.evaluation.paths import read_paths
 from embrew.files.formats import ENCODER, RUN, SWEEP

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from embrew.assembly.untrained import is_recipe
-from embrew.config.yaml_text import parse_yaml
+from embrew.assembly.opening import is_recipe
+from embrew.config.yaml_files import parse_yaml
 from embrew.files.formats import GAP, RUN
 from embrew.files.public_paths import base_name, shown_path
 from embrew.files.reading import read_json

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embrew import evaluation
-from embrew.assembly.untrained import POOLINGS, is_bare, no_pooling, open_bare
+from embrew.assembly.opening import POOLINGS, is_bare, no_pooling, open_bare
 from embrew.comparison.models import CHOICE
 from embrew.data.reading import DEV_SPLITS
 from embrew.evaluation.find import find_task

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from embrew.config.validation_errors import explain
+from embrew.config.validation import explain
 from embrew.serving.application import create_app
 from embrew.serving.service import Service
 from embrew.serving.settings import Limits, Settings, read_keys, read_ranges

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema
 
-from embrew.config.validation_errors import explain
+from embrew.config.validation import explain
 
 BLOCK = 64  # weights with one scale
 GROUP = 256  # scales with one scale of their own, where scales are quantised too

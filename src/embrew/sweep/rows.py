@@ -12,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from embrew import assembly
 from embrew.config.overrides import parse_override
-from embrew.config.shipped import list_shipped, read_shipped
-from embrew.config.validation_errors import dotted
-from embrew.config.yaml_text import line_of, parse_yaml
+from embrew.config.validation import dotted
+from embrew.config.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
 from embrew.recipe import Recipe
 
 FOLDER = "sweeps"

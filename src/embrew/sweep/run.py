@@ -22,8 +22,8 @@ from embrew.recipe import Recipe
 from embrew.sweep.results import write_results
 from embrew.sweep.rows import RESERVED, Row, Sweep
 from embrew.training import stages
-from embrew.training.resuming.reuse import reuse_stages
-from embrew.training.resuming.stage_json import STAGE
+from embrew.training.reuse import reuse_stages
+from embrew.training.stage_json import STAGE
 
 logger = logging.getLogger(__name__)
 JSON = SWEEP.file

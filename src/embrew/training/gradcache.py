@@ -58,17 +58,17 @@ def cached_loss(
     pieces: dict[str, list[_Piece]] = {}
 
     def first(role: str, tokens: Tokens) -> Tensor:
-        found, pieces[role], rows = [], [], []
+        parts, pieces[role], rows = [], [], []
         for group, counts in passes_by_length(tokens, encoder.cost, batch_size=chunks.rows, batch_tokens=chunks.tokens):
             places = upload(torch.tensor(group), encoder.device) if counts else None
             piece = _Piece(places, tokens.select(group), _random_state(encoder.device))
             vectors = inputs.embed(encoder, piece.tokens)
             pieces[role].append(piece)
             if counts:
-                found.append(vectors)
+                parts.append(vectors)
                 rows += group
         order = torch.tensor(rows).argsort()
-        return take(torch.cat(found, dim=-2), order, dim=-2)
+        return take(torch.cat(parts, dim=-2), order, dim=-2)
 
     with torch.no_grad():
         embeddings = {role: first(role, tokens) for role, tokens in inputs.texts(batch).items()}
@@ -83,8 +83,7 @@ def cached_loss(
     parts = objective.loss(leaves, batch)
     learned = [parameter for parameter in batch.get("learned", {}).values() if parameter.requires_grad]
     sought = [*leaves.values(), *learned]
-    found = torch.autograd.grad(parts["loss"], sought, allow_unused=bool(prompted))
-    grads = [torch.zeros_like(of) if grad is None else grad for of, grad in zip(sought, found, strict=True)]
+    grads = torch.autograd.grad(parts["loss"], sought, materialize_grads=bool(prompted))
     wanted = dict(zip(leaves, grads, strict=False))
     again = _same_autocast(encoder.device.type)
 
@@ -99,19 +98,19 @@ def cached_loss(
             torch.autograd.backward(vectors, grad.to(vectors.dtype))
 
     def replay(scale: Tensor) -> None:
-        asked = {role: grad * scale for role, grad in wanted.items()}
+        gradients = {role: grad * scale for role, grad in wanted.items()}
         if prompted:  # last first: gradients of their vectors are added to those of the texts they come from
             sources = {role: leaves[role].detach().requires_grad_() for role in plain}
             with torch.enable_grad(), again():
                 table = inputs.prompt_vectors(encoder, sources, batch)
             held = table.detach().requires_grad_()
             for role in prompted:
-                second(role, asked[role], held)
+                second(role, gradients[role], held)
             torch.autograd.backward(table, torch.zeros_like(table) if held.grad is None else held.grad)
             for role, vectors in sources.items():
-                asked[role] = asked[role] if vectors.grad is None else asked[role] + vectors.grad
+                gradients[role] = gradients[role] if vectors.grad is None else gradients[role] + vectors.grad
         for role in plain:
-            second(role, asked[role])
+            second(role, gradients[role])
         for parameter, grad in zip(learned, grads[len(leaves) :], strict=True):
             torch.autograd.backward(parameter, grad * scale)
 

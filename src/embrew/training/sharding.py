@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -17,32 +12,7 @@ from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.model.layers import layers_of
 
-USE, VERSION, OFFLOAD = "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_OFFLOAD_PARAMS"
 PASSES = ("hidden_states", "read_layers", "raw_states", "original_states")  # methods that run a model's layers
-
-
-@contextmanager
-def asked_by_launcher() -> Iterator[bool]:
-    """Yield whether FSDP was requested from `accelerate launch`; accelerate's own flag is cleared meanwhile.
-
-    embrew shards by itself: accelerate would wrap the whole training step, which gradient caching does not support, and
-    does nothing on CPUs.
-
-    Raises:
-        ValueError: FSDP version 1, or offloading to the CPU, is requested.
-    """
-    if os.environ.get(USE, "false").lower() != "true":
-        yield False
-        return
-    if os.environ.get(VERSION, "1") != "2":
-        raise ValueError("the launcher requests FSDP 1, which embrew does not support; set fsdp_version: 2")
-    if os.environ.get(OFFLOAD, "false").lower() == "true":
-        raise ValueError("the launcher requests fsdp_offload_params, which embrew does not support; set it to false")
-    value = os.environ.pop(USE)
-    try:
-        yield True
-    finally:
-        os.environ[USE] = value
 
 
 def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None = None) -> None:
@@ -109,34 +79,11 @@ def whole(tensor: Tensor) -> Tensor:
 def put(parameter: Tensor, value: Tensor) -> None:
     """Write a whole tensor into a parameter, sharded or not; all processes must call."""
     with torch.no_grad():
-        parameter.copy_(_like(value, parameter))
+        parameter.copy_(like(value, parameter))
 
 
-def whole_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an optimiser's `state_dict` with gathered tensors, as of one process; all processes must call."""
-    moments = {
-        number: {key: whole(value) if isinstance(value, Tensor) else value for key, value in found.items()}
-        for number, found in state["state"].items()
-    }
-    return {**state, "state": moments}
-
-
-def sharded_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Shard what `whole_state` returned as the optimiser's parameters are sharded; all processes must call."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    moments = {
-        number: {
-            key: _like(value, parameters[number])
-            if isinstance(value, Tensor) and value.shape == parameters[number].shape
-            else value
-            for key, value in found.items()
-        }
-        for number, found in state["state"].items()
-    }
-    return {**state, "state": moments}
-
-
-def _like(value: Tensor, parameter: Tensor) -> Tensor:
+def like(value: Tensor, parameter: Tensor) -> Tensor:
+    """Return a whole tensor sharded as a parameter is; all processes must call."""
     if not isinstance(parameter, DTensor):
         return value
     there = value.to(parameter.device)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
+from torch import Tensor
 from transformers import TrainingArguments
 
 from embrew import assembly
@@ -27,18 +28,13 @@ from embrew.methods.gap import held_out_of
 from embrew.model.layers import compiled_layers
 from embrew.recipe import Recipe, StageConfig
 from embrew.storage.opening import final_stage
-from embrew.training import sharding
+from embrew.training import checkpoints, sharding
+from embrew.training.gap_closed import GapClosed
 from embrew.training.gradcache import Chunks
-from embrew.training.launch_checks import check_launch
-from embrew.training.monitoring.concerns import loss_lines
-from embrew.training.monitoring.evaluation_steps import samples_per_step
-from embrew.training.monitoring.run_json import RUN, RunResults
-from embrew.training.monitoring.scores import Evaluate
-from embrew.training.resuming import checkpoints
-from embrew.training.resuming.checkpoint_files import files_needed, put_trained, trained_tensors
-from embrew.training.resuming.processes import keep_rows_per_step
-from embrew.training.resuming.stage_json import STAGE, StageSettings
-from embrew.training.stage_start import check_data_paths, prepare_encoder, starting_encoder
+from embrew.training.launch import check_launch, check_sharding, sharding_requested
+from embrew.training.run_json import RUN, RunResults
+from embrew.training.stage_evaluation import Evaluate, samples_per_step
+from embrew.training.stage_json import STAGE, StageSettings
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 
@@ -88,7 +84,7 @@ def train(
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train; evaluate it with embrew evaluate")
-    with sharding.asked_by_launcher() as sharded:
+    with sharding_requested() as sharded:
         PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
         with claimed_by_first(Path(output_dir), TRAINING):
             run = Run(
@@ -113,27 +109,20 @@ class Run:
         start: str | Path | None = None,
         sharded: bool = False,
     ) -> None:
-        self.recipe, self.folder, self.resume = recipe, folder, resume
+        self.recipe, self.folder, self.resume, self.verify = recipe, folder, resume, verify
         self.announce: Announce | None = None
         self.start = None if start is None else final_stage(Path(start))
-        self.verify = verify
-        self.trusts = recipe.encoder.trust_remote_code
         self.before: dict[str, Any] | None = None  # card facts of `start`
         self.settings = StageSettings(recipe, folder, self.start)
         self.arithmetic = self.settings.arithmetic(len(recipe.stages) - 1)
-        self.started_with: dict[int, dict[str, Any]] = {}  # settings of stages of this process
         self.process = PartialState(cpu=not torch.accelerator.is_available())
         self.sharded = sharded and self.process.num_processes > 1
-        if self.sharded and recipe.encoder.quantization is not None:
-            raise ValueError(
-                "encoder.quantization under FSDP2: 4-bit weights cannot be sharded; train with plain data parallelism "
-                "(torchrun, or launch/ddp), where each process holds them all, or leave quantization out"
-            )
         assembly.check_recipe(recipe, here=True)  # invalid settings are found before anything is loaded
         self.objectives = [assembly.objective(stage.objective) for stage in recipe.stages]
+        if self.sharded:
+            check_sharding(recipe)
         for index, stage in enumerate(recipe.stages):
-            evaluated = recipe.stage_evaluation(index) is not None
-            check_launch(stage, self._arguments(index), sharded=self.sharded, evaluated=evaluated)
+            check_launch(stage, self._arguments(index), sharded=self.sharded)
         self.results = RunResults(
             recipe, folder, evaluate, writes=self.process.is_main_process, arithmetic=self.arithmetic
         )
@@ -148,9 +137,9 @@ class Run:
         finished = decided(self._finished)
         self.results.write()
         encoder: Encoder | None = None
-        for index in range(len(self.recipe.stages)):
+        for index, stage in enumerate(self.recipe.stages):
             if finished[index]:
-                logger.info("%s  already finished, skipped", self.recipe.stages[index].name)
+                logger.info("%s  already finished, skipped", stage.name)
                 if self.process.is_main_process:  # checkpoints of a run that was interrupted after saving
                     shutil.rmtree(self._work_folder(index), ignore_errors=True)
                 encoder = None
@@ -160,140 +149,155 @@ class Run:
             self._stage_folder(len(self.recipe.stages) - 1),
             device=self.process.device,
             merge_adapter=False,
-            trust_remote_code=self.trusts,
+            trust_remote_code=self.recipe.encoder.trust_remote_code,
         )
 
     def stage(self, index: int) -> Encoder | None:
-        """Train and save one stage; return the encoder, or None where this process only held shards of it."""
-        stage, place = self.recipe.stages[index], self._stage_folder(index)
-        encoder = self._train(index)
-        if self.process.is_main_process and encoder is not None:
-            self.results.write()  # before the stage's folder, which marks it as finished
-            encoder.record = self.results.facts_for_card(index, self.before)
-            encoder.save_pretrained(
-                place,
-                overwrite=self.resume,
-                verify=self.verify,
-                recipe=self.recipe.public().to_yaml(),
-                extra={STAGE: json.dumps(self.started_with[index], indent=2, sort_keys=True)},
-            )
-            shutil.rmtree(self._work_folder(index), ignore_errors=True)
-        self.process.wait_for_everyone()
-        logger.info("%s  saved and verified: %s" if self.verify != "off" else "%s  saved: %s", stage.name, place)
-        return encoder
-
-    def _train(self, index: int) -> Encoder | None:
-        """Train a stage and score it; return the encoder, or None where this process only held shards of it."""
+        """Train, score and save a stage; return the encoder, or None where this process only held shards of it."""
         stage, objective = self.recipe.stages[index], self.objectives[index]
         encoder = self._start(index)
         if index == 0:
             self.results.score("base", encoder)
-        prepare_encoder(encoder, self.recipe, index, objective)
-        begun, held_out = self._prepare_work_folder(index)
+        assembly.prepare_encoder(encoder, self.recipe, index, objective)
+        settings = self._prepare_work_folder(index)
         args = self._arguments(index)
-        keep_rows_per_step(stage, objective, args, encoder, begun=begun)
-        rows, order, held = self._rows(index, encoder, args, begun, held_out)
+        rows, order, held_out = self._rows(index, encoder, args)
         if self.announce is not None and self.process.is_main_process:
             self.announce(index, encoder, objective, rows, order, self.sharded)
-        gap = self.results.gap_closed(index, objective, held, encoder)
-        began = time.perf_counter()
+        gap = self.results.gap_closed(index, objective, held_out, encoder)
+        trainer, steps = self._fit(index, encoder, args, rows, order, gap)
+        evaluation, curve = trainer.evaluation, trainer.curve
+        trained: Encoder | None = None if self.sharded else encoder
         if self.sharded:
-            logger.info("%s  weights sharded over %d processes (FSDP2)", stage.name, self.process.num_processes)
-            sharding.shard(encoder, self.process.device, compute=torch.bfloat16 if args.bf16 else None)
-        evaluation = self.results.stage_evaluation(index, encoder, gap)
-        trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order, evaluation)
-        newest = checkpoints.newest(self._work_folder(index), files_needed(args)) if self.resume else None
-        with compiled_layers(encoder.backbone.inner) if stage.training.get("torch_compile") else nullcontext():
-            steps = trainer.fit(newest)
-        self.results.add_counts(stage.name, steps=trainer.state.global_step)
-        self.results.values.setdefault("losses", {})[stage.name] = loss_lines(trainer.state.log_history)
-        self.results.values["seconds"][stage.name] = round(time.perf_counter() - began, 1)
-        if self.sharded:  # open the encoder again, and write the trained tensors into it
-            trained = trained_tensors(trainer.step)
+            tensors = checkpoints.trained_tensors(trainer.step)
             del trainer, encoder
-            if not self.process.is_main_process:
-                return None
-            encoder = self._start(index)
-            prepare_encoder(encoder, self.recipe, index, objective)
-            put_trained(TrainStep(encoder, objective), trained)
-        encoder.steps += steps
-        encoder.arithmetic = self.arithmetic[stage.name]
-        encoder.backbone.zero_grad(set_to_none=True)
-        encoder.eval()
-        if evaluation is None:
-            self.results.score(stage.name, encoder)
-        else:
-            self.results.add_curve(stage.name, evaluation, trainer.curve)
-        if gap is not None:
-            gap.finish(encoder, steps, [] if evaluation is None else trainer.curve)
-        return encoder
+            trained = self._reopened(index, tensors)
+        if trained is not None:
+            trained.steps += steps
+            trained.arithmetic = self.arithmetic[stage.name]
+            trained.backbone.zero_grad(set_to_none=True)
+            trained.eval()
+            self.results.score_trained(stage.name, trained, evaluation, curve, gap, steps)
+            self._save(index, trained, settings)
+        self.process.wait_for_everyone()
+        saved = "saved" if self.verify == "off" else "saved and verified"
+        logger.info("%s  %s: %s", stage.name, saved, self._stage_folder(index))
+        return trained
 
     def _start(self, index: int) -> Encoder:
+        """Open the encoder that a stage starts from; note the card facts of what the run started from."""
         source = self._stage_folder(index - 1) if index else self.start
-        encoder = starting_encoder(self.recipe, index, source, device=self.process.device)
+        encoder = assembly.starting_encoder(self.recipe, index, source, device=self.process.device)
         if source is not None:
             self.before = (encoder.record or {}).get("before") if index else encoder.record
         return encoder
 
-    def _rows(
-        self, index: int, encoder: Encoder, args: TrainingArguments, begun: int, held_out: int
-    ) -> tuple[Dataset, MixedOrder | None, list[dict[str, Any]]]:
-        """Return the rows of a stage, begun in some number of processes, their order, and `held_out` further rows.
+    def _prepare_work_folder(self, index: int) -> dict[str, Any]:
+        """Create the folder of checkpoints and cached data; keep an existing one if its settings are the same.
 
-        They are logged and recorded.
+        Returns:
+            The stage's settings and inputs, which its folder will hold.
         """
+        work = self._work_folder(index)
+
+        def begin() -> dict[str, Any]:
+            if not self.resume:
+                shutil.rmtree(work, ignore_errors=True)
+            settings = self.settings.of_stage(index)
+            self.settings.begin(work, index, settings, processes=self.process.num_processes)
+            return settings
+
+        return decided(begin)
+
+    def _rows(
+        self, index: int, encoder: Encoder, args: TrainingArguments
+    ) -> tuple[Dataset, MixedOrder | None, list[dict[str, Any]]]:
+        """Return the rows of a stage, their order, and the rows that are set aside; they are logged and recorded."""
         stage, objective = self.recipe.stages[index], self.objectives[index]
-        keep = self._work_folder(index) / COMPUTED
         with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as in training steps
             parts = assembly.datasets(
                 stage,
                 objective,
                 encoder,
-                keep=keep,
+                keep=self._work_folder(index) / COMPUTED,
                 reserved=self.results.reserved,
                 rejected=self.results.rejected(stage.name),
             )
-        parts, held = set_aside(parts, held_out)
-        if held:
-            logger.info("%s  %d texts are set aside, to measure the share of the gap closed", stage.name, len(held))
+        parts, held_out = set_aside(parts, held_out_of(objective))
+        if held_out:
+            logger.info("%s  %d texts are set aside, to measure the share of the gap closed", stage.name, len(held_out))
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
-        sizes = [len(part) for part in parts]
-        order = assembly.order(stage, sizes, objective, seed=self.recipe.seed, processes=begun)
+        order = assembly.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
         if args.dataloader_drop_last:
             assembly.check_fills_batch(stage, len(rows), args.per_device_train_batch_size * self.process.num_processes)
-        logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
-        self.results.values.setdefault("arithmetic", {})[stage.name] = self.arithmetic[stage.name]
+        trained = sum(p.numel() for p in encoder.parameters() if p.requires_grad)
+        share = trained / sum(p.numel() for p in encoder.parameters())
+        logger.info("%s  %d rows, %s trained weights (%s)", stage.name, len(rows), f"{trained:,}", f"{share:.1%}")
         if args.bf16:
             logger.info("%s  trained weights are float32, matrix products bfloat16 (training.bf16)", stage.name)
-        self.results.add_counts(stage.name, a_step=samples_per_step(args), an_epoch=len(rows))
-        self.results.add_data(stage, parts)
-        return rows, order, held
+        self.results.add_data(stage, parts, per_step=samples_per_step(args))
+        return rows, order, held_out
 
-    def _prepare_work_folder(self, index: int) -> tuple[int, int]:
-        """Create the folder of checkpoints and cached data; keep an existing one if its settings are the same.
+    def _fit(
+        self,
+        index: int,
+        encoder: Encoder,
+        args: TrainingArguments,
+        rows: Dataset,
+        order: MixedOrder | None,
+        gap: GapClosed | None,
+    ) -> tuple[StageTrainer, int]:
+        """Train an encoder, from the newest complete checkpoint if there is one.
 
         Returns:
-            The number of processes that the stage was begun in, and of texts that it sets aside.
+            The trainer, and the number of optimiser steps of the encoder's weights.
         """
-        work = self._work_folder(index)
+        stage, began = self.recipe.stages[index], time.perf_counter()
+        if self.sharded:
+            logger.info("%s  weights sharded over %d processes (FSDP2)", stage.name, self.process.num_processes)
+            sharding.shard(encoder, self.process.device, compute=torch.bfloat16 if args.bf16 else None)
+        step = TrainStep(encoder, self.objectives[index], _chunks(stage))
+        evaluation = self.results.stage_evaluation(index, encoder, gap)
+        trainer = StageTrainer(step, args, rows, stage.name, order, evaluation)
+        newest = checkpoints.newest(self._work_folder(index), checkpoints.files_needed(args)) if self.resume else None
+        with compiled_layers(encoder.backbone.inner) if stage.training.get("torch_compile") else nullcontext():
+            steps = trainer.fit(newest)
+        self.results.add_training(stage.name, trainer.state, time.perf_counter() - began)
+        return trainer, steps
 
-        def begin() -> tuple[int, int]:
-            if not self.resume:
-                shutil.rmtree(work, ignore_errors=True)
-            self.started_with[index] = self.settings.of_stage(index)
-            held_out, processes = held_out_of(self.objectives[index]), self.process.num_processes
-            return self.settings.begin(work, index, self.started_with[index], processes=processes, held_out=held_out)
+    def _reopened(self, index: int, tensors: dict[str, Tensor]) -> Encoder | None:
+        """Open the encoder again in the first process, with the tensors that were trained in shards."""
+        if not self.process.is_main_process:
+            return None
+        encoder = self._start(index)
+        assembly.prepare_encoder(encoder, self.recipe, index, self.objectives[index])
+        checkpoints.put_trained(TrainStep(encoder, self.objectives[index]), tensors)
+        return encoder
 
-        return decided(begin)
+    def _save(self, index: int, encoder: Encoder, settings: dict[str, Any]) -> None:
+        """Save the encoder of a stage, in the first process."""
+        if not self.process.is_main_process:
+            return
+        self.results.write()  # before the stage's folder, which marks it as finished
+        encoder.record = self.results.facts_for_card(index, self.before)
+        encoder.save_pretrained(
+            self._stage_folder(index),
+            overwrite=self.resume,
+            verify=self.verify,
+            recipe=self.recipe.public().to_yaml(),
+            extra={STAGE: json.dumps(settings, indent=2, sort_keys=True)},
+        )
+        shutil.rmtree(self._work_folder(index), ignore_errors=True)
 
     def _arguments(self, index: int) -> TrainingArguments:
-        stage = self.recipe.stages[index]
-        evaluation = self.recipe.stage_evaluation(index)
-        every = None if evaluation is None else evaluation.every
-        autocast = self.arithmetic[stage.name] == "bfloat16"
-        folder = self._work_folder(index)
+        stage, evaluation = self.recipe.stages[index], self.recipe.stage_evaluation(index)
         return assembly.training_arguments(
-            stage, self.objectives[index], folder, seed=self.recipe.seed, every=every, autocast=autocast
+            stage,
+            self.objectives[index],
+            self._work_folder(index),
+            seed=self.recipe.seed,
+            every=None if evaluation is None else evaluation.every,
+            autocast=self.arithmetic[stage.name] == "bfloat16",
         )
 
     def _work_folder(self, index: int) -> Path:
@@ -313,13 +317,15 @@ class Run:
         return finished
 
 
+def check_data_paths(stage: StageConfig) -> None:
+    """Raise if only the name of a path of a stage's data was saved."""
+    for number, config in enumerate(stage.datasets):
+        data = f"data.{number}" if isinstance(stage.data, list) else "data"
+        for path in [config.path] if isinstance(config.path, str) else config.path:
+            check_path_known(path, f"stages.{stage.name}.{data}.path")
+
+
 def _chunks(stage: StageConfig) -> Chunks | None:
     if stage.batch is None or not (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
         return None
     return Chunks(rows=stage.batch.mini_batch_size, tokens=stage.batch.mini_batch_num_tokens)
-
-
-def _trainable(encoder: Encoder) -> str:
-    counts = [p.numel() for p in encoder.parameters() if p.requires_grad]
-    share = sum(counts) / sum(p.numel() for p in encoder.parameters())
-    return f"{sum(counts):,} trained weights ({share:.1%})"

@@ -81,10 +81,6 @@ class TrainStep(nn.Module):
         """Recompute activations in the backward pass; the options are those of the language model's own method."""
         self.encoder.backbone.causal_lm.activation_checkpointing_enable(**options)
 
-    def gradient_checkpointing_enable(self, **options: Any) -> None:
-        """Do the same, under the name that older transformers call."""
-        self.encoder.backbone.causal_lm.gradient_checkpointing_enable(**options)
-
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return the parameters that are trained, by name."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}

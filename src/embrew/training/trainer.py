@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,12 +16,7 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import (
-    PrinterCallback,
-    ProgressCallback,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 
 from embrew.data.instructed import InstructedOrder, InstructedRows
@@ -28,29 +24,24 @@ from embrew.data.mixing import MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.disk_errors import writing_to
 from embrew.methods.base import UNIT_WEIGHTS, weights_of_units
-from embrew.training.checkpointing_trainer import CheckpointingTrainer
-from embrew.training.finite import check_finite
-from embrew.training.monitoring.concerns import Concerns
-from embrew.training.monitoring.evaluation_steps import EvaluateAtSteps, samples_per_step
-from embrew.training.monitoring.log_lines import LogLines
-from embrew.training.monitoring.progress import TrainingProgress
-from embrew.training.monitoring.stage_evaluation import StageEvaluation, curve_from_log, trainer_metrics
-from embrew.training.resuming import checkpoints
-from embrew.training.resuming.checkpoint_files import (
-    BEST,
-    WEIGHTS,
-    link_or_copy,
-    read_trained,
+from embrew.training import checkpoints, sharding
+from embrew.training.checkpoints import BEST, WEIGHTS, link_or_copy, read_trained, write_trained
+from embrew.training.monitoring import Monitoring
+from embrew.training.stage_evaluation import (
+    EvaluateAtSteps,
+    Point,
+    StageEvaluation,
+    curve_from_log,
+    samples_per_step,
 )
 from embrew.training.step import TrainStep
 
 logger = logging.getLogger(__name__)
-TENSORBOARD = (
-    ".tensorboard"  # suffix of the folder of event files, next to the folder of checkpoints and not removed with it
-)
+CHECKPOINTS = 2  # of a stage in progress
+TENSORBOARD = ".tensorboard"  # suffix of the folder of event files, which outlives the folder of checkpoints
 
 
-class StageTrainer(CheckpointingTrainer):
+class StageTrainer(Trainer):
     """Hugging Face's Trainer around a `TrainStep`.
 
     Checkpoints hold the trained tensors (safetensors) and the Trainer's optimiser, schedule and RNG state; they are
@@ -90,11 +81,8 @@ class StageTrainer(CheckpointingTrainer):
         self.step_losses: list[Tensor] = []  # of the micro-batches of an optimiser step
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
-        self.progress = None if args.disable_tqdm else TrainingProgress(name)
-        if self.progress is not None:
-            self.add_callback(self.progress)
-        self.add_callback(LogLines(name))
-        self.add_callback(Concerns(name, step.objective))
+        self.monitoring = Monitoring(name, step.objective, progress_bar=not args.disable_tqdm)
+        self.add_callback(self.monitoring)
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
                 callback.logging_dir = str(Path(str(args.output_dir)).with_suffix(TENSORBOARD))
@@ -110,9 +98,8 @@ class StageTrainer(CheckpointingTrainer):
     ) -> Any:
         """Return the step's loss; its other parts are averaged until the next log line."""
         progress = float(torch.tensor(self.state.global_step / max(self.state.max_steps, 1)))  # rounded to float32
-        with (
-            self.accelerator.autocast() if self.step.sharded else nullcontext()
-        ):  # else the Trainer wraps the model in autocast
+        # the Trainer wraps a model that is not sharded in autocast
+        with self.accelerator.autocast() if self.step.sharded else nullcontext():
             outputs = model(**inputs, progress=progress)
         for name, value in outputs.items():
             if name != "loss":
@@ -146,8 +133,14 @@ class StageTrainer(CheckpointingTrainer):
         with nullcontext() if cached is None else cached.no_sync():
             loss = super().training_step(model, inputs, *args, **kwargs)
         if self.accelerator.sync_gradients:
-            check_finite(self.step_losses, step=self.state.global_step + 1)
+            losses = torch.stack(self.step_losses).tolist()  # read together, for which the host waits once
             self.step_losses.clear()
+            wrong = [value for value in losses if not math.isfinite(value)]
+            if wrong:
+                raise ValueError(
+                    f"the loss is {wrong[0]} at step {self.state.global_step + 1}; lower the learning rate, clip "
+                    "gradients (training.max_grad_norm), or check the data of this batch"
+                )
             if cached is not None:
                 mean_gradients(self.step.trainable().values())
         return loss
@@ -168,12 +161,11 @@ class StageTrainer(CheckpointingTrainer):
 
         The first process scores and broadcasts the scores.
         """
-        if self.evaluation is None:
-            raise ValueError("the stage has no evaluation; pass evaluation= to StageTrainer")
-        scored = [self.evaluation.score() if self.args.process_index == 0 else None]
-        scores = broadcast_object_list(scored)[0]
+        assert self.evaluation is not None
+        scores = [self.evaluation.score() if self.args.process_index == 0 else None]
+        broadcast_object_list(scores)
         self.step.train()
-        metrics = trainer_metrics(scores)
+        metrics = {f"eval_{name}": value for name, value in (scores[0] or {}).items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         curve = self.curve
@@ -183,9 +175,8 @@ class StageTrainer(CheckpointingTrainer):
             self.evaluation.report(curve, self.state.max_steps)
         if self.evaluation.should_stop(curve):
             self.control.should_training_stop = True
-            self.control.should_save = (
-                self.args.save_strategy != "no"
-            )  # a resumed run then sees that the stage is finished
+            # a resumed run then sees that the stage is finished
+            self.control.should_save = self.args.save_strategy != "no"
         return metrics
 
     def fit(self, checkpoint: Path | None) -> int:
@@ -200,7 +191,9 @@ class StageTrainer(CheckpointingTrainer):
         state = None if checkpoint is None else TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         if checkpoint is not None and state is not None and self._is_done(state):
             read_trained(self.step, checkpoint / WEIGHTS)  # trained, but the stage's folder is not written
-            self._evaluate_end()
+            later = self.evaluation is not None and self.evaluation.metric is None  # asked for after training had ended
+            if later and self.state.global_step not in [point["step"] for point in self.curve]:
+                self.evaluate()
         else:
             if state is not None:
                 self._resolve_shares(state.max_steps)
@@ -210,20 +203,12 @@ class StageTrainer(CheckpointingTrainer):
             except UnpicklingError as error:  # only tensors and numbers are read
                 raise ValueError(checkpoints.not_state(checkpoint)) from error
             finally:
-                if self.progress is not None:
-                    self.progress.close()
+                self.monitoring.close()
         if self.evaluation is None or self.evaluation.metric is None:
             return self.state.global_step
         self.accelerator.wait_for_everyone()
         read_trained(self.step, self.best_weights)
         return self.evaluation.best_point(self.curve)["step"]
-
-    def _evaluate_end(self) -> None:
-        """Score the last weights if the evaluation was asked for after training had ended and has no score of them."""
-        if self.evaluation is None or self.evaluation.metric is not None:  # a metric is a setting that cannot be added
-            return
-        if self.state.global_step not in [point["step"] for point in self.curve]:
-            self.evaluate()
 
     def _resolve_shares(self, max_steps: int) -> None:
         """Turn intervals below 1, shares of the stage, into steps: the Trainer compares them with a checkpoint's."""
@@ -239,3 +224,54 @@ class StageTrainer(CheckpointingTrainer):
             return False
         self.state = state
         return True
+
+    @property
+    def curve(self) -> list[Point]:
+        """The learning curve so far."""
+        return curve_from_log(self.state.log_history)
+
+    @property
+    def best_weights(self) -> Path:
+        """The file of the best step's trained tensors."""
+        return Path(self.args.output_dir or ".") / BEST
+
+    def write_trained(self, path: Path) -> None:
+        """Write the trained tensors; by one process, of all."""
+        write_trained(self.step, path, writes=self.args.should_save)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        self.write_trained(Path(output_dir or self.args.output_dir or ".") / WEIGHTS)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.step.sharded and self.optimizer is not None and self.lr_scheduler is not None:
+            folder, writes = Path(output_dir), self.args.should_save
+            checkpoints.write_sharded_optimizer(folder, self.optimizer, self.lr_scheduler, writes=writes)
+        else:
+            super()._save_optimizer_and_scheduler(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint and self.step.sharded and self.optimizer is not None and self.lr_scheduler is not None:
+            checkpoints.read_sharded_optimizer(Path(checkpoint), self.optimizer, self.lr_scheduler)
+        else:
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        read_trained(self.step, Path(resume_from_checkpoint) / WEIGHTS)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder = Path(self.args.output_dir or ".")
+        checkpoint = folder / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save and not checkpoints.is_whole(checkpoint, checkpoints.files_needed(self.args)):
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            if self.evaluation is not None and self.evaluation.metric is not None and self.curve:
+                link_or_copy(self.best_weights, checkpoint / BEST)
+            checkpoints.seal(checkpoint)
+            checkpoints.rotate(folder, CHECKPOINTS)
+        self.accelerator.wait_for_everyone()
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        if not sharding.is_sharded(model):  # shards are on their devices
+            super()._move_model_to_device(model, device)

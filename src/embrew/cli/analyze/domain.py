@@ -154,7 +154,7 @@ def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
 def untrained(name: str, pooling: str | None = None) -> Any:
     """Open a model in float32; for a recipe with stages, return its untrained encoder."""
     from embrew.assembly import encoder, open_model
-    from embrew.assembly.untrained import is_recipe
+    from embrew.assembly.opening import is_recipe
     from embrew.recipe import Recipe
 
     if is_recipe(name):

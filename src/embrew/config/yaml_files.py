@@ -1,12 +1,20 @@
-"""YAML of recipes, suites and sweeps: plain scalars as in YAML 1.2, no duplicate keys, and limits on size."""
+"""YAML files that users write, shipped or their own: reading with limits, plain scalars as in YAML 1.2."""
 
 from __future__ import annotations
 
+import difflib
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 import yaml
+
+from embrew.config.suggestions import nearest_names, one_of, quoted
+from embrew.files.reading import content_of
 
 MAX_CHARACTERS = 1_000_000  # of a YAML text; shipped files have up to 10,000
 MAX_DEPTH = 50  # of nested lists and mappings; shipped files are up to 7 deep
@@ -88,7 +96,7 @@ for _class in (Loader, Dumper):
 
 
 def _mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
+    keys: set[Any] = set()
     for key_node, _ in node.value:
         if key_node.tag.endswith(":merge"):  # `<<: *anchor`
             continue
@@ -96,9 +104,9 @@ def _mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         if not isinstance(key, str):
             problem = f"the key {key!r} is not a string; put it in quotes"
             raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-        if key in seen:
+        if key in keys:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} occurs twice", key_node.start_mark)
-        seen.add(key)
+        keys.add(key)
     loader.flatten_mapping(node)
     return {
         loader.construct_object(key, deep=True): loader.construct_object(value, deep=True) for key, value in node.value
@@ -150,13 +158,105 @@ def line_of(text: str, path: Sequence[str | int]) -> int | None:
     line = None
     for key in path:
         if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == key), None)
-            if found is None:
+            item = next(((k, v) for k, v in node.value if k.value == key), None)
+            if item is None:
                 return line
-            line, node = found[0].start_mark.line + 1, found[1]
+            line, node = item[0].start_mark.line + 1, item[1]
         elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
             node = node.value[key]
             line = node.start_mark.line + 1
         else:
             return line
     return line
+
+
+LISTED = 15  # names that a message lists; for more, it names the command that lists them
+
+
+def list_shipped(folder: str) -> list[str]:
+    """Return the names of the files in a folder of the package, without suffix."""
+    return sorted(name for name, _ in _files(resources.files("embrew") / folder))
+
+
+def read_shipped(
+    folder: str, name_or_path: str | Path, *, what: str, among: Sequence[str] | None = None
+) -> tuple[str, str]:
+    """Return the YAML text of a shipped or a user's file, and its source for messages.
+
+    Args:
+        folder: `recipes`, `suites` or `sweeps`.
+        name_or_path: a file's path, or a shipped file's name.
+        what: what such a file is called, for messages.
+        among: the names to choose from, if not all files of the folder.
+
+    Raises:
+        FileNotFoundError: no such file or name; the message has the nearest ones.
+        ValueError: a folder, a device, or a file that is empty, too large or not UTF-8.
+    """
+    name = str(name_or_path)
+    try:
+        path = Path(name_or_path).expanduser()
+    except RuntimeError:  # `~nobody/recipe.yaml`
+        raise FileNotFoundError(f"no file {quoted(name)}: there is no such user") from None
+    if not name:
+        raise FileNotFoundError(f"no {what} is named ''; give a {what}'s name or a YAML file")
+    if path.is_file():
+        return read_text(path, what=what), str(path)
+    files = dict(_files(resources.files("embrew") / folder))
+    shipped = {key: file for key, file in files.items() if among is None or key in among}
+    if name in shipped:
+        return shipped[name].read_text(encoding="utf-8"), f"{what} {name}"
+    if path.is_dir():
+        raise ValueError(f"{quoted(name)} is a folder; give a {what}'s YAML file, or the name of a {what}")
+    if path.exists():
+        raise ValueError(f"{quoted(name)} is a pipe or a device, not a file; give a {what}'s YAML file")
+    if _looks_like_path(name, shipped):
+        raise FileNotFoundError(f"no file {quoted(name)}{_near_path(path, shipped, what)}")
+    close = [repr(one) for one in nearest_names(name, list(files))]
+    hint = f"did you mean {one_of(close)}? " if close else ""
+    choices = f"give a YAML file, or choose from {', '.join(sorted(shipped))}"
+    if len(shipped) > LISTED:
+        choices = f"embrew recipe list shows all {len(shipped)}"
+    raise FileNotFoundError(f"no {what} named {quoted(name)}; {hint}{choices}")
+
+
+def read_text(path: Path, *, what: str) -> str:
+    """Return the text of a user's YAML file.
+
+    Raises:
+        ValueError: the file is empty, too large, or not UTF-8 (`BrokenFile`).
+    """
+    size = path.stat().st_size
+    if size > 4 * MAX_CHARACTERS:
+        raise ValueError(f"{path}: {size:,} bytes; a {what} has at most {4 * MAX_CHARACTERS:,}")
+    with content_of(path, repair=f"give a {what}'s YAML file"):
+        text = path.read_text(encoding="utf-8")
+    if not text.strip():
+        raise ValueError(f"{path} is empty; give a {what}'s YAML file")
+    return text
+
+
+def _looks_like_path(name: str, shipped: dict[str, Traversable]) -> bool:
+    if name.endswith((".yaml", ".yml", ".json")) or name.startswith((".", "/", "~", os.sep)) or "\\" in name:
+        return True
+    first = name.split("/")[0]
+    return "/" in name and Path(first).is_dir() and not any(key.startswith(f"{first}/") for key in shipped)
+
+
+def _near_path(path: Path, shipped: dict[str, Traversable], what: str) -> str:
+    """Return `; did you mean …?` with similar files of the same folder, or a shipped name; or an empty string."""
+    folder = path.parent
+    beside = [one.name for one in folder.iterdir() if one.suffix in (".yaml", ".yml")] if folder.is_dir() else []
+    close = [repr(str(folder / one)) for one in difflib.get_close_matches(path.name, beside, n=2)]
+    stem = str(path).removesuffix(".yaml").removesuffix(".yml")
+    if stem in shipped:
+        close.append(f"the shipped {what} {stem!r}")
+    return f"; did you mean {one_of(close)}?" if close else ""
+
+
+def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _files(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".yaml"):
+            yield prefix + entry.name.removesuffix(".yaml"), entry

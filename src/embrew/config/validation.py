@@ -1,13 +1,16 @@
-"""Messages for failed validations: the key, the given value, the allowed values."""
+"""Checks of values that users write; messages have the key, the value and the allowed values."""
 
 from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from fnmatch import fnmatch
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, InstanceOf, ValidationError, create_model
+from pydantic_core import PydanticCustomError
 
 from embrew.config.suggestions import MOST, choose_from, did_you_mean
 
@@ -62,7 +65,7 @@ def keys_of(owner: type | None) -> list[str]:
 
 
 def _words(problem: Any, path: KeyPath, owner: type | None, target: type | None) -> str:
-    key, kind, given = dotted(path), problem["type"], problem["input"]
+    key, kind, value = dotted(path), problem["type"], problem["input"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {key}; {_valid(str(path[-1]), owner)}"
     if kind == REFUSED:
@@ -73,14 +76,14 @@ def _words(problem: Any, path: KeyPath, owner: type | None, target: type | None)
         return f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"])
     if kind == "literal_error":
         allowed = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"{key}={_short(given)}; {choose_from(str(given), allowed)}"
+        return f"{key}={_short(value)}; {choose_from(str(value), allowed)}"
     if kind in ("too_short", "string_too_short"):
         least, unit = problem["ctx"]["min_length"], "item" if kind == "too_short" else "character"
-        return f"{key}={_short(given)}; allowed: at least {least} {unit}{'' if least == 1 else 's'}"
+        return f"{key}={_short(value)}; allowed: at least {least} {unit}{'' if least == 1 else 's'}"
     if kind in ("model_type", "dataclass_type"):
-        return f"{key or 'recipe'}={_short(given)}; allowed: a mapping with keys {', '.join(keys_of(target))}"
+        return f"{key or 'recipe'}={_short(value)}; allowed: a mapping with keys {', '.join(keys_of(target))}"
     allowed = problem["msg"].removeprefix("Input should be ").replace("valid dictionary", "mapping")
-    return f"{key}={_short(given)}; allowed: {allowed}"
+    return f"{key}={_short(value)}; allowed: {allowed}"
 
 
 def _valid(word: str, owner: type | None) -> str:
@@ -93,8 +96,8 @@ def _valid(word: str, owner: type | None) -> str:
 
 
 def _short(value: Any) -> str:
-    said = repr(value)
-    return said if len(said) <= 80 else said[:77] + "..."
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 def _path(loc: Sequence[str | int], values: Any, *, missing: bool) -> KeyPath:
@@ -122,4 +125,76 @@ def _owner(root: type, path: KeyPath) -> type | None:
 def _class_in(annotation: Any) -> type | None:
     if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation)):
         return annotation
-    return next((found for part in typing.get_args(annotation) if (found := _class_in(part))), None)
+    return next((inner for part in typing.get_args(annotation) if (inner := _class_in(part))), None)
+
+
+class Config(BaseModel):
+    """Base of recipe classes: frozen, strict types, no unknown keys, no NaN and no infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Fields(Config):
+    """Base of the models of dataclasses."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+
+def fields_model(
+    kind: type, types: Mapping[str, Any] | None = None, refused: Mapping[str, str] | None = None
+) -> type[Fields]:
+    """Return a pydantic model with the fields of a dataclass, none of them required.
+
+    Args:
+        kind: the dataclass.
+        types: types instead of its own, by field.
+        refused: patterns of fields that are left out.
+    """
+    hints = typing.get_type_hints(kind, include_extras=True)
+    names = [field.name for field in dataclasses.fields(kind) if field.init and not reason(field.name, refused or {})]
+    annotated: dict[str, Any] = {name: _checkable(hints[name]) for name in names} | dict(types or {})
+    optional: dict[str, Any] = {name: (hint, None) for name, hint in annotated.items()}
+    return create_model(kind.__name__, __base__=Fields, **optional)
+
+
+def check_fields(model: type[Fields], values: Mapping[str, Any], *, path: KeyPath = (), words: str = "") -> Fields:
+    """Return checked values, each of its type and within its range.
+
+    Args:
+        model: from `fields_model`.
+        values: by name; those that are left out are at their defaults.
+        path: their path in a recipe, for messages.
+        words: what comes before each message.
+
+    Raises:
+        ValueError: values that do not fit; names all of them.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        raise ValueError(explain(error, model, values, prefix=path, place=lambda _: words)) from None
+
+
+def reason(name: str, refused: Mapping[str, str]) -> str | None:
+    """Return the reason of the first pattern that matches a key; None: it is not refused."""
+    return next((words for pattern, words in refused.items() if fnmatch(name, pattern)), None)
+
+
+def refusing(refused: Mapping[str, str]) -> AfterValidator:
+    """Return a check of a key: no pattern of `refused` matches it."""
+
+    def check(name: str) -> str:
+        words = reason(name, refused)
+        if words is not None:
+            raise PydanticCustomError(REFUSED, "{reason}", {"reason": words})
+        return name
+
+    return AfterValidator(check)
+
+
+def _checkable(hint: Any) -> Any:
+    """Return a type hint that accepts an enum by its values, and instances of dataclasses as they are."""
+    enum = next((one for one in typing.get_args(hint) if isinstance(one, type) and issubclass(one, Enum)), None)
+    if enum is not None:
+        return Literal[tuple(one.value for one in enum)]
+    return Annotated[hint, InstanceOf()] if isinstance(hint, type) and dataclasses.is_dataclass(hint) else hint

@@ -1,21 +1,69 @@
-"""Refuse stages that cannot be trained on this machine, or in the launcher's mode, before anything is loaded."""
+"""What the launcher requests; stages that cannot be trained so, or on this machine, are refused."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 
-from embrew.recipe import StageConfig
+from embrew.recipe import Recipe, StageConfig
+
+USE, VERSION, OFFLOAD = "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_OFFLOAD_PARAMS"
 
 
-def check_launch(stage: StageConfig, args: TrainingArguments, *, sharded: bool, evaluated: bool = False) -> None:
+@contextmanager
+def sharding_requested() -> Iterator[bool]:
+    """Yield whether FSDP was requested from `accelerate launch`; accelerate's own flag is cleared meanwhile.
+
+    embrew shards by itself: accelerate would wrap the whole training step, which gradient caching does not support, and
+    does nothing on CPUs.
+
+    Raises:
+        ValueError: FSDP version 1, or offloading to the CPU, is requested.
+    """
+    if os.environ.get(USE, "false").lower() != "true":
+        yield False
+        return
+    if os.environ.get(VERSION, "1") != "2":
+        raise ValueError("the launcher requests FSDP 1, which embrew does not support; set fsdp_version: 2")
+    if os.environ.get(OFFLOAD, "false").lower() == "true":
+        raise ValueError("the launcher requests fsdp_offload_params, which embrew does not support; set it to false")
+    value = os.environ.pop(USE)
+    try:
+        yield True
+    finally:
+        os.environ[USE] = value
+
+
+def check_sharding(recipe: Recipe) -> None:
+    """Raise if a recipe cannot be trained with sharded weights (FSDP2).
+
+    Raises:
+        ValueError: names what is unsupported, and an alternative.
+    """
+    if recipe.encoder.quantization is not None:
+        raise ValueError(
+            "encoder.quantization under FSDP2: 4-bit weights cannot be sharded; train with plain data parallelism "
+            "(torchrun, or launch/ddp), where each process holds them all, or leave quantization out"
+        )
+    for index, stage in enumerate(recipe.stages):
+        if recipe.stage_evaluation(index) is not None:
+            raise ValueError(
+                f"stage {stage.name}: evaluation.every and at are not supported under FSDP2: during training, no "
+                "process holds all weights; leave them out, and the stage is evaluated at its end"
+            )
+
+
+def check_launch(stage: StageConfig, args: TrainingArguments, *, sharded: bool) -> None:
     """Raise if a stage cannot be trained in the mode that the launcher requests.
 
     Args:
         stage: its settings.
         args: built from them.
         sharded: whether weights are sharded (FSDP2).
-        evaluated: whether the stage is evaluated while it is trained.
 
     Raises:
         ValueError: names the unsupported combination, and an alternative.
@@ -23,11 +71,6 @@ def check_launch(stage: StageConfig, args: TrainingArguments, *, sharded: bool, 
     _check_reporting(stage, args)
     if stage.training.get("torch_compile"):
         _check_compiler(stage, args, sharded=sharded)
-    if sharded and evaluated:
-        raise ValueError(
-            f"stage {stage.name}: evaluation.every and at are not supported under FSDP2: during training, no "
-            "process holds all weights; leave them out, and the stage is evaluated at its end"
-        )
     if sharded and args.fp16:
         raise ValueError(f"stage {stage.name}: fp16 is not supported under FSDP2 (no gradient scaling); use bf16: true")
     if args.deepspeed_plugin is None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from embrew.files import formats
 from embrew.files.writing import atomic_folder, write_json
 from embrew.recipe import Recipe
-from embrew.training.monitoring.run_json import RUN, read_run
-from embrew.training.resuming.stage_json import STAGE, StageSettings
+from embrew.training.run_json import RUN, read_run
+from embrew.training.stage_json import STAGE, StageSettings
 
 logger = logging.getLogger(__name__)
 KEYS_BY_STAGE = ("scores", "seconds", "data", "curves", "kept", "arithmetic", "gap", "losses", "samples", "rejected")
@@ -39,14 +39,14 @@ def reuse_stages(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[t
     for index, stage in enumerate(recipe.stages):
         if (folder / stage.name / STAGE).exists():
             continue
-        found = next((run for run in runs if settings.could_reuse(run / stage.name, index)), None)
-        if found is None:
+        source = next((run for run in runs if settings.could_reuse(run / stage.name, index)), None)
+        if source is None:
             break
-        _copy_results(recipe, stage.name, found, folder)
+        _copy_results(recipe, stage.name, source, folder)
         with atomic_folder(folder / stage.name, marker=STAGE) as new:
-            shutil.copytree(found / stage.name, new, dirs_exist_ok=True)
-        logger.info("%s  reused from %s", stage.name, found)
-        reused.append((stage.name, found))
+            shutil.copytree(source / stage.name, new, dirs_exist_ok=True)
+        logger.info("%s  reused from %s", stage.name, source)
+        reused.append((stage.name, source))
     return reused
 
 
@@ -56,12 +56,12 @@ def _copy_results(recipe: Recipe, stage: str, theirs: Path, ours: Path) -> None:
     Those that an interrupted attempt at the stage has left there are of other weights, and are replaced or removed.
     """
     begun = {"format": formats.RUN.number, "stages": [each.name for each in recipe.stages]}
-    known, found = {**begun, **read_run(ours)}, read_run(theirs)
+    our_results, their_results = {**begun, **read_run(ours)}, read_run(theirs)
     for key in KEYS_BY_STAGE:
-        values = found.get(key, {})
-        known.get(key, {}).pop(stage, None)
+        values = their_results.get(key, {})
+        our_results.get(key, {}).pop(stage, None)
         if stage in values:
-            known.setdefault(key, {})[stage] = values[stage]
+            our_results.setdefault(key, {})[stage] = values[stage]
         if "base" in values:
-            known.setdefault(key, {}).setdefault("base", values["base"])
-    write_json(ours / RUN, known)
+            our_results.setdefault(key, {}).setdefault("base", values["base"])
+    write_json(ours / RUN, our_results)

@@ -1,4 +1,4 @@
-"""`run.json`: the results of a run so far (data, scores, curves, times), rewritten after each change."""
+"""`run.json`: the results of a run so far, rewritten after each change; and facts for the model card."""
 
 from __future__ import annotations
 
@@ -11,22 +11,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from transformers import TrainerState
 
+from embrew import assembly
+from embrew.config.yaml_files import dump_yaml
 from embrew.data import overlap
+from embrew.data.reading import public_name
 from embrew.encoder import Encoder
 from embrew.files import formats
 from embrew.files.public_paths import public_setting
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path
 from embrew.methods import Objective
-from embrew.recipe import Recipe, StageConfig
-from embrew.training.monitoring.card_facts import card_facts, dataset_facts
-from embrew.training.monitoring.gap_closed import GapClosed, at_start
-from embrew.training.monitoring.scores import DevSets, Evaluate, scores_line, set_lines, without_gap
-from embrew.training.monitoring.stage_evaluation import Point, StageEvaluation, check_metric, of_sets
+from embrew.recipe import DataConfig, Recipe, StageConfig
+from embrew.training.gap_closed import GapClosed, at_start
+from embrew.training.monitoring import loss_lines
+from embrew.training.stage_evaluation import (
+    DevSets,
+    Evaluate,
+    Point,
+    StageEvaluation,
+    check_metric,
+    of_sets,
+    scores_line,
+    set_lines,
+    without_gap,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
 
 logger = logging.getLogger(__name__)
 RUN = formats.RUN.file
@@ -76,10 +90,10 @@ class RunResults:
         evaluate: Evaluate | None,
         *,
         writes: bool,
-        arithmetic: Mapping[str, str] | None = None,
+        arithmetic: Mapping[str, str],
     ) -> None:
         self.recipe, self.folder, self.evaluate, self.writes = recipe, folder, evaluate, writes
-        self.arithmetic = dict(arithmetic or {})
+        self.arithmetic = dict(arithmetic)
         self.sets = evaluate if isinstance(evaluate, DevSets) else None
         check_metric(recipe, evaluate, None if self.sets is None else self.sets.metrics)
         self.reserved = self._reserved()
@@ -93,8 +107,8 @@ class RunResults:
     @property
     def base(self) -> Mapping[str, float]:
         """Scores of the encoder that training started from."""
-        found: Mapping[str, float] = self.values["scores"].get("base", {})
-        return found
+        scores: Mapping[str, float] = self.values["scores"].get("base", {})
+        return scores
 
     def add_command(self, command: Sequence[str]) -> None:
         """Note the command that began the run, its paths by name; nothing if there is none."""
@@ -113,7 +127,8 @@ class RunResults:
         if self.evaluate is None or not self.writes:
             return
         scores = self.values["scores"]
-        if name != "base" or name not in scores or self._are_of_other_sets(scores[name]):
+        other_sets = self.sets is not None and {*self.sets.about} != {*scores.get(name, ())} - {"dev", "guard"}
+        if name != "base" or name not in scores or other_sets:
             scores[name] = self._scores(encoder, self.values["stages"][0] if name == "base" else name)
             if self.sets is not None:
                 self.values["sets"] = self.sets.about
@@ -128,17 +143,26 @@ class RunResults:
         """The file in which rows of stage `name` are listed that cannot be trained on; None: another process writes."""
         return self.folder / f"{name}.rejects.jsonl" if self.writes else None
 
-    def add_data(self, stage: StageConfig, parts: list[Dataset]) -> None:
-        """Record the data sets of a stage, and how many of their rows hold a text of the dev and guard sets."""
+    def add_data(self, stage: StageConfig, parts: list[Dataset], *, per_step: int) -> None:
+        """Record the data sets of a stage, and how many of their rows hold a text of the dev and guard sets.
+
+        Args:
+            stage: names the data sets.
+            parts: their rows.
+            per_step: rows per optimiser step.
+        """
         if not self.writes:
             return
+        self.values.setdefault("arithmetic", {})[stage.name] = self.arithmetic[stage.name]
+        counts = {"a_step": per_step, "an_epoch": sum(len(part) for part in parts)}
+        self.values.setdefault("samples", {}).setdefault(stage.name, {}).update(counts)
         self._count_rejected(stage.name)
-        known = None if self.sets is None else overlap.known_texts(self.sets.texts())
+        evaluated_texts = None if self.sets is None else overlap.known_texts(self.sets.texts())
         entries = self.values["data"][stage.name] = []
         for config, part in zip(stage.datasets, parts, strict=True):
             entry = dataset_facts(config, part)
-            if known is not None:
-                entry["overlap"] = overlap.overlap(part, known)
+            if evaluated_texts is not None:
+                entry["overlap"] = overlap.overlap(part, evaluated_texts)
                 for line in overlap.in_words(entry["name"], len(part), entry["overlap"]):
                     logger.info("%s  overlap: %s", stage.name, line)
             entries.append(entry)
@@ -198,15 +222,45 @@ class RunResults:
         bfloat16 = self.arithmetic.get(stage) == "bfloat16"
         with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
             scores = dict(self.evaluate(encoder))
-        if taken := {formats.GAP, formats.GAP_OTHER} & scores.keys():
-            raise ValueError(f"evaluate= returns a score {taken.pop()!r}, a name that the share of the gap closed has")
+        if reserved := {formats.GAP, formats.GAP_OTHER} & scores.keys():
+            raise ValueError(
+                f"evaluate= returns a score {reserved.pop()!r}, a name that the share of the gap closed has"
+            )
         return scores
 
-    def add_counts(self, name: str, **counts: int) -> None:
-        """Record a stage's rows per optimiser step (`a_step`) and per epoch (`an_epoch`), and its `steps`."""
-        self.values.setdefault("samples", {}).setdefault(name, {}).update(counts)
+    def add_training(self, name: str, state: TrainerState, seconds: float) -> None:
+        """Record a stage's number of optimiser steps, the log lines of its loss, and its time."""
+        self.values.setdefault("samples", {}).setdefault(name, {})["steps"] = state.global_step
+        self.values.setdefault("losses", {})[name] = loss_lines(state.log_history)
+        self.values["seconds"][name] = round(seconds, 1)
 
-    def add_curve(self, name: str, evaluation: StageEvaluation, curve: list[Point]) -> None:
+    def score_trained(
+        self,
+        name: str,
+        encoder: Encoder,
+        evaluation: StageEvaluation | None,
+        curve: list[Point],
+        gap: GapClosed | None,
+        steps: int,
+    ) -> None:
+        """Record and log the scores of a trained encoder.
+
+        Args:
+            name: of its stage.
+            encoder: with the weights of its last or best step.
+            evaluation: how the stage was evaluated while it was trained; None: the encoder is scored now.
+            curve: evaluations within the stage.
+            gap: measures the share of the gap closed, of compression stages.
+            steps: number of optimiser steps of these weights.
+        """
+        if evaluation is None:
+            self.score(name, encoder)
+        else:
+            self._add_curve(name, evaluation, curve)
+        if gap is not None:
+            gap.finish(encoder, steps, [] if evaluation is None else curve)
+
+    def _add_curve(self, name: str, evaluation: StageEvaluation, curve: list[Point]) -> None:
         """Record the learning curve of a finished stage; its scores are those of the kept step."""
         best = evaluation.best_point(curve)
         self.values.setdefault("curves", {})[name] = of_sets(curve)
@@ -231,9 +285,6 @@ class RunResults:
     def _log_scores(self, name: str, scores: Mapping[str, float]) -> None:
         logger.info("%s  %s", name, scores_line(scores, {} if name == "base" else self.base))
 
-    def _are_of_other_sets(self, scores: Mapping[str, float]) -> bool:
-        return self.sets is not None and {*self.sets.about} != {*scores} - {"dev", "guard"}
-
     def _reserved(self) -> np.ndarray | None:
         """Fingerprints of the dev rows that are split off training rows.
 
@@ -249,3 +300,57 @@ class RunResults:
                 "(embrew.evaluation.dev), which names the rows that are not trained on"
             )
         return np.unique(overlap.fingerprints(texts))
+
+
+def dataset_facts(config: DataConfig, rows: Dataset) -> dict[str, Any]:
+    """Describe a data set that was trained on: name, split, revision, and number of rows after all filters."""
+    paths = [config.path] if isinstance(config.path, str) else config.path
+    names = [public_name(path) for path in paths]
+    facts: dict[str, Any] = {
+        "name": ", ".join(name for name, _ in names),
+        "hub": [name for name, on_hub in names if on_hub],
+        "config": config.name,
+        "split": config.split,
+        "revision": config.revision,
+        "rows": len(rows),
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def card_facts(
+    recipe: Recipe,
+    index: int,
+    log: Mapping[str, Any],
+    about: Mapping[str, Any] | None,
+    before: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the facts that the card of stage `index` is written from.
+
+    Args:
+        recipe: all stages.
+        index: the last one trained.
+        log: `run.json`: scores, data and curves of all stages so far.
+        about: kind, split and metric of the dev and guard sets.
+        before: the facts of the encoder that training started from, if it was trained before.
+    """
+    names = [stage.name for stage in recipe.stages[: index + 1]]
+    record: dict[str, Any] = {
+        "stage": names[-1],
+        "objectives": {stage.name: _named(stage.objective) for stage in recipe.stages[: index + 1]},
+        "arithmetic": dict(log.get("arithmetic", {})),
+        "recipe": dump_yaml(recipe.public().model_dump(mode="json", exclude_defaults=True)),
+        "data": {name: log["data"][name] for name in names if name in log["data"]},
+        "scores": {name: log["scores"][name] for name in ("base", *names) if name in log["scores"]},
+        "curves": {name: curve for name, curve in log.get("curves", {}).items() if name in names},
+        "kept": {name: step for name, step in log.get("kept", {}).items() if name in names},
+        "about": dict(about or {}),
+    }
+    if before is not None:
+        record["before"] = dict(before)
+    return record
+
+
+def _named(objective: Mapping[str, Any]) -> str:
+    """An objective's type, with its preset if it has presets: they are different losses."""
+    preset = getattr(assembly.objective(objective), "preset", None)
+    return objective["type"] + ("" if preset is None else f", preset {preset}")

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import re
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import try_to_load_from_cache
+
 from embrew import assembly
+from embrew.data.content import data_identity, files_digest
 from embrew.encoder import Encoder
 from embrew.files import formats
+from embrew.files.checksums import LARGE, digest_of, file_sha256
+from embrew.files.public_paths import LOCAL_PREFIX, base_name
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe import DevRows, Recipe, StageConfig
+from embrew.storage.base_model import ASSETS
 from embrew.storage.opening import SETTINGS
 from embrew.storage.parts import check_folder
 from embrew.text_encoder.hashes import vectors_hash
-from embrew.training.resuming.training_inputs import MODEL, TrainingInputs, changed_inputs
 
 STAGE = formats.STAGE.file
 PROCESSES = "processes"  # number of processes that the stage was begun in; only while it is in progress
-HELD_OUT = "held_out"  # number of texts that it sets aside; only while it is in progress
 BF16 = re.compile(r"stages\.\d+\.training\.bf16")
 OR = "choose another output folder, or remove this stage and those after it"
 
@@ -92,24 +100,28 @@ class StageSettings:
             raise ValueError(f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {OR}")
         return True
 
-    def begin(
-        self, work: Path, index: int, started: Mapping[str, Any], *, processes: int, held_out: int
-    ) -> tuple[int, int]:
-        """Write `stage.json` of stage `index` unless it is in progress; return `processes` and `held_out` as begun.
+    def begin(self, work: Path, index: int, settings: Mapping[str, Any], *, processes: int) -> None:
+        """Write `stage.json` of stage `index` unless it is in progress.
 
         Args:
             work: folder of the stage in progress.
             index: of the stage.
-            started: what `of_stage` returned.
+            settings: what `of_stage` returned.
             processes: number of processes that train now.
-            held_out: number of texts to set aside.
+
+        Raises:
+            ValueError: it is in progress with other settings, or in another number of processes.
         """
-        if self.holds(work, index):
-            begun = read_stage(work) or {}
-            with content_of(work / STAGE):
-                return int(begun[PROCESSES]), int(begun[HELD_OUT])
-        write_json(work / STAGE, {**started, PROCESSES: processes, HELD_OUT: held_out})
-        return processes, held_out
+        if not self.holds(work, index):
+            write_json(work / STAGE, {**settings, PROCESSES: processes})
+            return
+        with content_of(work / STAGE):
+            begun = int((read_stage(work) or {})[PROCESSES])
+        if begun != processes:
+            raise ValueError(
+                f"{work}: the stage was begun in {begun} processes, and is resumed in {processes}; resume it in "
+                f"{begun}, or remove {work}, and the stage is trained from its start"
+            )
 
     def could_reuse(self, folder: Path, index: int) -> bool:
         """Return whether a folder holds stage `index` with these settings, trained from the recipe's language model."""
@@ -167,10 +179,119 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
             raise TypeError("hash is not a string, or recipe not an object")
         if not isinstance(written.get(PROCESSES, 1), int) or written.get(PROCESSES, 1) < 1:
             raise TypeError(f"{PROCESSES} is not a number of processes")
-        if not isinstance(written.get(HELD_OUT, 0), int) or written.get(HELD_OUT, 0) < 0:
-            raise TypeError(f"{HELD_OUT} is not a number of texts")
         if not isinstance(written["arithmetic"], dict):
             raise TypeError("arithmetic is not an object")
         if not all(isinstance(one, dict) for one in dict(written["content"]).values()):
             raise TypeError("content is not an object of objects")
     return written
+
+
+logger = logging.getLogger(__name__)
+HASHES = "content.json"
+MODEL = "encoder.model"
+MODEL_FILES = (
+    "*.model",
+    "*.py",
+    "*.safetensors",
+    "*.tiktoken",
+    "added_tokens.json",
+    "config.json",
+    "merges.txt",
+    "model.safetensors.index.json",
+    "special_tokens_map.json",
+    "tekken.json",
+    "tokenizer*",
+    "vocab*",
+)
+Identity = Mapping[str, Any]
+
+
+class TrainingInputs:
+    """Names and sha256 of a recipe's data sets and language model.
+
+    The sha256 of files of 16 MiB or more are kept in `content.json`, by size and times and without paths, so that a
+    resumed run does not read a large corpus again to hash it.
+
+    Args:
+        recipe: names the inputs.
+        folder: of the run.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        self.recipe, self.path = recipe, folder / HASHES
+
+    def of_stage(self, index: int) -> dict[str, Identity]:
+        """Return the inputs that stage `index` depends on, by the recipe's key: see `data_identity`."""
+        inputs: dict[str, Identity] = {MODEL: self._model()}
+        for i, stage in enumerate(self.recipe.stages[: index + 1]):
+            several = isinstance(stage.data, list)
+            for number, config in enumerate(stage.datasets):
+                key = f"stages.{i}.data.{number}.path" if several else f"stages.{i}.data.path"
+                paths = [config.path] if isinstance(config.path, str) else config.path
+                for n, path in enumerate(paths):
+                    name = key if isinstance(config.path, str) else f"{key}.{n}"
+                    inputs[name] = self._data(path, config.split, config.revision)
+        deciding = self.recipe.resolved(index)
+        if self.recipe.evaluation is not None and ("evaluation" in deciding or "dev_rows" in deciding):
+            for n, one in enumerate(self.recipe.evaluation.dev):
+                if "evaluation" in deciding or isinstance(one, DevRows):
+                    inputs[f"evaluation.dev.{n}"] = self._data(one if isinstance(one, str) else one.path, None, None)
+        return inputs
+
+    def _data(self, path: str, split: str | None, revision: str | None) -> Identity:
+        return data_identity(path, split=split, revision=revision, sha256=self._sha256)
+
+    def _model(self) -> Identity:
+        """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
+        name, revision = self.recipe.encoder.model, self.recipe.encoder.revision
+        identity: dict[str, Any] = {"name": base_name(name)}
+        folder = ASSETS.get(name) or Path(name)
+        if folder.is_dir():
+            files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
+            return {**identity, "sha256": files_digest(folder, files, self._sha256)}
+        if name.startswith(LOCAL_PREFIX):
+            return identity
+        try:
+            cached = try_to_load_from_cache(name, "config.json", revision=revision)
+        except ValueError:  # no Hub id
+            return identity
+        return {**identity, "hub": name, "revision": Path(cached).parent.name if isinstance(cached, str) else revision}
+
+    def _sha256(self, file: Path) -> str:
+        about = file.stat()
+        if about.st_size < LARGE:
+            return file_sha256(file)
+        times = [about.st_mtime_ns, about.st_ctime_ns]
+        key = digest_of([os.path.realpath(file), about.st_ino, about.st_size, *times])
+        if key not in self._noted:
+            began = time.perf_counter()
+            self._noted[key] = file_sha256(file, known=True)
+            seconds = time.perf_counter() - began
+            if seconds > 1:
+                logger.info("%s: sha256 of %.1f GB took %.1f s", file.name, about.st_size / 1e9, seconds)
+            write_json(self.path, {"files": self._noted})
+        return self._noted[key]
+
+    @cached_property
+    def _noted(self) -> dict[str, str]:
+        try:
+            digests = json.loads(self.path.read_text(encoding="utf-8"))["files"]
+            return {str(key): str(value) for key, value in digests.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # it is computed again
+            return {}
+
+
+def changed_inputs(ours: Mapping[str, Identity], theirs: Mapping[str, Identity]) -> list[str]:
+    """Return the keys of data sets or models that differ from `theirs`, the inputs of an earlier training.
+
+    A value that is unknown on one side, such as the sha256 of missing files, is not compared. Files of a folder and a
+    repository of the Hub differ: whether they hold the same is not known.
+    """
+    return [key for key in ours if key in theirs and _differ(ours[key], theirs[key])]
+
+
+def _differ(one: Identity, other: Identity) -> bool:
+    if any("hub" in a and b.get("sha256") is not None and "hub" not in b for a, b in ((one, other), (other, one))):
+        return True
+    both = [name for name in ("sha256", "hub", "revision") if one.get(name) is not None and other.get(name) is not None]
+    return any(one[name] != other[name] for name in both)

@@ -22,8 +22,7 @@ from embrew.files.formats import GAP, GAP_OTHER
 from embrew.methods import Objective
 from embrew.methods.gap import Gap, Shares, held_out_of, rows_that_fit
 from embrew.methods.llm2comp import Compression
-from embrew.training.monitoring.scores import Scores, gap_words, signed
-from embrew.training.monitoring.stage_evaluation import Point
+from embrew.training.stage_evaluation import Point, Scores, gap_words, signed
 
 logger = logging.getLogger(__name__)
 NO_TEXTS = "no texts are set aside, since there are fewer than 40"
@@ -53,13 +52,6 @@ class GapClosed:
 
     def __init__(self, name: str, gap: Gap, record: MutableMapping[str, Any], *, bfloat16: bool) -> None:
         self.name, self.gap, self.record, self.bfloat16 = name, gap, record, bfloat16
-
-    def start(self, encoder: Encoder) -> None:
-        """Record and log the shares before training."""
-        shares = self.measured(encoder)
-        self.record["curve"] = [_entry(0, shares)]
-        texts = self.gap.counts["texts"]
-        logger.info("%s  %s, on %d held-out texts, before training", self.name, gap_words(*shares), texts)
 
     def measured(self, encoder: Encoder) -> Shares:
         """Return the shares of the encoder as it is now."""
@@ -133,7 +125,7 @@ def at_start(
         ValueError: with `chooses`, nothing can be measured.
     """
     run.get(GAP, {}).pop(name, None)  # of an earlier attempt
-    found: list[GapClosed] = []
+    closed: list[GapClosed] = []
 
     def begin() -> None:
         assert isinstance(objective, Compression)
@@ -148,8 +140,12 @@ def at_start(
             record = run.setdefault(GAP, {})[name] = gap.facts
             why = NO_GAP.format(gap.context, gap.none)
             if gap.exists:
-                found.append(GapClosed(name, gap, record, bfloat16=bfloat16))
-                found[0].start(encoder)
+                closed.append(GapClosed(name, gap, record, bfloat16=bfloat16))
+                shares = closed[0].measured(encoder)
+                record["curve"] = [_entry(0, shares)]
+                logger.info(
+                    "%s  %s, on %d held-out texts, before training", name, gap_words(*shares), gap.counts["texts"]
+                )
                 return
         if chooses:
             raise ValueError(f"stage {name}: no share of the gap closed: {why}; choose another evaluation.metric")
@@ -157,7 +153,7 @@ def at_start(
 
     if held_out_of(objective):
         decided(begin)
-    return found[0] if found else None
+    return closed[0] if closed else None
 
 
 def has_trained(shares: Shares) -> bool:

@@ -1,0 +1,177 @@
+"""The files of a checkpoint; a manifest with the sha256 of every file, written last, makes it complete."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import TrainingArguments
+from transformers.trainer_pt_utils import safe_globals
+
+from embrew.files.checksums import file_sha256
+from embrew.files.safe_names import is_safe_name
+from embrew.files.writing import atomic_path, flush, write_json
+from embrew.storage.parts import read_tensors
+from embrew.training import sharding
+from embrew.training.step import TrainStep
+
+logger = logging.getLogger(__name__)
+MANIFEST = "manifest.json"
+WEIGHTS, BEST = "trainable.safetensors", "best.safetensors"
+OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"  # the Trainer's own names
+
+
+def files_needed(args: TrainingArguments) -> tuple[str, ...]:
+    """Return the files, as patterns, that a checkpoint needs to be resumed to the same result."""
+    files = (WEIGHTS, "trainer_state.json", "rng_state*.pth")
+    # DeepSpeed saves optimiser and schedule in separate folders
+    return files if args.deepspeed_plugin is not None else (*files, OPTIMIZER, SCHEDULER)
+
+
+def trained_tensors(step: TrainStep) -> dict[str, Tensor]:
+    """Return the trained tensors, gathered, on the CPU; all processes must call."""
+    return {name: sharding.whole(parameter) for name, parameter in step.trainable().items()}
+
+
+def put_trained(step: TrainStep, tensors: Mapping[str, Tensor]) -> None:
+    """Write gathered tensors into a step's parameters; all processes that share the parameters must call."""
+    for name, parameter in step.trainable().items():
+        sharding.put(parameter, tensors[name])
+
+
+def write_trained(step: TrainStep, path: Path, *, writes: bool) -> None:
+    """Write the trained tensors; if weights are sharded, all processes must call; the one with `writes` writes."""
+    tensors = trained_tensors(step)
+    if writes:
+        with atomic_path(path) as temporary:
+            save_file(tensors, temporary)
+
+
+def read_trained(step: TrainStep, path: Path) -> None:
+    """Read a file of trained tensors into the model.
+
+    Raises:
+        ValueError: the file holds other parameters.
+    """
+    tensors, parameters = read_tensors(path), step.trainable()
+    if tensors.keys() != parameters.keys():
+        odd = sorted(tensors.keys() ^ parameters.keys())
+        raise ValueError(f"{path} holds other parameters than this stage trains: {', '.join(odd[:3])}")
+    put_trained(step, tensors)
+
+
+def write_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any, *, writes: bool) -> None:
+    """Write optimiser and schedule as one process would; all processes must call."""
+    state = optimizer.state_dict()
+    gathered = {
+        number: {key: sharding.whole(value) if isinstance(value, Tensor) else value for key, value in moments.items()}
+        for number, moments in state["state"].items()
+    }
+    if writes:
+        torch.save({**state, "state": gathered}, folder / OPTIMIZER)
+        torch.save(scheduler.state_dict(), folder / SCHEDULER)
+
+
+def read_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+    """Read what `write_sharded_optimizer` wrote; all processes must call."""
+    state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, moments in state["state"].items():
+        for key, value in moments.items():
+            if isinstance(value, Tensor) and value.shape == parameters[number].shape:
+                moments[key] = sharding.like(value, parameters[number])
+    optimizer.load_state_dict(state)
+    scheduler.load_state_dict(torch.load(folder / SCHEDULER, weights_only=True))
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Hard-link a file that is not written to again; copy it where the file system has no hard links."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def seal(checkpoint: Path) -> None:
+    """Flush a checkpoint's files to disk and write its manifest, which makes it complete."""
+    hashes = {}
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            flush(path)
+            hashes[str(path.relative_to(checkpoint))] = file_sha256(path)
+    write_json(checkpoint / MANIFEST, hashes)
+
+
+def is_whole(checkpoint: Path, needed: Collection[str] = ()) -> bool:
+    """Return whether the manifest lists all needed files, and every file in it exists with its sha256.
+
+    Args:
+        checkpoint: a folder.
+        needed: file names, as patterns; each must match a file of the manifest.
+    """
+    try:
+        hashes = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(hashes, dict) or not hashes or not all(_is_entry(*entry) for entry in hashes.items()):
+        return False
+    if not all(fnmatch.filter(hashes, pattern) for pattern in needed):
+        return False
+    return all((checkpoint / name).is_file() and file_sha256(checkpoint / name) == sha for name, sha in hashes.items())
+
+
+def _is_entry(name: str, sha256: Any) -> bool:
+    """Whether a manifest entry is valid: the name of a file within the checkpoint, and a sha256."""
+    return is_safe_name(name) and isinstance(sha256, str) and re.fullmatch(r"[0-9a-f]{64}", sha256) is not None
+
+
+def newest(folder: Path, needed: Collection[str] = ()) -> Path | None:
+    """Return the newest complete checkpoint; log and skip incomplete ones. `needed`: see `is_whole`."""
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
+        if is_whole(checkpoint, needed):
+            return checkpoint
+        logger.warning("%s is incomplete (interrupted while it was written, or damaged) and is skipped", checkpoint)
+    return None
+
+
+def not_state(checkpoint: Path | None) -> str:
+    """Return the message for a checkpoint file that holds other objects than a trainer's state, or is damaged."""
+    named = [str(path.name) for path in sorted((checkpoint or Path()).glob("*.pt*")) if not _is_state(path)]
+    return (
+        f"{checkpoint}: {', '.join(named) or 'a file'} holds other objects than a trainer's tensors and numbers; it is "
+        "not read, since pickled objects can run code. Remove this checkpoint: --resume then takes an earlier one, or "
+        "starts the stage again"
+    )
+
+
+def _is_state(path: Path) -> bool:
+    try:
+        with safe_globals():  # numpy's random state, as transformers allows it
+            torch.load(path, map_location="cpu", weights_only=True)
+    except (UnpicklingError, OSError, RuntimeError, EOFError):
+        return False
+    return True
+
+
+def rotate(folder: Path, keep: int) -> None:
+    """Remove all complete checkpoints but the newest `keep`; incomplete ones stay, and `newest` logs them."""
+    complete = [c for c in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True) if (c / MANIFEST).is_file()]
+    for checkpoint in complete[keep:]:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _step(checkpoint: Path) -> int:
+    number = checkpoint.name.rpartition("-")[2]
+    return int(number) if number.isdigit() else -1
