@@ -18,10 +18,11 @@ from embrew.corpus.job import Job
 from embrew.corpus.layout import MANIFEST
 from embrew.corpus.manifest import new_manifest
 from embrew.corpus.on_ray import _Encode, _read
-from embrew.files import store_locks, store_requests
 from embrew.files.locks import claimed
-from embrew.files.store_locks import _Lock
-from embrew.files.stores import place_of
+from embrew.stores import locks as store_locks
+from embrew.stores import requests as store_requests
+from embrew.stores.locks import _Lock
+from embrew.stores.paths import place_of
 from tests.corpus.stores import FakeStore, objects, put
 from tests.corpus.stub import Stub, open_stub
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embrew.data import describe, load
-from embrew.data.prompts import LLM2COMP_EVALUATION, LLM2COMP_TRAINING
+from embrew.evaluation.prompts import LLM2COMP_EVALUATION, LLM2COMP_TRAINING
 
 
 def write(path: Path, rows: list[dict]) -> Path:

@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embrew.analysis.input_texts import read_texts
+from embrew.analysis.qa import read_qa
+from embrew.cli.demonstrations import read_demonstrations
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.data import load, read_documents
 from embrew.data.content import data_identity, files_of
-from embrew.data.demonstrations import read_demonstrations
-from embrew.data.folder import read_folder
 from embrew.data.formats import read_file
-from embrew.data.qa import read_qa
 from embrew.data.reading import data_files, split_files, splits
+from embrew.domain.folder import read_folder
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
 from embrew.files.checksums import file_sha256

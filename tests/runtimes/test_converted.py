@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.assembly import open_model
 from embrew.encoder import Encoder
 from embrew.model.context_vectors import start
 from embrew.model.contexts import Context
+from embrew.opening import open_model
 from embrew.runtimes.conversion import Program
 from embrew.runtimes.converted import converted
 from embrew.runtimes.graph import LabelledGraph

@@ -12,7 +12,7 @@ from embrew.data.datasets import load
 from embrew.data.documents import read_documents
 from embrew.data.reading import DEV_SPLITS, expand, find_file, read, splits, stem
 from embrew.data.record import named
-from embrew.data.sampling import sample_in_order
+from embrew.sampling import sample_in_order
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 from embrew.assembly.checking import check_recipe, check_stage
 from embrew.assembly.encoders import carries_on, check_same_encoder, encoder, make_trainable
 from embrew.assembly.objectives import load_recipe, objective, objective_keys
-from embrew.assembly.opening import open_model
 from embrew.assembly.precision import Arithmetic, arithmetic, autocasts, opening_dtype
 from embrew.assembly.rows import datasets, order, rows, short_rows
 from embrew.assembly.stages import check_fills_batch, drops_last, training_arguments
@@ -24,7 +23,6 @@ __all__ = [
     "make_trainable",
     "objective",
     "objective_keys",
-    "open_model",
     "opening_dtype",
     "order",
     "rows",

@@ -143,11 +143,11 @@ def export(
         raise FileExistsError(f"{folder} exists; give another folder, or --overwrite to replace it")
     int8 = _int8(calibrate, min_cosine, dev)
     loading(model)
-    from embrew import assembly
+    from embrew import opening
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
 
-    encoder = assembly.open_model(model, pooling=pooling)
+    encoder = opening.open_model(model, pooling=pooling)
     if not isinstance(encoder, Encoder):
         raise ValueError(
             f"{model} is {_what_it_is(encoder)}, and an encoder of embrew is exported; give the encoder that it was "

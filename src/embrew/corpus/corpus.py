@@ -17,7 +17,7 @@ from embrew.data.formats import records
 from embrew.data.reading import expand
 from embrew.data.record import Bad, Record, named, same_name
 from embrew.data.rejects import Rejects, reject_file
-from embrew.files.stores import Place, place_of
+from embrew.stores.paths import Place, place_of
 
 MAX_CHARACTERS = 1_000_000
 MAX_BYTES = 8 * MAX_CHARACTERS  # of a line: a text of that length in escapes; longer lines are not held in memory

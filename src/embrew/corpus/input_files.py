@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from embrew.data.reading import data_files, expand, find_file, require_regular, unread_files
-from embrew.files.stores import Place, place_of, readable
+from embrew.stores.paths import Place, place_of, readable
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def corpus_files(path: str | Place) -> list[Place]:
         return [place]
     if place.is_dir():
         corpus = find_file(place, "corpus")
-        return [corpus] if corpus else data_files(place)
+        return cast(list[Place], [corpus] if corpus else data_files(place))
     raise FileNotFoundError(f"no file or folder {str(path)!r}; give a path, or a URL of s3://, gs:// or hf://")
 
 

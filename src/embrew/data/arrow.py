@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from embrew.data.record import Bad, Record, bad, broken
-from embrew.files.stores import Place, StorePath, readable
+from embrew.files.reading import Place
 
 BATCH = 1000
 
@@ -41,17 +41,20 @@ def _numbered(path: Place, kind: str) -> Iterator[tuple[int, dict[str, Any] | OS
 
 
 def _parquet_batches(path: Place) -> Iterator[Any]:
+    """Yield the batches of a Parquet file; pages are compared with checksums, if the writer stored them."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(readable(path), page_checksum_verification=True) as file:  # if the writer stored checksums
+    with (
+        path.open("rb") as opened,
+        pq.ParquetFile(opened, page_checksum_verification=True) as file,
+    ):  # if the writer stored checksums
         yield from file.iter_batches(batch_size=BATCH)
 
 
 def _arrow_batches(path: Place) -> Iterator[Any]:
     import pyarrow as pa
 
-    opened = pa.PythonFile(path.open("rb")) if isinstance(path, StorePath) else pa.OSFile(str(path))
-    with opened as file, pa.ipc.open_stream(file) as stream:
+    with pa.PythonFile(path.open("rb")) as file, pa.ipc.open_stream(file) as stream:
         for batch in stream:
             batch.validate(full=True)
             for start in range(0, len(batch), BATCH):

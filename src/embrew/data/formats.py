@@ -4,13 +4,14 @@
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from embrew.data.arrow import read_arrow
 from embrew.data.json_arrays import read_json
 from embrew.data.lines import read_json_lines, read_text_lines
 from embrew.data.record import Bad, Record, broken, stop
 from embrew.data.tables import read_table
-from embrew.files.stores import Place, StorePath
+from embrew.files.reading import Place
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".txt", ".txt.gz", ".parquet")
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".json", ".json.gz")
@@ -56,7 +57,7 @@ def records(path: Place, *, max_bytes: int | None = None) -> Iterator[Record | B
 def _state(path: Place) -> tuple[object, ...] | None:
     """Return what changes with a file's content or if it is replaced; None if it does not exist."""
     try:
-        if isinstance(path, StorePath):
+        if not isinstance(path, Path):
             return path.stat()
         about = path.stat()
     except FileNotFoundError:

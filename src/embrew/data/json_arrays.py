@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 from embrew.data.lines import GZIP_ERRORS, broken_gzip, checked_object, open_bytes, read_json_lines
 from embrew.data.record import Bad, Record, bad, broken
-from embrew.files.stores import Place
+from embrew.files.reading import Place
 
 CHUNK = 1 << 16  # bytes
 LITERAL = 16  # characters: an error this close to the end may come from an incomplete literal or escape

@@ -4,10 +4,11 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from embrew.data.record import Bad, Record, bad, broken
-from embrew.files.stores import Place, readable
+from embrew.files.reading import Place
 
 GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 ENDS = "; the file ends here without a line break, so it may be truncated: copy it again, or end the line"
@@ -23,7 +24,7 @@ def open_bytes(path: Place) -> BinaryIO:
         return path.open("rb")
     if path.stat().st_size == 0:
         raise EOFError("it is empty, without a gzip header")  # Python reads it as a file without lines
-    return cast(BinaryIO, gzip.open(readable(path)))
+    return cast(BinaryIO, gzip.open(path if isinstance(path, Path) else path.open("rb")))
 
 
 def broken_gzip(path: Place, number: int, error: Exception, *, unit: str = "line") -> Bad:

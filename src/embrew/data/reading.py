@@ -12,7 +12,7 @@ from embrew.data.record import Bad, Record
 from embrew.data.rejects import Rejects
 from embrew.data.saved import is_saved, saved_files
 from embrew.files.public_paths import check_path_known
-from embrew.files.stores import Place, StorePath
+from embrew.files.reading import Place
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def require_regular(path: Place) -> None:
     Raises:
         ValueError: it is a named pipe, a device, or a link to nothing.
     """
-    if isinstance(path, StorePath) or path.is_file() or path.is_dir() or not (path.exists() or path.is_symlink()):
+    if not isinstance(path, Path) or path.is_file() or path.is_dir() or not (path.exists() or path.is_symlink()):
         return
     what = "a named pipe or a device" if path.exists() else f"a link to {path.readlink()}, which does not exist"
     raise ValueError(f"{path} is {what}; data are read from regular files: write them into a file, and give that")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from embrew.files.stores import Place
+from embrew.files.reading import Place
 
 
 class Record(NamedTuple):

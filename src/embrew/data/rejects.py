@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import IO, Literal
 
 from embrew.data.record import Bad, stop
-from embrew.files.stores import Place
+from embrew.files.reading import Place
 from embrew.files.writing import atomic_path
 
 OnBadRows = Literal["strict", "skip"]

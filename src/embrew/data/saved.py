@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 from typing import overload
 
-from embrew.files.reading import content_of, read_json
-from embrew.files.stores import Place
+from embrew.files.reading import Place, content_of, read_json
 
 REPAIR = "save the data set again"
 

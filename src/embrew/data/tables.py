@@ -10,7 +10,7 @@ from itertools import chain
 
 from embrew.data.lines import GZIP_ERRORS, broken_gzip, open_bytes
 from embrew.data.record import Bad, Record, bad, broken
-from embrew.files.stores import Place
+from embrew.files.reading import Place
 
 logger = logging.getLogger(__name__)
 MAX_CELL = 1 << 30  # characters; Python's own limit is 131,072, less than some documents have
@@ -58,11 +58,11 @@ def _separator(header: str, path: Place) -> str:
     plain = re.sub(r'"[^"]*"', "", header)
     found = max(SEPARATORS, key=lambda separator: (plain.count(separator), separator == default))
     if found != default:
-        _say(path, SEPARATORS[found])
+        _say(str(path), SEPARATORS[found])
     return found
 
 
 @cache
-def _say(path: Place, separators: str) -> None:
+def _say(path: str, separators: str) -> None:
     """Log it once: a file is read several times in a run."""
     logger.info("%s: columns are separated by %s, as in its header line", path, separators)

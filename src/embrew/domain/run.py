@@ -12,9 +12,9 @@ from typing import Any, Literal
 from embrew import assembly
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.analysis.domain_knowledge import THRESHOLDS, Sample, gain, gap, in_words, measure, shift
+from embrew.analysis.qa import QA
 from embrew.analysis.separation import Separation, separation_of
 from embrew.data.formats import read_file
-from embrew.data.qa import QA
 from embrew.data.reading import expand, public_name
 from embrew.distributed import claimed_by_first
 from embrew.domain.plan import MIN_PAIRS, Learn, Plan, plan, untrained

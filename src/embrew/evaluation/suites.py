@@ -14,13 +14,13 @@ from embrew.config.shipped import list_shipped, read_shipped
 from embrew.config.suggestions import choose_from
 from embrew.config.validation_errors import KeyPath, explain
 from embrew.config.yaml_text import line_of, parse_yaml
-from embrew.data.hotpotqa import HotpotQA
-from embrew.data.prompts import EVALUATION_INSTRUCTIONS
 from embrew.data.reading import expand
 from embrew.evaluation.find import find_task
 from embrew.evaluation.grid import cells
+from embrew.evaluation.hotpotqa import HotpotQA
 from embrew.evaluation.kinds.rag import RAG
 from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
+from embrew.evaluation.prompts import EVALUATION_INSTRUCTIONS
 from embrew.evaluation.scoring import check_settings
 from embrew.evaluation.task import Task
 from embrew.files.safe_names import check_file_name

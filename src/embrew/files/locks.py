@@ -9,31 +9,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from embrew.files.store_locks import leased
-from embrew.files.stores import Place, StorePath
-
 logger = logging.getLogger(__name__)
 
 _held: set[int] = set()  # file descriptors
 
 
 @contextmanager
-def claimed(folder: Place, doing: str) -> Iterator[None]:
+def claimed(folder: Path, doing: str) -> Iterator[None]:
     """Lock a folder for this process; create it if needed.
 
     The lock ends with the process, also if it is killed. A folder that was created here and is still empty is removed.
 
     Args:
-        folder: the folder to lock; in a store, by an object (see `store_locks`).
+        folder: the folder to lock.
         doing: what this process does to it, as in "another process is training into FOLDER": "training into".
 
     Raises:
         FileExistsError: another process holds it.
     """
-    if isinstance(folder, StorePath):
-        with leased(folder, doing):
-            yield
-        return
     is_new = not folder.exists()
     handle, found = _opened(folder)
     _held.add(handle)

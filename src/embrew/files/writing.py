@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from embrew.files.disk_errors import writing_to
 from embrew.files.exchange import exchange
 from embrew.files.locks import is_held, lock
-from embrew.files.stores import Place, StorePath, uploaded
+from embrew.files.reading import Place
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ def atomic_path(path: Place) -> Iterator[Path]:
     Raises:
         DiskError: the disk is full, read-only or broken; names `path`.
     """
-    if isinstance(path, StorePath):
-        with uploaded(path) as temporary:
+    if not isinstance(path, Path):
+        with path.uploaded() as temporary:
             yield temporary
         return
     with writing_to(path):

@@ -56,7 +56,7 @@ class Source:
     def open(self) -> Any:
         """Return the encoder."""
         assert self.model is not None
-        from embrew import assembly
+        from embrew import assembly, opening
 
         if self.untrained:
             recipe = Recipe.load(Path(self.model) / RECIPE)
@@ -67,7 +67,7 @@ class Source:
             if kept.is_dir():
                 built.base = replace(built.base, name=base_name(name))
             return built
-        return assembly.open_model(self.model, as_trained=True, pooling=self.pooling)
+        return opening.open_model(self.model, as_trained=True, pooling=self.pooling)
 
     def shown(self, text: object) -> str:
         """Return a path or a message as a page shows it: of a stored run, without the folders of this machine."""

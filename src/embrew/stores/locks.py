@@ -19,8 +19,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from embrew.files.store_requests import guards
-from embrew.files.stores import Place, StorePath
+from embrew.stores.paths import Place, StorePath
+from embrew.stores.requests import guards
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ import torch
 
 from embrew.assembly.encoders import encoder
 from embrew.assembly.objectives import load_recipe
-from embrew.assembly.on_openvino import on_openvino
 from embrew.assembly.stock import open_stock
 from embrew.assembly.untrained import check_pooling, is_bare, is_recipe, no_pooling, on_hub, open_bare
 from embrew.encoder import Encoder
@@ -20,6 +19,7 @@ from embrew.files.writing import recover
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino
 from embrew.runtimes.library import openvino
+from embrew.runtimes.on_openvino import on_openvino
 from embrew.storage.folder_check import check_folder
 from embrew.storage.loading import ASSETS, pick_dtype
 from embrew.storage.opening import AS_TRAINED

@@ -16,8 +16,8 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from embrew.files.store_requests import opened, repeated
-from embrew.files.store_stream import open_stream
+from embrew.stores.requests import opened, repeated
+from embrew.stores.stream import open_stream
 
 SCHEMES = ("s3", "gs", "hf")
 VERSION = ("ETag", "etag", "generation", "blob_id", "xet_hash", "LastModified", "mtime", "created")
@@ -152,6 +152,13 @@ class StorePath:
         if self.stat().st_size != file.stat().st_size:
             raise OSError(f"{self}: {self.stat().st_size} of {file.stat().st_size} bytes arrived; try again")
 
+    @contextmanager
+    def uploaded(self) -> Iterator[Path]:
+        """Yield a local file, which becomes this object when the block ends without an error."""
+        with _scratch(self) as file:
+            yield file
+            self.put(file)
+
     def get(self, file: Path) -> None:
         """Write this object into a local file."""
         self._do(lambda store, path: store.get_file(path, str(file)))
@@ -224,14 +231,6 @@ def local_copy(path: Place) -> Iterator[Path]:
     with _scratch(path) as file:
         path.get(file)
         yield file
-
-
-@contextmanager
-def uploaded(path: StorePath) -> Iterator[Path]:
-    """Yield a local file, which becomes the object when the block ends without an error."""
-    with _scratch(path) as file:
-        yield file
-        path.put(file)
 
 
 def readable(path: Place) -> Path | BinaryIO:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from embrew.files.store_errors import explained, is_transient
+from embrew.stores.errors import explained, is_transient
 
 logger = logging.getLogger(__name__)
 

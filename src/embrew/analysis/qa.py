@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from embrew.data.beir import is_beir
 from embrew.data.datasets import load
-from embrew.data.markers import without_markers
 from embrew.data.reading import expand, read, splits
 from embrew.data.record import named
 
@@ -39,6 +38,10 @@ ACCEPTED: dict[str, tuple[str, ...]] = {
 ONLY_WITH_CHOICES = ("label", "answer_key", "answerKey")
 _CHOICE = re.compile(r"(?:option|choice|op)?_?([A-Ha-h]|\d)")
 _NEGATIVE = re.compile(r"(?:negative|distractor)_?\d+")
+_MARKER = re.compile(
+    r"\s*(?:[(\[](?P<inside>[A-Za-z]|\d{1,2})[)\]]\s*|(?P<letter>[A-Za-z])(?:[.):]\s*|\s+[-–—]\s+)"
+    r"|(?P<number>\d{1,2})[.)](?!\d)\s*)(?=\S)"
+)
 
 
 @dataclass(frozen=True)
@@ -229,3 +232,31 @@ def _text(value: Any, column: str, where: str) -> str:
 
 def _letters(count: int) -> list[str]:
     return [chr(ord("A") + i) for i in range(count)]
+
+
+def without_markers(texts: Sequence[str], *, ordered: bool = True) -> list[str]:
+    """Return texts without their markers if all begin with one and these are consecutive; otherwise unchanged.
+
+    Markers count from A, a, 0 or 1, so that names such as `E. coli` and figures such as `1.5 mg` are not changed.
+
+    Args:
+        texts: all choices of a question.
+        ordered: whether the markers must be in order.
+
+    Examples:
+        >>> without_markers(["A. Heparin", "B. Lithium"])
+        ['Heparin', 'Lithium']
+        >>> without_markers(["E. coli", "S. aureus"])
+        ['E. coli', 'S. aureus']
+    """
+    found = [_MARKER.match(text) for text in texts]
+    matches = [match for match in found if match]
+    if len(texts) < 2 or len(matches) < len(texts):
+        return list(texts)
+    markers = [str(match["inside"] or match["letter"] or match["number"]) for match in matches]
+    places = [int(marker) if marker.isdecimal() else ord(marker) for marker in markers]
+    if not ordered:
+        places.sort()
+    if places[0] not in (0, 1, ord("A"), ord("a")) or places != list(range(places[0], places[0] + len(places))):
+        return list(texts)
+    return [text[match.end() :].strip() for text, match in zip(texts, matches, strict=True)]
