@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from embrew.data.documents import Document, read_documents
+from embrew.data.beir import Document, read_documents
 from embrew.files.checksums import content_hash, digest_of
 from embrew.files.formats import INDEX
 from embrew.files.reading import content_of, read_json

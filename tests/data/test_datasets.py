@@ -28,7 +28,7 @@ def test_canonical_features_do_not_depend_on_the_values(tmp_path):
     empty = load(write(tmp_path / "a.jsonl", [{"query": "q", "positive": "p"}]), kind="pairs")
     full = load(write(tmp_path / "b.jsonl", [{"query": "q", "pos": ["p"], "neg": ["n"], "prompt": "i"}]), kind="pairs")
     assert empty.features == full.features
-    assert list(empty[0]) == ["query", "positive", "negatives", "instruction", "document_instruction", "scores"]
+    assert list(empty[0]) == ["query", "positive", "negatives", "instruction", "scores", "document_instruction"]
     assert empty[0]["negatives"] == []
     assert empty[0]["instruction"] is None
 

@@ -14,8 +14,7 @@ from datasets import Dataset
 from torch.utils.data import BatchSampler
 
 from embrew import assembly
-from embrew.data.instructed import InstructedOrder, InstructedRows
-from embrew.data.mixing import MixedOrder
+from embrew.data.mixing import InstructedOrder, InstructedRows, MixedOrder
 from embrew.recipe import Recipe, StageConfig
 from embrew.training.trainer import StageTrainer
 from tests.distributed.runs import recipe as tiny

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from embrew.data.documents import Document
+from embrew.data.beir import Document
 from embrew.domain.folder import passages, read_folder
 
 MARKDOWN = """Before any heading.

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.data.documents import Document
+from embrew.data.beir import Document
 from embrew.encoder import Encoder
 from embrew.evaluation import Task
 from embrew.evaluation.scoring import evaluate_task

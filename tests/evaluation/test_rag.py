@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from embrew.comparison.models import models_of
 from embrew.comparison.tables import grid
-from embrew.data.documents import Document
+from embrew.data.beir import Document
 from embrew.evaluation import evaluate, find_task, grid_table, read_suite, table
 from embrew.evaluation.grid import cells
 from embrew.evaluation.kinds.rag import Vectors, evaluate_rag, nearest

@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embrew.data.beir import is_beir
 from embrew.data.datasets import load
-from embrew.data.reading import expand, read, splits
-from embrew.data.record import named
+from embrew.data.formats import named
+from embrew.data.reading import expand, is_beir, read, splits
 
 ACCEPTED: dict[str, tuple[str, ...]] = {
     "question": ("question", "query", "anchor"),

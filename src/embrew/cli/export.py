@@ -212,8 +212,7 @@ def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) ->
 
 def _scores_on(dev: Path) -> Callable[[TextEncoder], dict[str, float]]:
     """Return a function that scores an encoder on a data folder, on its dev split where it has one."""
-    from embrew.data.beir import is_beir, qrels_files
-    from embrew.data.reading import DEV_SPLITS, splits
+    from embrew.data.reading import DEV_SPLITS, is_beir, qrels_files, splits
     from embrew.evaluation import KINDS, evaluate, find_task
 
     names = list(qrels_files(dev)) if is_beir(dev) else splits(dev) if dev.is_dir() else []

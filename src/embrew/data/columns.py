@@ -16,13 +16,9 @@
 
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from embrew.data.foreign import SYSTEM
-from embrew.data.record import same_name
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from embrew.data.formats import same_name
 
 Kind = Literal["text", "pairs", "scored", "labelled", "labelled_pairs", "candidates", "summaries", "answered"]
 Layout = dict[str, tuple[str, ...]]  # canonical column -> columns of the file
@@ -66,17 +62,9 @@ OTHERS: dict[str, tuple[Layout, ...]] = {
 """Columns that are read if those of `ACCEPTED` are incomplete; for columns without an entry, those of `ACCEPTED`."""
 LABELS = {"label", "labels", "score", "scores"}
 """Columns that mark whether `sentence1` and `sentence2`, or messages, are a pair of query and positive."""
+SYSTEM = "messages of the system"
+"""Key under which the instruction of `messages` is stored (see `embrew.data.canonical`)."""
 OPTIONAL = {"negatives", "instruction", "scores", "subset", "context"}
-LENGTH_OF: dict[str, tuple[str, ...]] = {
-    "text": ("text",),
-    "pairs": ("query", "positive"),
-    "scored": ("sentence1", "sentence2"),
-    "labelled": ("text",),
-    "labelled_pairs": ("sentence1", "sentence2"),
-    "candidates": ("query",),
-    "summaries": ("text",),
-    "answered": ("question",),
-}
 
 
 def match(
@@ -190,18 +178,6 @@ def matched_columns(columns: Collection[str], layout: Layout) -> str:
     ]
     rest = unused(columns, layout)
     return "columns " + "; ".join(parts) + (f" (ignored: {', '.join(rest)})" if rest else "")
-
-
-def describe(dataset: "Dataset", *, rows: int = 3, width: int = 80) -> dict[str, Any]:
-    """Return `rows`, `columns` (see `matched_columns`) and shortened `examples` of a data set."""
-
-    def short(value: Any) -> Any:
-        if isinstance(value, list):
-            return [short(item) for item in value]
-        return value[: width - 1] + "…" if isinstance(value, str) and len(value) > width else value
-
-    examples = [{column: short(value) for column, value in dataset[i].items()} for i in range(min(rows, len(dataset)))]
-    return {"rows": len(dataset), "columns": dataset.info.description, "examples": examples}
 
 
 def _found(columns: Collection[str]) -> str:

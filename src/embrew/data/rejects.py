@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Literal
 
-from embrew.data.record import Bad, stop
+from embrew.data.formats import Bad
 from embrew.files.reading import Place
 from embrew.files.writing import atomic_path
 
@@ -66,7 +66,7 @@ class Rejects:
             ValueError: bad rows are not accepted, there are too many, or the rest of the file cannot be read.
         """
         if self.file is None:
-            stop(bad)
+            bad.stop()
         read = self.rows
         self.rows += 1
         self.files[bad.source] += 1

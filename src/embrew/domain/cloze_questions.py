@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 
 from embrew.analysis.qa import QA
-from embrew.data.documents import Document
+from embrew.data.beir import Document
 from embrew.data.sentences import split_sentences
 from embrew.domain.matching import Finder, key
 from embrew.domain.split import TEST_SHARE, Split

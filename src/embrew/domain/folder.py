@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from embrew.data.documents import Document, text_id
+from embrew.data.beir import Document, text_id
 from embrew.data.formats import TABLES, read_file
 from embrew.data.overlap import normalised
-from embrew.data.reading import data_files, expand
-from embrew.data.saved import is_saved
+from embrew.data.reading import data_files, expand, is_saved
 from embrew.data.sentences import split_sentences
 
 logger = logging.getLogger(__name__)

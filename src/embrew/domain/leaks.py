@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from embrew.analysis.qa import QA
-from embrew.data.documents import Document
+from embrew.data.beir import Document
 from embrew.domain.matching import START, Finder, Questions, identifies, key, words
 from embrew.domain.question_parts import IN_QUERY, Within, parts_of
 

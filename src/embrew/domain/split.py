@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from embrew.analysis.qa import QA
-from embrew.data.documents import Document
+from embrew.data.beir import Document
 from embrew.data.overlap import normalised
 from embrew.domain.matching import IDENTITY, Finder, Questions, identifies, key
 

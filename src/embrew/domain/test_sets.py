@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embrew.analysis.qa import QA
-from embrew.data.documents import Document
+from embrew.data.beir import Document
 from embrew.data.overlap import normalised
 from embrew.domain.matching import Finder, items, key
 from embrew.domain.question_parts import Within, is_long

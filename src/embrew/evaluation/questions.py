@@ -4,14 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from embrew.data.beir import RetrievalData
+from embrew.data.beir import RetrievalData, text_id
 from embrew.data.canonical import canonical_rows
 from embrew.data.columns import Layout
 from embrew.data.datasets import load
-from embrew.data.documents import text_id
-from embrew.data.formats import read_file
+from embrew.data.formats import named, read_file
 from embrew.data.reading import find_file
-from embrew.data.record import named
 
 
 @dataclass(frozen=True)

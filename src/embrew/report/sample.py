@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from embrew.data.beir import is_beir
+from embrew.data.reading import is_beir
 from embrew.evaluation.instructed import instructed
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.retrieval import select_documents

@@ -17,8 +17,8 @@ from datasets import Dataset, concatenate_datasets
 from transformers import TrainingArguments
 
 from embrew import assembly
-from embrew.data.held_out import set_aside
 from embrew.data.mixing import MixedOrder
+from embrew.data.overlap import set_aside
 from embrew.distributed import claimed_by_first, decided
 from embrew.encoder import Encoder
 from embrew.files.public_paths import check_path_known

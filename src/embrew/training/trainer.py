@@ -23,8 +23,7 @@ from transformers import (
 )
 from transformers.integrations import TensorBoardCallback
 
-from embrew.data.instructed import InstructedOrder, InstructedRows
-from embrew.data.mixing import MixedOrder
+from embrew.data.mixing import InstructedOrder, InstructedRows, MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.disk_errors import writing_to
 from embrew.methods.reductions import UNIT_WEIGHTS, weights_of_units

@@ -123,11 +123,8 @@ def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
     from embrew.analysis.domain_knowledge import Sample
     from embrew.analysis.input_texts import read_texts
     from embrew.analysis.qa import ACCEPTED, read_qa
-    from embrew.data.beir import is_beir, qrels_files
-    from embrew.data.formats import SUFFIXES
-    from embrew.data.reading import SPLITS, expand, public_name, read, splits, stem
-    from embrew.data.record import same_name
-    from embrew.data.saved import is_saved
+    from embrew.data.formats import SUFFIXES, same_name
+    from embrew.data.reading import SPLITS, expand, is_beir, is_saved, public_name, qrels_files, read, splits, stem
     from embrew.domain.folder import passages, read_folder
 
     place = Path(expand(path))

@@ -54,8 +54,8 @@ def mine(
     if split == "test":
         raise ValueError("--split test: mined rows are for training; give another split")
     loading(model)
+    from embrew.data.beir import read_documents
     from embrew.data.datasets import load
-    from embrew.data.documents import read_documents
     from embrew.files.writing import write_jsonl
     from embrew.mining import mine as find
     from embrew.opening import open_model

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from embrew.data.beir import read_beir
-from embrew.data.documents import Document
+from embrew.data.beir import Document, read_beir
 from embrew.evaluation.answers import can_be_found, contains_answer, exact_match
 from embrew.evaluation.generator import Generator
 from embrew.evaluation.grid_cache import GridCache

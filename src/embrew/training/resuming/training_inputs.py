@@ -13,7 +13,7 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from embrew.data.content import data_identity, files_digest
+from embrew.data.reading import data_identity, files_digest
 from embrew.files.checksums import LARGE, digest_of, file_sha256
 from embrew.files.public_paths import LOCAL_PREFIX, base_name
 from embrew.files.writing import write_json
