@@ -12,7 +12,7 @@ from embrew.data.datasets import load
 from embrew.data.formats import same_name
 from embrew.data.reading import DEV_SPLITS, expand, read, splits
 from embrew.evaluation.dev import DevSets, dev_sets_of
-from embrew.files.public_paths import check_path_known
+from embrew.files.names import check_path_known
 from embrew.sampling import sample_in_order
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ class MixedOrder:
                 "out, or let batches hold several data sets (mix.batches: mixed)"
             )
         self.sizes, self.probabilities, self.block, self.seed = list(sizes), list(probabilities), block, seed
-        self.instructions = [list(several) for several in instructions] if any(instructions) else []
+        self.instructions = [list(wordings) for wordings in instructions] if any(instructions) else []
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -114,8 +114,8 @@ class InstructedOrder:
         drawn = 0
         for number, row in enumerate(order):
             if number % order.block == 0:
-                several = order.instructions[int(np.searchsorted(ends, row, side="right"))]
-                drawn = int(generator.integers(max(len(several), 1)))
+                wordings = order.instructions[int(np.searchsorted(ends, row, side="right"))]
+                drawn = int(generator.integers(max(len(wordings), 1)))
             yield row + drawn * rows
 
 
@@ -149,8 +149,8 @@ class InstructedRows:
         ]
 
     def _instructed(self, row: dict[str, Any], place: int, drawn: int) -> dict[str, Any]:
-        several = self.instructions[int(np.searchsorted(self.ends, place, side="right"))]
-        if not several:
+        wordings = self.instructions[int(np.searchsorted(self.ends, place, side="right"))]
+        if not wordings:
             return row
         columns = [name for name in ("instruction", "document_instruction") if row.get(name) is not None]
-        return {**row, **dict.fromkeys(columns, several[drawn])}
+        return {**row, **dict.fromkeys(columns, wordings[drawn])}

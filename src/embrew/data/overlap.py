@@ -47,57 +47,57 @@ def known_texts(sets: Mapping[str, Iterable[str]]) -> dict[str, np.ndarray]:
     }
 
 
-def overlap(rows: Dataset, known: Mapping[str, np.ndarray]) -> dict[str, Overlap]:
+def overlap(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, Overlap]:
     """Count the training rows that contain a text of each evaluation set, up to case, white space and Unicode form.
 
     Args:
         rows: canonical rows; one matching text of a list is enough.
-        known: result of `known_texts`.
+        sets: result of `known_texts`.
     """
     columns = [column for column in TEXTS if column in rows.column_names]
-    found: dict[str, Overlap] = {
-        name: {"rows": 0, "share": 0.0, "columns": dict.fromkeys(columns, 0), "examples": []} for name in known
+    overlaps: dict[str, Overlap] = {
+        name: {"rows": 0, "share": 0.0, "columns": dict.fromkeys(columns, 0), "examples": []} for name in sets
     }
-    seen: dict[str, set[int]] = {name: set() for name in known}
+    seen: dict[str, set[int]] = {name: set() for name in sets}
     for block in rows.select_columns(columns).iter(BLOCK):
         size = len(block[columns[0]])
-        hit = {name: np.zeros(size, dtype=bool) for name in known}
+        hit = {name: np.zeros(size, dtype=bool) for name in sets}
         for column in columns:
             places, texts = _flat(block[column])
             hashes = fingerprints(texts)
-            for name, hashes_known in known.items():
-                matches = np.flatnonzero(np.isin(hashes, hashes_known))
+            for name, reserved in sets.items():
+                matches = np.flatnonzero(np.isin(hashes, reserved))
                 here = np.unique(places[matches])
-                found[name]["columns"][column] += len(here)
+                overlaps[name]["columns"][column] += len(here)
                 hit[name][here] = True
                 for match in matches:
-                    if len(found[name]["examples"]) < EXAMPLES and int(hashes[match]) not in seen[name]:
+                    if len(overlaps[name]["examples"]) < EXAMPLES and int(hashes[match]) not in seen[name]:
                         seen[name].add(int(hashes[match]))
-                        found[name]["examples"].append(_short(texts[match]))
-        for name in known:
-            found[name]["rows"] += int(hit[name].sum())
-    for entry in found.values():
+                        overlaps[name]["examples"].append(_short(texts[match]))
+        for name in sets:
+            overlaps[name]["rows"] += int(hit[name].sum())
+    for entry in overlaps.values():
         entry["share"] = entry["rows"] / len(rows)
-    return found
+    return overlaps
 
 
-def holds(row: Mapping[str, Any], known: Collection[int]) -> bool:
+def holds(row: Mapping[str, Any], reserved: Collection[int]) -> bool:
     """Return whether a canonical row contains a text with one of these fingerprints."""
     _, texts = _flat([row[column] for column in TEXTS if column in row])
-    return any(mark in known for mark in fingerprints(texts).tolist())
+    return any(mark in reserved for mark in fingerprints(texts).tolist())
 
 
-def in_words(data: str, rows: int, found: Mapping[str, Overlap]) -> list[str]:
+def in_words(data: str, rows: int, overlaps: Mapping[str, Overlap]) -> list[str]:
     """Return one line per evaluation set that shares texts with a training set; one line if none does."""
     lines = []
-    for name, entry in found.items():
+    for name, entry in overlaps.items():
         if entry["rows"]:
             columns = ", ".join(f"{column} {count:,}" for column, count in entry["columns"].items() if count)
             lines.append(
                 f"{entry['rows']:,} of {rows:,} rows of {data} ({entry['share']:.2%}) hold a text of {name} "
                 f"({columns}), for example {entry['examples'][0]!r}"
             )
-    return lines or [f"no row of {data} ({rows:,}) holds a text of {', '.join(found)}"]
+    return lines or [f"no row of {data} ({rows:,}) holds a text of {', '.join(overlaps)}"]
 
 
 def _flat(column: list[Any]) -> tuple[np.ndarray, list[str]]:
@@ -147,20 +147,20 @@ def set_aside(parts: Sequence[Dataset], count: int) -> tuple[list[Dataset], list
     """
     column = "text" if "text" in parts[0].column_names else "query"
     marks = [fingerprints(part[column]) for part in parts] if count else []
-    known = np.unique(np.concatenate(marks)) if marks else np.empty(0, dtype=np.uint64)
-    chosen = known[: min(count, len(known) // ONE_IN)]
+    unique = np.unique(np.concatenate(marks)) if marks else np.empty(0, dtype=np.uint64)
+    chosen = unique[: min(count, len(unique) // ONE_IN)]
     if len(chosen) < 2:
         return list(parts), []
     left: list[Dataset] = []
-    found: dict[int, dict[str, Any]] = {}
+    rows: dict[int, dict[str, Any]] = {}
     for number, (part, own) in enumerate(zip(parts, marks, strict=True)):
-        taken = np.isin(own, chosen)
-        if taken.all():
+        is_chosen = np.isin(own, chosen)
+        if is_chosen.all():
             raise ValueError(
                 f"all {len(part)} rows of data set {number} hold texts that would be set aside; leave it out, or set "
                 "objective.held_out: 0"
             )
-        for index in np.flatnonzero(taken).tolist():
-            found.setdefault(int(own[index]), part[index])
-        left.append(part.select(np.flatnonzero(~taken)))
-    return left, [found[int(mark)] for mark in chosen]
+        for index in np.flatnonzero(is_chosen).tolist():
+            rows.setdefault(int(own[index]), part[index])
+        left.append(part.select(np.flatnonzero(~is_chosen)))
+    return left, [rows[int(mark)] for mark in chosen]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from embrew.data.formats import SUFFIXES, TABLES, Bad, Record, records
 from embrew.data.rejects import Rejects
 from embrew.files.checksums import digest_of
-from embrew.files.public_paths import base_name, check_path_known
+from embrew.files.names import base_name, check_path_known
 from embrew.files.reading import Place, content_of, read_json
 
 logger = logging.getLogger(__name__)

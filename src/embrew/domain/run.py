@@ -26,7 +26,7 @@ from embrew.evaluation import Result, evaluate
 from embrew.export.exporting import export_encoder
 from embrew.export.fixed import with_max_length
 from embrew.files import formats
-from embrew.files.public_paths import public_path
+from embrew.files.names import public_path
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path, recover, write_json
 from embrew.progress import is_chosen, within

@@ -23,7 +23,7 @@ from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
 from embrew.evaluation.prompts import EVALUATION_INSTRUCTIONS
 from embrew.evaluation.scoring import check_settings
 from embrew.evaluation.task import Task
-from embrew.files.safe_names import check_file_name
+from embrew.files.names import check_file_name
 
 
 class TaskEntry(BaseModel):

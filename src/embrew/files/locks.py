@@ -28,18 +28,18 @@ def claimed(folder: Path, doing: str) -> Iterator[None]:
         FileExistsError: another process holds it.
     """
     is_new = not folder.exists()
-    handle, found = _opened(folder)
+    handle, is_locked = _opened(folder)
     _held.add(handle)
     try:
-        if found is False:
+        if is_locked is False:
             raise _refusal(folder, doing)
-        if found is None:
+        if is_locked is None:
             logger.warning(
                 "%s is on a file system without locks; make sure that no other process is %s it", folder, doing
             )
         yield
     finally:
-        if is_new and found:
+        if is_new and is_locked:
             with suppress(OSError):
                 folder.rmdir()
         if handle in _held:
@@ -82,10 +82,10 @@ def _opened(folder: Path) -> tuple[int, bool | None]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
-        found = lock(handle)
+        is_locked = lock(handle)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), folder.stat()):
-                return handle, found
+                return handle, is_locked
         os.close(handle)
 
 

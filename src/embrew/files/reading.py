@@ -70,8 +70,8 @@ def content_of(path: Place, *, repair: str = REPAIR, also: tuple[type[Exception]
 
 def broken(path: Place, error: Exception, *, repair: str = REPAIR) -> BrokenFile:
     """Return the error for a file; for a folder, that of the first broken file in it, if any."""
-    found = broken_in(path, repair=repair) if isinstance(path, Path) and path.is_dir() else None
-    return found or BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}")
+    in_folder = broken_in(path, repair=repair) if isinstance(path, Path) and path.is_dir() else None
+    return in_folder or BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}")
 
 
 def read_json(
@@ -157,8 +157,8 @@ def reason(error: Exception) -> str:
             return f"it has no {str(error.args[0])[:80]}" if error.args else "a key is missing"
         case EOFError():
             return "it is truncated"
-        case OSError(strerror=str(said)):
-            return said
+        case OSError(strerror=str(description)):
+            return description
         case SafetensorError():
             return f"not a valid safetensors file ({error})"
     first = next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -14,7 +14,7 @@ from embrew.config.overrides import KeysOf, apply_overrides
 from embrew.config.suggestions import quoted
 from embrew.config.validation_errors import KeyPath, dotted, explain
 from embrew.config.yaml_text import dump_yaml, line_of, parse_yaml
-from embrew.files.public_paths import base_name, public_path
+from embrew.files.names import base_name, public_path
 from embrew.recipe.base import Config
 from embrew.recipe.comparing import canonical, deciding, differences
 from embrew.recipe.encoder import EncoderConfig

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from embrew.assembly.untrained import is_recipe
 from embrew.config.yaml_text import parse_yaml
 from embrew.files.formats import GAP, RUN
-from embrew.files.public_paths import base_name, shown_path
+from embrew.files.names import base_name, path_inside, shown_path
 from embrew.files.reading import read_json
-from embrew.files.safe_names import path_inside
 from embrew.recipe import Recipe
 from embrew.storage.folder_check import BASE
 

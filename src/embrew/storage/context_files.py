@@ -20,8 +20,8 @@ from embrew.embedder import Embedder
 from embrew.files import checksums
 from embrew.files.checksums import write_checksums
 from embrew.files.formats import CONTEXT
+from embrew.files.names import MAX_NAME_BYTES
 from embrew.files.reading import content_of, read_json
-from embrew.files.safe_names import MAX_NAME_BYTES
 from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all
 from embrew.model.contexts import Context, PreparedContext, prepare
 from embrew.settings.demonstrations import Demonstration

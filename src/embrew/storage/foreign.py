@@ -15,8 +15,8 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.utils import cached_file
 
 from embrew.files.formats import ENCODER, RUN
+from embrew.files.names import is_safe_name
 from embrew.files.reading import read_json
-from embrew.files.safe_names import is_safe_name
 
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
 ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 
-from embrew.files.disk_errors import DISK
+from embrew.files.writing import DISK
 
 PASSING = (errno.EIO, getattr(errno, "EREMOTEIO", errno.EIO), errno.EBUSY, errno.ETIMEDOUT, errno.EPIPE)
 CLIENTS = ("aiobotocore", "aiohttp", "botocore", "gcsfs", "google", "httpcore", "httpx", "requests", "urllib3")

@@ -9,7 +9,7 @@ from transformers import set_seed
 
 from embrew import assembly
 from embrew.encoder import Encoder
-from embrew.files.public_paths import check_path_known
+from embrew.files.names import check_path_known
 from embrew.methods import Objective
 from embrew.model.attention import Attention
 from embrew.model.precision import train_in_float32

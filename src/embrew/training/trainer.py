@@ -25,7 +25,7 @@ from transformers.integrations import TensorBoardCallback
 
 from embrew.data.mixing import InstructedOrder, InstructedRows, MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
-from embrew.files.disk_errors import writing_to
+from embrew.files.writing import writing_to
 from embrew.methods.reductions import UNIT_WEIGHTS, weights_of_units
 from embrew.training.checkpointing_trainer import CheckpointingTrainer
 from embrew.training.finite import check_finite

@@ -16,7 +16,7 @@ import torch
 from transformers.trainer_pt_utils import safe_globals
 
 from embrew.files.checksums import file_sha256
-from embrew.files.safe_names import is_safe_name
+from embrew.files.names import is_safe_name
 from embrew.files.writing import flush, write_json
 
 logger = logging.getLogger(__name__)
