@@ -112,17 +112,17 @@ def harvest(
     check_free(folder, marker=MANIFEST, overwrite=overwrite)
     packages = sorted(packages if packages is not None else installed_packages(), key=lambda package: package.name)
     limits = max_documents if isinstance(max_documents, Mapping) else dict.fromkeys(SPLITS, max_documents)
-    found = {package.name for package in packages}
+    names = {package.name for package in packages}
     for name in (*TEST_PACKAGES, *DEV_PACKAGES):
-        if name not in found:
+        if name not in names:
             logger.warning("package %s is not installed; the %s set is made without it", name, _split(name))
     unread: Counter[str] = Counter()
-    taken: set[str] = set()  # normalised queries, over all splits: no document is both tested and trained on
+    used: set[str] = set()  # normalised queries, over all splits: no document is both tested and trained on
     chosen: dict[str, dict[str, list[Documented]]] = {split: {} for split in SPLITS}
     with progress(len(packages), "read", "package", shown=is_chosen()) as bar, _no_collection():
         for split in SPLITS:
             for package in [package for package in packages if _split(package.name) == split]:
-                entries = _choose(package, taken, unread, seed=seed, limit=limits[split])
+                entries = _choose(package, used, unread, seed=seed, limit=limits[split])
                 if entries:
                     chosen[split][package.name] = entries
                 bar.update()
@@ -146,7 +146,7 @@ def harvest(
         for split in ("dev", "test"):
             entries = [entry for package in chosen[split].values() for entry in package]
             queries = _write_beir(new / split, split, entries, seed=seed, max_queries=max_queries)
-            counts = Counter({name: len(found) for name, found in chosen[split].items()})
+            counts = Counter({name: len(entries) for name, entries in chosen[split].items()})
             manifest[split] = _counts(counts, versions) | {"documents": len(entries), "queries": queries}
         write_json(new / MANIFEST, manifest)
     logger.info("harvested %d pairs from %d packages into %s", len(pairs), len(chosen["train"]), folder)
@@ -218,7 +218,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _choose(package: Package, taken: set[str], unread: Counter[str], *, seed: int, limit: int) -> list[Documented]:
+def _choose(package: Package, used: set[str], unread: Counter[str], *, seed: int, limit: int) -> list[Documented]:
     """Return at most `limit` useful entries, from files in random order, until there are enough to choose from."""
     files = sorted(source_files(package.path))
     order = random.Random(f"{seed}:{package.name}")
@@ -232,8 +232,8 @@ def _choose(package: Package, taken: set[str], unread: Counter[str], *, seed: in
             continue
         for entry in candidates:
             key = _key(entry.summary)
-            if key not in taken and _key(entry.rest) not in taken:
-                taken |= {key, _key(entry.rest)}
+            if key not in used and _key(entry.rest) not in used:
+                used |= {key, _key(entry.rest)}
                 entries.append(entry)
         if len(entries) >= 1.5 * limit:
             break
@@ -359,7 +359,7 @@ def clean(docstring: str) -> str:
         >>> clean("Sort ``x``.\n\n    >>> sort([2, 1])\n    [1, 2]\n\n.. versionadded:: 1.2\n")
         'Sort x.'
     """
-    kept: list[str] = []
+    prose: list[str] = []
     lines = inspect.cleandoc(docstring).expandtabs().split("\n")
     skip_block: int | None = None  # inside a directive or a doctest: its indentation
     skip_section: int | None = None  # inside a section such as Examples: its indentation
@@ -374,7 +374,7 @@ def clean(docstring: str) -> str:
             continue
         if not line.strip():
             doctest = False
-            kept.append("")
+            prose.append("")
             continue
         if skip_section is not None:
             heading = _UNDERLINE.match(following) if underlined else re.match(r"^\s*[A-Z][\w ]+:\s*$", line)
@@ -393,7 +393,7 @@ def clean(docstring: str) -> str:
         directive = _DIRECTIVE.match(line)
         if directive:
             if directive[1] in ("note", "warning", "seealso", "important", "tip", "caution", "hint"):
-                kept.append(directive[2])
+                prose.append(directive[2])
             else:
                 skip_block = indent
             continue
@@ -404,11 +404,11 @@ def clean(docstring: str) -> str:
             skip_block = indent
             continue
         if _UNDERLINE.match(line):
-            if kept and kept[-1] and not kept[-1].endswith(":"):
-                kept[-1] += ":"
+            if prose and prose[-1] and not prose[-1].endswith(":"):
+                prose[-1] += ":"
             continue
-        kept.append(_inline(line.rstrip()))
-    text = "\n".join(kept)
+        prose.append(_inline(line.rstrip()))
+    text = "\n".join(prose)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 

@@ -70,8 +70,8 @@ def open_model(
         if dtype != "auto":
             pick_dtype(dtype, torch.device("cpu"))
         in_torch = "auto" if dtype == "auto" else "float32"
-        found: Any = open_model(name, overrides, dtype=in_torch, pooling=pooling)
-        return on_openvino(found, name, bfloat16=dtype == "bfloat16")
+        model: Any = open_model(name, overrides, dtype=in_torch, pooling=pooling)
+        return on_openvino(model, name, bfloat16=dtype == "bfloat16")
     folder = Path(name)
     if overrides and not is_recipe(name):
         raise ValueError(f"{overrides[0]!r} overrides a recipe, and {name!r} is not one")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-def on_openvino(found: Encoder | SentenceTransformer, name: str, *, bfloat16: bool) -> RuntimeEncoder:
+def on_openvino(opened: Encoder | SentenceTransformer, name: str, *, bfloat16: bool) -> RuntimeEncoder:
     """Return an opened model, converted for OpenVINO in memory and compared on a few texts.
 
     Args:
-        found: the model.
+        opened: the model.
         name: its folder or Hub id.
         bfloat16: compute in bfloat16; also where the model's weights are in bfloat16.
 
@@ -32,11 +32,11 @@ def on_openvino(found: Encoder | SentenceTransformer, name: str, *, bfloat16: bo
         ValueError: OpenVINO gives other vectors; or a Sentence-Transformers model is more than a transformer, one
             pooling, and normalisation.
     """
-    if isinstance(found, Encoder):
-        return converted(found, bfloat16=bfloat16 or found.backbone.dtype == torch.bfloat16)
-    model: Any = found
-    bfloat16 = bfloat16 or next(found.parameters()).dtype == torch.bfloat16
-    return converted(as_encoder(found, name), bfloat16=bfloat16, origin=model)
+    if isinstance(opened, Encoder):
+        return converted(opened, bfloat16=bfloat16 or opened.backbone.dtype == torch.bfloat16)
+    model: Any = opened
+    bfloat16 = bfloat16 or next(opened.parameters()).dtype == torch.bfloat16
+    return converted(as_encoder(opened, name), bfloat16=bfloat16, origin=model)
 
 
 def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
@@ -52,7 +52,7 @@ def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
         ValueError: it has other modules, several poolings, or pooling that leaves out the prompt.
     """
     parts: list[Any] = list(model)
-    asked: Any = model
+    prompted: Any = model
     kinds = [type(part).__name__ for part in parts]
     pooling: Any = parts[1] if len(parts) > 1 else None
     stock = {mode.stock: key for key, mode in MODES.items() if mode.stock}
@@ -75,7 +75,7 @@ def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
         device="cpu",
         attention="bidirectional" if not getattr(parts[0].auto_model.config, "is_causal", None) else "causal",
         pooling={"mode": mode},
-        prompts={**asked.prompts, **{side: resolved_prompts(asked)[side] for side in SIDES}},
+        prompts={**prompted.prompts, **{side: resolved_prompts(prompted)[side] for side in SIDES}},
         default_prompt_name=model.default_prompt_name,
         max_length=model.max_seq_length,
         normalize="Normalize" in kinds,

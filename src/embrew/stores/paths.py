@@ -94,12 +94,12 @@ class StorePath:
     def iterdir(self) -> Iterator[StorePath]:
         """Yield objects and prefixes directly under this prefix, none if there are none."""
         try:
-            found = self._do(lambda store, path: store.ls(path, detail=False))
+            names = self._do(lambda store, path: store.ls(path, detail=False))
         except FileNotFoundError:
             return
         own = self.url.partition("://")[2]
-        names = sorted({str(name).rstrip("/").rpartition("/")[2] for name in found if str(name).strip("/") != own})
-        yield from (self / name for name in names)
+        entries = sorted({str(name).rstrip("/").rpartition("/")[2] for name in names if str(name).strip("/") != own})
+        yield from (self / name for name in entries)
 
     def glob(self, pattern: str) -> Iterator[StorePath]:
         """Yield what is directly under this prefix and matches a pattern."""
@@ -193,10 +193,10 @@ def place_of(path: str | Path | StorePath) -> Place:
         return path
     scheme, separator, rest = str(path).partition("://")
     if not separator:
-        if found := re.match(rf"({'|'.join((*SCHEMES, 'file'))}):/", str(path)):
+        if match := re.match(rf"({'|'.join((*SCHEMES, 'file'))}):/", str(path)):
             raise ValueError(
                 f"{str(path)!r} is a local path, since pathlib leaves one slash of a URL; give the URL as a string, "
-                f"{found[1]}://…, or a folder of this name by its absolute path"
+                f"{match[1]}://…, or a folder of this name by its absolute path"
             )
         return Path(path)
     if scheme == "file":
@@ -209,8 +209,8 @@ def place_of(path: str | Path | StorePath) -> Place:
             "from the URL, and set it in the environment variables or configuration files that the store's tools read"
         )
     if scheme not in SCHEMES:
-        known = ", ".join(f"{one}://" for one in (*SCHEMES, "file"))
-        raise ValueError(f"{path!r}: embrew reads and writes local paths, {known}")
+        schemes = ", ".join(f"{one}://" for one in (*SCHEMES, "file"))
+        raise ValueError(f"{path!r}: embrew reads and writes local paths, {schemes}")
     if not rest.strip("/"):
         raise ValueError(f"{path!r} names no bucket; write {scheme}://BUCKET/PREFIX")
     if {".", ".."} & set(rest.split("/")):

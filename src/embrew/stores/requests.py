@@ -32,7 +32,7 @@ def repeated(url: str, call: Callable[[], Found], *, writes: bool = False) -> Fo
         OSError, ImportError: it failed `TRIES` times, or for good; the message names the URL, and says what to do.
     """
     for number in range(1, TRIES + 1):
-        for guard in [found for prefix, found in guards.items() if writes and url.startswith(f"{prefix}/")]:
+        for guard in [check for prefix, check in guards.items() if writes and url.startswith(f"{prefix}/")]:
             guard()
         try:
             return call()
