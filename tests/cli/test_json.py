@@ -112,7 +112,7 @@ def test_numbers_and_texts_are_those_of_the_table(place: Path) -> None:
 
 
 def test_rows_are_shown_as_text_and_never_as_python() -> None:
-    from embrew.data import datasets as row_text
+    from embrew.data import row_text
 
     row = {"query": 'a "b"', "positive": "c", "negatives": ["d", "ß"], "score": 1.5, "instruction": None, "more": []}
     assert row_text(row) == r'query: "a \"b\""; positive: "c"; negatives: "d", "ß"; score: 1.5'

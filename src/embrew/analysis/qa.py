@@ -224,10 +224,8 @@ def _listed(value: Any) -> list[Any]:
 
 def _text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        what = (
-            "is empty" if value is None or isinstance(value, str) else f"holds a {type(value).__name__}, not a text"
-        )
-        raise ValueError(f"{where}: column {column!r} {problem}; repair or remove the row")
+        what = "is empty" if value is None or isinstance(value, str) else f"holds a {type(value).__name__}, not a text"
+        raise ValueError(f"{where}: column {column!r} {what}; repair or remove the row")
     return value
 
 
