@@ -33,15 +33,15 @@ class MixedOrder:
     negatives are of the query's own data set; with 1, batches are mixed. A data set is shuffled again when it is used
     up; remaining rows that do not fill a block are skipped until then, so that no block has a row twice.
 
-    The order depends on seed and epoch only, so that a resumed run has the same order.
+    Order and instructions depend on seed and epoch only: they are the same in every process and in a resumed run.
 
     Attributes:
         sizes: number of rows of each data set.
         probabilities: probability of each data set.
         block: number of consecutive rows of one data set.
         seed: random seed of the order.
-        instructions: of each data set, the instructions of which a block has one (see `InstructedOrder`); empty where
-            no data set has any.
+        instructions: of each data set, the instructions of which a block has one, drawn uniformly; empty where no data
+            set has any. Row r with instruction n is the number r + n · rows, which `InstructedRows` reads.
     """
 
     def __init__(
@@ -75,9 +75,11 @@ class MixedOrder:
         generator = np.random.default_rng([self.seed, self.epoch])
         starts = np.cumsum([0, *self.sizes[:-1]])
         streams = [_blocks(size, self.block, generator) for size in self.sizes]
+        wordings = np.random.default_rng([self.seed, self.epoch, 1])
         for chosen in generator.choice(len(self.sizes), size=len(self) // self.block, p=self.probabilities):
+            drawn = wordings.integers(max(len(self.instructions[chosen]), 1)) if self.instructions else 0
             for row in next(streams[chosen]):
-                yield int(starts[chosen] + row)
+                yield int(starts[chosen] + row + drawn * sum(self.sizes))
 
 
 def _blocks(size: int, block: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
@@ -87,40 +89,8 @@ def _blocks(size: int, block: int, generator: np.random.Generator) -> Iterator[n
             yield order[start : start + block]
 
 
-class InstructedOrder:
-    """The rows of a `MixedOrder`, each with the number of an instruction of its data set.
-
-    A block of rows, which is a batch where batches are of one data set, has one instruction, drawn uniformly. The draw
-    depends on seed, epoch and the block's number only: it is the same in every process and in a resumed run.
-
-    Row r with instruction n is the number r + n · rows, which `InstructedRows` reads.
-    """
-
-    def __init__(self, order: MixedOrder) -> None:
-        self.order = order
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration."""
-        self.order.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        """Number of rows of an epoch."""
-        return len(self.order)
-
-    def __iter__(self) -> Iterator[int]:
-        order = self.order
-        generator = np.random.default_rng([order.seed, order.epoch, 1])
-        ends, rows = np.cumsum(order.sizes), sum(order.sizes)
-        drawn = 0
-        for number, row in enumerate(order):
-            if number % order.block == 0:
-                wordings = order.instructions[int(np.searchsorted(ends, row, side="right"))]
-                drawn = int(generator.integers(max(len(wordings), 1)))
-            yield row + drawn * rows
-
-
 class InstructedRows:
-    """Rows of concatenated data sets, with the instruction that an `InstructedOrder` drew in place of their own.
+    """Rows of concatenated data sets, with the instruction that a `MixedOrder` drew in place of their own.
 
     Documents that have an instruction get the same.
 
@@ -140,7 +110,7 @@ class InstructedRows:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the rows of several numbers of an `InstructedOrder`."""
+        """Return the rows of several numbers of a `MixedOrder`."""
         places = [number % len(self.rows) for number in numbers]
         some = self.rows.__getitems__(places)
         return [

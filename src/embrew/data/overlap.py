@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -36,15 +36,12 @@ def normalised(text: str) -> str:
 def fingerprints(texts: Iterable[str]) -> np.ndarray:
     """Return 64-bit hashes of normalised texts, `(texts,)`: 10⁶ × 10⁶ have a false match with probability 10⁻⁷."""
     hashes = (hashlib.blake2b(normalised(text).encode(), digest_size=8).digest() for text in texts)
-    return np.frombuffer(b"".join(hashes), dtype=np.uint64)
+    return np.fromiter((int.from_bytes(digest, "little") for digest in hashes), dtype=np.uint64)
 
 
 def known_texts(sets: Mapping[str, Iterable[str]]) -> dict[str, np.ndarray]:
     """Return sorted hashes of the texts of each evaluation set; empty texts are left out."""
-    return {
-        name: np.unique(np.concatenate([fingerprints(block) for block in _blocks(texts)] or [fingerprints(())]))
-        for name, texts in sets.items()
-    }
+    return {name: np.unique(fingerprints(text for text in texts if text.strip())) for name, texts in sets.items()}
 
 
 def overlap(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, Overlap]:
@@ -105,18 +102,6 @@ def _flat(column: list[Any]) -> tuple[np.ndarray, list[str]]:
     listed = [value if isinstance(value, list) else [] if value is None else [value] for value in column]
     places = np.repeat(np.arange(len(listed)), [len(texts) for texts in listed])
     return places, [text for texts in listed for text in texts]
-
-
-def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    block: list[str] = []
-    for text in texts:
-        if text.strip():
-            block.append(text)
-        if len(block) == BLOCK:
-            yield block
-            block = []
-    if block:
-        yield block
 
 
 def _short(text: str) -> str:
