@@ -120,16 +120,14 @@ def load(
     dataset.info.description = "\n".join(layouts)
     rejects.end()
     limits = {"min_chars": min_chars, "max_chars": max_chars, "where": where and dict(where)}
-    _check_and_log(names, len(dataset), counts, rejects, limits)
+    _report(names, len(dataset), counts, rejects, limits)
     if shuffle_seed is not None:
         order = np.random.default_rng(shuffle_seed).permutation(len(dataset))
         dataset = dataset.select(order[:max_rows])
     return dataset
 
 
-def _check_and_log(
-    names: str, rows: int, counts: Mapping[str, int], rejects: Rejects, limits: Mapping[str, Any]
-) -> None:
+def _report(names: str, rows: int, counts: Mapping[str, int], rejects: Rejects, limits: Mapping[str, Any]) -> None:
     """Raise if a data set has no rows; log how many were left out."""
     if rejects.count:
         files = ", ".join(f"{count:,} of {file}" for file, count in rejects.files.items())
