@@ -14,7 +14,7 @@ import numpy as np
 from embrew.data.beir import read_beir
 from embrew.data.canonical import canonical_rows, check_filled
 from embrew.data.columns import ACCEPTED, Kind, Layout, match, matched_columns
-from embrew.data.formats import Bad, Record
+from embrew.data.formats import Record
 from embrew.data.overlap import RESERVED, holds
 from embrew.data.reading import expand, is_beir, read
 from embrew.data.rejects import Rejects
@@ -72,12 +72,7 @@ def load(
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     names = ", ".join(str(one) for one in paths)
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows={max_rows}; give a number above 0, or leave it out for all rows")
-    if sentences and kind not in ("text", "pairs"):
-        raise ValueError(f"sentences=True is for text rows and pairs, and these are {kind} rows; leave it out")
-    if instruction is not None and kind != "pairs":
-        logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
+    _check_options(kind, max_rows, sentences, instruction)
     layouts: dict[str, None] = {}  # matched columns, in order
     counts = {"read": 0, "dropped": 0, "elsewhere": 0}
     rejects = rejects or Rejects()
@@ -107,10 +102,7 @@ def load(
                     pairs = _rows(record, kind, columns, where, instruction, instruct, by_columns, layouts)
                     parts = [part for row in pairs for part in filtered(row, record.where)]
                 except ValueError as error:
-                    if not rejects.skips:
-                        raise
-                    reason = str(error).removeprefix(f"{record.where}: ")
-                    rejects(Bad(record.source, record.number, record.where, reason))
+                    rejects.refuse(record, error)
                 else:
                     rejects.good()
                     yield from parts
@@ -125,6 +117,15 @@ def load(
         order = np.random.default_rng(shuffle_seed).permutation(len(dataset))
         dataset = dataset.select(order[:max_rows])
     return dataset
+
+
+def _check_options(kind: Kind, max_rows: int | None, sentences: bool, instruction: str | None) -> None:
+    if max_rows is not None and max_rows < 1:
+        raise ValueError(f"max_rows={max_rows}; give a number above 0, or leave it out for all rows")
+    if sentences and kind not in ("text", "pairs"):
+        raise ValueError(f"sentences=True is for text rows and pairs, and these are {kind} rows; leave it out")
+    if instruction is not None and kind != "pairs":
+        logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
 
 
 def _report(names: str, rows: int, counts: Mapping[str, int], rejects: Rejects, limits: Mapping[str, Any]) -> None:

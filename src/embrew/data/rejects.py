@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Literal
 
-from embrew.data.formats import Bad
+from embrew.data.formats import Bad, Record
 from embrew.files.reading import Place
 from embrew.files.writing import atomic_path
 
@@ -80,6 +80,12 @@ class Rejects:
                 "removed"
             )
         self._check()
+
+    def refuse(self, record: Record, error: ValueError) -> None:
+        """List a row that was read and cannot be used; raise the error if bad rows are not accepted."""
+        if not self.skips:
+            raise error
+        self(Bad(record.source, record.number, record.where, str(error).removeprefix(f"{record.where}: ")))
 
     def end(self) -> None:
         """Check the share of bad rows once all rows are read.

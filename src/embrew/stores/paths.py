@@ -23,7 +23,7 @@ SCHEMES = ("s3", "gs", "hf")
 VERSION = ("ETag", "etag", "generation", "blob_id", "xet_hash", "LastModified", "mtime", "created")
 """Keys of fsspec's `info`, by store, that change when an object is replaced."""
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class Stat(NamedTuple):
@@ -169,7 +169,7 @@ class StorePath:
         except FileNotFoundError:
             return ""
 
-    def _do(self, call: Callable[[Any, str], Found], *, writes: bool = False) -> Found:
+    def _do(self, call: Callable[[Any, str], Value], *, writes: bool = False) -> Value:
         """Call a function with the file system and the path in it; again, if it fails for a moment."""
         return repeated(self.url, lambda: call(*opened(self.url)), writes=writes)
 

@@ -14,13 +14,13 @@ logger = logging.getLogger(__name__)
 TRIES = 5  # each of them with the retries of the store's client
 PAUSE = 0.5  # seconds before the second try; doubled for each further one
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 guards: dict[str, Callable[[], None]] = {}
 """By URL of a prefix, what is called before each write under it: raises if this process may no longer write there."""
 
 
-def repeated(url: str, call: Callable[[], Found], *, writes: bool = False) -> Found:
+def repeated(url: str, call: Callable[[], Value], *, writes: bool = False) -> Value:
     """Return what `call` returns; call it again where it fails for a moment.
 
     Args:
