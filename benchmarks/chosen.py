@@ -27,7 +27,7 @@ from planned import expand, parser_of, read_plan
 from report import circumstances, origin, table
 from shots import candidates, rows_of
 
-from embrew import assembly
+from embrew import opening
 from embrew.data.beir import read_beir
 from embrew.data.reading import splits
 from embrew.evaluation import evaluate, read_suite
@@ -47,7 +47,7 @@ def main() -> None:
     arguments = parser_of(__doc__).parse_args()
     plan = read_plan(arguments.plan, KEYS, ())
     harness.one_core()
-    encoder: Any = assembly.open_model(expand(plan["model"]))
+    encoder: Any = opening.open_model(expand(plan["model"]))
     found = {}
     for task in read_suite(plan["suite"]).tasks:
         found[task.name] = choice = chosen(encoder, task, plan)

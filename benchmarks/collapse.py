@@ -20,7 +20,7 @@ from planned import expand, file_name, parser_of
 from report import circumstances, origin, table
 from scipy.stats import f as f_distribution
 
-from embrew import assembly
+from embrew import opening
 from embrew.analysis import memory_similarity, read_texts, spectrum_of, summarize, unnormalised, vector_chunks
 from embrew.analysis.plots import plot_memory, plot_spectra
 from embrew.recipe import Recipe
@@ -41,7 +41,7 @@ def main() -> None:
     spectra: dict[str, Any] = {}
     matrices: dict[str, Any] = {}
     for row, seed, stage, folder in models(plan, arguments.work / arguments.plan.stem):
-        encoder: Any = assembly.open_model(str(folder), dtype=plan.get("dtype", "auto"))
+        encoder: Any = opening.open_model(str(folder), dtype=plan.get("dtype", "auto"))
         raw = unnormalised(encoder)
         spectrum = spectrum_of(vector_chunks(raw, texts, batch_tokens=BATCH_TOKENS))
         similarity = memory_similarity(encoder, texts[:MEMORY_TEXTS], batch_tokens=BATCH_TOKENS)

@@ -39,7 +39,7 @@ from evidence_tables import Judged, gap_of, write
 from planned import check_found, expand, file_name, parser_of_rows, read_plan
 from shots import asked_with, judge_shown
 
-from embrew import assembly
+from embrew import assembly, opening
 from embrew.analysis import effective_tokens, memory_similarity, pool_over, read_texts
 from embrew.evaluation import Result, averages, evaluate, read_suite
 from embrew.recipe import Recipe
@@ -109,7 +109,7 @@ def run(
             if missing is not None and not complete(place / "results", suite):
                 missing.append(entry["row"])
                 continue
-            peer: Any = assembly.open_model(expand(entry["model"]), dtype=dtype)
+            peer: Any = opening.open_model(expand(entry["model"]), dtype=dtype)
             yield Judged(entry["row"], seed, model_hash(peer), judge(peer, suite, place / "results"), drawn=False)
             continue
         recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
@@ -134,7 +134,7 @@ def run(
                     continue
                 if encoder is None:
                     if recipe.stages:
-                        encoder = assembly.open_model(str(folder / "model" / name), dtype=dtype)
+                        encoder = opening.open_model(str(folder / "model" / name), dtype=dtype)
                     else:
                         untrained = recipe.encoder.model_copy(update={"dtype": dtype})
                         encoder = assembly.encoder(recipe.model_copy(update={"encoder": untrained}))

@@ -18,7 +18,7 @@ import report
 import torch
 from models import minilm
 
-from embrew import assembly, evaluation
+from embrew import evaluation, opening
 from embrew.corpus.sample import sample_texts
 from embrew.export.exporting import export_encoder
 from embrew.export.int8 import Int8
@@ -34,7 +34,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     for name, _, folder in (model.partition("=") for model in models):
-        encoder: Any = minilm() if name == "minilm" else assembly.open_model(folder)
+        encoder: Any = minilm() if name == "minilm" else opening.open_model(folder)
         rows += scores(name, encoder, texts)
         write(rows, " ".join(["benchmarks/int8_scores.py", Path(calibration).name, *(m.split("=")[0] for m in models)]))
 
@@ -49,7 +49,7 @@ def scores(name: str, encoder: Any, texts: tuple[str, ...]) -> list[dict[str, An
             export_encoder(encoder, place, runtimes=["openvino"], weights=weights, int8=int8, verify="off")
             noted = json.loads((place / "parity.json").read_text()).get("int8", {})
             folders = [Path(os.environ["EMBREW_DATA"]) / task for task in TASKS]
-            found = evaluation.evaluate(assembly.open_model(str(place)), folders)
+            found = evaluation.evaluate(opening.open_model(str(place)), folders)
         mean = sum(result.main_score for result in found) / len(found)
         row = {"model": name, "form": form, "mean": mean, "mean_cosine": noted.get("mean_cosine", 1.0)}
         rows.append({**row, "scores": {f"{result.task} {result.split}": result.main_score for result in found}})

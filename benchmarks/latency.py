@@ -32,7 +32,7 @@ from planned import expand, parser_of, read_plan
 from report import circumstances, origin, table
 from shots import candidates
 
-from embrew import assembly
+from embrew import opening
 from embrew.analysis.plots import drawing
 from embrew.data.beir import read_beir
 from embrew.evaluation import evaluate, find_task
@@ -96,7 +96,7 @@ def measure(plan: dict[str, Any]) -> list[Point]:
 
 def prepared(entry: dict[str, Any], data: str) -> tuple[Any, dict[str, str]]:
     """A row's encoder, and the prompt of its texts and queries."""
-    encoder: Any = assembly.open_model(expand(entry["model"]), [expand(one) for one in entry.get("set", [])])
+    encoder: Any = opening.open_model(expand(entry["model"]), [expand(one) for one in entry.get("set", [])])
     if "max_length" in entry:
         encoder = encoder.with_settings(max_length=entry["max_length"])
     if entry.get("shots"):

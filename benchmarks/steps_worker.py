@@ -95,11 +95,11 @@ def encode(model: str, kind: str) -> None:
     """Encode texts with an encoder opened as `embrew encode` and `embrew evaluate` open it."""
     import random
 
-    from embrew.assembly import open_model
+    from embrew.opening import open_model
 
     how: dict[str, Any] = {}
     if "pooling" in signature(open_model).parameters:  # earlier commits read a language model at its last token
-        from embrew.assembly.opening import is_bare
+        from embrew.opening import is_bare
 
         how = {"pooling": "last"} if is_bare(model) else {}
     encoder: Any = open_model(model, **how)
@@ -115,9 +115,9 @@ def encode(model: str, kind: str) -> None:
 
 def evaluate(model: str, suite: str) -> None:
     """Evaluate a saved encoder on a suite, as `embrew evaluate` of the commit does."""
-    from embrew.assembly import open_model
     from embrew.evaluation import evaluate as run
     from embrew.evaluation.suites import read_suite
+    from embrew.opening import open_model
 
     how: dict[str, Any] = {"as_trained": True} if "as_trained" in signature(open_model).parameters else {}
     encoder: Any = open_model(model, **how)

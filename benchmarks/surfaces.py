@@ -34,7 +34,7 @@ from planned import cell, check_found, expand, file_name, parser_of_rows, read_p
 from report import circumstances, origin, table
 from surface_tables import Found, chosen, compared, criterion, figures, pictured, terms_of, tested
 
-from embrew import assembly
+from embrew import opening
 from embrew.analysis import read_texts, surface_plots, truncation_of, vector_chunks
 from embrew.analysis.surface import Surface
 from embrew.analysis.surface_scores import surface_of
@@ -160,10 +160,10 @@ def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path
     """A row's encoder after its last stage, or as it is."""
     recipe, settings = recipe_of(entry, seed, plan)
     if not recipe.stages:
-        return assembly.open_model(entry["recipe"], settings, dtype=plan["dtype"])  # type: ignore[return-value]
+        return opening.open_model(entry["recipe"], settings, dtype=plan["dtype"])  # type: ignore[return-value]
     reuse_stages(recipe, folder / "model", sorted(work.glob("*/*/*/model")))
     stages.train(recipe, folder / "model", resume=(folder / "model").exists())
-    return assembly.open_model(str(folder / "model" / recipe.stages[-1].name), dtype=plan["dtype"])  # type: ignore[return-value]
+    return opening.open_model(str(folder / "model" / recipe.stages[-1].name), dtype=plan["dtype"])  # type: ignore[return-value]
 
 
 def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: list[str], folder: Path) -> None:

@@ -14,11 +14,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from embrew.data.beir import is_beir, qrels_files, read_beir
-from embrew.data.docstrings import documented
+from embrew.data.beir import read_beir
 from embrew.data.formats import read_file
-from embrew.data.reading import data_files, split_files, splits
-from embrew.harvest import DEV_PACKAGES, TEST_PACKAGES, Package, installed_packages, raw_text, source_files
+from embrew.data.reading import data_files, is_beir, qrels_files, split_files, splits
+from embrew.harvest import DEV_PACKAGES, TEST_PACKAGES, Package, documented, installed_packages, raw_text, source_files
 
 logger = logging.getLogger(__name__)
 

@@ -142,7 +142,7 @@ def test_large_files_are_read_once_as_long_as_they_stay_the_same(folder, monkeyp
     check_files(folder)
     assert len(read) == 3
     (folder / "other-name.bin").hardlink_to(folder / "b.bin")
-    file_sha256(folder / "other-name.bin", known=True)
+    file_sha256(folder / "other-name.bin", cached=True)
     assert len(read) == 3
     file_sha256(folder / "b.bin")
     assert len(read) == 4

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from embrew.assembly import open_model
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.files.checksums import NAME, Damaged, read_checksums
 from embrew.model.contexts import Context
+from embrew.opening import open_model
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.storage import parts
 from embrew.storage.parts import LOOKED_UP

@@ -16,8 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from embrew.files.disk_errors import DiskError, writing_to
-from embrew.files.writing import atomic_folder, atomic_path, write_json
+from embrew.files.writing import DiskError, atomic_folder, atomic_path, write_json, writing_to
 
 
 @contextmanager

@@ -7,9 +7,8 @@ import pytest
 
 from embrew import harvest as harvesting
 from embrew.data import load
-from embrew.data.docstrings import Documented
 from embrew.evaluation import find_task
-from embrew.harvest import TEST_PACKAGES, Package, document_text, harvest, installed_packages, is_useful
+from embrew.harvest import TEST_PACKAGES, Documented, Package, document_text, harvest, installed_packages, is_useful
 
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from embrew import assembly
+from embrew import opening
 from embrew.storage import base_model
 from embrew.text_encoder.hashes import model_hash
 from tests.conftest import SENTENCES
@@ -21,7 +21,7 @@ def trained(make_encoder, model_folder, tmp_path):
 
 def test_a_trained_folder_opens_with_its_adapter_in_the_weights(trained):
     encoder, folder = trained
-    opened = assembly.open_model(folder)
+    opened = opening.open_model(folder)
     assert not isinstance(opened.backbone.model, PeftModel)
     np.testing.assert_allclose(opened.encode(SENTENCES), encoder.encode(SENTENCES), atol=1e-5)
     assert model_hash(opened) == model_hash(encoder)  # the same model, in another form
@@ -31,13 +31,13 @@ def test_a_model_opens_in_the_dtype_asked_for(trained, monkeypatch):
     encoder, folder = trained
     monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)
     for name, pooling in ((folder, None), ("nano", "last"), ("baselines/mean", None)):
-        assert assembly.open_model(name, dtype="bfloat16", pooling=pooling).describe()["dtype"] == "bfloat16"
-    half = assembly.open_model(folder, dtype="bfloat16").encode(SENTENCES)
+        assert opening.open_model(name, dtype="bfloat16", pooling=pooling).describe()["dtype"] == "bfloat16"
+    half = opening.open_model(folder, dtype="bfloat16").encode(SENTENCES)
     cosines = (half * encoder.encode(SENTENCES)).sum(1) / np.linalg.norm(half, axis=1)
     assert cosines.min() > 0.99
     monkeypatch.setattr(base_model, "computes", lambda dtype, device: dtype != torch.bfloat16)
     with pytest.raises(ValueError, match="bfloat16"):
-        assembly.open_model("nano", dtype="bfloat16", pooling="mean")
+        opening.open_model("nano", dtype="bfloat16", pooling="mean")
 
 
 def test_a_new_adapter_has_no_dropout_in_an_encoder_at_rest(make_encoder):

@@ -113,7 +113,7 @@ def test_an_index_counts_every_document_once(tiny_encoder, monkeypatch):
 
 
 def _documents(count):
-    from embrew.data.documents import Document
+    from embrew.data.beir import Document
 
     return [Document(str(i), SENTENCES[i % len(SENTENCES)]) for i in range(count)]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from embrew import assembly
 from embrew.config.overrides import apply_overrides, parse_override
 from embrew.config.yaml_files import dump_yaml, parse_yaml
-from embrew.data.prompts import LLM2COMP_TRAINING
+from embrew.evaluation.prompts import LLM2COMP_TRAINING
 from embrew.recipe import EncoderConfig, Recipe, list_launches, list_recipes, read_recipe
 from embrew.settings.encoder import MODES, Pooling
 from embrew.text.pattern import split_pattern

@@ -14,7 +14,7 @@ from embrew.corpus import encode_corpus, read_vectors
 from embrew.evaluation import evaluate, find_task, read_suite
 from embrew.evaluation.mteb_data import _load
 from embrew.evaluation.report import Result, write_result
-from embrew.files.safe_names import check_file_name, is_safe_name, path_inside
+from embrew.files.names import check_file_name, is_safe_name, path_inside
 from embrew.search import SearchIndex
 from embrew.storage.parts import check_name, remove_context, write_context
 from embrew.training import checkpoints

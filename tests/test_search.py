@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from embrew.data import Document
-from embrew.data.versions import Changes
-from embrew.search import SearchIndex, build_index, update_index
+from embrew.search import Changes, SearchIndex, build_index, update_index
 
 
 class BagOfWords:

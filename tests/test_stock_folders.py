@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from embrew.assembly.opening import open_model
+from embrew.opening import open_model
 from tests.conftest import SENTENCES
 
 EVIL = """
@@ -233,7 +233,7 @@ def test_a_package_that_a_model_needs_and_is_not_here_is_one_line(stock):
 
 OPEN = """
 import sys
-from embrew.assembly.opening import open_model
+from embrew.opening import open_model
 for name in sys.argv[1:]:
     try:
         print("opened", type(open_model(name)).__name__, open_model(name).encode(["a text"]).shape)

@@ -15,11 +15,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from embrew.files import writing
-from embrew.files.exchange import exchange
 from embrew.files.locks import claimed
 from embrew.files.writing import (
     atomic_folder,
     atomic_path,
+    exchange,
     read_unchanged,
     recover,
     recover_all,

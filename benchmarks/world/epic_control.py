@@ -13,7 +13,7 @@ from evidence_tables import claims_table, grid
 from planned import expand, file_name, read_plan
 from report import circumstances, origin
 
-from embrew import assembly
+from embrew import assembly, opening
 from embrew.files.writing import write_json
 from embrew.recipe import Recipe
 from embrew.training import stages
@@ -44,7 +44,7 @@ def score(recipe: Recipe, folder: Path, world: World, data: Path, *, split: str)
         return dict(read["scores"])
     take_over_results(recipe, folder, folder.parents[2])
     stages.train(recipe, folder / "model", resume=(folder / "model").exists())
-    encoder: Any = assembly.open_model(str(folder / "model" / recipe.stages[-1].name))
+    encoder: Any = opening.open_model(str(folder / "model" / recipe.stages[-1].name))
     found = accuracies(encoder, world, data / "relations", split=split, seed=recipe.seed)
     write_json(kept, {"recipe": settings, "scores": found})
     return found

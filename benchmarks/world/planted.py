@@ -13,7 +13,7 @@ from evidence_tables import gap_of
 from planned import expand, file_name
 from report import circumstances, origin, table
 
-from embrew import assembly
+from embrew import opening
 from embrew.evaluation import evaluate, read_suite
 from embrew.files.writing import write_json
 from embrew.recipe import Recipe
@@ -71,7 +71,7 @@ def _scores(
     recipe, folder = trained(bug, plan, seed, work)
     found: dict[str, dict[str, float]] = {}
     for stage in [stage for stage in recipe.stages if (folder / stage.name).exists()]:
-        encoder: Any = assembly.open_model(str(folder / stage.name))
+        encoder: Any = opening.open_model(str(folder / stage.name))
         if "split" in plan:
             values = accuracies(encoder, world, data / "relations", split=plan["split"], seed=seed)
         else:

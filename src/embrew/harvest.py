@@ -5,12 +5,16 @@ are parsed, never imported, and nothing is downloaded, so that anyone with the d
 evaluate an encoder in minutes. The split is by package: test documents are from packages that are not trained on.
 """
 
+import ast
 import gc
+import inspect
 import logging
 import platform
 import random
 import re
 import sysconfig
+import tokenize
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from embrew.data.docstrings import Documented, documented
+from embrew.data.sentences import SENTENCE_END
 from embrew.files.writing import atomic_folder, check_free, write_json, write_jsonl
 from embrew.progress import is_chosen, progress
 
@@ -49,6 +53,12 @@ _SKIPPED_FOLDERS = re.compile(
 _STOP_WORDS = frozenset(
     "a an the of for to in on and or is are be by with this that it its as from return returns get gets set".split()  # noqa: SIM905
 )
+_DIRECTIVE = re.compile(r"^\s*\.\. (\w[\w-]*)::\s*(.*)$")
+_UNDERLINE = re.compile(r"^\s*([-=~^*#\"'`.])\1{2,}\s*$")
+_MARKUP = re.compile(r"[:`*|\[\\]")
+_SECTION = re.compile(r"^\s*(Examples?|References|See Also|Doctest|Usage Examples?)\s*:?\s*$", re.IGNORECASE)
+_FIELD = re.compile(r"^\s*:(param|type|rtype|returns?|raises?|var|ivar|keyword)\b")
+_ADMONITION = re.compile(r"^\s*(!!!|\?\?\?\+?) ")  # of MkDocs
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,20 @@ class Package:
     name: str
     path: Path
     version: str
+
+
+@dataclass(frozen=True)
+class Documented:
+    """A public module, class or function: dotted name, signature (empty for modules) and cleaned docstring.
+
+    `summary` is the docstring's first sentence and `rest` what follows, each on one line.
+    """
+
+    name: str
+    signature: str
+    docstring: str
+    summary: str
+    rest: str
 
 
 def harvest(
@@ -88,17 +112,17 @@ def harvest(
     check_free(folder, marker=MANIFEST, overwrite=overwrite)
     packages = sorted(packages if packages is not None else installed_packages(), key=lambda package: package.name)
     limits = max_documents if isinstance(max_documents, Mapping) else dict.fromkeys(SPLITS, max_documents)
-    found = {package.name for package in packages}
+    names = {package.name for package in packages}
     for name in (*TEST_PACKAGES, *DEV_PACKAGES):
-        if name not in found:
+        if name not in names:
             logger.warning("package %s is not installed; the %s set is made without it", name, _split(name))
     unread: Counter[str] = Counter()
-    taken: set[str] = set()  # normalised queries, over all splits: no document is both tested and trained on
+    used: set[str] = set()  # normalised queries, over all splits: no document is both tested and trained on
     chosen: dict[str, dict[str, list[Documented]]] = {split: {} for split in SPLITS}
     with progress(len(packages), "read", "package", shown=is_chosen()) as bar, _no_collection():
         for split in SPLITS:
             for package in [package for package in packages if _split(package.name) == split]:
-                entries = _choose(package, taken, unread, seed=seed, limit=limits[split])
+                entries = _choose(package, used, unread, seed=seed, limit=limits[split])
                 if entries:
                     chosen[split][package.name] = entries
                 bar.update()
@@ -122,7 +146,7 @@ def harvest(
         for split in ("dev", "test"):
             entries = [entry for package in chosen[split].values() for entry in package]
             queries = _write_beir(new / split, split, entries, seed=seed, max_queries=max_queries)
-            counts = Counter({name: len(found) for name, found in chosen[split].items()})
+            counts = Counter({name: len(entries) for name, entries in chosen[split].items()})
             manifest[split] = _counts(counts, versions) | {"documents": len(entries), "queries": queries}
         write_json(new / MANIFEST, manifest)
     logger.info("harvested %d pairs from %d packages into %s", len(pairs), len(chosen["train"]), folder)
@@ -194,7 +218,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _choose(package: Package, taken: set[str], unread: Counter[str], *, seed: int, limit: int) -> list[Documented]:
+def _choose(package: Package, used: set[str], unread: Counter[str], *, seed: int, limit: int) -> list[Documented]:
     """Return at most `limit` useful entries, from files in random order, until there are enough to choose from."""
     files = sorted(source_files(package.path))
     order = random.Random(f"{seed}:{package.name}")
@@ -208,8 +232,8 @@ def _choose(package: Package, taken: set[str], unread: Counter[str], *, seed: in
             continue
         for entry in candidates:
             key = _key(entry.summary)
-            if key not in taken and _key(entry.rest) not in taken:
-                taken |= {key, _key(entry.rest)}
+            if key not in used and _key(entry.rest) not in used:
+                used |= {key, _key(entry.rest)}
                 entries.append(entry)
         if len(entries) >= 1.5 * limit:
             break
@@ -254,3 +278,174 @@ def _counts(counts: Counter[str], versions: dict[str, str]) -> dict[str, Any]:
 
 def _key(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
+
+
+def documented(path: Path, module: str) -> Iterator[Documented]:
+    """Return the documented public names of a source file.
+
+    Raises:
+        SyntaxError, UnicodeDecodeError, ValueError, RecursionError: The file cannot be parsed.
+    """
+    with tokenize.open(path) as file:  # respects the coding line
+        source = file.read()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of invalid escapes in strings
+        tree = ast.parse(source)
+    module = ".".join(part for part in module.split(".") if not part.startswith("_"))
+    yield from _entry(tree, module, "")
+    yield from _members(tree, module)
+
+
+def _members(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[Documented]:
+    for member in node.body:
+        if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or member.name.startswith("_"):
+            continue
+        name = f"{prefix}.{member.name}"
+        if isinstance(member, ast.ClassDef):
+            init = next((n for n in member.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
+            yield from _entry(member, name, _signature(member.name, init, bound=True) if init else member.name)
+            yield from _members(member, name)
+            continue
+        decorators = {ast.unparse(decorator).split("(")[0].split(".")[-1] for decorator in member.decorator_list}
+        if decorators & {"overload", "setter", "deleter", "deprecated"}:
+            continue
+        if decorators & {"property", "cached_property"}:
+            yield from _entry(member, name, member.name)
+        else:
+            bound = isinstance(node, ast.ClassDef) and "staticmethod" not in decorators
+            yield from _entry(member, name, _signature(member.name, member, bound=bound))
+
+
+def _entry(
+    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str, signature: str
+) -> Iterator[Documented]:
+    raw = ast.get_docstring(node, clean=False)
+    if raw and not re.search(r"deprecated|copyright|licen[cs]ed? (under|to)|\bTODO\b|SPDX", raw, re.IGNORECASE):
+        text = clean(raw)
+        if text:
+            yield Documented(name, signature, text, *split_summary(text))
+
+
+def _signature(name: str, function: ast.FunctionDef | ast.AsyncFunctionDef, *, bound: bool, limit: int = 200) -> str:
+    """`name(argument, other=default)`, without annotations, `self` or private arguments; long ones are truncated."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
+    parts = [_argument(a, d) for a, d in list(zip(positional, defaults, strict=True))[bound:]]
+    if arguments.vararg:
+        parts.append(f"*{arguments.vararg.arg}")
+    parts += [_argument(a, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    if arguments.kwarg:
+        parts.append(f"**{arguments.kwarg.arg}")
+    text = ""
+    for part in (part for part in parts if not part.startswith("_")):
+        if len(text) + len(part) > limit:
+            return f"{name}({text}, ...)"
+        text += f", {part}" if text else part
+    return f"{name}({text})"
+
+
+def _argument(argument: ast.arg, default: ast.expr | None) -> str:
+    if default is None:
+        return argument.arg
+    value = ast.unparse(default)
+    return f"{argument.arg}={value if len(value) <= 20 else '...'}"
+
+
+def clean(docstring: str) -> str:
+    r"""Return a docstring without doctests, examples, references, reST directives, roles, underlines and links.
+
+    Examples:
+        >>> clean("Sort ``x``.\n\n    >>> sort([2, 1])\n    [1, 2]\n\n.. versionadded:: 1.2\n")
+        'Sort x.'
+    """
+    prose: list[str] = []
+    lines = inspect.cleandoc(docstring).expandtabs().split("\n")
+    skip_block: int | None = None  # inside a directive or a doctest: its indentation
+    skip_section: int | None = None  # inside a section such as Examples: its indentation
+    underlined = doctest = fenced = False
+    for number, line in enumerate(lines):
+        following = lines[number + 1] if number + 1 < len(lines) else ""
+        indent = len(line) - len(line.lstrip())
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+            continue
+        if fenced:
+            continue
+        if not line.strip():
+            doctest = False
+            prose.append("")
+            continue
+        if skip_section is not None:
+            heading = _UNDERLINE.match(following) if underlined else re.match(r"^\s*[A-Z][\w ]+:\s*$", line)
+            if indent > skip_section or (indent == skip_section and not heading) or _SECTION.match(line):
+                continue
+            skip_section = None
+        if _SECTION.match(line) and (line.rstrip().endswith(":") or _UNDERLINE.match(following)):
+            skip_section, underlined = indent, bool(_UNDERLINE.match(following))
+            continue
+        if skip_block is not None and indent > skip_block:
+            continue
+        skip_block = None
+        if doctest or line.lstrip().startswith((">>>", "In [", "$ ")):
+            doctest = True
+            continue
+        directive = _DIRECTIVE.match(line)
+        if directive:
+            if directive[1] in ("note", "warning", "seealso", "important", "tip", "caution", "hint"):
+                prose.append(directive[2])
+            else:
+                skip_block = indent
+            continue
+        if line.lstrip().startswith(".. ") or _ADMONITION.match(line):
+            skip_block = indent
+            continue
+        if line.lstrip().startswith((":type ", ":rtype:", ":meta ")):
+            skip_block = indent
+            continue
+        if _UNDERLINE.match(line):
+            if prose and prose[-1] and not prose[-1].endswith(":"):
+                prose[-1] += ":"
+            continue
+        prose.append(_inline(line.rstrip()))
+    text = "\n".join(prose)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def _inline(line: str) -> str:
+    """Replace inline markup by plain words and fields by `name: text`; remove addresses."""
+    if not _MARKUP.search(line):
+        return line
+    line = re.sub(r"^(\s*):(?:param|var|ivar|keyword) (?:[\w.]+ )?([\w*]+):", r"\1\2:", line)
+    line = re.sub(r"^(\s*):(returns?|raises?)\b\s*:?", lambda m: f"{m[1]}{m[2].capitalize()}:", line)
+    line = re.sub(r":[\w:+-]+:`[~!]?([^`<]*?)(?:\s*<[^`>]*>)?`", r"\1", line)  # :func:`~a.b`
+    line = re.sub(r"`([^`<]+?)\s*<[^`>]+>`_*", r"\1", line)  # `text <url>`_
+    line = re.sub(r"\[`?([^\]`]+)`?\](?:\([^)]*\)|\[[^\]]*\])", r"\1", line)  # [text](url), [text][name]
+    line = re.sub(r"\[`?~?([\w.]+)`?\](?!\w)", r"\1", line) if "[`" in line else line  # [`Name`]
+    line = re.sub(r"\s?\[\d+\]_", "", line)  # [1]_
+    line = re.sub(r"`{1,2}~?([^`]*)`{1,2}_?", r"\1", line)
+    line = re.sub(r"(?<!\w)(\*{1,2}|\|)(\w[^*|]*?)\1(?!\w)", r"\2", line)  # *emphasis*, |substitution|
+    line = re.sub(r"::\s*$", ":", line)
+    line = re.sub(r"\s?<?https?://\S+", "", line).rstrip()
+    return line.replace("\\", "") if re.search(r"\\[*_`|]", line) else line
+
+
+def split_summary(docstring: str) -> tuple[str, str]:
+    """Return the first sentence of the first paragraph, and the rest, each on one line."""
+    paragraph, _, rest = docstring.partition("\n\n")
+    lines = paragraph.split("\n")
+    for number, line in enumerate(lines):
+        if number and (
+            _FIELD.match(line) or re.match(r"^\s*(Args|Arguments|Parameters|Returns?|Raises|Yields)\b", line)
+        ):
+            paragraph, rest = "\n".join(lines[:number]), "\n".join([*lines[number:], rest])
+            break
+    paragraph, rest = _one_line(paragraph), _one_line(rest)
+    end = SENTENCE_END.search(paragraph)
+    if end:
+        return paragraph[: end.end()], f"{paragraph[end.end() :]} {rest}".strip()
+    return paragraph, rest
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from embrew.data.documents import Document, read_documents
-from embrew.data.versions import Changes
+from embrew.data.beir import Document, read_documents
 from embrew.files.checksums import content_hash, digest_of
 from embrew.files.formats import INDEX
 from embrew.files.reading import content_of, read_json
@@ -34,6 +33,31 @@ class Hit:
 
     document: Document
     score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """Counts of an update, compared with the older version.
+
+    Attributes:
+        kept: rows with a known id and the same text.
+        changed: rows with a known id and another text.
+        new: rows with a new id.
+        dropped: ids that the newer version lacks.
+        encoded: texts that this run encoded; known texts, also under another id, are not encoded again.
+    """
+
+    kept: int
+    changed: int
+    new: int
+    dropped: int
+    encoded: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kept:,} rows kept, {self.changed:,} changed, {self.new:,} new, {self.dropped:,} dropped; "
+            f"{self.encoded:,} texts encoded"
+        )
 
 
 class SearchIndex:

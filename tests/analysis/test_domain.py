@@ -10,12 +10,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import embrew.assembly
+import embrew.opening
 from embrew.analysis.domain_knowledge import Figures, Sample, gain, gap, in_words, shift
 from embrew.analysis.perplexity import Perplexity, perplexity_of
+from embrew.analysis.qa import QA
 from embrew.analysis.separation import Separation, separation, separation_of
 from embrew.cli import app
-from embrew.data.qa import QA
 from tests.conftest import SENTENCES
 
 
@@ -246,7 +246,7 @@ def test_samples_are_the_same_every_time():
 @pytest.fixture
 def models(make_encoder, monkeypatch):
     known = {"one": make_encoder(), "two": make_encoder(memory_tokens=0, pooling="mean")}
-    monkeypatch.setattr(embrew.assembly, "open_model", lambda name, **_: known[name])
+    monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: known[name])
 
 
 def run(*arguments):

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from embrew import assembly
+from embrew import opening
 from embrew.storage.base_model import ASSETS
 from tests.characters import CHARACTERS
 
@@ -56,8 +56,8 @@ def test_it_opens_without_asking_anyone(monkeypatch):
     def asked(*args, **kwargs):
         raise AssertionError("the Hub was asked")
 
-    monkeypatch.setattr("embrew.assembly.opening.on_hub", asked)
-    assert assembly.open_model("nano", pooling="mean").describe()["base"]["name"] == "nano"
+    monkeypatch.setattr("embrew.opening.on_hub", asked)
+    assert opening.open_model("nano", pooling="mean").describe()["base"]["name"] == "nano"
 
 
 def test_it_has_learned_words():

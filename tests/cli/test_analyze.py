@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import embrew.assembly
+import embrew.opening
 from embrew.cli import app
 from tests.conftest import SENTENCES
 
@@ -27,7 +27,7 @@ def models(make_encoder, monkeypatch):
         opened.append(name)
         return known[name]
 
-    monkeypatch.setattr(embrew.assembly, "open_model", open_model)
+    monkeypatch.setattr(embrew.opening, "open_model", open_model)
     return opened
 
 

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 import embrew
 import embrew.planning.plan  # before a module stands in for embrew.training
-from embrew.assembly import load_recipe
 from embrew.cli import app
 
 
@@ -34,11 +33,10 @@ def fake_stages(monkeypatch):
 @pytest.fixture
 def fake_build(monkeypatch):
     """Stands in for the opening of models."""
-    build = types.ModuleType("embrew.assembly")
-    build.load_recipe = load_recipe  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "embrew.assembly", build)
-    monkeypatch.setattr(embrew, "build", build, raising=False)
-    return build
+    opening = types.ModuleType("embrew.opening")
+    monkeypatch.setitem(sys.modules, "embrew.opening", opening)
+    monkeypatch.setattr(embrew, "opening", opening, raising=False)
+    return opening
 
 
 NO_DEV = "evaluation=null"

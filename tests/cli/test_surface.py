@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import embrew.assembly
+import embrew.opening
 from embrew.analysis.surface_scores import surface_of
 from embrew.cli import app
 from embrew.evaluation import find_task
@@ -27,7 +27,7 @@ def models(make_encoder, monkeypatch):
         opened.append(name)
         return known[name] if name in known else object()
 
-    monkeypatch.setattr(embrew.assembly, "open_model", open_model)
+    monkeypatch.setattr(embrew.opening, "open_model", open_model)
     return known, opened
 
 

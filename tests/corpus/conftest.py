@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from embrew.corpus.layout import MANIFEST
-from embrew.files import store_locks, store_requests
 from embrew.files.checksums import digest_of
+from embrew.stores import locks as store_locks
+from embrew.stores import requests as store_requests
 from tests.conftest import SENTENCES
 from tests.corpus.stores import FakeStore, in_memory
 

@@ -46,7 +46,7 @@ if __name__ == "__main__":  # one run, for the tests that kill it
     import sys
 
     from embrew.corpus import encode_corpus
-    from embrew.files import store_locks
+    from embrew.stores import locks as store_locks
 
     store_locks.LEASE, store_locks.RENEW, store_locks.SETTLE = 3.0, 0.5, 0.5
     corpus, output, wait = sys.argv[1:]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import embrew.assembly
+import embrew.opening
 from embrew.cli import app
 from embrew.corpus import read_vectors
 from embrew.corpus.layout import MANIFEST
@@ -19,7 +19,7 @@ from tests.corpus.stub import Stub
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> Stub:
     opened = Stub(prompts={"query": "find: "})
-    monkeypatch.setattr(embrew.assembly, "open_model", lambda name, **_: opened)
+    monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: opened)
     return opened
 
 
@@ -57,7 +57,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, corpus: Path,
                 raise KeyboardInterrupt
             return super().encode_document(inputs, **options)
 
-    monkeypatch.setattr(embrew.assembly, "open_model", lambda name, **_: Stopped())
+    monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: Stopped())
     result = run(corpus, tmp_path / "out", "--shard-rows", 25)
     assert result.exit_code == 130
     assert "the same command resumes" in result.stderr.replace("\n", " ")
@@ -65,7 +65,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, corpus: Path,
 
 
 def test_no_model_is_opened_for_what_cannot_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(embrew.assembly, "open_model", lambda name, **_: pytest.fail("opened"))
+    monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: pytest.fail("opened"))
     missing = run(tmp_path / "missing.jsonl", tmp_path / "out")
     assert missing.exit_code == 1 and "no file or folder" in missing.stderr
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import embrew.assembly
+import embrew.opening
 from embrew.cli import app
 from embrew.corpus import encode_corpus
 from tests.corpus.conftest import TEXTS, edit
@@ -19,7 +19,7 @@ def search(*arguments: object):
 
 
 def test_the_command_opens_what_encode_wrote(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path) -> None:
-    monkeypatch.setattr(embrew.assembly, "open_model", lambda name, **_: Stub())
+    monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: Stub())
     out = tmp_path / "out"
     encode_corpus(Stub(), corpus, out, shard_rows=25)
     with_texts = search("--index", out, "--corpus", corpus, "-k", 1, TEXTS[7])
@@ -36,7 +36,7 @@ def test_the_command_opens_what_encode_wrote(monkeypatch: pytest.MonkeyPatch, co
 
 def test_the_command_refuses_another_model(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path) -> None:
     encode_corpus(Stub(), corpus, tmp_path / "out")
-    monkeypatch.setattr(embrew.assembly, "open_model", lambda name, **_: Stub(name="other"))
+    monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: Stub(name="other"))
     refused = search("--index", tmp_path / "out", "?")
     assert refused.exit_code == 1 and "another model" in refused.stderr
 
@@ -44,7 +44,7 @@ def test_the_command_refuses_another_model(monkeypatch: pytest.MonkeyPatch, corp
 def test_update_says_what_changed_and_which_command_is_right(
     monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(embrew.assembly, "open_model", lambda name, **_: Stub())
+    monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: Stub())
     assert search("--index", tmp_path / "index", "--build", corpus).exit_code == 0
     corpus.write_text(corpus.read_text() + '{"_id": "more", "text": "one more"}\n')
     updated = search("--index", tmp_path / "index", "--update", corpus, "-k", 1, "one more")

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import embrew.assembly
+import embrew.opening
 from embrew.cli import app
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.corpus.layout import MANIFEST
-from embrew.files import store_locks, store_requests
+from embrew.stores import locks as store_locks
+from embrew.stores import requests as store_requests
 from tests.corpus import s3_server
 from tests.corpus.s3_server import KEY, SECRET, Proxy, environment, objects, store, use
 from tests.corpus.stub import Stub
@@ -54,7 +55,7 @@ def test_encode_and_search_in_a_bucket(
     """The same bytes as in a folder, resumed, refused to others, searched; errors name the URL, never the key."""
     caplog.set_level(logging.DEBUG, logger="embrew")
     stub = Stub()
-    monkeypatch.setattr(embrew.assembly, "open_model", lambda name, **_: stub)
+    monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: stub)
     monkeypatch.setattr(store_requests, "TRIES", 2)
     store(port).put_file(str(corpus), "bucket/corpus.jsonl")
     encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)

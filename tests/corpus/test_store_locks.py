@@ -18,10 +18,10 @@ from embrew.corpus.job import Job
 from embrew.corpus.layout import MANIFEST
 from embrew.corpus.manifest import new_manifest
 from embrew.corpus.on_ray import _Encode, _read
-from embrew.files import store_locks, store_requests
-from embrew.files.locks import claimed
-from embrew.files.store_locks import _Lock
-from embrew.files.stores import place_of
+from embrew.stores import locks as store_locks
+from embrew.stores import requests as store_requests
+from embrew.stores.locks import _Lock, leased
+from embrew.stores.paths import place_of
 from tests.corpus.stores import FakeStore, objects, put
 from tests.corpus.stub import Stub, open_stub
 
@@ -30,7 +30,7 @@ LOST = "another process took over gs://bucket/out"
 
 def test_a_second_writer_is_refused_while_the_first_one_runs(store: type[FakeStore], corpus: Path):
     with (
-        claimed(place_of("gs://bucket/out"), "encoding into"),
+        leased(place_of("gs://bucket/out"), "encoding into"),
         pytest.raises(FileExistsError, match=r"another process \(process \d+ on .*\) is encoding into gs://bucket/out"),
     ):
         encode_corpus(Stub(), corpus, "gs://bucket/out")
@@ -144,7 +144,7 @@ def test_actors_of_a_run_that_lost_its_lock_write_nothing(
     job = Job(input=str(corpus), output="gs://bucket/out", shard_rows=20)
     manifest = new_manifest(Stub(), job)
     manifest.dimensions = 16
-    with claimed(job.folder, "encoding into"):
+    with leased(job.folder, "encoding into"):
         holder = store_locks.holder_of(job.folder)
     assert holder is not None and store_locks.holder_of(corpus) is None
 
@@ -225,7 +225,7 @@ def on_create(monkeypatch: pytest.MonkeyPatch, before: Callable[[FakeStore, str]
 
 def test_a_server_that_ignores_conditions(store: type[FakeStore], corpus: Path, monkeypatch: pytest.MonkeyPatch):
     on_create(monkeypatch, lambda store, path: None)
-    with claimed(place_of("gs://bucket/out"), "encoding into"):
+    with leased(place_of("gs://bucket/out"), "encoding into"):
         assert acquired("B") == {}
         store_requests.guards["gs://bucket/out"]()
     monkeypatch.setattr(store_locks, "CONFIRM", 0.5)

@@ -16,9 +16,11 @@ from fsspec.registry import _registry
 
 from embrew.corpus import encode_corpus, holds_vectors, read_vectors, texts_of, update_corpus
 from embrew.corpus.layout import MANIFEST, REJECTS
-from embrew.files import store_errors, store_locks, store_stream
 from embrew.files.checksums import digest_of
-from embrew.files.stores import StorePath, place_of
+from embrew.stores import errors as store_errors
+from embrew.stores import locks as store_locks
+from embrew.stores import stream as store_stream
+from embrew.stores.paths import StorePath, place_of
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stores import FakeStore, objects, put
 from tests.corpus.stub import Stub

@@ -4,7 +4,8 @@ import json
 import pytest
 
 from embrew.data import read_documents
-from embrew.data.beir import is_beir, qrels_files, read_beir, read_qrels
+from embrew.data.beir import read_beir, read_qrels
+from embrew.data.reading import is_beir, qrels_files
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embrew.data import describe, load
-from embrew.data.prompts import LLM2COMP_EVALUATION, LLM2COMP_TRAINING
+from embrew.evaluation.prompts import LLM2COMP_EVALUATION, LLM2COMP_TRAINING
 
 
 def write(path: Path, rows: list[dict]) -> Path:
@@ -28,7 +28,7 @@ def test_canonical_features_do_not_depend_on_the_values(tmp_path):
     empty = load(write(tmp_path / "a.jsonl", [{"query": "q", "positive": "p"}]), kind="pairs")
     full = load(write(tmp_path / "b.jsonl", [{"query": "q", "pos": ["p"], "neg": ["n"], "prompt": "i"}]), kind="pairs")
     assert empty.features == full.features
-    assert list(empty[0]) == ["query", "positive", "negatives", "instruction", "document_instruction", "scores"]
+    assert list(empty[0]) == ["query", "positive", "negatives", "instruction", "scores", "document_instruction"]
     assert empty[0]["negatives"] == []
     assert empty[0]["instruction"] is None
 

@@ -47,7 +47,7 @@ def test_swift_pairs():
 
 def test_swift_labels():
     row = {"messages": said("a"), "positive_messages": [said("b")], "label": 0.8}
-    assert rows(row, "scored") == [{"sentence1": "a", "sentence2": "b", "score": 0.8, "subset": None}]
+    assert rows(row, "scored") == [{"sentence1": "a", "sentence2": "b", "score": 0.8}]
     one = {**row, "label": 1}
     assert rows(one, "labelled_pairs") == [{"sentence1": "a", "sentence2": "b", "label": "1"}]
     assert rows(one, chosen=["label"])[0]["positive"] == "b"

@@ -14,8 +14,7 @@ from datasets import Dataset
 from torch.utils.data import BatchSampler
 
 from embrew import assembly
-from embrew.data.instructed import InstructedOrder, InstructedRows
-from embrew.data.mixing import MixedOrder
+from embrew.data.mixing import InstructedRows, MixedOrder
 from embrew.recipe import Recipe, StageConfig
 from embrew.training.trainer import StageTrainer
 from tests.distributed.runs import recipe as tiny
@@ -45,20 +44,20 @@ def order_of(seed: int = 7, block: int = 4, wordings: Any = WORDINGS) -> MixedOr
 
 def epochs(order: MixedOrder, count: int = 20) -> list[list[dict[str, Any]]]:
     """Batches of some epochs, as a data loader reads them."""
-    rows, drawn = InstructedRows(rows_of(), order), InstructedOrder(order)
+    rows = InstructedRows(rows_of(), order)
     found = []
     for epoch in range(count):
-        drawn.set_epoch(epoch)
-        numbers = list(drawn)
-        assert len(numbers) == len(drawn) == len(order) == 40
+        order.set_epoch(epoch)
+        numbers = list(order)
+        assert len(numbers) == len(order) == 40
         found += [rows.__getitems__(numbers[i : i + order.block]) for i in range(0, len(numbers), order.block)]
     return found
 
 
 def test_a_batch_has_one_and_all_are_drawn() -> None:
     """Of its own data set, for documents too; data sets without keep theirs; the rows are those of the plain order."""
-    order = order_of()
-    batches = epochs(order)
+    order = order_of(wordings=())
+    batches = epochs(order_of())
     seen = Counter[str]()
     for batch in batches:
         name = batch[0]["query"][0]
@@ -78,7 +77,7 @@ def test_a_batch_has_one_and_all_are_drawn() -> None:
 def test_draws_are_those_of_seed_and_epoch() -> None:
     assert epochs(order_of()) == epochs(order_of())
     assert [b[0]["instruction"] for b in epochs(order_of())] != [b[0]["instruction"] for b in epochs(order_of(8))]
-    again = InstructedOrder(order_of())
+    again = order_of()
     again.set_epoch(3)
     first = list(again)
     again.set_epoch(4)
@@ -92,7 +91,7 @@ def test_two_processes_draw_the_same() -> None:
     halves = []
     for process in range(2):
         order = order_of()
-        sampler = BatchSampler(InstructedOrder(order), batch_size=2, drop_last=False)
+        sampler = BatchSampler(order, batch_size=2, drop_last=False)
         shard = BatchSamplerShard(sampler, num_processes=2, process_index=process)
         rows = InstructedRows(rows_of(), order)
         halves.append([{row["instruction"] for row in rows.__getitems__(batch)} for batch in shard])

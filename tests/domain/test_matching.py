@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embrew.data.qa import QA
+from embrew.analysis.qa import QA
 from embrew.domain.leaks import HeldOut
 from embrew.domain.matching import Finder, Questions, items, key
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from embrew.data.documents import Document
-from embrew.data.qa import QA
+from embrew.analysis.qa import QA
+from embrew.data.beir import Document
 from embrew.domain.split import FEW, connected, find_documents, split_pairs, without_duplicates
 
 LONG = "the quick brown fox jumps over the lazy dog near the old river bank"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.data.documents import Document
+from embrew.data.beir import Document
 from embrew.encoder import Encoder
 from embrew.evaluation import Task
 from embrew.evaluation.scoring import evaluate_task
@@ -73,7 +73,7 @@ def test_live_exported_and_encoded(encoder: Encoder, tmp_path: Path):
 
 
 def test_the_command_line_and_piped_questions(encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("embrew.assembly.open_model", lambda *args, **options: encoder)
+    monkeypatch.setattr("embrew.opening.open_model", lambda *args, **options: encoder)
     rows = [{"_id": str(i), "text": text} for i, text in enumerate(HARD_TEXTS)]
     path = jsonl(tmp_path / "corpus.jsonl", rows)
     run = CliRunner().invoke(app, ["encode", "model", str(path), str(tmp_path / "out"), "--prompt-name", "query"])

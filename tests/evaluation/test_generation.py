@@ -5,8 +5,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from embrew import progress
-from embrew.data.prompts import ESE_RAG
 from embrew.evaluation.generator import Generator, find_generator
+from embrew.evaluation.prompts import ESE_RAG
 from tests.conftest import CONFIGS, tiny_model
 
 CONTEXTS = ["Ada was born in London.", "Bonn {question}", "A long text. " * 12, "<s> is a token, </s> too"]

@@ -108,7 +108,7 @@ def test_a_toy_kind_in_suites_and_on_the_command_line(toy: Path, monkeypatch: py
     (toy.parent / "s.yaml").write_text("tasks: [{data: toy, kind: length, longer: 2.0}]\n")
     (task,) = read_suite(toy.parent / "s.yaml", data=toy.parent).tasks
     assert isinstance(task, Task) and (task.kind, task.settings) == ("length", {"longer": 2.0})
-    monkeypatch.setattr("embrew.assembly.open_model", lambda *args, **options: bag_of_words)
+    monkeypatch.setattr("embrew.opening.open_model", lambda *args, **options: bag_of_words)
     done = CliRunner().invoke(app, ["evaluate", "nano", "-d", str(toy), "--kind", "length"])
     assert done.exit_code == 0, done.output
     assert "share right" in done.output and "75.00" in done.output

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embrew.data.beir import RetrievalData
-from embrew.data.documents import Document
+from embrew.data.beir import Document, RetrievalData
 from embrew.evaluation.kinds.retrieval import evaluate_retrieval, metrics_by_query, rank, top
 
 

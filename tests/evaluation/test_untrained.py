@@ -16,11 +16,10 @@ from scipy.stats import spearmanr
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from embrew.assembly import open_model
-from embrew.assembly.opening import POOLINGS, is_bare
 from embrew.cli import app
 from embrew.cli.arguments import Pooling
 from embrew.evaluation import evaluate, find_task
+from embrew.opening import POOLINGS, is_bare, open_model
 from embrew.report.untrained import QUERIES, ROWS, dev_tasks
 
 WORDS = ["cat", "dog", "sat", "ran", "mat", "road", "lake", "river", "deep", "cold", "old", "new", "house", "tree"]
@@ -148,7 +147,7 @@ def test_what_is_no_model_is_one_line(bare: Path, untested: Path, tmp_path: Path
     gguf = tmp_path / "folder" / "model.gguf"
     write(gguf, [])
     for path, words in (
-        (tmp_path / "results", "is not a model but of the kind 'results' (1 task). open: embrew table"),
+        (tmp_path / "results", "is not a model: the folder has no config.json; embrew runs"),
         (gguf, "opens no GGUF files yet; give the Hugging Face folder or Hub id"),
         (gguf.parent, "opens no GGUF files yet"),
         (untested / "test.jsonl", "is a file; give the folder of a model"),

@@ -14,13 +14,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from embrew.assembly import open_model
 from embrew.cli import app
 from embrew.corpus.sample import sample_texts
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.int8 import Int8
 from embrew.export.runtimes import openvino as target
+from embrew.opening import open_model
 from tests.conftest import SENTENCES
 
 pytestmark = pytest.mark.skipif(find_spec("nncf") is None, reason="install nncf to test int8 weights")

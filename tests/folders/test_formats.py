@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from embrew import assembly
+from embrew import opening
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
 from embrew.comparison import read_folder
@@ -49,11 +49,11 @@ def swept() -> None:
 
 
 def searched() -> None:
-    SearchIndex.load("index", assembly.open_model("encoders/lora"))
+    SearchIndex.load("index", opening.open_model("encoders/lora"))
 
 
 def encoded() -> None:
-    encoder = assembly.open_model("encoders/lora")
+    encoder = opening.open_model("encoders/lora")
     encode_corpus(encoder, "data/corpus.jsonl", "shards/int8", precision="int8", shard_rows=8)
 
 
@@ -68,8 +68,8 @@ class Case(NamedTuple):
 CASES = (
     Case("checksums", "encoders/lora/checksums.json", lambda: Encoder.from_pretrained("encoders/lora")),
     Case("encoder", "encoders/lora/embrew.json", lambda: Encoder.from_pretrained("encoders/lora")),
-    Case("encoder", "encoders/memory/embrew.json", lambda: assembly.open_model("encoders/memory")),
-    Case("encoder", "encoders/full/embrew.json", lambda: assembly.open_model("encoders/full")),
+    Case("encoder", "encoders/memory/embrew.json", lambda: opening.open_model("encoders/memory")),
+    Case("encoder", "encoders/full/embrew.json", lambda: opening.open_model("encoders/full")),
     Case(
         "context",
         "encoders/contexts/contexts/foxes/context.json",
@@ -79,8 +79,8 @@ CASES = (
     Case("run", "run/run.json", lambda: resumed("run.yaml", "run")),
     Case("stage", "whole/supervised/stage.json", lambda: resumed("whole.yaml", "whole")),
     Case("stage", "run/supervised.work/stage.json", lambda: resumed("run.yaml", "run")),
-    Case("export", "export/parity.json", lambda: assembly.open_model("export")),
-    Case("openvino", "export/openvino/encoder.json", lambda: assembly.open_model("export", backend="openvino")),
+    Case("export", "export/parity.json", lambda: opening.open_model("export")),
+    Case("openvino", "export/openvino/encoder.json", lambda: opening.open_model("export", backend="openvino")),
     Case("vectors", "shards/int8/__embrew__/vectors.json", lambda: read_vectors("shards/int8")),
     Case("vectors", "shards/int8/__embrew__/vectors.json", encoded),
     Case("index", "index/manifest.json", searched),

@@ -9,8 +9,8 @@ import torch
 from datasets import Dataset
 
 from embrew import assembly
-from embrew.data.prompts import AUTOREGEMBED_CODE, AUTOREGEMBED_PAPER
 from embrew.encoder import Encoder
+from embrew.evaluation.prompts import AUTOREGEMBED_CODE, AUTOREGEMBED_PAPER
 from embrew.methods.frozen_decoder import memory_states
 from embrew.recipe import Recipe
 from embrew.text.tokens import Segment

@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import constants, is_offline_mode
 from typer.testing import CliRunner
 
-import embrew.assembly
+import embrew.opening
 from embrew.cli import app
 from embrew.evaluation import evaluate
 from embrew.inspection import inspect
@@ -38,7 +38,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(Path(name).name)
         return Words(int(name.rpartition("-")[2]))
 
-    monkeypatch.setattr(embrew.assembly, "open_model", open_model)
+    monkeypatch.setattr(embrew.opening, "open_model", open_model)
     return names
 
 
@@ -192,7 +192,7 @@ def test_one_model_is_reported_as_it_is_evaluated(
     assert report(page)["verdict"][0] == "folder-512 scores 100.00 on STS test, 3 pairs."
     assert "2,048 bytes per vector" in report(page)["verdict"][-1]
     assert list((tmp_path / "one.files/results/folder-512").glob("STS.test.json"))
-    monkeypatch.setattr(embrew.assembly, "open_model", lambda *_, **__: Words(2))
+    monkeypatch.setattr(embrew.opening, "open_model", lambda *_, **__: Words(2))
     CliRunner().invoke(app, [*arguments, "--dtype", "bfloat16", "--overwrite"])
     assert report(page)["cost"]["models"][0]["bytes"] == 8  # not what was measured of another data type
 
@@ -258,7 +258,7 @@ def test_stored_folders_that_changed_are_not_used(
         assert verdict.endswith(f"a size of vectors that was not measured (m2: {reason}).")
         assert f"training data: not checked, because {reason}" in text
     assert set(opened) == {"folder-512"}
-    monkeypatch.setattr(embrew.assembly, "open_model", lambda *_, **__: Path("none").read_text())
+    monkeypatch.setattr(embrew.opening, "open_model", lambda *_, **__: Path("none").read_text())
     (tmp_path / "folder-2/weights.safetensors").write_bytes(b"other")
     assert shown()[0].endswith("(m2: folder-2 cannot be opened).")
     (sts_folder / "test.jsonl").write_text((sts_folder / "test.jsonl").read_text().replace("dog", "cow"))
@@ -278,7 +278,7 @@ def test_stored_folders_are_opened_without_downloads(
         offline.append(is_offline_mode())
         return Words(int(name.rpartition("-")[2]))
 
-    monkeypatch.setattr(embrew.assembly, "open_model", open_model)
+    monkeypatch.setattr(embrew.opening, "open_model", open_model)
     arguments = (*evaluated, "--model", f"m512={tmp_path}/folder-512", "-o", tmp_path / "page.html")
     assert compare(*arguments).exit_code == 0
     assert (offline, is_offline_mode()) == ([True, False], False)  # what the user gives may be downloaded

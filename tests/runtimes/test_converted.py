@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.assembly import open_model
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context, start
+from embrew.opening import open_model
 from embrew.runtimes.conversion import Program
 from embrew.runtimes.converted import converted
 from embrew.runtimes.graph import LabelledGraph

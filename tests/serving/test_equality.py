@@ -16,9 +16,9 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from embrew.assembly import open_model
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
+from embrew.opening import open_model
 from embrew.serving.settings import Limits
 from embrew.text_encoder.precision import Ranges
 from tests.conftest import ENCODER_FAMILIES

@@ -17,6 +17,7 @@ from embrew.encoder import Encoder
 from embrew.merging import merge_encoder
 from embrew.model import adapters
 from embrew.model.lora_linear import LoraLinear
+from embrew.opening import open_model
 from embrew.recipe import Recipe
 from embrew.storage import base_model, opening
 from embrew.training.stages import train
@@ -129,23 +130,23 @@ def test_a_stage_goes_on_as_it_was_begun(
 def test_merged_weights_are_scored_in_their_dtype(trained: Path, tmp_path: Path) -> None:
     """How much of the adapter rounding would take can no longer be compared."""
     merge_encoder(trained, tmp_path / "merged")
-    assert assembly.open_model(str(tmp_path / "merged"), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
+    assert open_model(str(tmp_path / "merged"), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
 
 
 def test_scores_are_computed_as_trained(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: Any = assembly.open_model(str(trained), as_trained=True)
-    plain: Any = assembly.open_model(str(trained))
+    found: Any = open_model(str(trained), as_trained=True)
+    plain: Any = open_model(str(trained))
     assert (found.backbone.dtype, plain.backbone.dtype) == (torch.bfloat16, torch.float32)
     cosines = torch.nn.functional.cosine_similarity(*(torch.tensor(e.encode(TEXTS)) for e in (found, plain)))
     assert cosines.min() > 0.999
-    assert assembly.open_model(str(trained), dtype="float32", as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
+    assert open_model(str(trained), dtype="float32", as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
     computing(monkeypatch, False)
-    assert assembly.open_model(str(trained), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
+    assert open_model(str(trained), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
 
 
 def test_an_adapter_that_rounding_would_remove_stays_apart(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
-    found: Any = assembly.open_model(str(trained), as_trained=True)
+    found: Any = open_model(str(trained), as_trained=True)
     assert found.backbone.dtype == torch.bfloat16
     adapters = {name: p.dtype for name, p in found.backbone.named_parameters() if "lora_" in name}
     assert adapters and set(adapters.values()) == {torch.float32}
@@ -168,7 +169,7 @@ def test_a_chain_is_scored_as_it_was_trained(
     monkeypatch.setattr(opening, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
     monkeypatch.setattr(adapters, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
     caplog.clear()
-    found: Any = assembly.open_model(str(tmp_path / "run"), as_trained=True)
+    found: Any = open_model(str(tmp_path / "run"), as_trained=True)
     assert (found.backbone.dtype, caplog.records) == (torch.bfloat16, [])
     plain = Encoder.from_pretrained(tmp_path / "run", merge_adapter=False)
     with torch.autocast("cpu", torch.bfloat16):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
 from embrew.data.datasets import load
+from embrew.data.formats import same_name
 from embrew.data.reading import DEV_SPLITS, expand, read, splits
-from embrew.data.record import same_name
-from embrew.data.sampling import sample_in_order
 from embrew.evaluation.dev import DevSets, dev_sets_of
-from embrew.files.public_paths import check_path_known
+from embrew.files.names import check_path_known
+from embrew.sampling import sample_in_order
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from embrew.analysis.perplexity import Perplexity, perplexity_of
+from embrew.analysis.qa import QA
 from embrew.analysis.separation import Separation, separation_of
-from embrew.data.qa import QA
-from embrew.data.sampling import sample_in_order
 from embrew.encoder import Encoder
+from embrew.sampling import sample_in_order
 from embrew.text_encoder.interface import TextEncoder
 
 MIN_PAIRS = 50  # pairs with different questions and answers; below, d′ is mostly chance

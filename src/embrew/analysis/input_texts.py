@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embrew.analysis.vectors import Side
+from embrew.data.beir import read_documents
 from embrew.data.datasets import load
-from embrew.data.documents import read_documents
+from embrew.data.formats import named
 from embrew.data.reading import DEV_SPLITS, expand, find_file, read, splits, stem
-from embrew.data.record import named
-from embrew.data.sampling import sample_in_order
+from embrew.sampling import sample_in_order
 
 logger = logging.getLogger(__name__)
 

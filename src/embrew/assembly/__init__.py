@@ -10,7 +10,6 @@ from embrew.assembly.encoders import (
     prepare_encoder,
     starting_encoder,
 )
-from embrew.assembly.opening import open_model
 from embrew.assembly.rows import datasets, order, rows, short_rows
 from embrew.assembly.stages import (
     check_fills_batch,
@@ -32,7 +31,6 @@ __all__ = [
     "encoder",
     "load_recipe",
     "objective",
-    "open_model",
     "opening_dtype",
     "order",
     "prepare_encoder",

@@ -13,10 +13,10 @@ from datasets import Dataset
 
 from embrew.data import datasets as data
 from embrew.data import describe
+from embrew.data.datasets import row_text
 from embrew.data.mixing import MixedOrder, shares
 from embrew.data.overlap import RESERVED
 from embrew.data.rejects import MAX_RATE, Rejects, reject_file
-from embrew.data.row_text import row_text
 from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective, Objective

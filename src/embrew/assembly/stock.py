@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embrew.files.names import is_safe_name
 from embrew.files.reading import broken, content_of, is_content_error, read_json
-from embrew.files.safe_names import is_safe_name
 from embrew.storage.base_model import pick_device, pick_dtype
 from embrew.storage.foreign import (
     ADAPTER,

@@ -146,7 +146,7 @@ def _given(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demon
         if instruction is None:
             raise ValueError("nothing to add; give --instruction, --demos FILE, or both")
         return instruction, ()
-    from embrew.data.demonstrations import read_demonstrations
+    from embrew.cli.demonstrations import read_demonstrations
 
     found = read_demonstrations(demos)
     words = found.instruction if instruction is None else instruction

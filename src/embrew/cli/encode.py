@@ -163,7 +163,7 @@ def encode(
 
 
 def _open(model: str, dtype: str, backend: str, pooling: str | None) -> Any:
-    from embrew.assembly import open_model
+    from embrew.opening import open_model
 
     return open_model(model, dtype=dtype, backend=backend, pooling=pooling)
 

@@ -155,7 +155,7 @@ def evaluate(
         how = (*(overrides or ()), dtype.value, backend.value)
         page = Page.of(model, how, report, output, known)
         output = page.results
-    from embrew import assembly, evaluation
+    from embrew import evaluation, opening
     from embrew.report.untrained import choose
 
     kept = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
@@ -169,7 +169,7 @@ def evaluate(
             how_chosen: Any = {"dtype": dtype.value, "batch_tokens": batch_tokens, "processes": processes}
             choice = choose(model, known, output, **how_chosen)
         how_read = choice.pooling if choice else pooling
-        encoder: Any = assembly.open_model(model, overrides or (), pooling=how_read, **how_opened)
+        encoder: Any = opening.open_model(model, overrides or (), pooling=how_read, **how_opened)
         results = evaluation.evaluate(
             encoder,
             tasks,

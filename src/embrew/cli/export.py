@@ -143,11 +143,11 @@ def export(
         raise FileExistsError(f"{folder} exists; give another folder, or --overwrite to replace it")
     int8 = _int8(calibrate, min_cosine, dev)
     loading(model)
-    from embrew import assembly
+    from embrew import opening
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
 
-    encoder = assembly.open_model(model, pooling=pooling)
+    encoder = opening.open_model(model, pooling=pooling)
     if not isinstance(encoder, Encoder):
         raise ValueError(
             f"{model} is {_what_it_is(encoder)}, and an encoder of embrew is exported; give the encoder that it was "
@@ -212,8 +212,7 @@ def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) ->
 
 def _scores_on(dev: Path) -> Callable[[TextEncoder], dict[str, float]]:
     """Return a function that scores an encoder on a data folder, on its dev split where it has one."""
-    from embrew.data.beir import is_beir, qrels_files
-    from embrew.data.reading import DEV_SPLITS, splits
+    from embrew.data.reading import DEV_SPLITS, is_beir, qrels_files, splits
     from embrew.evaluation import KINDS, evaluate, find_task
 
     names = list(qrels_files(dev)) if is_beir(dev) else splits(dev) if dev.is_dir() else []

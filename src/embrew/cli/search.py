@@ -16,8 +16,8 @@ from embrew.cli.arguments import AsJson, Backend, Dtype, Model, ModelBackend, Mo
 from embrew.cli.console import err, loading, out, print_json
 
 if TYPE_CHECKING:
-    from embrew.files.stores import Place
     from embrew.search import Hit, SearchIndex
+    from embrew.stores.paths import Place
 
 SNIPPET = 320  # characters
 
@@ -74,7 +74,7 @@ def search(
     """Search documents with an index of their vectors."""
     if update is not None and build is not None:
         raise ValueError("--build makes a new index and --update changes an existing one; give one of them")
-    from embrew.files.stores import place_of
+    from embrew.stores.paths import place_of
 
     place = place_of(index)
     if not isinstance(place, Path) and (build is not None or update is not None):
@@ -86,8 +86,8 @@ def search(
     if build is None and not place.is_dir():
         raise FileNotFoundError(f"{index} is not an index; build one with --build DOCUMENTS")
     loading(model)
-    from embrew.assembly import open_model
     from embrew.corpus import holds_vectors
+    from embrew.opening import open_model
     from embrew.search import SearchIndex, build_index, update_index
     from embrew.text_encoder.interface import fixed
 

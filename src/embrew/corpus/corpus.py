@@ -12,12 +12,11 @@ from embrew.corpus.ids import Ids
 from embrew.corpus.input_files import corpus_files
 from embrew.corpus.job import Job
 from embrew.corpus.layout import REJECTS
-from embrew.data.documents import Document
-from embrew.data.formats import records
+from embrew.data.beir import Document
+from embrew.data.formats import Bad, Record, named, records, same_name
 from embrew.data.reading import expand
-from embrew.data.record import Bad, Record, named, same_name
 from embrew.data.rejects import Rejects, reject_file
-from embrew.files.stores import Place, place_of
+from embrew.stores.paths import Place, place_of
 
 MAX_CHARACTERS = 1_000_000
 MAX_BYTES = 8 * MAX_CHARACTERS  # of a line: a text of that length in escapes; longer lines are not held in memory

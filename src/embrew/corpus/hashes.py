@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from embrew.corpus.layout import ABOUT
-from embrew.files.stores import Place
+from embrew.stores.paths import Place
 
 SIZE = 16
 

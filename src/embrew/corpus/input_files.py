@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from embrew.data.reading import data_files, expand, find_file, require_regular, unread_files
-from embrew.files.stores import Place, place_of, readable
+from embrew.data.formats import SUFFIXES, TABLES
+from embrew.data.reading import data_files, expand, find_file, is_saved, require_regular
+from embrew.stores.paths import Place, place_of, readable
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ def corpus_files(path: str | Place) -> list[Place]:
         return [place]
     if place.is_dir():
         corpus = find_file(place, "corpus")
-        return [corpus] if corpus else data_files(place)
+        return cast(list[Place], [corpus] if corpus else data_files(place))
     raise FileNotFoundError(f"no file or folder {str(path)!r}; give a path, or a URL of s3://, gs:// or hf://")
 
 
@@ -37,8 +38,11 @@ def say_unread(path: str) -> None:
     place = place_of(expand(path))
     if not isinstance(place, Path) or not place.is_dir() or find_file(place, "corpus") is not None:
         return
-    unread = unread_files(place)
-    if unread:
+    files = [] if is_saved(place) else data_files(place)
+    endings = (*SUFFIXES, *TABLES)
+    others = [file for file in place.rglob("*") if file.name.lower().endswith(endings) and file.is_file()]
+    unread = sorted(file.relative_to(place).as_posix() for file in others if file not in files)
+    if files and unread:
         named, more = ", ".join(unread[:5]), f" and {len(unread) - 5} more" if len(unread) > 5 else ""
         logger.warning(
             "%s: not read: %s%s; of a folder, its JSON Lines, Parquet and text files are read, or if there are none "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from embrew.data.rejects import MAX_RATE, OnBadRows
-from embrew.files.stores import Place, place_of
+from embrew.stores.paths import Place, place_of
 from embrew.text_encoder.precision import Precision
 
 Side = Literal["query", "document"]

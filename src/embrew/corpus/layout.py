@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 
 from embrew.files.locks import claimed
-from embrew.files.stores import Place, StorePath
 from embrew.files.writing import check_free
+from embrew.stores.paths import Place, StorePath
 
 logger = logging.getLogger(__name__)
 

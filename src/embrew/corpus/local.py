@@ -26,11 +26,12 @@ from embrew.corpus.shards import (
     shard_vectors,
     write_shard,
 )
-from embrew.data.versions import Changes
 from embrew.files.locks import claimed
-from embrew.files.stores import Place
 from embrew.model.batching import ahead
 from embrew.progress import progress
+from embrew.search import Changes
+from embrew.stores.locks import leased
+from embrew.stores.paths import Place, StorePath
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.precision import Ranges
 
@@ -162,7 +163,8 @@ def summary_of(manifest: Manifest, *, kept: int, began: float, changes: Changes 
 def cleared(folder: Place) -> Iterator[None]:
     """Lock the folder, create it if needed, and remove the temporary files of a killed run."""
     restore(folder)
-    with claimed(folder, "encoding into"):
+    doing = "encoding into"
+    with leased(folder, doing) if isinstance(folder, StorePath) else claimed(folder, doing):
         remove_leftovers(folder)
         check_writable(folder)
         yield

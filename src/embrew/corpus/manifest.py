@@ -13,8 +13,8 @@ from embrew.corpus.layout import MANIFEST
 from embrew.files.checksums import digest_of
 from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
-from embrew.files.stores import Place
 from embrew.files.writing import write_json
+from embrew.stores.paths import Place
 from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 from embrew.text_encoder.precision import Ranges

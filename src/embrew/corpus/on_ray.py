@@ -25,8 +25,8 @@ from embrew.corpus.manifest import Entry, Manifest, new_manifest, shard_name
 from embrew.corpus.shards import encode_options_of, shard_vectors, write_shard
 from embrew.data.reading import expand
 from embrew.data.rejects import Rejects
-from embrew.files.store_locks import helping, holder_of
-from embrew.files.stores import Place, place_of
+from embrew.stores.locks import helping, holder_of
+from embrew.stores.paths import Place, place_of
 from embrew.text_encoder.interface import TextEncoder
 
 Opener = Callable[[], TextEncoder]

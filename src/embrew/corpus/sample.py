@@ -8,7 +8,7 @@ from embrew.corpus.corpus import read_texts
 from embrew.corpus.ids import Ids
 from embrew.corpus.job import Job
 from embrew.data.rejects import Rejects
-from embrew.data.sampling import sample_in_order
+from embrew.sampling import sample_in_order
 
 
 def sample_texts(path: str | Path, most: int, *, seed: int = 42) -> tuple[str, ...]:

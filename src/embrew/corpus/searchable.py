@@ -9,7 +9,7 @@ from embrew.corpus.corpus import shards
 from embrew.corpus.job import Job
 from embrew.corpus.vectors import Vectors
 from embrew.data.rejects import Rejects
-from embrew.files.stores import Place
+from embrew.stores.paths import Place
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 from embrew.text_encoder.provenance import describe_run

@@ -34,11 +34,11 @@ from embrew.corpus.shards import (
     write_codes,
     write_shard,
 )
-from embrew.data.versions import Changes
 from embrew.files.locks import claimed
 from embrew.files.writing import flush, put
 from embrew.model.batching import ahead
 from embrew.progress import progress
+from embrew.search import Changes
 from embrew.text_encoder.interface import TextEncoder
 
 logger = logging.getLogger(__name__)

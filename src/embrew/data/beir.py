@@ -1,15 +1,75 @@
-"""Read retrieval data in BEIR's layout: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv` or `qrels.SPLIT.tsv`."""
+"""Read documents, and retrieval data in BEIR's layout: `corpus.jsonl`, `queries.jsonl`, and `qrels/SPLIT.tsv`."""
 
 import gzip
 import io
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from embrew.data.documents import Document, read_documents, text_id
-from embrew.data.formats import read_file
-from embrew.data.reading import find_file
+from embrew.data.formats import Record, read_file
+from embrew.data.reading import expand, find_file, qrels_file, read
 from embrew.files.reading import content_of
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text with an id and a title."""
+
+    id: str
+    text: str
+    title: str = ""
+
+    @property
+    def content(self) -> str:
+        """Text that is embedded: title and text joined by a space, or the text alone; white space is not changed."""
+        return " ".join(part for part in (self.title, self.text) if part)
+
+
+def read_documents(path: str | Path, *, split: str = "train") -> list[Document]:
+    """Return the documents of a BEIR folder, or of rows with `text` (and `_id` or `id`, `title`).
+
+    Rows without an id get their row number. Ids must be unique.
+    """
+    folder = Path(expand(path))
+    corpus = find_file(folder, "corpus") if folder.is_dir() else None
+    documents = list(_documents(read_file(corpus) if corpus else read(path, split=split)))
+    if not documents:
+        raise ValueError(f"{folder} holds no documents")
+    seen: set[str] = set()
+    for document in documents:
+        if document.id in seen:
+            raise ValueError(f"{folder}: two documents have the id {document.id!r}; make ids unique")
+        seen.add(document.id)
+    return documents
+
+
+def text_id(record: Record, *columns: str) -> str:
+    """Return the id of a row as text; the row number if it has no such column.
+
+    Raises:
+        ValueError: its id is null, or neither a text nor an integer.
+    """
+    for column in columns:
+        value = record.get(column)
+        if value is None and column in record.values:
+            raise ValueError(f"{record.where}: {column} is null; give every row an id, or leave the column out")
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return str(value)
+        if value is not None:
+            raise ValueError(f"{record.where}: {column} is a {type(value).__name__}; ids are texts or integers")
+    return str(record.number)
+
+
+def _documents(records: Iterator[Record]) -> Iterator[Document]:
+    for record in records:
+        text, title = record.get("text"), record.get("title")
+        if not isinstance(text, str) or not isinstance(title, str | None):
+            columns = ", ".join(record.values)
+            raise ValueError(
+                f"{record.where}: a document needs a column text (and may have _id, title); found {columns}"
+            )
+        yield Document(id=text_id(record, "_id", "id"), text=text, title=title or "")
 
 
 @dataclass(frozen=True)
@@ -19,32 +79,6 @@ class RetrievalData:
     corpus: list[Document]
     queries: dict[str, str]
     qrels: dict[str, dict[str, int]]
-
-
-def is_beir(folder: Path) -> bool:
-    """Return whether a folder holds a corpus and queries."""
-    return folder.is_dir() and all(find_file(folder, name) for name in ("corpus", "queries"))
-
-
-def qrels_files(folder: Path) -> dict[str, Path]:
-    """Return the files of relevance judgements by split."""
-    files: dict[str, Path] = {}
-    for pattern, prefix in (("qrels/*.tsv*", ""), ("qrels.*.tsv*", "qrels.")):
-        for file in sorted(folder.glob(pattern)):
-            if file.name.endswith((".tsv", ".tsv.gz")):
-                split = file.name.removesuffix(".gz").removesuffix(".tsv").removeprefix(prefix)
-                if split in files:
-                    raise ValueError(f"{folder} has the split {split!r} twice: {files[split].name} and {file.name}")
-                files[split] = file
-    return files
-
-
-def qrels_file(folder: Path, split: str) -> Path:
-    """Return the file of relevance judgements of a split."""
-    files = qrels_files(folder)
-    if split not in files:
-        raise FileNotFoundError(f"{folder} has no qrels for split {split!r}; it has {', '.join(files) or 'none'}")
-    return files[split]
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:

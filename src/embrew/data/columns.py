@@ -16,13 +16,9 @@
 
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from embrew.data.foreign import SYSTEM
-from embrew.data.record import same_name
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from embrew.data.formats import same_name
 
 Kind = Literal["text", "pairs", "scored", "labelled", "labelled_pairs", "candidates", "summaries", "answered"]
 Layout = dict[str, tuple[str, ...]]  # canonical column -> columns of the file
@@ -66,17 +62,9 @@ OTHERS: dict[str, tuple[Layout, ...]] = {
 """Columns that are read if those of `ACCEPTED` are incomplete; for columns without an entry, those of `ACCEPTED`."""
 LABELS = {"label", "labels", "score", "scores"}
 """Columns that mark whether `sentence1` and `sentence2`, or messages, are a pair of query and positive."""
+SYSTEM = "messages of the system"
+"""Key under which the instruction of `messages` is stored (see `embrew.data.canonical`)."""
 OPTIONAL = {"negatives", "instruction", "scores", "subset", "context"}
-LENGTH_OF: dict[str, tuple[str, ...]] = {
-    "text": ("text",),
-    "pairs": ("query", "positive"),
-    "scored": ("sentence1", "sentence2"),
-    "labelled": ("text",),
-    "labelled_pairs": ("sentence1", "sentence2"),
-    "candidates": ("query",),
-    "summaries": ("text",),
-    "answered": ("question",),
-}
 
 
 def match(
@@ -104,20 +92,20 @@ def match(
                 f"columns: {canonical!r} is no column of {kind} rows; choose from {', '.join(ACCEPTED[kind])}"
             )
         if column not in columns:
-            raise ValueError(f"columns: {canonical}: {column!r} is not there; {_found(columns)}")
+            raise ValueError(f"columns: {canonical}: {column!r} is not there; {_listed(columns)}")
     free = [column for column in columns if column not in mapping.values()]
     layout: Layout = {}
     for canonical, accepted in _names(free, kind, mapping).items():
-        found = [(mapping[canonical],)] if canonical in mapping else _candidates(free, accepted)
-        if len(found) > 1:
-            names = " and ".join(", ".join(columns) for columns in found)
+        candidates = [(mapping[canonical],)] if canonical in mapping else _candidates(free, accepted)
+        if len(candidates) > 1:
+            names = " and ".join(", ".join(columns) for columns in candidates)
             raise ValueError(
-                f"{names} could both be {canonical!r}; say which, e.g. columns: {{{canonical}: {found[0][0]}}}"
+                f"{names} could both be {canonical!r}; say which, e.g. columns: {{{canonical}: {candidates[0][0]}}}"
             )
-        if found:
-            layout[canonical] = found[0]
+        if candidates:
+            layout[canonical] = candidates[0]
         elif canonical not in OPTIONAL:
-            raise ValueError(f"no column for {canonical!r}; {_found(columns)}\n{accepted_layouts(kind)}")
+            raise ValueError(f"no column for {canonical!r}; {_listed(columns)}\n{accepted_layouts(kind)}")
     if kind == "pairs":
         if layout["query"][0].strip().lower() == "messages":
             layout.setdefault("instruction", (SYSTEM,))
@@ -152,15 +140,15 @@ def _names(columns: Collection[str], kind: Kind, mapping: Mapping[str, str]) -> 
         ValueError: more than one of the others is there.
     """
     first, *others = _layouts(kind)
-    found = [] if _complete(columns, first, mapping) else [one for one in others if _complete(columns, one, mapping)]
-    if len(found) > 1:
+    complete = [] if _complete(columns, first, mapping) else [one for one in others if _complete(columns, one, mapping)]
+    if len(complete) > 1:
         required = [canonical for canonical in first if canonical not in OPTIONAL]
-        sides = [", ".join(str(_candidates(columns, names[one])[0][0]) for one in required) for names in found]
+        sides = [", ".join(str(_candidates(columns, names[one])[0][0]) for one in required) for names in complete]
         raise ValueError(
             f"{' and '.join(sides)} could both be {', '.join(required)}; say which, e.g. columns: "
             f"{{{', '.join(f'{one}: {column}' for one, column in zip(required, sides[0].split(', '), strict=True))}}}"
         )
-    return found[0] if found else first
+    return complete[0] if complete else first
 
 
 def accepted_layouts(kind: Kind) -> str:
@@ -192,34 +180,22 @@ def matched_columns(columns: Collection[str], layout: Layout) -> str:
     return "columns " + "; ".join(parts) + (f" (ignored: {', '.join(rest)})" if rest else "")
 
 
-def describe(dataset: "Dataset", *, rows: int = 3, width: int = 80) -> dict[str, Any]:
-    """Return `rows`, `columns` (see `matched_columns`) and shortened `examples` of a data set."""
-
-    def short(value: Any) -> Any:
-        if isinstance(value, list):
-            return [short(item) for item in value]
-        return value[: width - 1] + "…" if isinstance(value, str) and len(value) > width else value
-
-    examples = [{column: short(value) for column, value in dataset[i].items()} for i in range(min(rows, len(dataset)))]
-    return {"rows": len(dataset), "columns": dataset.info.description, "examples": examples}
-
-
-def _found(columns: Collection[str]) -> str:
+def _listed(columns: Collection[str]) -> str:
     return f"the columns found are {', '.join(sorted(columns)) or '(none)'}"
 
 
 def _candidates(columns: Collection[str], accepted: tuple[str, ...]) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
+    candidates: list[tuple[str, ...]] = []
     for name in accepted:
         if name == "pos_scores":  # FlagEmbedding's, one list for the positives and one for the negatives
             both = zip(same_name(columns, name), same_name(columns, "neg_scores"), strict=False)
-            found += list(both)
+            candidates += list(both)
         elif name == "negative_N":
             numbered = [column for column in columns if re.fullmatch(r"\s*negative_\d+\s*", column.lower())]
-            found += [tuple(sorted(numbered, key=lambda column: int(column.split("_")[1])))] if numbered else []
+            candidates += [tuple(sorted(numbered, key=lambda column: int(column.split("_")[1])))] if numbered else []
         else:
-            found += [(column,) for column in same_name(columns, name)]
-    return found
+            candidates += [(column,) for column in same_name(columns, name)]
+    return candidates
 
 
 def _check_rest(columns: list[str], layout: Layout, mapping: Mapping[str, str]) -> None:

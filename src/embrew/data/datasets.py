@@ -1,17 +1,22 @@
 """Load training and evaluation data as `datasets.Dataset` of canonical rows."""
 
+from __future__ import annotations
+
+import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from embrew.data.beir import is_beir, read_beir
+import numpy as np
+
+from embrew.data.beir import read_beir
 from embrew.data.canonical import canonical_rows, check_filled
-from embrew.data.columns import LENGTH_OF, Kind, Layout, match, matched_columns
+from embrew.data.columns import ACCEPTED, Kind, Layout, match, matched_columns
+from embrew.data.formats import Record
 from embrew.data.overlap import RESERVED, holds
-from embrew.data.reading import expand, read
-from embrew.data.record import Bad, Record
+from embrew.data.reading import expand, is_beir, read
 from embrew.data.rejects import Rejects
 from embrew.data.sentences import split_sentences
 
@@ -19,6 +24,10 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
+
+LENGTH_OF = ("text", "query", "positive", "question", "sentence1", "sentence2")
+"""Columns that `min_chars` and `max_chars` are about, where they hold one text."""
+LISTS = ("negatives", "negative", "human_summaries", "machine_summaries", "answers")
 
 
 def load(
@@ -39,7 +48,7 @@ def load(
     shuffle_seed: int | None = None,
     reserved: Collection[int] | None = None,
     rejects: Rejects | None = None,
-) -> "Dataset":
+) -> Dataset:
     """Read `path`, convert its rows to the canonical columns of `kind`, filter, shuffle, and take the first rows.
 
     Args:
@@ -55,32 +64,28 @@ def load(
         instruct: `both`: documents also get the pair's instruction.
         min_chars: Rows with a shorter text are dropped (pairs: query or positive), without white space at the ends.
         max_chars: Rows with a longer text are dropped.
-        max_rows: Rows kept, after filters and shuffle.
+        max_rows: Maximum rows, after filters and shuffle.
         reserved: Fingerprints of texts (see `overlap.fingerprints`). Adds the column `reserved`: whether the row, or
             the row that it is a sentence of, contains one of them.
         rejects: Policy for rows that cannot be read, that have other columns or an empty text; by default the first one
             raises an error.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows={max_rows}; give a number above 0, or leave it out for all rows")
-    if sentences and kind not in ("text", "pairs"):
-        raise ValueError(f"sentences=True is for text rows and pairs, and these are {kind} rows; leave it out")
-    if instruction is not None and kind != "pairs":
-        logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
+    names = ", ".join(str(one) for one in paths)
+    _check_options(kind, max_rows, sentences, instruction)
     layouts: dict[str, None] = {}  # matched columns, in order
     counts = {"read": 0, "dropped": 0, "elsewhere": 0}
     rejects = rejects or Rejects()
 
-    def kept_of(row: dict[str, Any] | None, place: str) -> Iterator[dict[str, Any]]:
-        marked = reserved is not None and row is not None and holds(row, reserved)
+    def filtered(row: dict[str, Any] | None, place: str) -> Iterator[dict[str, Any]]:
+        is_reserved = reserved is not None and row is not None and holds(row, reserved)
         for part in _parts(row, sentences):
             counts["read"] += 1
             if part is None:
                 counts["elsewhere"] += 1
-            elif part and _within(part, kind, min_chars, max_chars):
+            elif part and _within(part, min_chars, max_chars):
                 check_filled(part, where=place)
-                yield part if reserved is None else {**part, RESERVED: marked or holds(part, reserved)}
+                yield part if reserved is None else {**part, RESERVED: is_reserved or holds(part, reserved)}
             else:
                 counts["dropped"] += 1
 
@@ -89,54 +94,80 @@ def load(
             folder = Path(expand(one))
             if is_beir(folder):
                 for row, place in _beir_rows(folder, kind, split, instruction, where, layouts):
-                    yield from kept_of(row, place)
+                    yield from filtered(row, place)
                 continue
-            known: dict[tuple[str, ...], Layout] = {}  # rows of one file may differ in their optional columns
+            by_columns: dict[tuple[str, ...], Layout] = {}  # rows of one file may differ in their optional columns
             for record in read(one, name=name, split=split, revision=revision, rejects=rejects):
                 try:
-                    several = _rows(record, kind, columns, where, instruction, instruct, known, layouts)
-                    found = [part for row in several for part in kept_of(row, record.where)]
+                    pairs = _rows(record, kind, columns, where, instruction, instruct, by_columns, layouts)
+                    parts = [part for row in pairs for part in filtered(row, record.where)]
                 except ValueError as error:
-                    if not rejects.skips:
-                        raise
-                    reason = str(error).removeprefix(f"{record.where}: ")
-                    rejects(Bad(record.source, record.number, record.where, reason))
+                    rejects.refuse(record, error)
                 else:
                     rejects.good()
-                    yield from found
+                    yield from parts
 
-    kept = rows() if max_rows is None or shuffle_seed is not None else islice(rows(), max_rows)
-    dataset = _dataset(kept, kind, marked=reserved is not None)
+    first = rows() if max_rows is None or shuffle_seed is not None else islice(rows(), max_rows)
+    dataset = _dataset(first, kind, marked=reserved is not None)
     dataset.info.description = "\n".join(layouts)
     rejects.end()
-    if rejects.count:
-        files = ", ".join(f"{count:,} of {file}" for file, count in rejects.files.items())
-        logger.warning(
-            "%s: %d of %d rows cannot be used and are left out: %s", _names(paths), rejects.count, rejects.rows, files
-        )
-    if not counts["read"] or 0 < rejects.count == rejects.rows:
-        raise ValueError(f"{_names(paths)} holds no rows" + (" that can be used" if rejects.count else ""))
-    if not len(dataset):
-        limits = {"min_chars": min_chars, "max_chars": max_chars, "where": where and dict(where)}
-        said = ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
-        raise ValueError(
-            f"{_names(paths)}: none of {counts['read']} rows has {said or 'what is asked for'}; widen the limits"
-        )
-    if counts["dropped"]:
-        logger.info(
-            "%s: %d of %d rows dropped by min_chars, max_chars or sentences",
-            _names(paths),
-            counts["dropped"],
-            counts["read"],
-        )
-    if counts["elsewhere"]:
-        logger.info("%s: %d of %d rows dropped by where", _names(paths), counts["elsewhere"], counts["read"])
+    limits = {"min_chars": min_chars, "max_chars": max_chars, "where": where and dict(where)}
+    _report(names, len(dataset), counts, rejects, limits)
     if shuffle_seed is not None:
-        import numpy as np
-
         order = np.random.default_rng(shuffle_seed).permutation(len(dataset))
         dataset = dataset.select(order[:max_rows])
     return dataset
+
+
+def _check_options(kind: Kind, max_rows: int | None, sentences: bool, instruction: str | None) -> None:
+    if max_rows is not None and max_rows < 1:
+        raise ValueError(f"max_rows={max_rows}; give a number above 0, or leave it out for all rows")
+    if sentences and kind not in ("text", "pairs"):
+        raise ValueError(f"sentences=True is for text rows and pairs, and these are {kind} rows; leave it out")
+    if instruction is not None and kind != "pairs":
+        logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
+
+
+def _report(names: str, rows: int, counts: Mapping[str, int], rejects: Rejects, limits: Mapping[str, Any]) -> None:
+    """Raise if a data set has no rows; log how many were left out."""
+    if rejects.count:
+        files = ", ".join(f"{count:,} of {file}" for file, count in rejects.files.items())
+        logger.warning(
+            "%s: %d of %d rows cannot be used and are left out: %s", names, rejects.count, rejects.rows, files
+        )
+    if not counts["read"] or 0 < rejects.count == rejects.rows:
+        raise ValueError(f"{names} holds no rows" + (" that can be used" if rejects.count else ""))
+    if not rows:
+        wanted = ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
+        raise ValueError(
+            f"{names}: none of {counts['read']} rows has {wanted or 'what is asked for'}; widen the limits"
+        )
+    for reason, by in (("dropped", "min_chars, max_chars or sentences"), ("elsewhere", "where")):
+        if counts[reason]:
+            logger.info("%s: %d of %d rows dropped by %s", names, counts[reason], counts["read"], by)
+
+
+def describe(dataset: Dataset, *, rows: int = 3, width: int = 80) -> dict[str, Any]:
+    """Return `rows`, `columns` (see `columns.matched_columns`) and shortened `examples` of a data set."""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, list):
+            return [short(item) for item in value]
+        return value[: width - 1] + "…" if isinstance(value, str) and len(value) > width else value
+
+    examples = [{column: short(value) for column, value in dataset[i].items()} for i in range(min(rows, len(dataset)))]
+    return {"rows": len(dataset), "columns": dataset.info.description, "examples": examples}
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """Return the columns of a row that hold something, as `query: "a"; negatives: "b", "c"`."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, list):
+            return ", ".join(map(shown, value))
+        return json.dumps(value, ensure_ascii=False)
+
+    return "; ".join(f"{name}: {shown(value)}" for name, value in row.items() if value not in (None, []))
 
 
 def _rows(
@@ -146,25 +177,24 @@ def _rows(
     where: Mapping[str, Any] | None,
     instruction: str | None,
     instruct: Literal["query", "both"],
-    known: dict[tuple[str, ...], Layout],
+    by_columns: dict[tuple[str, ...], Layout],
     seen: dict[str, None],
 ) -> list[dict[str, Any] | None]:
     """Return the canonical rows of a record; None for one that `where` leaves out.
 
-    `known` holds the layouts of the columns so far; matched columns are added to `seen`.
+    `by_columns` holds the layouts of the columns so far; matched columns are added to `seen`.
     """
     if where and not _holds(record, where):
         return [None]
     key = tuple(record.values)
-    if key not in known:
+    if key not in by_columns:
         try:
-            known[key] = match(key, kind, mapping=mapping, chosen=where or ())
+            by_columns[key] = match(key, kind, mapping=mapping, chosen=where or ())
         except ValueError as error:
             raise ValueError(f"{record.where}: {error}") from error
-        seen[matched_columns(key, known[key])] = None
-    return list(
-        canonical_rows(record.values, known[key], kind, where=record.where, instruction=instruction, instruct=instruct)
-    )
+        seen[matched_columns(key, by_columns[key])] = None
+    layout, place = by_columns[key], record.where
+    return list(canonical_rows(record.values, layout, kind, where=place, instruction=instruction, instruct=instruct))
 
 
 def _beir_rows(
@@ -199,8 +229,8 @@ def _parts(row: dict[str, Any] | None, sentences: bool) -> list[dict[str, Any] |
         return [row]
     if "text" in row:
         return [{"text": sentence} for sentence in split_sentences(row["text"])]
-    whole = next((sentence for sentence in split_sentences(row["query"]) if row["positive"] in sentence), None)
-    return [{} if whole is None else {**row, "positive": whole}]
+    around = next((sentence for sentence in split_sentences(row["query"]) if row["positive"] in sentence), None)
+    return [{} if around is None else {**row, "positive": around}]
 
 
 def _holds(record: Record, where: Mapping[str, Any]) -> bool:
@@ -212,67 +242,43 @@ def _holds(record: Record, where: Mapping[str, Any]) -> bool:
     return all(_equals(record.values[column], value) for column, value in where.items())
 
 
-def _equals(found: Any, wanted: bool | int | float | str) -> bool:
+def _equals(value: Any, wanted: bool | int | float | str) -> bool:
     """Whether a value is the wanted one; numbers and booleans may be written as text, as in CSV files."""
-    if not isinstance(found, str) or isinstance(wanted, str):
-        return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
+    if not isinstance(value, str) or isinstance(wanted, str):
+        return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)
     if isinstance(wanted, bool):
-        return found.strip().lower() == str(wanted).lower()
+        return value.strip().lower() == str(wanted).lower()
     try:
-        return float(found) == wanted
+        return float(value) == wanted
     except ValueError:
         return False
 
 
-def _within(row: Mapping[str, Any], kind: Kind, min_chars: int | None, max_chars: int | None) -> bool:
+def _within(row: Mapping[str, Any], min_chars: int | None, max_chars: int | None) -> bool:
     if min_chars is None and max_chars is None:
         return True
-    lengths = [len(row[column].strip()) for column in LENGTH_OF[kind]]
+    lengths = [len(row[column].strip()) for column in LENGTH_OF if isinstance(row.get(column), str)]
     return min(lengths) >= (min_chars or 0) and (max_chars is None or max(lengths) <= max_chars)
 
 
-def _dataset(rows: Iterable[dict[str, Any]], kind: Kind, *, marked: bool) -> "Dataset":
+def _dataset(rows: Iterable[dict[str, Any]], kind: Kind, *, marked: bool) -> Dataset:
     """Return rows as one in-memory Arrow table, built in blocks."""
     import datasets
     import pyarrow as pa
     from datasets.fingerprint import generate_random_fingerprint
 
     text, number = datasets.Value("string"), datasets.Value("float64")
-    features = datasets.Features(
-        {
-            "text": {"text": text},
-            "pairs": {
-                "query": text,
-                "positive": text,
-                "negatives": datasets.List(text),
-                "instruction": text,
-                "document_instruction": text,
-                "scores": datasets.List(number),
-            },
-            "scored": {"sentence1": text, "sentence2": text, "score": number, "subset": text},
-            "labelled": {"text": text, "label": text},
-            "labelled_pairs": {"sentence1": text, "sentence2": text, "label": text},
-            "candidates": {"query": text, "positive": datasets.List(text), "negative": datasets.List(text)},
-            "summaries": {
-                "text": text,
-                "human_summaries": datasets.List(text),
-                "machine_summaries": datasets.List(text),
-                "relevance": datasets.List(number),
-            },
-            "answered": {"question": text, "context": text, "answers": datasets.List(text)},
-        }[kind]
-        | ({RESERVED: datasets.Value("bool")} if marked else {})
-    )
+    types = {"score": number, "scores": datasets.List(number), "relevance": datasets.List(number)}
+    types |= dict.fromkeys(LISTS if kind == "pairs" else (*LISTS, "positive"), datasets.List(text))
+    features = datasets.Features({column: types.get(column, text) for column in ACCEPTED[kind]})
+    if kind == "pairs":
+        features["document_instruction"] = text
+    if marked:
+        features[RESERVED] = datasets.Value("bool")
     schema, iterator = features.arrow_schema, iter(rows)
     tables = [schema.empty_table()]
     while piece := list(islice(iterator, 10_000)):
         tables.append(pa.Table.from_pylist(piece, schema=schema))
     info = datasets.DatasetInfo(features=features)
-    unused = (
-        generate_random_fingerprint()
-    )  # names files of a cache that we do not write; otherwise all rows are pickled
-    return datasets.Dataset(pa.concat_tables(tables), info=info, fingerprint=unused)
-
-
-def _names(paths: Sequence[str | Path]) -> str:
-    return ", ".join(str(path) for path in paths)
+    # The fingerprint names files of a cache that we do not write; without one, all rows would be pickled.
+    return datasets.Dataset(pa.concat_tables(tables), info=info, fingerprint=generate_random_fingerprint())

@@ -1,10 +1,12 @@
-"""The order of rows of several data sets: how often each is drawn from, and whether a batch may hold several."""
+"""The order of rows of several data sets: how often each is drawn from, whether batches hold several, instructions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from datasets import Dataset
 
 
 def shares(sizes: Sequence[float], *, weights: Sequence[float] | None = None, temperature: float = 1.0) -> list[float]:
@@ -31,15 +33,15 @@ class MixedOrder:
     negatives are of the query's own data set; with 1, batches are mixed. A data set is shuffled again when it is used
     up; remaining rows that do not fill a block are skipped until then, so that no block has a row twice.
 
-    The order depends on seed and epoch only, so that a resumed run has the same order.
+    Order and instructions depend on seed and epoch only: they are the same in every process and in a resumed run.
 
     Attributes:
         sizes: number of rows of each data set.
         probabilities: probability of each data set.
         block: number of consecutive rows of one data set.
         seed: random seed of the order.
-        instructions: of each data set, the instructions of which a block has one (see `InstructedOrder`); empty where
-            no data set has any.
+        instructions: of each data set, the instructions of which a block has one, drawn uniformly; empty where no data
+            set has any. Row r with instruction n is the number r + n · rows, which `InstructedRows` reads.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class MixedOrder:
                 "out, or let batches hold several data sets (mix.batches: mixed)"
             )
         self.sizes, self.probabilities, self.block, self.seed = list(sizes), list(probabilities), block, seed
-        self.instructions = [list(several) for several in instructions] if any(instructions) else []
+        self.instructions = [list(wordings) for wordings in instructions] if any(instructions) else []
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -73,9 +75,11 @@ class MixedOrder:
         generator = np.random.default_rng([self.seed, self.epoch])
         starts = np.cumsum([0, *self.sizes[:-1]])
         streams = [_blocks(size, self.block, generator) for size in self.sizes]
+        wordings = np.random.default_rng([self.seed, self.epoch, 1])
         for chosen in generator.choice(len(self.sizes), size=len(self) // self.block, p=self.probabilities):
+            drawn = wordings.integers(max(len(self.instructions[chosen]), 1)) if self.instructions else 0
             for row in next(streams[chosen]):
-                yield int(starts[chosen] + row)
+                yield int(starts[chosen] + row + drawn * sum(self.sizes))
 
 
 def _blocks(size: int, block: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
@@ -83,3 +87,40 @@ def _blocks(size: int, block: int, generator: np.random.Generator) -> Iterator[n
         order = generator.permutation(size)
         for start in range(0, size - block + 1, block):
             yield order[start : start + block]
+
+
+class InstructedRows:
+    """Rows of concatenated data sets, with the instruction that a `MixedOrder` drew in place of their own.
+
+    Documents that have an instruction get the same.
+
+    Args:
+        rows: of all data sets.
+        order: their sizes, and the instructions of each; none: rows keep theirs.
+    """
+
+    def __init__(self, rows: Dataset, order: MixedOrder) -> None:
+        self.rows, self.instructions, self.ends = rows, order.instructions, np.cumsum(order.sizes)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the rows of several numbers of a `MixedOrder`."""
+        places = [number % len(self.rows) for number in numbers]
+        some = self.rows.__getitems__(places)
+        return [
+            self._instructed(row, place, number // len(self.rows))
+            for row, place, number in zip(some, places, numbers, strict=True)
+        ]
+
+    def _instructed(self, row: dict[str, Any], place: int, drawn: int) -> dict[str, Any]:
+        wordings = self.instructions[int(np.searchsorted(self.ends, place, side="right"))]
+        if not wordings:
+            return row
+        columns = [name for name in ("instruction", "document_instruction") if row.get(name) is not None]
+        return {**row, **dict.fromkeys(columns, wordings[drawn])}

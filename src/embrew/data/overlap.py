@@ -1,10 +1,10 @@
-"""Find training rows that contain a text that a model is evaluated on."""
+"""Find training rows that contain a text that a model is evaluated on, and set rows aside, by hashes of their texts."""
 
 from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -36,68 +36,65 @@ def normalised(text: str) -> str:
 def fingerprints(texts: Iterable[str]) -> np.ndarray:
     """Return 64-bit hashes of normalised texts, `(texts,)`: 10⁶ × 10⁶ have a false match with probability 10⁻⁷."""
     hashes = (hashlib.blake2b(normalised(text).encode(), digest_size=8).digest() for text in texts)
-    return np.frombuffer(b"".join(hashes), dtype=np.uint64)
+    return np.fromiter((int.from_bytes(digest, "little") for digest in hashes), dtype=np.uint64)
 
 
 def known_texts(sets: Mapping[str, Iterable[str]]) -> dict[str, np.ndarray]:
     """Return sorted hashes of the texts of each evaluation set; empty texts are left out."""
-    return {
-        name: np.unique(np.concatenate([fingerprints(block) for block in _blocks(texts)] or [fingerprints(())]))
-        for name, texts in sets.items()
-    }
+    return {name: np.unique(fingerprints(text for text in texts if text.strip())) for name, texts in sets.items()}
 
 
-def overlap(rows: Dataset, known: Mapping[str, np.ndarray]) -> dict[str, Overlap]:
+def overlap(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, Overlap]:
     """Count the training rows that contain a text of each evaluation set, up to case, white space and Unicode form.
 
     Args:
         rows: canonical rows; one matching text of a list is enough.
-        known: result of `known_texts`.
+        sets: result of `known_texts`.
     """
     columns = [column for column in TEXTS if column in rows.column_names]
-    found: dict[str, Overlap] = {
-        name: {"rows": 0, "share": 0.0, "columns": dict.fromkeys(columns, 0), "examples": []} for name in known
+    overlaps: dict[str, Overlap] = {
+        name: {"rows": 0, "share": 0.0, "columns": dict.fromkeys(columns, 0), "examples": []} for name in sets
     }
-    seen: dict[str, set[int]] = {name: set() for name in known}
+    seen: dict[str, set[int]] = {name: set() for name in sets}
     for block in rows.select_columns(columns).iter(BLOCK):
         size = len(block[columns[0]])
-        hit = {name: np.zeros(size, dtype=bool) for name in known}
+        hit = {name: np.zeros(size, dtype=bool) for name in sets}
         for column in columns:
             places, texts = _flat(block[column])
             hashes = fingerprints(texts)
-            for name, hashes_known in known.items():
-                matches = np.flatnonzero(np.isin(hashes, hashes_known))
+            for name, reserved in sets.items():
+                matches = np.flatnonzero(np.isin(hashes, reserved))
                 here = np.unique(places[matches])
-                found[name]["columns"][column] += len(here)
+                overlaps[name]["columns"][column] += len(here)
                 hit[name][here] = True
                 for match in matches:
-                    if len(found[name]["examples"]) < EXAMPLES and int(hashes[match]) not in seen[name]:
+                    if len(overlaps[name]["examples"]) < EXAMPLES and int(hashes[match]) not in seen[name]:
                         seen[name].add(int(hashes[match]))
-                        found[name]["examples"].append(_short(texts[match]))
-        for name in known:
-            found[name]["rows"] += int(hit[name].sum())
-    for entry in found.values():
+                        overlaps[name]["examples"].append(_short(texts[match]))
+        for name in sets:
+            overlaps[name]["rows"] += int(hit[name].sum())
+    for entry in overlaps.values():
         entry["share"] = entry["rows"] / len(rows)
-    return found
+    return overlaps
 
 
-def holds(row: Mapping[str, Any], known: Collection[int]) -> bool:
+def holds(row: Mapping[str, Any], reserved: Collection[int]) -> bool:
     """Return whether a canonical row contains a text with one of these fingerprints."""
     _, texts = _flat([row[column] for column in TEXTS if column in row])
-    return any(mark in known for mark in fingerprints(texts).tolist())
+    return any(mark in reserved for mark in fingerprints(texts).tolist())
 
 
-def in_words(data: str, rows: int, found: Mapping[str, Overlap]) -> list[str]:
+def in_words(data: str, rows: int, overlaps: Mapping[str, Overlap]) -> list[str]:
     """Return one line per evaluation set that shares texts with a training set; one line if none does."""
     lines = []
-    for name, entry in found.items():
+    for name, entry in overlaps.items():
         if entry["rows"]:
             columns = ", ".join(f"{column} {count:,}" for column, count in entry["columns"].items() if count)
             lines.append(
                 f"{entry['rows']:,} of {rows:,} rows of {data} ({entry['share']:.2%}) hold a text of {name} "
                 f"({columns}), for example {entry['examples'][0]!r}"
             )
-    return lines or [f"no row of {data} ({rows:,}) holds a text of {', '.join(found)}"]
+    return lines or [f"no row of {data} ({rows:,}) holds a text of {', '.join(overlaps)}"]
 
 
 def _flat(column: list[Any]) -> tuple[np.ndarray, list[str]]:
@@ -107,18 +104,48 @@ def _flat(column: list[Any]) -> tuple[np.ndarray, list[str]]:
     return places, [text for texts in listed for text in texts]
 
 
-def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    block: list[str] = []
-    for text in texts:
-        if text.strip():
-            block.append(text)
-        if len(block) == BLOCK:
-            yield block
-            block = []
-    if block:
-        yield block
-
-
 def _short(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= WIDTH else flat[: WIDTH - 1] + "…"
+
+
+ONE_IN = 20  # texts; more would take too much of a small data set
+
+
+def set_aside(parts: Sequence[Dataset], count: int) -> tuple[list[Dataset], list[dict[str, Any]]]:
+    """Split rows with `count` different texts off data sets.
+
+    The texts are those with the smallest fingerprints (`overlap.fingerprints`), so that neither order, nor seed, nor
+    number of processes matters. A row's text is its `text`, or its `query`; all rows of a chosen text are removed, of
+    all data sets, and the first of them is returned. At most one text in 20 is chosen; of fewer than 40 texts none.
+
+    Args:
+        parts: data sets with the same columns.
+        count: number of texts; 0: none.
+
+    Returns:
+        The data sets without these rows, and one row per text, in the order of their fingerprints; none where the data
+        sets are too small, and then no row is removed.
+
+    Raises:
+        ValueError: all rows of a data set would be set aside.
+    """
+    column = "text" if "text" in parts[0].column_names else "query"
+    marks = [fingerprints(part[column]) for part in parts] if count else []
+    unique = np.unique(np.concatenate(marks)) if marks else np.empty(0, dtype=np.uint64)
+    chosen = unique[: min(count, len(unique) // ONE_IN)]
+    if len(chosen) < 2:
+        return list(parts), []
+    left: list[Dataset] = []
+    rows: dict[int, dict[str, Any]] = {}
+    for number, (part, own) in enumerate(zip(parts, marks, strict=True)):
+        is_chosen = np.isin(own, chosen)
+        if is_chosen.all():
+            raise ValueError(
+                f"all {len(part)} rows of data set {number} hold texts that would be set aside; leave it out, or set "
+                "objective.held_out: 0"
+            )
+        for index in np.flatnonzero(is_chosen).tolist():
+            rows.setdefault(int(own[index]), part[index])
+        left.append(part.select(np.flatnonzero(~is_chosen)))
+    return left, [rows[int(mark)] for mark in chosen]

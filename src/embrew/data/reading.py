@@ -1,18 +1,20 @@
-"""Read data row by row: files (see `embrew.data.formats`), folders of them, and data sets of the Hugging Face Hub."""
+"""Read data row by row, from files, folders of them and data sets of the Hub; and identify them by their content."""
+
+from __future__ import annotations
 
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import overload
+from typing import Any, TypeVar
 
-from embrew.data.formats import SUFFIXES, TABLES, records
-from embrew.data.record import Bad, Record
+from embrew.data.formats import SUFFIXES, TABLES, Bad, Record, records
 from embrew.data.rejects import Rejects
-from embrew.data.saved import is_saved, saved_files
-from embrew.files.public_paths import check_path_known
-from embrew.files.stores import Place, StorePath
+from embrew.files.checksums import digest_of
+from embrew.files.names import base_name, check_path_known
+from embrew.files.reading import Place, content_of, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +25,9 @@ _FOLDERS = {
     "EMBREW_DEMO": "the folder data/ that embrew's demo (make demo) collects from installed packages",
 }
 _INSTEAD = "'stages.NAME.data={path: FILE}' evaluation=null; recipe llm2comp/qwen3-0.6b reads public data of the Hub"
+REPAIR = "save the data set again"
+HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+AnyPlace = TypeVar("AnyPlace", Path, Place)
 _SHARD = r"(-\d+(-of-\d+)?)?"  # train-00000.jsonl.gz, train-00000-of-00002.parquet
 
 
@@ -58,7 +63,7 @@ def require_regular(path: Place) -> None:
     Raises:
         ValueError: it is a named pipe, a device, or a link to nothing.
     """
-    if isinstance(path, StorePath) or path.is_file() or path.is_dir() or not (path.exists() or path.is_symlink()):
+    if not isinstance(path, Path) or path.is_file() or path.is_dir() or not (path.exists() or path.is_symlink()):
         return
     what = "a named pipe or a device" if path.exists() else f"a link to {path.readlink()}, which does not exist"
     raise ValueError(f"{path} is {what}; data are read from regular files: write them into a file, and give that")
@@ -98,11 +103,7 @@ def stem(path: Place) -> str:
     return PurePosixPath(path.name).stem
 
 
-@overload
-def data_files(folder: Path) -> list[Path]: ...
-@overload
-def data_files(folder: Place) -> list[Place]: ...
-def data_files(folder: Place) -> list[Path] | list[Place]:
+def data_files(folder: AnyPlace) -> list[AnyPlace]:
     """Return the data files of a folder (or of its `data/` folder, as on the Hub), sorted by name.
 
     These are JSON Lines, text and Parquet files, and CSV, TSV and JSON files of splits without one of the former; all
@@ -116,25 +117,15 @@ def data_files(folder: Place) -> list[Path] | list[Place]:
         return [file for files in saved_files(folder).values() for file in files]
     for place in (folder, folder / "data"):
         files, tables = _with_suffix(place, SUFFIXES), _with_suffix(place, TABLES)
-        there = {_split(file) for file in files}
-        found = files + [file for file in tables if _split(file) in SPLITS and _split(file) not in there]
-        if found or tables:
-            return sorted(found or tables)
-    known = ", ".join((*SUFFIXES, *TABLES))
-    raise FileNotFoundError(f"{folder} holds no data file; expected files ending in {known}, or a saved data set")
+        named = {_split(file) for file in files}
+        chosen = files + [file for file in tables if _split(file) in SPLITS and _split(file) not in named]
+        if chosen or tables:
+            return sorted(chosen or tables)
+    suffixes = ", ".join((*SUFFIXES, *TABLES))
+    raise FileNotFoundError(f"{folder} holds no data file; expected files ending in {suffixes}, or a saved data set")
 
 
-def unread_files(folder: Path) -> list[str]:
-    """Return the data files of a folder and its subfolders that `data_files` leaves out, by path in the folder."""
-    if is_saved(folder):
-        return []
-    read = {*data_files(folder)}
-    endings = (*SUFFIXES, *TABLES)
-    others = (file for file in folder.rglob("*") if file.name.lower().endswith(endings) and file.is_file())
-    return sorted(file.relative_to(folder).as_posix() for file in others if file not in read)
-
-
-def _with_suffix(folder: Place, suffixes: tuple[str, ...]) -> list[Place]:
+def _with_suffix(folder: AnyPlace, suffixes: tuple[str, ...]) -> list[AnyPlace]:
     """Return files by suffix, without the relevance judgements of BEIR."""
     files = [file for file in folder.glob("*") if file.name.endswith(suffixes) and not file.is_dir()]
     for file in files:
@@ -151,14 +142,36 @@ def splits(folder: Path) -> list[str]:
     return sorted(saved_files(folder) if is_saved(folder) else {_split(file) for file in data_files(folder)})
 
 
-@overload
-def find_file(folder: Path, name: str) -> Path | None: ...
-@overload
-def find_file(folder: Place, name: str) -> Place | None: ...
-def find_file(folder: Place, name: str) -> Place | None:
+def find_file(folder: AnyPlace, name: str) -> AnyPlace | None:
     """Return the file `name` of a folder: JSON Lines, else Parquet, CSV, TSV or JSON; None if there is none."""
     suffixes = (*SUFFIXES[:2], ".parquet", *TABLES)
     return next((file for suffix in suffixes if (file := folder / f"{name}{suffix}").is_file()), None)
+
+
+def is_beir(folder: Path) -> bool:
+    """Return whether a folder holds a corpus and queries."""
+    return folder.is_dir() and all(find_file(folder, name) for name in ("corpus", "queries"))
+
+
+def qrels_files(folder: Path) -> dict[str, Path]:
+    """Return the files of relevance judgements by split."""
+    files: dict[str, Path] = {}
+    for pattern, prefix in (("qrels/*.tsv*", ""), ("qrels.*.tsv*", "qrels.")):
+        for file in sorted(folder.glob(pattern)):
+            if file.name.endswith((".tsv", ".tsv.gz")):
+                split = file.name.removesuffix(".gz").removesuffix(".tsv").removeprefix(prefix)
+                if split in files:
+                    raise ValueError(f"{folder} has the split {split!r} twice: {files[split].name} and {file.name}")
+                files[split] = file
+    return files
+
+
+def qrels_file(folder: Path, split: str) -> Path:
+    """Return the file of relevance judgements of a split."""
+    files = qrels_files(folder)
+    if split not in files:
+        raise FileNotFoundError(f"{folder} has no qrels for split {split!r}; it has {', '.join(files) or 'none'}")
+    return files[split]
 
 
 def split_files(folder: Path, split: str) -> list[Path]:
@@ -176,7 +189,7 @@ def split_files(folder: Path, split: str) -> list[Path]:
 
 
 def _read_hub(path: str, name: str | None, split: str, revision: str | None) -> Iterator[Record]:
-    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path) or path.endswith((*SUFFIXES, *TABLES)):
+    if not HUB_ID.fullmatch(path) or path.endswith((*SUFFIXES, *TABLES)):
         raise FileNotFoundError(f"no file or folder {path!r}")
     import datasets
 
@@ -189,3 +202,96 @@ def _read_hub(path: str, name: str | None, split: str, revision: str | None) -> 
     source = " ".join(part for part in (path, name, split) if part)
     for number, values in enumerate(dataset, start=1):
         yield Record(values, source, number)
+
+
+def is_saved(folder: Place) -> bool:
+    """Return whether `save_to_disk` wrote a folder: a `Dataset`, or a `DatasetDict` with a folder per split."""
+    return (folder / "dataset_dict.json").is_file() or _is_saved_split(folder)
+
+
+def saved_files(folder: AnyPlace) -> dict[str, list[AnyPlace]]:
+    """Return the files of each split of a saved data set, in order; a `Dataset` without a split is `train`.
+
+    Raises:
+        BrokenFile: the list of splits or files is damaged.
+        FileNotFoundError: a split or a file is not there.
+    """
+    if _is_saved_split(folder):
+        return dict([_saved_split(folder)])
+    index = folder / "dataset_dict.json"
+    names = read_json(index, keys=("splits",), repair=REPAIR)["splits"]
+    with content_of(index, repair=REPAIR):
+        parts = {str(name): folder / name for name in names}
+    missing = next((part for part in parts.values() if not _is_saved_split(part)), None)
+    if missing is not None:
+        raise FileNotFoundError(f"{missing} is no saved data set, and {index} lists it; {REPAIR}")
+    return {name: _saved_split(part)[1] for name, part in parts.items()}
+
+
+def _is_saved_split(folder: Place) -> bool:
+    return all((folder / name).is_file() for name in ("state.json", "dataset_info.json"))
+
+
+def _saved_split(folder: AnyPlace) -> tuple[str, list[AnyPlace]]:
+    """Return the split and the files of a saved `Dataset`."""
+    index = folder / "state.json"
+    state = read_json(index, keys=("_data_files",), repair=REPAIR)
+    with content_of(index, repair=REPAIR):
+        files = [folder / entry["filename"] for entry in state["_data_files"]]
+        split = re.match(r"\w+", state.get("_split") or "")
+    missing = next((file for file in files if not file.is_file()), None)
+    if missing is not None:
+        raise FileNotFoundError(f"{missing} is missing, and {index} lists it; {REPAIR}")
+    return split.group() if split else "train", files
+
+
+def data_identity(
+    path: str, *, split: str | None, revision: str | None = None, sha256: Callable[[Path], str]
+) -> dict[str, Any]:
+    """Return what identifies a data set: `name`, and `sha256` of its files, or `hub` and `revision`.
+
+    For missing files, only `name` is returned. A data set of the Hub is compared by its id and by the revision that the
+    recipe names; without a revision, by the id only.
+
+    Args:
+        path: path in a recipe.
+        split: split of a folder; None: all of its files.
+        revision: revision on the Hub.
+        sha256: returns the sha256 of a file.
+    """
+    identity: dict[str, Any] = {"name": base_name(path)}
+    try:
+        text = expand(path)
+        place = Path(text)
+        if place.exists():
+            return {**identity, "sha256": files_digest(place, files_of(place, split), sha256)}
+    except (ValueError, FileNotFoundError):  # a path stored by name, a variable that is not set, or no such split
+        return identity
+    is_hub_id = HUB_ID.fullmatch(text) and not text.endswith((*SUFFIXES, *TABLES))
+    return {**identity, "hub": text, "revision": revision} if is_hub_id else identity
+
+
+def files_of(place: Path, split: str | None) -> list[Path]:
+    """Return the files of a folder's split (None: of all splits), or the file itself.
+
+    Raises:
+        FileNotFoundError: there is no such split.
+    """
+    if place.is_file():
+        return [place]
+    if is_beir(place):
+        parts = [find_file(place, name) for name in ("corpus", "queries")]
+        judged = [file for name, file in qrels_files(place).items() if split in (None, name)]
+        return [*(file for file in parts if file is not None), *judged]
+    if split is not None:
+        return split_files(place, split)
+    files = {file for file in place.rglob("*") if file.name.endswith((*SUFFIXES, ".csv", ".tsv", ".tsv.gz"))}
+    with suppress(FileNotFoundError):  # data files in subfolders only
+        files.update(data_files(place))
+    return [file for file in sorted(files) if file.is_file() and not file.name.startswith(".")]
+
+
+def files_digest(place: Path, files: list[Path], sha256: Callable[[Path], str]) -> str:
+    """Return the sha256 of the names, below `place`, and contents of some files."""
+    names = [file.relative_to(place).as_posix() if place.is_dir() else "" for file in files]
+    return digest_of([[name, sha256(file)] for name, file in zip(names, files, strict=True)])

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Literal
 
-from embrew.data.record import Bad, stop
-from embrew.files.stores import Place
+from embrew.data.formats import Bad, Record
+from embrew.files.reading import Place
 from embrew.files.writing import atomic_path
 
 OnBadRows = Literal["strict", "skip"]
@@ -66,7 +66,7 @@ class Rejects:
             ValueError: bad rows are not accepted, there are too many, or the rest of the file cannot be read.
         """
         if self.file is None:
-            stop(bad)
+            bad.stop()
         read = self.rows
         self.rows += 1
         self.files[bad.source] += 1
@@ -80,6 +80,12 @@ class Rejects:
                 "removed"
             )
         self._check()
+
+    def refuse(self, record: Record, error: ValueError) -> None:
+        """List a row that was read and cannot be used; raise the error if bad rows are not accepted."""
+        if not self.skips:
+            raise error
+        self(Bad(record.source, record.number, record.where, str(error).removeprefix(f"{record.where}: ")))
 
     def end(self) -> None:
         """Check the share of bad rows once all rows are read.

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from embrew.doctor.finding import Finding
-from embrew.files.exchange import exchange
-from embrew.files.writing import flush
+from embrew.files.writing import exchange, flush
 
 LITTLE, NONE = 5e9, 1e8  # bytes below which a warning is given, and below which nothing can be written
 

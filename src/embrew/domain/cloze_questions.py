@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from embrew.data.documents import Document
-from embrew.data.qa import QA
+from embrew.analysis.qa import QA
+from embrew.data.beir import Document
 from embrew.data.sentences import split_sentences
 from embrew.domain.matching import Finder, key
 from embrew.domain.split import TEST_SHARE, Split

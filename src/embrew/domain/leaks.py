@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from embrew.data.documents import Document
-from embrew.data.qa import QA
+from embrew.analysis.qa import QA
+from embrew.data.beir import Document
 from embrew.domain.matching import START, Finder, Questions, identifies, key, words
 from embrew.domain.question_parts import IN_QUERY, Within, parts_of
 

@@ -11,7 +11,7 @@ from embrew.assembly.stages import objective_keys
 from embrew.config.overrides import apply_overrides
 from embrew.config.yaml_files import dump_yaml
 from embrew.domain.prepare import Prepared
-from embrew.files.public_paths import public_path
+from embrew.files.names import public_path
 from embrew.recipe import Recipe
 from embrew.recipe.paths import with_paths
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embrew.data.folder import document_files, passages, read_folder
-from embrew.data.qa import QA, read_qa
+from embrew.analysis.qa import QA, read_qa
 from embrew.data.reading import expand, public_name
-from embrew.data.sampling import sample_in_order
 from embrew.domain.cloze_questions import cloze_pair, last_passages, split_documents, without_repeated
+from embrew.domain.folder import document_files, passages, read_folder
 from embrew.domain.leaks import without_held_out
 from embrew.domain.matching import key
 from embrew.domain.scan import check
@@ -24,6 +23,7 @@ from embrew.files.checksums import content_hash
 from embrew.files.formats import DOMAIN
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_folder, write_json, write_jsonl
+from embrew.sampling import sample_in_order
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"

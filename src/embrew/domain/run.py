@@ -12,9 +12,9 @@ from typing import Any, Literal
 from embrew import assembly
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.analysis.domain_knowledge import THRESHOLDS, Sample, gain, gap, in_words, measure, shift
+from embrew.analysis.qa import QA
 from embrew.analysis.separation import Separation, separation_of
 from embrew.data.formats import read_file
-from embrew.data.qa import QA
 from embrew.data.reading import expand, public_name
 from embrew.distributed import claimed_by_first
 from embrew.domain.plan import MIN_PAIRS, Learn, Plan, plan, untrained
@@ -26,7 +26,7 @@ from embrew.evaluation import Result, evaluate
 from embrew.export.exporting import export_encoder
 from embrew.export.fixed import with_max_length
 from embrew.files import formats
-from embrew.files.public_paths import public_path
+from embrew.files.names import public_path
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path, recover, write_json
 from embrew.progress import is_chosen, within

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from embrew.data.documents import Document
+from embrew.analysis.qa import QA
+from embrew.data.beir import Document
 from embrew.data.overlap import normalised
-from embrew.data.qa import QA
 from embrew.domain.matching import IDENTITY, Finder, Questions, identifies, key
 
 FEW = 20  # fewer pairs are all held out: they are worth more for the test than for training

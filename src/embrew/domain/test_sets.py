@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from embrew.data.documents import Document
+from embrew.analysis.qa import QA
+from embrew.data.beir import Document
 from embrew.data.overlap import normalised
-from embrew.data.qa import QA
 from embrew.domain.matching import Finder, items, key
 from embrew.domain.question_parts import Within, is_long
 from embrew.files.writing import write_jsonl

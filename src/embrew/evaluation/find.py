@@ -4,9 +4,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from embrew.data.beir import is_beir, qrels_file, qrels_files
 from embrew.data.formats import read_file
-from embrew.data.reading import DEV_SPLITS, SPLITS, expand, find_file, split_files, splits, stem
+from embrew.data.reading import (
+    DEV_SPLITS,
+    SPLITS,
+    expand,
+    find_file,
+    is_beir,
+    qrels_file,
+    qrels_files,
+    split_files,
+    splits,
+    stem,
+)
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.task import Part, Task, TaskKind
 

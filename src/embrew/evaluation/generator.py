@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embrew.data.prompts import ESE_RAG
+from embrew.evaluation.prompts import ESE_RAG
 from embrew.progress import progress
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is opened: tables need neither

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, read_json
-from embrew.files.safe_names import check_file_name
 from embrew.files.writing import atomic_folder
 
 AGAIN = "remove its folder, and fetch the data again (embrew data fetch)"

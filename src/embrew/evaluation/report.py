@@ -9,8 +9,8 @@ from typing import Any
 
 from embrew.evaluation.kinds import KINDS
 from embrew.files.formats import RESULT, OtherFormat
+from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, read_json
-from embrew.files.safe_names import check_file_name
 from embrew.files.writing import write_json
 
 _SIZES = ("pairs", "queries", "documents", "texts", "classes", "summaries")

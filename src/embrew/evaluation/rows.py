@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embrew.data.beir import RetrievalData, is_beir, qrels_files, read_beir
+from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.datasets import load
 from embrew.data.overlap import normalised
-from embrew.data.reading import splits
+from embrew.data.reading import is_beir, qrels_files, splits
 from embrew.evaluation.task import Columns, Part, Task, TaskKind
 
 if TYPE_CHECKING:

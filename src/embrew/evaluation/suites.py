@@ -13,16 +13,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from embrew.config.suggestions import choose_from
 from embrew.config.validation import KeyPath, explain
 from embrew.config.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
-from embrew.data.hotpotqa import HotpotQA
-from embrew.data.prompts import EVALUATION_INSTRUCTIONS
 from embrew.data.reading import expand
 from embrew.evaluation.find import find_task
 from embrew.evaluation.grid import cells
+from embrew.evaluation.hotpotqa import HotpotQA
 from embrew.evaluation.kinds.rag import RAG
 from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
+from embrew.evaluation.prompts import EVALUATION_INSTRUCTIONS
 from embrew.evaluation.scoring import check_settings
 from embrew.evaluation.task import Task
-from embrew.files.safe_names import check_file_name
+from embrew.files.names import check_file_name
 
 
 class TaskEntry(BaseModel):

@@ -18,7 +18,7 @@ CARD = "README.md"
 LARGE = 1 << 24  # bytes: larger files are read once per process while inode, size and times stay the same
 READERS = 4  # threads that read large files; more are not faster on one disk
 
-_known: dict[tuple[int, int], tuple[tuple[int, int], str]] = {}
+_hashed: dict[tuple[int, int], tuple[tuple[int, int], str]] = {}
 _lock = threading.Lock()
 
 
@@ -34,26 +34,26 @@ class Damaged(ValueError):
         self.changed = tuple(changed)
 
 
-def file_sha256(path: Path, *, known: bool = False) -> str:
+def file_sha256(path: Path, *, cached: bool = False) -> str:
     """Return the sha256 of a file's bytes, hexadecimal.
 
     Args:
         path: the file.
-        known: return the sha256 found earlier in this process where inode, size and time of change are still the same,
+        cached: return the sha256 found earlier in this process where inode, size and time of change are still the same,
             also by another name of the file (a hard link); only for files of 16 MiB or more.
     """
     with path.open("rb") as file:
         about = os.fstat(file.fileno())
         key, now = (about.st_dev, about.st_ino), (about.st_size, about.st_mtime_ns)
-        if known and about.st_size >= LARGE:
+        if cached and about.st_size >= LARGE:
             with _lock:
-                found = _known.get(key)
-            if found is not None and found[0] == now:
-                return found[1]
+                hashed = _hashed.get(key)
+            if hashed is not None and hashed[0] == now:
+                return hashed[1]
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     if about.st_size >= LARGE:
         with _lock:
-            _known[key] = now, sha256
+            _hashed[key] = now, sha256
     return sha256
 
 
@@ -82,7 +82,7 @@ def write_checksums(folder: Path, *, leave_out: Collection[str] = (CARD,)) -> No
         folder: a folder that is being written.
         leave_out: names, relative to it, of files that users may edit.
     """
-    files = {name: file_sha256(folder / name, known=True) for name in sorted(_files(folder)) if name not in leave_out}
+    files = {name: file_sha256(folder / name, cached=True) for name in sorted(_files(folder)) if name not in leave_out}
     text = json.dumps(
         {"format": CHECKSUMS.number, "files": files, "sha256": digest_of(files)}, indent=2, ensure_ascii=False
     )
@@ -107,9 +107,9 @@ def check_files(folder: Path, *, read: Collection[str] = (), large: bool = True)
     listed = read_checksums(folder)
     if listed is None:
         return False
-    found = _found(folder, listed, large=large)
-    missing = [name for name, sha256 in found.items() if sha256 is None]
-    changed = [name for name, sha256 in found.items() if sha256 not in (None, listed[name])]
+    hashes = _hashes(folder, listed, large=large)
+    missing = [name for name, sha256 in hashes.items() if sha256 is None]
+    changed = [name for name, sha256 in hashes.items() if sha256 not in (None, listed[name])]
     added = list(_added(folder, listed, read)) if read else []
     problems = [
         f"{name} {what}"
@@ -141,12 +141,12 @@ def read_checksums(folder: Path) -> Mapping[str, str] | None:
         values = json.loads(path.read_text(encoding="utf-8"))
         CHECKSUMS.check(values, path)
         files = values["files"]
-        whole = values["sha256"] == digest_of(files) and _are_names(files)
+        is_intact = values["sha256"] == digest_of(files) and _are_names(files)
     except OtherFormat:
         raise
     except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{path} is damaged ({error}); {repair}") from error
-    if not whole:
+    if not is_intact:
         raise Damaged(f"{path} is damaged; {repair}")
     return files
 
@@ -157,31 +157,31 @@ def _are_names(files: Any) -> bool:
     return not any(path.is_absolute() or ".." in path.parts for path in paths)
 
 
-def _found(folder: Path, names: Iterable[str], *, large: bool) -> dict[str, str | None]:
+def _hashes(folder: Path, names: Iterable[str], *, large: bool) -> dict[str, str | None]:
     """Return the sha256 of files by name, None for a missing one; large ones are read in parallel, or not at all."""
-    found: dict[str, str | None] = {}
+    hashes: dict[str, str | None] = {}
     waiting = []
     for name in names:
         path = folder / name
         if not path.is_file():
-            found[name] = None
+            hashes[name] = None
         elif path.stat().st_size < LARGE:
-            found[name] = file_sha256(path)
+            hashes[name] = file_sha256(path)
         elif large:
             waiting.append(name)
     if waiting:
         with ThreadPoolExecutor(READERS) as pool:
-            hashes = pool.map(lambda name: file_sha256(folder / name, known=True), waiting)
-            found.update(zip(waiting, hashes, strict=True))
-    return found
+            large_ones = pool.map(lambda name: file_sha256(folder / name, cached=True), waiting)
+            hashes.update(zip(waiting, large_ones, strict=True))
+    return hashes
 
 
 def _added(folder: Path, listed: Collection[str], read: Collection[str]) -> Iterator[str]:
     """Yield files of certain names that are not listed, from the folders that hold listed files."""
     for place in sorted({PurePosixPath(name).parent for name in listed} | {PurePosixPath()}):
         if (folder / place).is_dir():
-            found = {path.name for path in (folder / place).iterdir() if path.is_file()}
-            yield from (str(place / name) for name in sorted(found & set(read)) if str(place / name) not in listed)
+            names = {path.name for path in (folder / place).iterdir() if path.is_file()}
+            yield from (str(place / name) for name in sorted(names & set(read)) if str(place / name) not in listed)
 
 
 def _files(folder: Path) -> Iterator[str]:

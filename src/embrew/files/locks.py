@@ -9,44 +9,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from embrew.files.store_locks import leased
-from embrew.files.stores import Place, StorePath
-
 logger = logging.getLogger(__name__)
 
 _held: set[int] = set()  # file descriptors
 
 
 @contextmanager
-def claimed(folder: Place, doing: str) -> Iterator[None]:
+def claimed(folder: Path, doing: str) -> Iterator[None]:
     """Lock a folder for this process; create it if needed.
 
     The lock ends with the process, also if it is killed. A folder that was created here and is still empty is removed.
 
     Args:
-        folder: the folder to lock; in a store, by an object (see `store_locks`).
+        folder: the folder to lock.
         doing: what this process does to it, as in "another process is training into FOLDER": "training into".
 
     Raises:
         FileExistsError: another process holds it.
     """
-    if isinstance(folder, StorePath):
-        with leased(folder, doing):
-            yield
-        return
     is_new = not folder.exists()
-    handle, found = _opened(folder)
+    handle, is_locked = _opened(folder)
     _held.add(handle)
     try:
-        if found is False:
+        if is_locked is False:
             raise _refusal(folder, doing)
-        if found is None:
+        if is_locked is None:
             logger.warning(
                 "%s is on a file system without locks; make sure that no other process is %s it", folder, doing
             )
         yield
     finally:
-        if is_new and found:
+        if is_new and is_locked:
             with suppress(OSError):
                 folder.rmdir()
         if handle in _held:
@@ -89,10 +82,10 @@ def _opened(folder: Path) -> tuple[int, bool | None]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
-        found = lock(handle)
+        is_locked = lock(handle)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), folder.stat()):
-                return handle, found
+                return handle, is_locked
         os.close(handle)
 
 

@@ -4,19 +4,42 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal, Protocol, TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
 from embrew.files.formats import Format, OtherFormat
-from embrew.files.stores import Place
 
 REPAIR = "get it again from where it came from, or write it again with the command that made it"
 CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, SafetensorError, TypeError, ValueError)
 """Errors of parsers, and of code that meets a parsed value of an unexpected type."""
 KNOWN = ("config.json", "tokenizer.json", "tokenizer_config.json", "adapter_config.json", "modules.json")
+
+
+class Remote(Protocol):
+    """A file or folder that is not on this machine, such as an object of a store, with methods of `Path`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def suffixes(self) -> list[str]: ...  # noqa: D102
+    def __truediv__(self, name: str) -> Remote: ...
+    def __lt__(self, other: Any) -> bool: ...
+    def is_file(self) -> bool: ...  # noqa: D102
+    def is_dir(self) -> bool: ...  # noqa: D102
+    def stat(self) -> Any: ...  # noqa: D102
+    def glob(self, pattern: str) -> Iterator[Remote]: ...  # noqa: D102
+    def open(self, mode: Literal["rb"]) -> BinaryIO: ...  # noqa: D102
+    def read_bytes(self) -> bytes: ...  # noqa: D102
+    def unlink(self) -> None: ...  # noqa: D102
+    def uploaded(self) -> AbstractContextManager[Path]:
+        """Return a context that yields a local file, which becomes this one when it ends without an error."""
+
+
+Place: TypeAlias = Path | Remote
+"""A file or folder."""
 
 
 class BrokenFile(ValueError):
@@ -47,8 +70,8 @@ def content_of(path: Place, *, repair: str = REPAIR, also: tuple[type[Exception]
 
 def broken(path: Place, error: Exception, *, repair: str = REPAIR) -> BrokenFile:
     """Return the error for a file; for a folder, that of the first broken file in it, if any."""
-    found = broken_in(path, repair=repair) if isinstance(path, Path) and path.is_dir() else None
-    return found or BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}")
+    in_folder = broken_in(path, repair=repair) if isinstance(path, Path) and path.is_dir() else None
+    return in_folder or BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}")
 
 
 def read_json(
@@ -134,8 +157,8 @@ def reason(error: Exception) -> str:
             return f"it has no {str(error.args[0])[:80]}" if error.args else "a key is missing"
         case EOFError():
             return "it is truncated"
-        case OSError(strerror=str(said)):
-            return said
+        case OSError(strerror=str(description)):
+            return description
         case SafetensorError():
             return f"not a valid safetensors file ({error})"
     first = next(iter(str(error).splitlines()), "") or type(error).__name__

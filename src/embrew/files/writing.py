@@ -1,11 +1,15 @@
 """Write files and folders atomically: they exist complete or not at all, also after a power failure."""
 
+from __future__ import annotations
+
+import ctypes
 import errno
 import json
 import logging
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,10 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from embrew.files.disk_errors import writing_to
-from embrew.files.exchange import exchange
 from embrew.files.locks import is_held, lock
-from embrew.files.stores import Place, StorePath, uploaded
+from embrew.files.reading import Place
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +39,8 @@ def atomic_path(path: Place) -> Iterator[Path]:
     Raises:
         DiskError: the disk is full, read-only or broken; names `path`.
     """
-    if isinstance(path, StorePath):
-        with uploaded(path) as temporary:
+    if not isinstance(path, Path):
+        with path.uploaded() as temporary:
             yield temporary
         return
     with writing_to(path):
@@ -136,9 +138,9 @@ def recover_all(parent: Path) -> None:
     """Call `recover` for every folder in `parent` that a killed process moved away."""
     if parent.is_dir():
         for entry in list(parent.iterdir()):
-            found = _TEMPORARY.fullmatch(entry.name)
-            if found and entry.is_dir():
-                recover(parent / found[1])
+            match = _TEMPORARY.fullmatch(entry.name)
+            if match and entry.is_dir():
+                recover(parent / match[1])
 
 
 def read_unchanged(folder: Path, marker: str, read: Callable[[], Value]) -> Value:
@@ -157,13 +159,13 @@ def read_unchanged(folder: Path, marker: str, read: Callable[[], Value]) -> Valu
     for _ in range(ATTEMPTS):
         before = _identity(folder / marker)
         try:
-            found = read()
+            value = read()
         except Exception:
             if _identity(folder / marker) == before:
                 raise
         else:
             if _identity(folder / marker) == before:
-                return found
+                return value
     raise OSError(f"{folder} was replaced {ATTEMPTS} times while it was read; try again when it is no longer written")
 
 
@@ -268,3 +270,110 @@ def _held(path: Path) -> Iterator[bool]:
         yield lock(handle) is True
     finally:
         os.close(handle)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders of one file system in one step; return False if system or file system cannot."""
+    name, here = ("renameatx_np", -2) if sys.platform == "darwin" else ("renameat2", -100)
+    rename = _of_libc(name)
+    if rename is None:
+        return False
+    ctypes.set_errno(0)
+    if rename(here, os.fsencode(one), here, os.fsencode(other), 2) == 0:  # 2: RENAME_EXCHANGE, RENAME_SWAP
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+def _of_libc(name: str) -> Callable[..., int] | None:
+    function: Any = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if function is not None:
+        function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+        function.restype = ctypes.c_int
+    return function
+
+
+DISK = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or ask for a larger quota",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f), or choose another file system",
+    errno.EROFS: "choose another disk",
+    errno.EIO: "choose another disk, and copy what is on this one",
+}
+"""What the user can do, by error number of the disk."""
+
+_NUMBERED = re.compile(r"\b(?:os error|errno) (\d+)\b", re.IGNORECASE)  # Rust and Arrow; faiss has no number
+TORCH = ("PytorchStreamWriter failed", "unexpected pos ", "iostream error")  # torch.save gives no number
+
+
+class DiskError(OSError):
+    """A file or folder could not be written because of the disk; `errno` says why."""
+
+    def __init__(self, number: int, path: Path) -> None:
+        super().__init__(number, os.strerror(number))
+        self.path = path
+
+    def __str__(self) -> str:
+        number = self.errno or errno.EIO
+        return (
+            f"{os.strerror(number)} while writing {self.path}; what was finished before is kept, and an earlier "
+            f"version is unchanged; {DISK[number]} and give the same command again"
+        )
+
+
+@contextmanager
+def writing_to(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Raise `DiskError` for `path` if the block fails because of the disk.
+
+    Args:
+        path: the file or folder, as users know it.
+        temporary: the file that is written instead; if given, errors that name another file are not changed.
+
+    Raises:
+        DiskError: the disk is the reason; other errors are not changed.
+    """
+    try:
+        yield
+    except DiskError as error:
+        if temporary is None or not _is_in(error.path, temporary):
+            raise
+        raise DiskError(error.errno or errno.EIO, path) from error
+    except Exception as error:
+        number = disk_error(error, path)
+        if number is None or (temporary is not None and not _about(error, temporary)):
+            raise
+        raise DiskError(number, path) from error
+
+
+def disk_error(error: Exception, path: Path) -> int | None:
+    """Return the error number of the disk that an exception reports; None for other exceptions."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno if error.errno in DISK else None
+    message = str(error)
+    numbers = [int(digits) for digits in _NUMBERED.findall(message)]
+    worded = [number for number in DISK if os.strerror(number) in message]
+    number = next((number for number in (*numbers, *worded) if number in DISK), None)
+    if number is None and isinstance(error, RuntimeError) and any(words in message for words in TORCH):
+        return errno.ENOSPC if _is_full(path) else errno.EIO
+    return number
+
+
+def _about(error: Exception, temporary: Path) -> bool:
+    names = [getattr(error, name, None) for name in ("filename", "filename2")]
+    paths = [Path(os.fsdecode(name)) for name in names if isinstance(name, str | bytes | os.PathLike)]
+    return not paths or any(_is_in(path, temporary) for path in paths)
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    path, folder = path.absolute(), folder.absolute()
+    return path == folder or folder in path.parents
+
+
+def _is_full(path: Path) -> bool:
+    place = next((place for place in (path, *path.parents) if place.exists()), None)
+    if place is None:
+        return False
+    about = os.statvfs(place)
+    return about.f_bavail * about.f_frsize < 1 << 16

@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from embrew.files.formats import ENCODER, GAP, RUN, STAGE, SWEEP
-from embrew.files.public_paths import LOCAL_PREFIX
+from embrew.files.names import LOCAL_PREFIX
 from embrew.files.reading import read_json
 from embrew.inspection.found import Found, Stage, command
 

@@ -140,8 +140,8 @@ def reference_of_encoder(
         FileNotFoundError: no such model.
         ValueError: damaged files; no encoder of embrew; one that no export can reproduce, unless `by_methods`.
     """
-    from embrew.assembly import open_model
     from embrew.encoder import Encoder
+    from embrew.opening import open_model
 
     encoder = open_model(name, pooling=pooling)
     if not isinstance(encoder, Encoder):

@@ -9,8 +9,8 @@ from typing import Any
 from datasets import Dataset, concatenate_datasets
 
 from embrew import assembly
-from embrew.data.held_out import set_aside
 from embrew.data.mixing import MixedOrder
+from embrew.data.overlap import set_aside
 from embrew.data.reading import expand
 from embrew.encoder import Encoder
 from embrew.methods import Objective

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from embrew.files.public_paths import LOCAL_PREFIX
+from embrew.files.names import LOCAL_PREFIX
 
 Change = Callable[[str], str]
 

@@ -14,7 +14,7 @@ from embrew.config.overrides import KeysOf, apply_overrides
 from embrew.config.suggestions import quoted
 from embrew.config.validation import Config, KeyPath, dotted, explain
 from embrew.config.yaml_files import dump_yaml, line_of, list_shipped, parse_yaml, read_shipped
-from embrew.files.public_paths import base_name, public_path
+from embrew.files.names import base_name, public_path
 from embrew.recipe.encoder import EncoderConfig
 from embrew.recipe.evaluation import EvaluationConfig
 from embrew.recipe.paths import beside, with_data_paths, with_paths

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embrew.files.safe_names import check_file_name
+from embrew.files.names import check_file_name
 from embrew.files.writing import atomic_path
 
 if TYPE_CHECKING:

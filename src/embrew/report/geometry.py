@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embrew.data.sampling import sample_in_order
 from embrew.report.projection import components_of
 from embrew.report.sample import SEED, Key, TaskVectors, encode_sample, sample_texts
+from embrew.sampling import sample_in_order
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from embrew.assembly.opening import is_recipe
 from embrew.comparison.models import chosen_in, named, read_folder, with_pooling
 from embrew.evaluation.paths import read_paths
 from embrew.files.formats import ENCODER, RUN, SWEEP
-from embrew.files.public_paths import shown_path
+from embrew.files.names import path_inside, shown_path
 from embrew.files.reading import read_json
-from embrew.files.safe_names import path_inside
 from embrew.inspection import Found, inspect
+from embrew.opening import is_recipe
 from embrew.recipe import Recipe
 from embrew.report.source import RECIPE, Given, Source
 from embrew.storage.foreign import check_is_model

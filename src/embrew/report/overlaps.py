@@ -8,11 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from embrew.data.content import data_identity, files_of
-from embrew.data.reading import expand
+from embrew.data.reading import data_identity, expand, files_of
 from embrew.files.checksums import file_sha256
 from embrew.files.formats import STAGE
-from embrew.files.public_paths import LOCAL_PREFIX, base_name
+from embrew.files.names import LOCAL_PREFIX, base_name
 from embrew.files.reading import read_json
 from embrew.recipe import DataConfig, Recipe
 from embrew.report.cache import Cache

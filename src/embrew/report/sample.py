@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from embrew.data.beir import is_beir
-from embrew.data.sampling import sample_in_order
+from embrew.data.reading import is_beir
 from embrew.evaluation.instructed import instructed
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.retrieval import select_documents
 from embrew.evaluation.rows import task_retrieval, task_rows
+from embrew.sampling import sample_in_order
 from embrew.text_encoder.interface import encode_options
 from embrew.text_encoder.vectors import unit_vectors
 

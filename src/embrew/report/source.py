@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from embrew.assembly.opening import is_recipe
 from embrew.config.yaml_files import parse_yaml
 from embrew.files.formats import GAP, RUN
-from embrew.files.public_paths import base_name, shown_path
+from embrew.files.names import base_name, path_inside, shown_path
 from embrew.files.reading import read_json
-from embrew.files.safe_names import path_inside
+from embrew.opening import is_recipe
 from embrew.recipe import Recipe
 from embrew.storage.parts import BASE
 
@@ -56,7 +55,7 @@ class Source:
     def open(self) -> Any:
         """Return the encoder."""
         assert self.model is not None
-        from embrew import assembly
+        from embrew import assembly, opening
 
         if self.untrained:
             recipe = Recipe.load(Path(self.model) / RECIPE)
@@ -67,7 +66,7 @@ class Source:
             if kept.is_dir():
                 built.base = replace(built.base, name=base_name(name))
             return built
-        return assembly.open_model(self.model, as_trained=True, pooling=self.pooling)
+        return opening.open_model(self.model, as_trained=True, pooling=self.pooling)
 
     def shown(self, text: object) -> str:
         """Return a path or a message as a page shows it: of a stored run, without the folders of this machine."""

@@ -18,7 +18,7 @@ from embrew.evaluation.paths import read_paths
 from embrew.evaluation.suites import read_suite
 from embrew.evaluation.task import COMMON, PART_OF, Part, Task
 from embrew.files.checksums import content_hash
-from embrew.files.public_paths import shown_path
+from embrew.files.names import shown_path
 
 Tasks = Sequence[Task | MtebTask]
 

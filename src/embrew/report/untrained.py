@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embrew import evaluation
-from embrew.assembly.opening import POOLINGS, is_bare, no_pooling, open_bare
 from embrew.comparison.models import CHOICE
 from embrew.data.reading import DEV_SPLITS
 from embrew.evaluation.find import find_task
@@ -23,6 +22,7 @@ from embrew.evaluation.rows import split_names
 from embrew.evaluation.scoring import prepare
 from embrew.evaluation.task import Part, Task
 from embrew.files.writing import write_json
+from embrew.opening import POOLINGS, is_bare, no_pooling, open_bare
 from embrew.progress import within
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from embrew.assembly.opening import open_model
 from embrew.encoder import Encoder
 from embrew.files.formats import EXPORT
+from embrew.opening import open_model
 from embrew.runtimes.reference import compare_with_reference
 from embrew.serving.asked import Asked, Engine, Read, Reader
 from embrew.serving.engine import EncoderEngine

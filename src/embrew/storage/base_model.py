@@ -73,7 +73,7 @@ def weights_sha256(folder: Path) -> str:
     if not paths:
         raise FileNotFoundError(f"{folder} holds no .safetensors weights; embrew reads no pickled weights")
     if len(paths) == 1:
-        return file_sha256(paths[0], known=True)
+        return file_sha256(paths[0], cached=True)
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.name.encode())

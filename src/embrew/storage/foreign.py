@@ -14,9 +14,9 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers.utils import cached_file
 
+from embrew.files.formats import ENCODER, RUN
+from embrew.files.names import is_safe_name
 from embrew.files.reading import read_json
-from embrew.files.safe_names import is_safe_name
-from embrew.inspection import inspect
 
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
 ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
@@ -53,10 +53,8 @@ def check_is_model(name: str, path: Path) -> None:
         )
     if path.is_file():
         raise ValueError(f"{name} is a file; give the folder of a model, a Hub id, or a recipe (.yaml)")
-    contents = inspect(path)
-    if contents.kind not in ("folder", "folders", "encoder", "training run"):
-        todo = "; ".join(f"{purpose}: {command}" for purpose, command in contents.commands.items())
-        raise ValueError(f"{name} is not a model but of the kind {contents.kind!r} ({contents.summary}). {todo}")
+    if not any((path / file).exists() for file in (ENCODER.file, RUN.file)):
+        raise ValueError(f"{name} is not a model: the folder has no config.json; embrew runs {path} says what it holds")
 
 
 def check_hub_name(name: str, *, source: Path) -> None:

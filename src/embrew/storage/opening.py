@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from embrew.files import checksums
-from embrew.files.disk_errors import writing_to
 from embrew.files.formats import ENCODER, RUN
+from embrew.files.names import check_file_name, path_inside
 from embrew.files.reading import content_of, read_json
-from embrew.files.safe_names import check_file_name, path_inside
-from embrew.files.writing import read_unchanged, recover
+from embrew.files.writing import read_unchanged, recover, writing_to
 from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, peft_warnings_off, restore_copies
 from embrew.model.backbone import Backbone, MemoryInit
 from embrew.model.contexts import start

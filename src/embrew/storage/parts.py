@@ -24,8 +24,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from embrew.files.checksums import NAME, Damaged, check_files, write_checksums
 from embrew.files.formats import CONTEXT, ENCODER, EXPORT, Format
+from embrew.files.names import MAX_NAME_BYTES
 from embrew.files.reading import REPAIR, BrokenFile, broken, content_of, is_content_error, read_json
-from embrew.files.safe_names import MAX_NAME_BYTES
 from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all
 from embrew.model.adapters import AdapterState
 from embrew.model.contexts import Context, PreparedContext, prepare

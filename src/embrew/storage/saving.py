@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from embrew.files.checksums import write_checksums
 from embrew.files.formats import ENCODER
-from embrew.files.safe_names import check_file_name
+from embrew.files.names import check_file_name
 from embrew.files.writing import atomic_folder
 from embrew.identity import replayed
 from embrew.model.adapters import LIBRARY, AdapterState, adapter_state

@@ -11,7 +11,7 @@ from embrew.comparison.models import Model
 from embrew.comparison.tables import as_markdown, grid
 from embrew.evaluation.report import Result, averages, label_of
 from embrew.files.formats import SWEEP
-from embrew.files.public_paths import public_path, public_setting
+from embrew.files.names import public_path, public_setting
 from embrew.files.writing import atomic_path, write_json
 from embrew.sweep.rows import Row, Sweep
 from embrew.text_encoder.provenance import versions

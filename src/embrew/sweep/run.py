@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
-from embrew import assembly
+from embrew import opening
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.distributed import claimed_by_first
 from embrew.evaluation import Result, evaluate, read_suite
@@ -122,7 +122,7 @@ def _needed(recipe: Recipe) -> bool:
 
 def _evaluate(recipe: Recipe, place: Path, suite: Any, batch_tokens: int | None) -> list[Result]:
     """Evaluate the encoder of the last stage; results are written to the run's folder."""
-    encoder: Any = assembly.open_model(str(place), as_trained=True)
+    encoder: Any = opening.open_model(str(place), as_trained=True)
     sets = None if suite is not None else dev_sets_of(recipe)
     tasks: Any = suite if sets is None else [*sets.dev, *sets.guard]
     found = recipe.evaluation

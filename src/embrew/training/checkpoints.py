@@ -20,7 +20,7 @@ from transformers import TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
 from embrew.files.checksums import file_sha256
-from embrew.files.safe_names import is_safe_name
+from embrew.files.names import is_safe_name
 from embrew.files.writing import atomic_path, flush, write_json
 from embrew.storage.parts import read_tensors
 from embrew.training import sharding

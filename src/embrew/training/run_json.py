@@ -19,7 +19,7 @@ from embrew.data import overlap
 from embrew.data.reading import public_name
 from embrew.encoder import Encoder
 from embrew.files import formats
-from embrew.files.public_paths import public_setting
+from embrew.files.names import public_setting
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path
 from embrew.methods import Objective

@@ -15,11 +15,11 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 
 from embrew import assembly
-from embrew.data.content import data_identity, files_digest
+from embrew.data.reading import data_identity, files_digest
 from embrew.encoder import Encoder
 from embrew.files import formats
 from embrew.files.checksums import LARGE, digest_of, file_sha256
-from embrew.files.public_paths import LOCAL_PREFIX, base_name
+from embrew.files.names import LOCAL_PREFIX, base_name
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.recipe import DevRows, Recipe, StageConfig
@@ -265,7 +265,7 @@ class TrainingInputs:
         key = digest_of([os.path.realpath(file), about.st_ino, about.st_size, *times])
         if key not in self._noted:
             began = time.perf_counter()
-            self._noted[key] = file_sha256(file, known=True)
+            self._noted[key] = file_sha256(file, cached=True)
             seconds = time.perf_counter() - began
             if seconds > 1:
                 logger.info("%s: sha256 of %.1f GB took %.1f s", file.name, about.st_size / 1e9, seconds)

@@ -18,11 +18,11 @@ from torch import Tensor
 from transformers import TrainingArguments
 
 from embrew import assembly
-from embrew.data.held_out import set_aside
 from embrew.data.mixing import MixedOrder
+from embrew.data.overlap import set_aside
 from embrew.distributed import claimed_by_first, decided
 from embrew.encoder import Encoder
-from embrew.files.public_paths import check_path_known
+from embrew.files.names import check_path_known
 from embrew.methods import Objective
 from embrew.methods.gap import held_out_of
 from embrew.model.layers import compiled_layers

@@ -19,10 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 
-from embrew.data.instructed import InstructedOrder, InstructedRows
-from embrew.data.mixing import MixedOrder
+from embrew.data.mixing import InstructedRows, MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
-from embrew.files.disk_errors import writing_to
+from embrew.files.writing import writing_to
 from embrew.methods.base import UNIT_WEIGHTS, weights_of_units
 from embrew.training import checkpoints, sharding
 from embrew.training.checkpoints import BEST, WEIGHTS, link_or_copy, read_trained, write_trained
@@ -58,11 +57,9 @@ class StageTrainer(Trainer):
         order: MixedOrder | None = None,
         evaluation: StageEvaluation | None = None,
     ) -> None:
-        self.order: MixedOrder | InstructedOrder | None = order
+        self.order = order
         self.evaluation = evaluation
-        instructed: Any = rows
-        if order is not None and order.instructions:
-            self.order, instructed = InstructedOrder(order), InstructedRows(rows, order)
+        instructed: Any = InstructedRows(rows, order) if order is not None and order.instructions else rows
         if args.n_gpu > 1:  # the Trainer would split batches for DataParallel, which TrainStep does not support
             args._n_gpu = 1
             logger.warning("%s  several GPUs are visible, and one is used; see docs/how-to/multi-gpu.md", name)

@@ -54,7 +54,7 @@ def compare(
 def opened(name: str, opener: Callable[[str], Any] | None = None) -> Iterator[Any]:
     """Open a model; errors in the block begin with its name."""
     loading(name)
-    from embrew.assembly import open_model
+    from embrew.opening import open_model
 
     encoder = (opener or open_model)(name)
     try:

@@ -122,13 +122,10 @@ def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
     """Read pairs if rows have questions, else texts; from a folder of documents, its passages."""
     from embrew.analysis.domain_knowledge import Sample
     from embrew.analysis.input_texts import read_texts
-    from embrew.data.beir import is_beir, qrels_files
-    from embrew.data.folder import passages, read_folder
-    from embrew.data.formats import SUFFIXES
-    from embrew.data.qa import ACCEPTED, read_qa
-    from embrew.data.reading import SPLITS, expand, public_name, read, splits, stem
-    from embrew.data.record import same_name
-    from embrew.data.saved import is_saved
+    from embrew.analysis.qa import ACCEPTED, read_qa
+    from embrew.data.formats import SUFFIXES, same_name
+    from embrew.data.reading import SPLITS, expand, is_beir, is_saved, public_name, qrels_files, read, splits, stem
+    from embrew.domain.folder import passages, read_folder
 
     place = Path(expand(path))
     name = public_name(path)[0]
@@ -153,8 +150,8 @@ def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
 
 def untrained(name: str, pooling: str | None = None) -> Any:
     """Open a model in float32; for a recipe with stages, return its untrained encoder."""
-    from embrew.assembly import encoder, open_model
-    from embrew.assembly.opening import is_recipe
+    from embrew.assembly import encoder
+    from embrew.opening import is_recipe, open_model
     from embrew.recipe import Recipe
 
     if is_recipe(name):

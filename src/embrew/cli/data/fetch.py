@@ -23,7 +23,7 @@ def fetch(
     ],
 ) -> None:
     """Download a suite's data from MTEB and the Hub into a folder, for machines without a network."""
-    from embrew.data.hotpotqa import keep
+    from embrew.evaluation.hotpotqa import keep
     from embrew.evaluation.mteb_tasks import fetch as fetch_tasks
     from embrew.evaluation.suites import fetchable
 

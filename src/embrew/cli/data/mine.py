@@ -54,11 +54,11 @@ def mine(
     if split == "test":
         raise ValueError("--split test: mined rows are for training; give another split")
     loading(model)
-    from embrew.assembly import open_model
+    from embrew.data.beir import read_documents
     from embrew.data.datasets import load
-    from embrew.data.documents import read_documents
-    from embrew.data.negatives import mine as find
     from embrew.files.writing import write_jsonl
+    from embrew.mining import mine as find
+    from embrew.opening import open_model
 
     rows = load(pairs, kind="pairs", split=split, columns=columns, max_rows=max_rows, shuffle_seed=seed)
     documents = [document.content for document in read_documents(corpus)] if corpus else None

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from embrew.data.beir import RetrievalData, is_beir, read_beir
+from embrew.data.beir import RetrievalData, read_beir
+from embrew.data.reading import is_beir
 from embrew.evaluation.instructed import Instructed, inner
 from embrew.evaluation.rows import task_rows
 from embrew.evaluation.task import Columns, Evaluate, Evaluated, Task, TaskKind

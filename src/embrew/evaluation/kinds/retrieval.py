@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from embrew.data.beir import RetrievalData
-from embrew.data.documents import Document
+from embrew.data.beir import Document, RetrievalData
 from embrew.evaluation.corpus_share import Best, CorpusShare, FinishedByOthers
 from embrew.evaluation.rows import task_retrieval
 from embrew.evaluation.task import Evaluate, Evaluated, Task, TaskKind

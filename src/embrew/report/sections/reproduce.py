@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embrew.comparison import Model
-from embrew.files.public_paths import LOCAL_PREFIX
+from embrew.files.names import LOCAL_PREFIX
 from embrew.inspection.found import command
 from embrew.report.section import Section
 from embrew.report.subject import Subject

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 
-from embrew.files.disk_errors import DISK
+from embrew.files.writing import DISK
 
 PASSING = (errno.EIO, getattr(errno, "EREMOTEIO", errno.EIO), errno.EBUSY, errno.ETIMEDOUT, errno.EPIPE)
 CLIENTS = ("aiobotocore", "aiohttp", "botocore", "gcsfs", "google", "httpcore", "httpx", "requests", "urllib3")
@@ -52,21 +52,21 @@ def is_transient(error: Exception) -> bool:
 def explained(error: Exception, url: str, *, tries: int = 1) -> Exception:
     """Return the error to raise in place of a client's: its message names the URL, the reason and what to do."""
     scheme, _, rest = url.partition("://")
-    said, name, status = _reason(error), type(error).__name__, _status(error)
+    words, name, status = _reason(error), type(error).__name__, _status(error)
     if isinstance(error, ImportError):
         extra = PACKAGES.get(scheme)
         todo = f'install it with: pip install "embrew[{extra}]"' if extra else "install the package that it names"
-        return ImportError(f"{scheme}:// needs a package that is not installed ({said}); {todo}")
+        return ImportError(f"{scheme}:// needs a package that is not installed ({words}); {todo}")
     if name in NO_CREDENTIALS:
         return PermissionError(
-            f"{url}: no credentials ({said}); give them in the environment or in the configuration files of the store"
+            f"{url}: no credentials ({words}); give them in the environment or in the configuration files of the store"
         )
     if isinstance(error, PermissionError) or status in (401, 403):
         return PermissionError(
-            f"{url}: the store refuses access ({said}); check the credentials, and what they may do in {_bucket(rest)}"
+            f"{url}: the store refuses access ({words}); check the credentials, and what they may do in {_bucket(rest)}"
         )
     if isinstance(error, FileNotFoundError) or status == 404:
-        return FileNotFoundError(f"{url}: not found ({said}); check the name, and that of {_bucket(rest)}")
+        return FileNotFoundError(f"{url}: not found ({words}); check the name, and that of {_bucket(rest)}")
     if isinstance(error, FileExistsError):
         return FileExistsError(f"{url}: exists already")
     if name in REPLACED:
@@ -75,11 +75,11 @@ def explained(error: Exception, url: str, *, tries: int = 1) -> Exception:
         return error  # the disk of this machine
     if is_transient(error):
         return ConnectionError(
-            f"{url}: no answer, or an error of the store, in {tries} tries ({said}); try again later"
+            f"{url}: no answer, or an error of the store, in {tries} tries ({words}); try again later"
         )
     if isinstance(error, ValueError | TypeError):
-        return error if _hidden(str(error)) == str(error) else ValueError(f"{url}: {said}")
-    return OSError(f"{url}: {said}")
+        return error if _hidden(str(error)) == str(error) else ValueError(f"{url}: {words}")
+    return OSError(f"{url}: {words}")
 
 
 def _bucket(rest: str) -> str:
@@ -100,7 +100,7 @@ def _hidden(text: str) -> str:
 
 def _status(error: Exception) -> int | None:
     """Return the HTTP status that an error reports, if any."""
-    for found in (getattr(getattr(error, "response", None), "status_code", None), getattr(error, "code", None)):
-        if isinstance(found, int) and not isinstance(found, bool):
-            return found
+    for status in (getattr(getattr(error, "response", None), "status_code", None), getattr(error, "code", None)):
+        if isinstance(status, int) and not isinstance(status, bool):
+            return status
     return None

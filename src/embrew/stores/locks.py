@@ -19,8 +19,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from embrew.files.store_requests import guards
-from embrew.files.stores import Place, StorePath
+from embrew.stores.paths import Place, StorePath
+from embrew.stores.requests import guards
 
 logger = logging.getLogger(__name__)
 
@@ -101,24 +101,24 @@ class _Lock:
         """Create the object, or take over that of a killed process."""
         seen, since, pause = b"", 0.0, CONFIRM
         while not self._create(pause):
-            found = self._read()
-            if found is None:  # released meanwhile
+            content = self._read()
+            if content is None:  # released meanwhile
                 continue
             if not seen:
-                seen, since = found, time.monotonic()
+                seen, since = content, time.monotonic()
                 logger.warning(
                     "%s is locked by %s; waiting up to %.0f s to see whether it still runs",
                     self.folder,
-                    _name(found),
+                    _name(content),
                     LEASE,
                 )
-            elif found != seen:
+            elif content != seen:
                 raise FileExistsError(
-                    f"another process ({_name(found)}) is {self.doing} {self.folder}; wait until it ends, or choose "
+                    f"another process ({_name(content)}) is {self.doing} {self.folder}; wait until it ends, or choose "
                     "another folder"
                 )
             elif time.monotonic() - since > LEASE:
-                logger.warning("%s: %s no longer runs; its lock is removed", self.folder, _name(found))
+                logger.warning("%s: %s no longer runs; its lock is removed", self.folder, _name(content))
                 if self._read() == seen:
                     self.object.unlink(missing_ok=True)
                 pause = SETTLE
@@ -167,8 +167,8 @@ class _Lock:
         return f"{self.holder} {socket.gethostname()} {os.getpid()} {self.beats}\n".encode()
 
     def _is_held(self) -> bool:
-        found = self._read()
-        return found is not None and found.startswith(self.holder.encode())
+        content = self._read()
+        return content is not None and content.startswith(self.holder.encode())
 
     def _read(self) -> bytes | None:
         try:
@@ -177,7 +177,7 @@ class _Lock:
             return None
 
 
-def _name(found: bytes) -> str:
+def _name(content: bytes) -> str:
     """Return host and process of the holder, for messages."""
-    parts = found.decode("utf-8", "replace").split()
+    parts = content.decode("utf-8", "replace").split()
     return f"process {parts[2][:20]} on {parts[1][:80]}" if len(parts) > 2 else "another process"

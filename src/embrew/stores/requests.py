@@ -7,20 +7,20 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from embrew.files.store_errors import explained, is_transient
+from embrew.stores.errors import explained, is_transient
 
 logger = logging.getLogger(__name__)
 
 TRIES = 5  # each of them with the retries of the store's client
 PAUSE = 0.5  # seconds before the second try; doubled for each further one
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 guards: dict[str, Callable[[], None]] = {}
 """By URL of a prefix, what is called before each write under it: raises if this process may no longer write there."""
 
 
-def repeated(url: str, call: Callable[[], Found], *, writes: bool = False) -> Found:
+def repeated(url: str, call: Callable[[], Value], *, writes: bool = False) -> Value:
     """Return what `call` returns; call it again where it fails for a moment.
 
     Args:
@@ -32,7 +32,7 @@ def repeated(url: str, call: Callable[[], Found], *, writes: bool = False) -> Fo
         OSError, ImportError: it failed `TRIES` times, or for good; the message names the URL, and says what to do.
     """
     for number in range(1, TRIES + 1):
-        for guard in [found for prefix, found in guards.items() if writes and url.startswith(f"{prefix}/")]:
+        for guard in [check for prefix, check in guards.items() if writes and url.startswith(f"{prefix}/")]:
             guard()
         try:
             return call()

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from embrew.data.documents import Document, text_id
+from embrew.data.beir import Document, text_id
 from embrew.data.formats import TABLES, read_file
 from embrew.data.overlap import normalised
-from embrew.data.reading import data_files, expand
-from embrew.data.saved import is_saved
+from embrew.data.reading import data_files, expand, is_saved
 from embrew.data.sentences import split_sentences
 
 logger = logging.getLogger(__name__)
@@ -59,29 +58,29 @@ def read_folder(folder: str | Path) -> list[Document]:
         ValueError: a file cannot be read; a PDF has no text; no document is left.
     """
     place = Path(expand(folder))
-    kept: list[Document] = []
-    known: set[str] = set()
+    documents: list[Document] = []
+    keys: set[str] = set()
     empty = twice = 0
     for file in document_files(place):
         name = file.name if place.is_file() else file.relative_to(place).as_posix()
         for document in _documents(file, name):
             key = normalised(document.text)
             empty += not key
-            twice += bool(key) and key in known
-            if key and key not in known:
-                known.add(key)
-                kept.append(document)
+            twice += bool(key) and key in keys
+            if key and key not in keys:
+                keys.add(key)
+                documents.append(document)
     if empty:
         logger.warning("%s: %d empty documents are left out", place, empty)
     if twice:
         logger.warning("%s: %d documents have the text of another one and are left out", place, twice)
-    if not kept:
+    if not documents:
         raise ValueError(f"{place}: all documents are empty; give some with text")
-    ids = Counter(document.id for document in kept)
+    ids = Counter(document.id for document in documents)
     repeated = next((name for name, count in ids.items() if count > 1), None)
     if repeated is not None:
         raise ValueError(f"{place}: two documents have the id {repeated!r}; make ids unique")
-    return kept
+    return documents
 
 
 def _documents(file: Path, name: str) -> Iterator[Document]:
@@ -143,10 +142,10 @@ def passages(document: Document, *, max_chars: int = 800) -> list[Document]:
     """
     if max_chars < 50:
         raise ValueError(f"max_chars={max_chars}; a passage has 50 characters or more")
-    found: list[tuple[str, str]] = []
+    passages: list[tuple[str, str]] = []
     for title, text in _sections(document):
-        found += [(title, part) for part in _packed(_pieces(text, max_chars), max_chars)]
-    return [Document(f"{document.id}/{i}", text, title) for i, (title, text) in enumerate(found)]
+        passages += [(title, part) for part in _packed(_pieces(text, max_chars), max_chars)]
+    return [Document(f"{document.id}/{i}", text, title) for i, (title, text) in enumerate(passages)]
 
 
 def _sections(document: Document) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ import errno
 import io
 from typing import Any, BinaryIO, cast
 
-from embrew.files.store_requests import opened, repeated
+from embrew.stores.requests import opened, repeated
 
 BLOCK = 8 << 20  # bytes per request
 

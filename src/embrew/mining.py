@@ -73,12 +73,12 @@ def mine(
 
     if not len(pairs):
         raise ValueError("no pairs to find negatives for")
-    given: dict[str, list[Any]] = {"anchor": list(pairs["query"]), "positive": list(pairs["positive"])}
-    documents = given["positive"] if corpus is None else [*corpus, *given["positive"]]
-    total = len(set(given["anchor"])) + len(set(documents))
+    columns: dict[str, list[Any]] = {"anchor": list(pairs["query"]), "positive": list(pairs["positive"])}
+    documents = columns["positive"] if corpus is None else [*corpus, *columns["positive"]]
+    total = len(set(columns["anchor"])) + len(set(documents))
     with _own_bars(), progress(total, "encode", "text", shown=is_chosen()) as bar, bar.shared():
-        found = mine_hard_negatives(
-            Dataset.from_dict(given),
+        mined = mine_hard_negatives(
+            Dataset.from_dict(columns),
             encoder,
             corpus=list(corpus) if corpus is not None else None,
             range_min=range_min,
@@ -94,15 +94,15 @@ def mine(
             > MANY,  # otherwise similarities of all queries and texts are in memory at once
             verbose=False,
         )
-    asked = pairs["instruction"] if "instruction" in pairs.column_names else [None] * len(pairs)
-    instructions = dict(zip(zip(given["anchor"], given["positive"], strict=True), asked, strict=True))
+    of_pairs = pairs["instruction"] if "instruction" in pairs.column_names else [None] * len(pairs)
+    instructions = dict(zip(zip(columns["anchor"], columns["positive"], strict=True), of_pairs, strict=True))
     rows = []
-    for row in found:
+    for row in mined:
         (positive, *negatives), scores = row["positive"], row["scores"]
         if negatives:
-            kept = {"query": row["anchor"], "positive": positive, "negatives": negatives, "scores": scores}
+            mined_row = {"query": row["anchor"], "positive": positive, "negatives": negatives, "scores": scores}
             instruction = instructions.get((row["anchor"], positive))
-            rows.append(kept if instruction is None else {**kept, "instruction": instruction})
+            rows.append(mined_row if instruction is None else {**mined_row, "instruction": instruction})
     if not rows:
         raise ValueError(
             f"no negative for any of {len(pairs)} pairs; widen relative_margin={relative_margin}, "

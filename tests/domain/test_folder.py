@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from embrew.data.documents import Document
-from embrew.data.folder import passages, read_folder
+from embrew.data.beir import Document
+from embrew.domain.folder import passages, read_folder
 
 MARKDOWN = """Before any heading.
 

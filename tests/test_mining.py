@@ -10,10 +10,10 @@ import torch
 from datasets import Dataset
 from typer.testing import CliRunner
 
-import embrew.assembly
+import embrew.opening
 from embrew.cli import app
 from embrew.data.datasets import load
-from embrew.data.negatives import mine
+from embrew.mining import mine
 
 
 class Angles:
@@ -69,7 +69,7 @@ def test_other_bounds():
 
 
 def test_from_the_command_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(embrew.assembly, "open_model", lambda name, pooling: Angles())
+    monkeypatch.setattr(embrew.opening, "open_model", lambda name, pooling: Angles())
     source, output = tmp_path / "pairs.jsonl", tmp_path / "mined.jsonl"
     source.write_text(
         "".join(json.dumps({"ask": q, "positive": p}) + "\n" for q, p in zip(QUERIES, POSITIVES, strict=True))

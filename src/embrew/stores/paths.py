@@ -16,14 +16,14 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from embrew.files.store_requests import opened, repeated
-from embrew.files.store_stream import open_stream
+from embrew.stores.requests import opened, repeated
+from embrew.stores.stream import open_stream
 
 SCHEMES = ("s3", "gs", "hf")
 VERSION = ("ETag", "etag", "generation", "blob_id", "xet_hash", "LastModified", "mtime", "created")
 """Keys of fsspec's `info`, by store, that change when an object is replaced."""
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class Stat(NamedTuple):
@@ -94,12 +94,12 @@ class StorePath:
     def iterdir(self) -> Iterator[StorePath]:
         """Yield objects and prefixes directly under this prefix, none if there are none."""
         try:
-            found = self._do(lambda store, path: store.ls(path, detail=False))
+            names = self._do(lambda store, path: store.ls(path, detail=False))
         except FileNotFoundError:
             return
         own = self.url.partition("://")[2]
-        names = sorted({str(name).rstrip("/").rpartition("/")[2] for name in found if str(name).strip("/") != own})
-        yield from (self / name for name in names)
+        entries = sorted({str(name).rstrip("/").rpartition("/")[2] for name in names if str(name).strip("/") != own})
+        yield from (self / name for name in entries)
 
     def glob(self, pattern: str) -> Iterator[StorePath]:
         """Yield what is directly under this prefix and matches a pattern."""
@@ -152,6 +152,13 @@ class StorePath:
         if self.stat().st_size != file.stat().st_size:
             raise OSError(f"{self}: {self.stat().st_size} of {file.stat().st_size} bytes arrived; try again")
 
+    @contextmanager
+    def uploaded(self) -> Iterator[Path]:
+        """Yield a local file, which becomes this object when the block ends without an error."""
+        with _scratch(self) as file:
+            yield file
+            self.put(file)
+
     def get(self, file: Path) -> None:
         """Write this object into a local file."""
         self._do(lambda store, path: store.get_file(path, str(file)))
@@ -162,7 +169,7 @@ class StorePath:
         except FileNotFoundError:
             return ""
 
-    def _do(self, call: Callable[[Any, str], Found], *, writes: bool = False) -> Found:
+    def _do(self, call: Callable[[Any, str], Value], *, writes: bool = False) -> Value:
         """Call a function with the file system and the path in it; again, if it fails for a moment."""
         return repeated(self.url, lambda: call(*opened(self.url)), writes=writes)
 
@@ -186,10 +193,10 @@ def place_of(path: str | Path | StorePath) -> Place:
         return path
     scheme, separator, rest = str(path).partition("://")
     if not separator:
-        if found := re.match(rf"({'|'.join((*SCHEMES, 'file'))}):/", str(path)):
+        if match := re.match(rf"({'|'.join((*SCHEMES, 'file'))}):/", str(path)):
             raise ValueError(
                 f"{str(path)!r} is a local path, since pathlib leaves one slash of a URL; give the URL as a string, "
-                f"{found[1]}://…, or a folder of this name by its absolute path"
+                f"{match[1]}://…, or a folder of this name by its absolute path"
             )
         return Path(path)
     if scheme == "file":
@@ -202,8 +209,8 @@ def place_of(path: str | Path | StorePath) -> Place:
             "from the URL, and set it in the environment variables or configuration files that the store's tools read"
         )
     if scheme not in SCHEMES:
-        known = ", ".join(f"{one}://" for one in (*SCHEMES, "file"))
-        raise ValueError(f"{path!r}: embrew reads and writes local paths, {known}")
+        schemes = ", ".join(f"{one}://" for one in (*SCHEMES, "file"))
+        raise ValueError(f"{path!r}: embrew reads and writes local paths, {schemes}")
     if not rest.strip("/"):
         raise ValueError(f"{path!r} names no bucket; write {scheme}://BUCKET/PREFIX")
     if {".", ".."} & set(rest.split("/")):
@@ -224,14 +231,6 @@ def local_copy(path: Place) -> Iterator[Path]:
     with _scratch(path) as file:
         path.get(file)
         yield file
-
-
-@contextmanager
-def uploaded(path: StorePath) -> Iterator[Path]:
-    """Yield a local file, which becomes the object when the block ends without an error."""
-    with _scratch(path) as file:
-        yield file
-        path.put(file)
 
 
 def readable(path: Place) -> Path | BinaryIO:

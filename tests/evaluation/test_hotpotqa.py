@@ -5,8 +5,8 @@ import json
 import pytest
 
 from embrew.data.beir import read_beir
-from embrew.data.hotpotqa import HotpotQA, keep
-from embrew.data.questions import read_questions
+from embrew.evaluation.hotpotqa import HotpotQA, keep
+from embrew.evaluation.questions import read_questions
 
 PARAGRAPHS = {
     "Ada": ["Ada was born in London.", " She wrote programs."],

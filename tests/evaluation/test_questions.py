@@ -3,7 +3,7 @@ import json
 import pytest
 
 from embrew.data.beir import read_beir
-from embrew.data.questions import Question, read_questions
+from embrew.evaluation.questions import Question, read_questions
 from tests.conftest import data_folder
 
 

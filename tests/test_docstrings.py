@@ -1,6 +1,6 @@
 import pytest
 
-from embrew.data.docstrings import clean, documented, split_summary
+from embrew.harvest import clean, documented, split_summary
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from embrew.data.formats import Record
 from embrew.data.reading import read
-from embrew.data.record import Record
 from embrew.files.reading import read_json
 from embrew.files.writing import atomic_folder, atomic_path, write_json, write_jsonl
 

@@ -21,14 +21,14 @@ PASSAGE = ("response", "passage", "positive", "pos", "answer", "label", "sentenc
 INSTRUCTION = ("instruct", "instruction")
 
 
-class Found(NamedTuple):
+class Demonstrations(NamedTuple):
     """Demonstrations, and the instruction that they share, if any."""
 
     demonstrations: tuple[Demonstration, ...]
     instruction: str | None
 
 
-def read_demonstrations(path: str | Path) -> Found:
+def read_demonstrations(path: str | Path) -> Demonstrations:
     """Return the demonstrations of a file, or of the only file of a folder.
 
     A row has `query` (or `text`, …) and `response` (or `pos`, `label`, …): the passage, or a list (its first).
@@ -48,7 +48,7 @@ def read_demonstrations(path: str | Path) -> Found:
     different = sorted({str(one) for one in instructions})
     if len(different) > 1:
         raise ValueError(f"{place}: demonstrations of one task have one instruction; here are {', '.join(different)}")
-    return Found(tuple(pairs), instructions[0])
+    return Demonstrations(tuple(pairs), instructions[0])
 
 
 def _file(place: Path) -> Path:
@@ -74,8 +74,8 @@ def _rows(place: Path) -> Iterator[Mapping[str, Any]]:
 def _text(values: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:
     name = next((name for name in names if values.get(name) is not None), None)
     if name is None:
-        found = ", ".join(str(column) for column in values)
-        raise ValueError(f"{where}: none of the columns {', '.join(names)}; there are {found}")
+        columns = ", ".join(str(column) for column in values)
+        raise ValueError(f"{where}: none of the columns {', '.join(names)}; there are {columns}")
     value = values[name]
     value = value[0] if isinstance(value, list) and value else value
     if not isinstance(value, str) or not value.strip():

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from embrew.data.qa import QA, read_qa
+from embrew.analysis.qa import QA, read_qa
 
 
 def rows(path, *values):

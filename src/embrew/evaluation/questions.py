@@ -4,14 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from embrew.data.beir import RetrievalData
+from embrew.data.beir import RetrievalData, text_id
 from embrew.data.canonical import canonical_rows
 from embrew.data.columns import Layout
 from embrew.data.datasets import load
-from embrew.data.documents import text_id
-from embrew.data.formats import read_file
+from embrew.data.formats import named, read_file
 from embrew.data.reading import find_file
-from embrew.data.record import named
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,8 @@ def read_questions(
     Raises:
         ValueError: there are no answers, or a query has none; names the first.
     """
-    found = _own(folder, data, columns) if answers is None else _joined(data, answers, columns)
-    without = [query for query in data.qrels if not found.get(query)]
+    answers_of = _own(folder, data, columns) if answers is None else _joined(data, answers, columns)
+    without = [query for query in data.qrels if not answers_of.get(query)]
     if without:
         place = answers or folder
         raise ValueError(
@@ -46,14 +44,14 @@ def read_questions(
             f"({data.queries[without[0]]!r}); the file must hold each question and the text of its relevant document "
             "verbatim"
         )
-    return [Question(query, data.queries[query], tuple(dict.fromkeys(found[query]))) for query in data.qrels]
+    return [Question(query, data.queries[query], tuple(dict.fromkeys(answers_of[query]))) for query in data.qrels]
 
 
 def _own(folder: Path, data: RetrievalData, columns: Mapping[str, str] | None) -> dict[str, Sequence[str]]:
     file = find_file(folder, "queries")
     assert file is not None, "the folder was read before"
     wanted = (columns or {}).get("answers")
-    found: dict[str, Sequence[str]] = {}
+    answers: dict[str, Sequence[str]] = {}
     for record in read_file(file):
         query = text_id(record, "_id", "id")
         if query not in data.qrels:
@@ -67,31 +65,31 @@ def _own(folder: Path, data: RetrievalData, columns: Mapping[str, str] | None) -
         values = {"question": data.queries[query], "answers": record.values[column]}
         layout: Layout = {"question": ("question",), "answers": ("answers",)}
         (row,) = canonical_rows(values, layout, "answered", where=record.where)
-        found[query] = row["answers"]
-    return found
+        answers[query] = row["answers"]
+    return answers
 
 
 def _joined(data: RetrievalData, answers: Path, columns: Mapping[str, str] | None) -> dict[str, Sequence[str]]:
     rows = load(answers, kind="answered", columns=columns)
     texts = {document.id: document.text for document in data.corpus}
-    known: dict[tuple[str, str | None], list[str]] = {}
+    by_context: dict[tuple[str, str | None], list[str]] = {}
     by_question: dict[str, set[tuple[str, ...]]] = {}
     for row in rows:
-        known.setdefault((row["question"].strip(), _strip(row["context"])), []).extend(row["answers"])
+        by_context.setdefault((row["question"].strip(), _strip(row["context"])), []).extend(row["answers"])
         if row["context"] is None:
             by_question.setdefault(row["question"].strip(), set()).add(tuple(row["answers"]))
-    twice = next((question for question, several in by_question.items() if len(several) > 1), None)
+    twice = next((question for question, ways in by_question.items() if len(ways) > 1), None)
     if twice is not None:
         raise ValueError(
             f"{answers} answers the question {twice!r} in several ways and has no column context to tell them "
             "apart; map it with columns: {context: my_column}"
         )
-    found: dict[str, Sequence[str]] = {}
+    by_query: dict[str, Sequence[str]] = {}
     for query, grades in data.qrels.items():
         question = data.queries[query].strip()
         contexts = [texts[document].strip() for document, grade in grades.items() if grade > 0 and document in texts]
-        found[query] = [text for context in (*contexts, None) for text in known.get((question, context), ())]
-    return found
+        by_query[query] = [text for context in (*contexts, None) for text in by_context.get((question, context), ())]
+    return by_query
 
 
 def _strip(text: str | None) -> str | None:
