@@ -29,7 +29,9 @@ TOKENIZER = AutoTokenizer.from_pretrained(NANO)
 def test_any_text_comes_back_from_its_tokens(text):
     ids = TOKENIZER(text, split_special_tokens=True).input_ids
     assert ids[0] == TOKENIZER.bos_token_id
-    assert TOKENIZER.decode(ids[1:], clean_up_tokenization_spaces=False) == unicodedata.normalize("NFC", text)
+    decoded = TOKENIZER.decode(ids[1:], clean_up_tokenization_spaces=False)
+    # once more, since the tokenizer and Python may have tables of different versions of Unicode
+    assert unicodedata.normalize("NFC", decoded) == unicodedata.normalize("NFC", text)
 
 
 def test_special_tokens_and_size():

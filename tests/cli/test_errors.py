@@ -3,12 +3,12 @@ import sys
 import types
 from pathlib import Path
 
-import embrew.planning.announcing  # before a module stands in for embrew.training
 import pytest
 from typer.testing import CliRunner
 
 import embrew
 import embrew.planning.plan  # before a module stands in for embrew.training
+import embrew.report.untrained  # before one stands in for embrew.opening
 from embrew.cli import app
 
 
