@@ -147,12 +147,12 @@ def build_ours(model: PreTrainedModel) -> Side:
     def batch(texts: Triplets) -> dict[str, Any]:
         """The layout of `Alignment.collate`, for token ids."""
         size = len(texts.queries)
-        soft = Row.of([0] * MEMORY, Segment.SOFT)
+        soft = Row.labelled([0] * MEMORY, Segment.SOFT)
         targets = [*texts.positives, *texts.positives, *texts.negatives]
         rows = encoder.template.rows(encoded([*texts.queries, *texts.positives], vocab_size))
         return {
             "text": Tokens.pad(rows),
-            "decoded": Tokens.pad([soft + Row.of(target, Segment.TARGET) for target in targets]),
+            "decoded": Tokens.pad([soft + Row.labelled(target, Segment.TARGET) for target in targets]),
             "owner": np.tile(np.arange(size), 3),
             "source": np.concatenate([np.arange(2 * size), np.arange(size)]),
             "part": np.arange(3).repeat(size),

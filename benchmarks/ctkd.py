@@ -135,11 +135,11 @@ def build_ours(model: PreTrainedModel) -> Side:
 
     def batch(texts: Texts) -> dict[str, Tokens]:
         """The layout of `Compression.collate`, for texts that are split already."""
-        bos = Row.of(encoder.template.bos_ids, Segment.PROMPT)
-        soft = bos + Row.of([0] * MEMORY_TOKENS, Segment.SOFT)
-        targets = [Row.of(ids, Segment.TARGET) for ids in texts.continuations]
+        bos = Row.labelled(encoder.template.bos_ids, Segment.PROMPT)
+        soft = bos + Row.labelled([0] * MEMORY_TOKENS, Segment.SOFT)
+        targets = [Row.labelled(ids, Segment.TARGET) for ids in texts.continuations]
         bare = [ids[1:] for ids in texts.contexts]
-        contexts = [bos + Row.of(ids, Segment.TEXT) for ids in bare]
+        contexts = [bos + Row.labelled(ids, Segment.TEXT) for ids in bare]
         rows = {
             "context": encoder.template.rows(bare),
             "student": [soft + target for target in targets],

@@ -161,7 +161,7 @@ def causal(benchmark: Benchmark, *, width: int) -> Outcome:
     generator = torch.Generator().manual_seed(SEED)
     lengths = [width, width - 12, width - 25, width - 40]
     rows = [torch.randint(3, backbone.vocab_size, (n,), generator=generator).tolist() for n in lengths]
-    tokens = Tokens.pad([Row.of(row, Segment.TEXT) for row in rows])
+    tokens = Tokens.pad([Row.labelled(row, Segment.TEXT) for row in rows])
     left = torch.tensor([[0] * (width - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
     places = (mask.cumsum(-1) - 1).clamp(min=0)

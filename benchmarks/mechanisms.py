@@ -46,7 +46,7 @@ class One(Cost):
     """A cost by which all rows are one forward pass."""
 
     @classmethod
-    def of(cls, *_: Any, **__: Any) -> Cost:
+    def for_layers(cls, *_: Any, **__: Any) -> Cost:
         """Return a cost whose passes are dear."""
         return Cost(overhead=1e9)
 

@@ -60,7 +60,7 @@ def batch_of(built: Encoder, length: int) -> dict[str, Tokens]:
     """One text and its target, of `length` tokens together with BOS, without the memory."""
     texts = random_texts(VOCABULARY, [(length // 2, length - length // 2)])
     (read,) = built.template.rows([ids[1:] for ids in texts.contexts])
-    return {"text": Tokens.pad([read + Row.of(texts.continuations[0], Segment.TARGET)])}
+    return {"text": Tokens.pad([read + Row.labelled(texts.continuations[0], Segment.TARGET)])}
 
 
 def step_of(built: Encoder, objective: Objective, batch: dict[str, Tokens], kernel: str) -> Step:
@@ -124,9 +124,9 @@ def step_time(benchmark: Benchmark, *, length: int, bar: Bar) -> Outcome:
     sft = step_of(bare, plain, batch_of(bare, length), "sdpa")
     model = LanguageModel(end=False)
     model.setup(bare)
-    begin = Row.of(bare.template.bos_ids, Segment.PROMPT)
+    begin = Row.labelled(bare.template.bos_ids, Segment.PROMPT)
     (text,) = random_texts(VOCABULARY, [(length // 2, 1)]).contexts
-    once = step_of(bare, model, {"text": Tokens.pad([begin + Row.of(text[1:], Segment.TARGET)])}, "sdpa")
+    once = step_of(bare, model, {"text": Tokens.pad([begin + Row.labelled(text[1:], Segment.TARGET)])}, "sdpa")
     return Outcome(
         equality=equality,
         measures=[

@@ -500,7 +500,7 @@ class Encoder(nn.Module):
     @property
     def cost(self) -> Cost:
         """What a forward pass takes, in training or not."""
-        return Cost.of(layers_of(self.backbone.inner), training=self.training)
+        return Cost.for_layers(layers_of(self.backbone.inner), training=self.training)
 
     @property
     def template(self) -> Template:

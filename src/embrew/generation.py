@@ -79,7 +79,7 @@ def target_rows(
     )
     read = encoder.template.rows(texts, instruction=instruction, max_length=max_tokens)
     return [
-        row + Row.of(target_ids(ids, end=end, limit=limit), Segment.TARGET)
+        row + Row.labelled(target_ids(ids, end=end, limit=limit), Segment.TARGET)
         for row, ids in zip(read, encoded["input_ids"], strict=True)
     ]
 
@@ -88,7 +88,7 @@ def first_row(encoder: Encoder) -> Row:
     """Return what precedes a target that reads no text: BOS; where there is none, EOS or the padding token."""
     tokenizer = encoder.tokenizer
     other = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
-    return Row.of(encoder.template.bos_ids or [other or 0], Segment.PROMPT)
+    return Row.labelled(encoder.template.bos_ids or [other or 0], Segment.PROMPT)
 
 
 def target_scores(

@@ -66,9 +66,16 @@ def test_a_layer_that_slides_cannot_look_at_the_first_token(make_encoder):
 
 
 def test_parts_by_hand():
-    row = Row.of([1, 5, 6], Segment.PROMPT) + Row.of([7, 7], Segment.SOFT) + Row.of([5], Segment.PROMPT)
-    row = row + Row.of([8, 9], Segment.TEXT) + Row.of([3], Segment.PROMPT) + Row.of([300], Segment.MEMORY)
-    tokens = Tokens.pad([row, Row.of([1], Segment.PROMPT) + Row.of([8, 9], Segment.TEXT)])
+    row = (
+        Row.labelled([1, 5, 6], Segment.PROMPT) + Row.labelled([7, 7], Segment.SOFT) + Row.labelled([5], Segment.PROMPT)
+    )
+    row = (
+        row
+        + Row.labelled([8, 9], Segment.TEXT)
+        + Row.labelled([3], Segment.PROMPT)
+        + Row.labelled([300], Segment.MEMORY)
+    )
+    tokens = Tokens.pad([row, Row.labelled([1], Segment.PROMPT) + Row.labelled([8, 9], Segment.TEXT)])
     names = [
         "first",
         "prompt",

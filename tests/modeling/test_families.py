@@ -128,7 +128,7 @@ def check_shared_prompt(encoder: Encoder) -> None:
 
 def frozen_states(encoder: Encoder) -> Tensor:
     with torch.no_grad(), encoder.backbone.frozen_lm() as original:
-        return original.hidden_states(Tokens.pad([Row.of(range(5, 25), Segment.TEXT)]))
+        return original.hidden_states(Tokens.pad([Row.labelled(range(5, 25), Segment.TEXT)]))
 
 
 def stir_all(encoder: Encoder) -> None:
@@ -169,7 +169,7 @@ def test_losses_under_a_head_are_those_of_the_model_itself(name: str, chunk_size
         if parameter.ndim >= 2:
             parameter.normal_(0, 0.5)
     ids, other = torch.randint(3, 300, (2, 2, 12)).unbind(0)
-    rows = [Row.of(row.tolist(), Segment.TEXT) for row in ids]
+    rows = [Row.labelled(row.tolist(), Segment.TEXT) for row in ids]
     states = FrozenLM(model).hidden_states(Tokens.pad(rows))
     head = FrozenLM(model).head
     labels, flat = ids[:, 1:].reshape(-1), states[:, :-1].reshape(-1, 32)

@@ -23,7 +23,7 @@ def naive(encoder, text, *, source="memory", bos="visible", steps=12):
     ids: list[int] = []
     with torch.no_grad():
         for _ in range(steps):
-            tokens = Tokens.pad([row + Row.of(ids, Segment.TARGET)])
+            tokens = Tokens.pad([row + Row.labelled(ids, Segment.TARGET)])
             states = encoder.backbone.hidden_states(tokens, attention)
             ids.append(int(encoder.backbone.causal_lm.lm_head(states)[0, -1].argmax()))
             if ids[-1] == encoder.tokenizer.eos_token_id:
@@ -167,7 +167,7 @@ def test_the_first_token_is_hidden_where_there_is_no_bos(make_encoder, tokenizer
     """Without BOS the first position is the text's own: another first word changes nothing but by the memory."""
     encoder = make_encoder(attention="causal", template="{text}{memory}", pooling=Pooling("last", "memory"))
     encoder.template.bos_ids = []
-    rows = [row + Row.of([40, 41], Segment.TARGET) for row in encoder.template.rows(["cat sat", "dog sat"])]
+    rows = [row + Row.labelled([40, 41], Segment.TARGET) for row in encoder.template.rows(["cat sat", "dog sat"])]
     seen = Attention("causal", bottleneck="visible").visible(Tokens.pad(rows))
     assert rows[0].segments[0] == Segment.TEXT
     assert not seen[:, -1, 0].any()

@@ -72,7 +72,7 @@ def test_weights_are_those_of_bitsandbytes(settings, folder):
     layers = quantized_layers(encoder.backbone.causal_lm)
     assert len(layers) == 2 * LINEAR and not any("head" in name for name in layers)
     assert encoder.backbone.dtype == torch.float32
-    chosen = Quantization.of(settings)
+    chosen = Quantization.parse(settings)
     for name, layer in quantized_layers(encoder.backbone.causal_lm).items():
         how = {"quant_type": chosen.type, "compress_statistics": chosen.double_quant}
         expected = dequantize_4bit(*quantize_4bit(weights[f"{name}.weight"], **how))

@@ -75,12 +75,12 @@ def test_the_divergence_is_zero_for_a_memory_that_is_the_context_itself(make_enc
     encoder = make_encoder(family, lora={})
     ids = text_ids(TEXTS, encoder)
     width, sizes = 7, (5, 9, 3)
-    bos = Row.of(encoder.template.bos_ids, Segment.PROMPT)
-    targets = [Row.of(row[width : width + size], Segment.TARGET) for row, size in zip(ids, sizes, strict=True)]
+    bos = Row.labelled(encoder.template.bos_ids, Segment.PROMPT)
+    targets = [Row.labelled(row[width : width + size], Segment.TARGET) for row, size in zip(ids, sizes, strict=True)]
     batch = {
-        "student": Tokens.pad([bos + Row.of([0] * width, Segment.SOFT) + target for target in targets]),
+        "student": Tokens.pad([bos + Row.labelled([0] * width, Segment.SOFT) + target for target in targets]),
         "teacher": Tokens.pad(
-            [bos + Row.of(row[:width], Segment.TEXT) + target for row, target in zip(ids, targets, strict=True)]
+            [bos + Row.labelled(row[:width], Segment.TEXT) + target for row, target in zip(ids, targets, strict=True)]
         ),
     }
     with encoder.backbone.frozen_lm() as lm, torch.no_grad():

@@ -92,7 +92,9 @@ def perplexity_of(
     tokens, nats = 0, 0.0
     with torch.inference_mode():
         for batch in _batches(rows, batch_tokens):
-            read = Tokens.pad([Row.of(ids[:1], Segment.PROMPT) + Row.of(ids[1:], Segment.TARGET) for ids in batch])
+            read = Tokens.pad(
+                [Row.labelled(ids[:1], Segment.PROMPT) + Row.labelled(ids[1:], Segment.TARGET) for ids in batch]
+            )
             read = read.to(encoder.device)
             states = model.hidden_states(read)[read.predicting(Segment.TARGET)]
             labels = read.input_ids[read.where(Segment.TARGET)]

@@ -197,7 +197,7 @@ class _Faults:
     def _row(self, first: list[int], body: list[int], end: list[int]) -> Row:
         memory = set(self.encoder.template.memory_ids)
         after = [int(Segment.MEMORY if i in memory else Segment.PROMPT) for i in end]
-        return Row.of(first, Segment.PROMPT) + Row.of(body, Segment.TEXT) + Row(list(end), after)
+        return Row.labelled(first, Segment.PROMPT) + Row.labelled(body, Segment.TEXT) + Row(list(end), after)
 
 
 def _differs(vectors: np.ndarray, right: np.ndarray) -> bool:

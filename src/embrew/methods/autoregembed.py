@@ -192,7 +192,7 @@ class Alignment(Objective):
         targets = [target_ids(ids, end=end, limit=lengths["document"]) for ids in texts]
         return {
             "text": Tokens.pad([*queries, *documents]),
-            "decoded": Tokens.pad([before + Row.of(target, Segment.TARGET) for target in targets]),
+            "decoded": Tokens.pad([before + Row.labelled(target, Segment.TARGET) for target in targets]),
             "owner": np.array([owner for owner, *_ in decoded]),
             "source": np.array([source for _, source, _, _ in decoded]),
             "part": np.array([part for _, _, part, _ in decoded]),

@@ -35,8 +35,8 @@ def setup_frozen_decoder(encoder: Encoder, name: str, *, end: bool) -> None:
 
 def decoder_row(encoder: Encoder, *, bos: bool) -> Row:
     """Return what the decoder reads before a target: BOS, and positions for the memory states."""
-    begin = Row.of(encoder.template.bos_ids if bos else [], Segment.PROMPT)
-    return begin + Row.of([0] * len(encoder.template.memory_ids), Segment.SOFT)
+    begin = Row.labelled(encoder.template.bos_ids if bos else [], Segment.PROMPT)
+    return begin + Row.labelled([0] * len(encoder.template.memory_ids), Segment.SOFT)
 
 
 def memory_states(encoder: Encoder, tokens: Tokens) -> Tensor:

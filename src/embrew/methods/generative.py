@@ -46,7 +46,7 @@ class SupervisedFineTuning(Generative):
         end = end_ids(encoder, end=self.end)
         limit = encoder.max_length["document"]
         answers = text_ids([row["positive"] for row in rows], encoder)
-        written = [Row.of(target_ids(ids, end=end, limit=limit), Segment.TARGET) for ids in answers]
+        written = [Row.labelled(target_ids(ids, end=end, limit=limit), Segment.TARGET) for ids in answers]
         return {"text": Tokens.pad([query + answer for query, answer in zip(queries, written, strict=True)])}
 
 
@@ -77,13 +77,15 @@ class LanguageModel(Generative):
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """Return `text`: BOS and the text as TARGET; without BOS, the first token of the text is not predicted."""
-        begin = Row.of(encoder.template.bos_ids, Segment.PROMPT)
+        begin = Row.labelled(encoder.template.bos_ids, Segment.PROMPT)
         end = end_ids(encoder, end=self.end)
         limit, read = encoder.max_length["document"] - len(begin.ids), 0 if begin.ids else 1
         texts = []
         for ids in text_ids([row["text"] for row in rows], encoder):
             target = target_ids(ids, end=end, limit=limit)
-            texts.append(begin + Row.of(target[:read], Segment.TEXT) + Row.of(target[read:], Segment.TARGET))
+            texts.append(
+                begin + Row.labelled(target[:read], Segment.TEXT) + Row.labelled(target[read:], Segment.TARGET)
+            )
         return {"text": Tokens.pad(texts)}
 
 

@@ -167,7 +167,7 @@ class Bottleneck(Generative):
                 splits = [self._split(ids, room, seed) for ids, room in zip(texts, fits, strict=True)]
                 read = self._read([ids[:at] for ids, at in zip(texts, splits, strict=True)], encoder)
                 targets = [target_ids(ids[at:], **limit) for ids, at in zip(texts, splits, strict=True)]
-        written = [Row.of(target, Segment.TARGET) for target in targets]
+        written = [Row.labelled(target, Segment.TARGET) for target in targets]
         return {"text": Tokens.pad([one + other for one, other in zip(read, written, strict=True)])}
 
     def _read(self, texts: Sequence[Any], encoder: Encoder, instructions: list[str] | None = None) -> list[Row]:

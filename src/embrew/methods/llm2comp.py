@@ -216,7 +216,7 @@ class Compression(Objective):
         would predict the target as another text.
         """
         template, limit = encoder.template, encoder.max_length["document"]
-        bos = Row.of(template.bos_ids, Segment.PROMPT)
+        bos = Row.labelled(template.bos_ids, Segment.PROMPT)
         if self.rows == "pairs":
             queries = [row["query"] for row in rows]
             contexts = template.rows(queries, instruction=instructions_of(rows, encoder), max_length=limit)
@@ -228,10 +228,10 @@ class Compression(Objective):
             read = [context for context, _ in halves]
             contexts = template.rows(read, instruction="", max_length=limit)
             targets = [read if name == "same" else [rest for _, rest in halves] for name in self.targets]
-        written = [[Row.of(target, Segment.TARGET) for target in side] for side in targets]
+        written = [[Row.labelled(target, Segment.TARGET) for target in side] for side in targets]
         return Parts(
             contexts,
-            [bos + Row.of(ids, Segment.TEXT) for ids in read],
+            [bos + Row.labelled(ids, Segment.TEXT) for ids in read],
             dict(zip(self.targets.values(), written, strict=True)),
         )
 

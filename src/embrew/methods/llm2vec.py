@@ -85,7 +85,7 @@ class MaskedNextToken(Objective):
                     shown[t] = mask_id
                 elif kind < 0.9:
                     shown[t] = generator.randrange(min(words, encoder.backbone.vocab_size))
-            texts.append(Row.of(bos, Segment.PROMPT) + Row.of(shown, Segment.TEXT))
+            texts.append(Row.labelled(bos, Segment.PROMPT) + Row.labelled(shown, Segment.TEXT))
             labels.append(wanted)
         width = max(len(wanted) for wanted in labels)
         padded = [wanted + [-100] * (width - len(wanted)) for wanted in labels]

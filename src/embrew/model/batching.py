@@ -42,7 +42,7 @@ class Cost:
     alike: bool = False
 
     @classmethod
-    def of(cls, layers: Sequence[nn.Module], *, training: bool) -> Cost:
+    def for_layers(cls, layers: Sequence[nn.Module], *, training: bool) -> Cost:
         """Return the cost for a model of layers that are alike.
 
         It depends on their size, device and arithmetic alone, so that the same rows are grouped alike in every process.

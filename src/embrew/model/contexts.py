@@ -155,13 +155,13 @@ def shown(settings: Demonstrations, template: Template, lead: Lead, examples: Se
         named = number == 0 or settings.format != "one_instruction"
         words = named and settings.form("instruction") == "text"
         if words:
-            row += Row.of(lead.before, Segment.PROMPT)
+            row += Row.labelled(lead.before, Segment.PROMPT)
         elif named:
-            row += Row.of(lead.vectors, Segment.SOFT)
+            row += Row.labelled(lead.vectors, Segment.SOFT)
         row += _part(settings.form("query"), example.query, example.query_vectors)
-        row += Row.of(lead.after if words else [], Segment.PROMPT) + Row.of(between, Segment.PROMPT)
+        row += Row.labelled(lead.after if words else [], Segment.PROMPT) + Row.labelled(between, Segment.PROMPT)
         row += _part(settings.form("passage"), example.passage, example.passage_vectors)
-        row += Row.of(end, Segment.PROMPT)
+        row += Row.labelled(end, Segment.PROMPT)
         if left is not None:
             left -= len(row.ids)
             if left < 0:
@@ -178,7 +178,7 @@ def joined(rows: Sequence[Row]) -> Row:
 def _part(form: str | None, ids: Sequence[int], vectors: Sequence[int]) -> Row:
     if form is None:
         return Row([], [])
-    return Row.of(vectors, Segment.SOFT) if form == "vector" else Row.of(ids, Segment.PROMPT)
+    return Row.labelled(vectors, Segment.SOFT) if form == "vector" else Row.labelled(ids, Segment.PROMPT)
 
 
 def insert(rows: Sequence[Row], context: Row, template: Template) -> list[Row]:

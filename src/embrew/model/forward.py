@@ -58,7 +58,7 @@ def _run(
     walls: dict[str, Any] = {}
     places = tokens.position_ids
     if attention.bottleneck and not attention.hide and fits(inner, tokens):
-        mask, walls = None, {"walls": Walls.of(tokens.host, attention).to(tokens.device)}
+        mask, walls = None, {"walls": Walls.from_tokens(tokens.host, attention).to(tokens.device)}
     elif attention.is_causal is None or places is not None or by_mask:
         mask = attention.mask(tokens, inner.config, embedded.dtype)
         if places is None:  # some families (OPT) count positions by a mask of two dimensions

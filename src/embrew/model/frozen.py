@@ -84,7 +84,7 @@ class FrozenLM:
     def cost(self) -> Cost:
         """What a forward pass takes, in training or not."""
         inner = self.model.base_model
-        return Cost.of(layers_of(inner), training=inner.training)
+        return Cost.for_layers(layers_of(inner), training=inner.training)
 
     @property
     def head(self) -> Head:

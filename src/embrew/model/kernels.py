@@ -114,7 +114,7 @@ class Walls:
     source: Tensor
 
     @classmethod
-    def of(cls, tokens: Tokens, attention: Attention) -> Walls:
+    def from_tokens(cls, tokens: Tokens, attention: Attention) -> Walls:
         """Return the walls of a batch whose rows are text, memory, target."""
         segments = tokens.segment_ids
         target = segments == Segment.TARGET

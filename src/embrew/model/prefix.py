@@ -25,7 +25,7 @@ def shared_prefix(rows: Sequence[Row]) -> int:
 
     Demonstrations belong to the prompt, as tokens or as positions for vectors.
 
-    >>> rows = [Row.of(range(20), Segment.PROMPT) + Row.of([7, 8], Segment.TEXT) for _ in range(2)]
+    >>> rows = [Row.labelled(range(20), Segment.PROMPT) + Row.labelled([7, 8], Segment.TEXT) for _ in range(2)]
     >>> shared_prefix(rows)
     20
     """

@@ -109,7 +109,7 @@ class EncoderConfig(EncoderSettings, BackboneConfig):
     def settings(self) -> EncoderSettings:
         """The settings of the encoder, as `Encoder` holds them."""
         values = {name: getattr(self, name) for name in EncoderSettings.model_fields}
-        return EncoderSettings.of(**{**values, "prompts": dict(self.prompts), "max_length": dict(self.max_length)})
+        return EncoderSettings.create(**{**values, "prompts": dict(self.prompts), "max_length": dict(self.max_length)})
 
     @model_validator(mode="before")
     @classmethod

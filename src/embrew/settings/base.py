@@ -38,7 +38,7 @@ class Quantization(BaseModel):
         return {"type": value} if isinstance(value, str) else value
 
     @classmethod
-    def of(cls, value: str | Mapping[str, Any] | Self) -> Self:
+    def parse(cls, value: str | Mapping[str, Any] | Self) -> Self:
         """Return checked settings from a type's name or a mapping.
 
         Raises:
@@ -104,4 +104,4 @@ class Base:
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
         """Return the base of what `as_dict` gave."""
         settings = saved.get("quantization")
-        return cls(**{**saved, "quantization": None if settings is None else Quantization.of(settings)})
+        return cls(**{**saved, "quantization": None if settings is None else Quantization.parse(settings)})

@@ -267,7 +267,7 @@ class EncoderSettings(BaseModel):
     demonstrations: Demonstrations | None = None
 
     @classmethod
-    def of(cls, **given: Any) -> Self:
+    def create(cls, **given: Any) -> Self:
         """Return checked settings from what Python callers give.
 
         That is a mapping or a mode's name for `pooling`, one number for `max_length`, a tuple for `template`.
@@ -296,7 +296,7 @@ class EncoderSettings(BaseModel):
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
         """Return the settings in a folder's JSON; its other keys are left out."""
-        return cls.of(**{name: saved[name] for name in cls.model_fields if name in saved})
+        return cls.create(**{name: saved[name] for name in cls.model_fields if name in saved})
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings for JSON; `from_dict` reads them back."""
@@ -307,7 +307,7 @@ class EncoderSettings(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """Return checked settings with some of them changed."""
-        return type(self).of(**{**dict(self), **changes})
+        return type(self).create(**{**dict(self), **changes})
 
     def differences(self, other: EncoderSettings) -> dict[str, tuple[Any, Any]]:
         """Return each setting in which `other` differs, with both values."""

@@ -151,7 +151,7 @@ def open_encoder(
         dtype=pick_dtype(dtype, place),
         attn_implementation=attn_implementation,
         trust_remote_code=trust_remote_code,
-        quantization=None if quantization is None else Quantization.of(quantization),
+        quantization=None if quantization is None else Quantization.parse(quantization),
         device=place,
     )
     backbone = Backbone(model).to(place)
@@ -160,7 +160,7 @@ def open_encoder(
     if soft_prompt_tokens:
         backbone.add_soft_prompt(soft_prompt_tokens, memory_init, seed=seed)
     if backbone.is_encoder and settings is None:
-        settings = EncoderSettings.of(attention="bidirectional", pooling="mean")
+        settings = EncoderSettings.create(attention="bidirectional", pooling="mean")
     encoder = kind(backbone, tokenizer, base, settings, **changes).eval()
     encoder.trust_remote_code = trust_remote_code
     if base.kind == "folder":

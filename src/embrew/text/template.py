@@ -97,7 +97,7 @@ def repeated(
             )
         text, again = text[: room // 2], again[: room // 2]
     before = Row(head.ids[:start], head.segments[:start])
-    return before + Row.of(text, segment) + between + Row.of(again, Segment.ECHO) + suffix
+    return before + Row.labelled(text, segment) + between + Row.labelled(again, Segment.ECHO) + suffix
 
 
 def _start(row: Row, segment: Segment) -> int:
@@ -258,7 +258,7 @@ class Template:
         if self.preparation != "none":
             prepare = PREPARATIONS[self.preparation]
             texts = [prepare(text) if isinstance(text, str) else text for text in texts]
-        begin = Row.of(self.first_ids, Segment.PROMPT)
+        begin = Row.labelled(self.first_ids, Segment.PROMPT)
         joined = self.words_after == "joined"
         rows = self._joined_rows(begin, texts, instructions, segment, max_length) if joined else {}
         left = [i for i in range(len(texts)) if i not in rows]
@@ -338,7 +338,7 @@ class Template:
         fallback = self.tokenizer.eos_token_id
         if fallback is None:
             fallback = self.tokenizer.pad_token_id
-        return Row.of([0 if fallback is None else fallback], Segment.PROMPT)
+        return Row.labelled([0 if fallback is None else fallback], Segment.PROMPT)
 
     def _repeated(
         self, head: Row, text: str | Sequence[int], suffix: Row, max_length: int | None, segment: Segment
@@ -347,11 +347,11 @@ class Template:
 
         The second copy is the tokens of the first; or, where words are joined, what follows the words between them.
         """
-        words, again = Row.of(self._between_ids, Segment.PROMPT), None
+        words, again = Row.labelled(self._between_ids, Segment.PROMPT), None
         if self.words_after == "joined" and isinstance(text, str):
             pieces = self.strings.behind((self.between or "") + text)
             size = sum(end <= len(self.between or "") for _, end in pieces)
-            words = Row.of([i for i, _ in pieces[:size]], Segment.PROMPT)
+            words = Row.labelled([i for i, _ in pieces[:size]], Segment.PROMPT)
             again = [i for i, _ in pieces[size:]]
         return repeated(head, words, again, suffix, max_length=max_length, segment=segment)
 
@@ -372,7 +372,7 @@ class Template:
                 bodies.append(Row(ids, [int(Segment.PROMPT)] * before + [int(segment)] * (len(ids) - before)))
             else:
                 prefix = self.words(prefixes[i])
-                bodies.append(Row.of(prefix, Segment.PROMPT) + Row.of(text, segment))  # type: ignore[arg-type]
+                bodies.append(Row.labelled(prefix, Segment.PROMPT) + Row.labelled(text, segment))  # type: ignore[arg-type]
         return bodies
 
 

@@ -75,7 +75,7 @@ class Row(NamedTuple):
         return Row(self.ids + other.ids, self.segments + other.segments)
 
     @classmethod
-    def of(cls, ids: Sequence[int], segment: Segment) -> Row:
+    def labelled(cls, ids: Sequence[int], segment: Segment) -> Row:
         """Return a row in which every position belongs to one segment."""
         return cls(list(ids), [int(segment)] * len(ids))
 

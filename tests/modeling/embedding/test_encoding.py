@@ -273,7 +273,7 @@ def test_groups_of_similar_length_give_the_vectors_of_one_batch(make_encoder):
 
 
 def test_selected_rows_of_a_batch_keep_their_vectors():
-    rows = [Row.of(range(n), Segment.TEXT) for n in (2, 5, 3)]
+    rows = [Row.labelled(range(n), Segment.TEXT) for n in (2, 5, 3)]
     some = Tokens.pad(rows).with_soft(torch.arange(6.0).view(3, 1, 2)).select([2, 0])
     assert some.input_ids.tolist() == [[0, 1, 2], [0, 1, 0]]
     assert some.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
@@ -299,7 +299,9 @@ def test_a_batch_in_pinned_memory_has_all_its_parts(monkeypatch):
     """PyTorch's data loader calls `pin_memory` where a batch has it; on a machine without a GPU nothing is pinned."""
     pinned = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self) or self.clone())
-    tokens = Tokens.pad([Row.of([1, 2], Segment.TEXT), Row.of([3], Segment.TEXT)]).with_soft(torch.ones(1, 4))
+    tokens = Tokens.pad([Row.labelled([1, 2], Segment.TEXT), Row.labelled([3], Segment.TEXT)]).with_soft(
+        torch.ones(1, 4)
+    )
     tokens = replace(tokens, branch_ids=torch.zeros_like(tokens.input_ids))
     found = tokens.pin_memory()
     assert len(pinned) == 4 and found.kept is None
@@ -309,10 +311,10 @@ def test_a_batch_in_pinned_memory_has_all_its_parts(monkeypatch):
 
 def test_the_overhead_counts_twice_in_bfloat16() -> None:
     layer = nn.Linear(64, 64)
-    float32 = Cost.of([layer], training=True).overhead
+    float32 = Cost.for_layers([layer], training=True).overhead
     with torch.autocast("cpu", torch.bfloat16):
-        assert Cost.of([layer], training=True).overhead == 2 * float32
-    assert Cost.of([layer.bfloat16()], training=True).overhead == 2 * float32
-    assert Cost.of([nn.Linear(64, 64, device="meta")], training=True).overhead == by_shape(
+        assert Cost.for_layers([layer], training=True).overhead == 2 * float32
+    assert Cost.for_layers([layer.bfloat16()], training=True).overhead == 2 * float32
+    assert Cost.for_layers([nn.Linear(64, 64, device="meta")], training=True).overhead == by_shape(
         4160, training=True, on_cpu=False
     )

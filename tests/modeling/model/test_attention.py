@@ -14,8 +14,8 @@ from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import CONFIGS, DIFFERENT, FAMILIES, by_default, tiny_model
 
 P, X, M, Y = Segment.PROMPT, Segment.TEXT, Segment.MEMORY, Segment.TARGET
-LONG = Row.of([1], P) + Row.of(range(20, 30), X) + Row.of([30, 31], M) + Row.of([40, 41, 42], Y)
-SHORT = Row.of([1], P) + Row.of(range(50, 54), X) + Row.of([30, 31], M) + Row.of([43], Y)
+LONG = Row.labelled([1], P) + Row.labelled(range(20, 30), X) + Row.labelled([30, 31], M) + Row.labelled([40, 41, 42], Y)
+SHORT = Row.labelled([1], P) + Row.labelled(range(50, 54), X) + Row.labelled([30, 31], M) + Row.labelled([43], Y)
 PATTERNS = {
     "causal": Attention("causal"),
     "bidirectional": Attention("bidirectional"),

@@ -47,8 +47,8 @@ def encoder_of(
 def first_moves(encoder: Encoder) -> list[bool]:
     """Whether the first state moves when the last token changes: alone, and beside a longer row."""
     found = []
-    for others in ([], [Row.of(range(40, 60), Segment.TEXT)]):
-        rows = [Row.of([5, 6, 7, 8, last], Segment.TEXT) for last in (9, 200)]
+    for others in ([], [Row.labelled(range(40, 60), Segment.TEXT)]):
+        rows = [Row.labelled([5, 6, 7, 8, last], Segment.TEXT) for last in (9, 200)]
         with torch.no_grad():
             one, other = (encoder.hidden_states(Tokens.pad([row, *others]))[0, 0] for row in rows)
         found.append(bool((one - other).abs().max() > 1e-4))
@@ -136,7 +136,7 @@ def test_what_stands_beside_a_text_counts_as_positions(tokenizer: PreTrainedToke
     pairs = (Demonstration("the quick brown fox", "jumps over the lazy dog"),)
     with pytest.raises(ValueError, match=r"the demonstrations take \d+ tokens and texts up to 100"):
         encoder.add_context("task", Context("find: ", pairs))
-    row = Row.of([5] * 100, Segment.TEXT) + Row.of([6] * 29, Segment.TARGET)
+    row = Row.labelled([5] * 100, Segment.TEXT) + Row.labelled([6] * 29, Segment.TARGET)
     with pytest.raises(ValueError, match="a row has 129 tokens, and GPT2Model has positions for 128; the text, its"):
         encoder.hidden_states(Tokens.pad([row]))
     with torch.no_grad(), encoder.backbone.frozen_lm() as lm, pytest.raises(ValueError, match="a row has 129 tokens"):
@@ -152,7 +152,7 @@ def test_attention_dropout_is_set_whether_it_is_a_number_or_a_module(
     name: str, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     encoder = encoder_of(name, tokenizer, backbone=backbone_of(name, alibi=name == "falcon"))
-    tokens = Tokens.pad([Row.of(range(5, 25), Segment.TEXT)])
+    tokens = Tokens.pad([Row.labelled(range(5, 25), Segment.TEXT)])
     before = torch.get_rng_state()
     encoder.backbone.set_attention_dropout(0.5)
     assert torch.equal(torch.get_rng_state(), before)
@@ -175,7 +175,7 @@ def test_the_original_lm_has_no_dropout_of_any_kind(name: str, tokenizer: PreTra
     """OPT keeps its probabilities as numbers named `dropout`, and 0.1 of it is its default."""
     backbone = backbone_of(name, dropout=0.3, hidden_dropout=0.3, layerdrop=0.3)
     backbone.add_lora({"r": 2})
-    tokens = Tokens.pad([Row.of(range(5, 25), Segment.TEXT)])
+    tokens = Tokens.pad([Row.labelled(range(5, 25), Segment.TEXT)])
     with torch.no_grad(), backbone.eval().frozen_lm() as lm:
         expected = lm.hidden_states(tokens)
     for _ in range(3):
@@ -238,7 +238,9 @@ def test_where_the_two_calls_are_not_followed_a_mask_is() -> None:
     backbone = backbone_of("stablelm")
     assert not try_two_calls(backbone.inner)
     rows = [
-        Row.of([5, first, 7], Segment.TEXT) + Row.of([8], Segment.MEMORY) + Row.of([9, 10], Segment.TARGET)
+        Row.labelled([5, first, 7], Segment.TEXT)
+        + Row.labelled([8], Segment.MEMORY)
+        + Row.labelled([9, 10], Segment.TARGET)
         for first in (6, 200)
     ]
     attention = Attention("causal", bottleneck="strict")

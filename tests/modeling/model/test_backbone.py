@@ -39,7 +39,7 @@ def test_the_frozen_lm_is_the_original_before_and_after_a_step(family: str) -> N
     assert torch.equal(lm_logits(backbone), original), "before a step"
     backbone.train()
     optimizer = torch.optim.AdamW([p for p in backbone.parameters() if p.requires_grad], lr=0.1, weight_decay=0.1)
-    rows = Tokens.pad([Row.of([1, 20, 21], Segment.TEXT) + Row.of(backbone.memory_ids, Segment.MEMORY)])
+    rows = Tokens.pad([Row.labelled([1, 20, 21], Segment.TEXT) + Row.labelled(backbone.memory_ids, Segment.MEMORY)])
     before = backbone.hidden_states(rows, Attention("bidirectional")).detach()
     backbone.hidden_states(rows, Attention("bidirectional")).square().mean().backward()
     optimizer.step()

@@ -75,4 +75,4 @@ def test_in_other_families_each_continuation_has_the_states_that_it_has_alone(
 
 
 def row(ids: Iterable[int], segment: Segment) -> Row:
-    return Row.of(list(ids), segment)
+    return Row.labelled(list(ids), segment)

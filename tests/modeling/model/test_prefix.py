@@ -110,16 +110,16 @@ def test_a_bidirectional_model_reads_it_anew_with_every_text(make_encoder):
 
 def test_what_is_shared():
     def row(words: int, text: list[int]) -> Row:
-        return Row.of(range(words), Segment.PROMPT) + Row.of(text, Segment.TEXT)
+        return Row.labelled(range(words), Segment.PROMPT) + Row.labelled(text, Segment.TEXT)
 
     assert shared_prefix([row(30, [1]), row(30, [2, 3])]) == 30
     assert shared_prefix([row(30, [40]), row(30, [40])]) == 30  # equal texts are no prompt
     assert shared_prefix([row(30, [1]), row(30, [])]) == 29  # a row keeps a token of its own
-    assert shared_prefix([row(30, [1]), Row.of([*range(20), 99], Segment.PROMPT)]) == 20
+    assert shared_prefix([row(30, [1]), Row.labelled([*range(20), 99], Segment.PROMPT)]) == 20
     assert shared_prefix([row(10, [1]), row(10, [2])]) == 0
     assert shared_prefix([row(30, [1])]) == 30  # for the calls to come
     assert shared_prefix([]) == 0
-    places = Row.of(range(30), Segment.SOFT) + Row.of([1], Segment.TEXT)
+    places = Row.labelled(range(30), Segment.SOFT) + Row.labelled([1], Segment.TEXT)
     assert shared_prefix([places, places]) == 30
     assert shared_prefix([places, row(30, [1])]) == 0  # the same numbers, but other things
 
@@ -155,11 +155,12 @@ def test_vectors_in_the_beginning(family, make_encoder):
     encoder = make_encoder(family, template="{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
     generator = torch.Generator().manual_seed(5)
     tables = [torch.randn(8, 32, generator=generator) for _ in range(2)]
-    begin = Row.of([1], Segment.PROMPT)
+    begin = Row.labelled([1], Segment.PROMPT)
     for number in range(8):
-        begin += Row.of([50, 51], Segment.PROMPT) + Row.of([7 - number], Segment.SOFT)
+        begin += Row.labelled([50, 51], Segment.PROMPT) + Row.labelled([7 - number], Segment.SOFT)
     rows = [
-        begin + Row.of(encoder.tokenizer(text, add_special_tokens=False).input_ids, Segment.TEXT) for text in SENTENCES
+        begin + Row.labelled(encoder.tokenizer(text, add_special_tokens=False).input_ids, Segment.TEXT)
+        for text in SENTENCES
     ]
     assert shared_prefix(rows) == len(begin.ids) == 25
     prefix, found = Prefix(), []

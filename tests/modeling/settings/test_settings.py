@@ -83,16 +83,16 @@ def test_other_settings_on_the_same_weights(make_encoder: Callable[..., Encoder]
 
 
 def test_a_setting_at_its_default_is_not_written() -> None:
-    plain = EncoderSettings.of()
+    plain = EncoderSettings.create()
     assert list(plain.as_dict()) == [
         *("template", "words_after", "attention", "pooling", "prompts", "max_length", "normalize")
     ]
     assert plain.as_dict()["pooling"] == {"mode": "last", "over": "all"}
     for name, value in OTHER.items():
         template = BASE["template"] if name not in ("template", "default_prompt_name") else OTHER["template"]
-        settings = EncoderSettings.of(**{"template": template, name: value})
+        settings = EncoderSettings.create(**{"template": template, name: value})
         assert EncoderSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
-    joined = EncoderSettings.of(template='"{text}" means:"')
+    joined = EncoderSettings.create(template='"{text}" means:"')
     assert joined.as_dict()["words_after"] == "joined"
 
 
@@ -118,25 +118,25 @@ def test_a_setting_at_its_default_is_not_written() -> None:
 )
 def test_what_is_refused_in_python(given: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words) as caught:
-        EncoderSettings.of(**given)
+        EncoderSettings.create(**given)
     assert "\n" not in str(caught.value)
 
 
 def test_forms_that_python_users_give() -> None:
-    settings = EncoderSettings.of(
+    settings = EncoderSettings.create(
         pooling="mean", max_length=9, template=("{text}", "a {text}"), prompts={"task": "Do: "}
     )
     assert settings.pooling == Pooling("mean")
     assert settings.max_length == {"query": 9, "document": 9}
     assert settings.templates == ["{text}", "a {text}"]
     assert settings.prompts == {"query": "", "document": "", "task": "Do: "}
-    assert EncoderSettings.of(demonstrations={"budget": 9}).demonstrations == Demonstrations(budget=9)
+    assert EncoderSettings.create(demonstrations={"budget": 9}).demonstrations == Demonstrations(budget=9)
 
 
 def test_one_template_in_a_list_is_that_template() -> None:
     """In hashes, too: what was evaluated or encoded with one form is found with the other."""
-    single = EncoderSettings.of(template="a {text}")
-    assert EncoderSettings.of(template=["a {text}"]) == EncoderSettings.of(template=("a {text}",)) == single
+    single = EncoderSettings.create(template="a {text}")
+    assert EncoderSettings.create(template=["a {text}"]) == EncoderSettings.create(template=("a {text}",)) == single
     assert single.as_dict()["template"] == "a {text}"
     encoder = {**BASE, "model": "nano", "template": ["{text}{memory}"]}
     assert Recipe.from_values({"encoder": encoder}).encoder.settings.template == "{text}{memory}"

@@ -201,7 +201,7 @@ def _answers_twice(encoder: Encoder, texts: Sequence[str]) -> list[Row]:
     rows = []
     for row in encoder.template.rows(texts, instruction=asked, max_length=limit):
         own = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.TEXT]
-        rows.append(row + Row.of(own, Segment.TARGET))
+        rows.append(row + Row.labelled(own, Segment.TARGET))
     return rows
 
 
