@@ -29,7 +29,6 @@ from embrew.model import adapters
 from embrew.model.batching import Cost
 from embrew.model.dropout import Mask
 from embrew.model.kernels import use_own_sdpa
-from embrew.model.layers import compiled_layers
 from embrew.training.step import TrainStep
 
 LORA = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05}
@@ -90,9 +89,6 @@ def step_of(model: str, name: str, *, bf16: bool) -> Callable[[], float]:
     objective: Any = OBJECTIVES["contrastive"]()
     step = TrainStep(encoder.train(), objective)
     batch = objective.collate(rows(), encoder, seed=SEED)
-    stack = ExitStack()
-    if name == "compiled layers (added)":
-        stack.enter_context(compiled_layers(encoder.backbone.inner))
 
     def run() -> float:
         began = time.process_time()
@@ -121,11 +117,10 @@ def main() -> None:
     """Measure and write a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--compiled", action="store_true", help="also with compiled layers, which take minutes")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     one_core()
-    names = ["all of them", *PATCHES, *(["compiled layers (added)"] if given.compiled else [])]
+    names = ["all of them", *PATCHES]
     found: dict[str, dict[str, list[float]]] = {}
     for bf16 in (True, False):
         runs = {name: step_of(given.model, name, bf16=bf16) for name in names}
@@ -138,7 +133,7 @@ def main() -> None:
         for name, some in seconds.items():
             cells.append([what, name, f"{median(some):.2f}", f"{median(some) / base:.2f}"])
     lines += table(["work", "without", "median seconds", "ratio"], cells)
-    around = circumstances(f"python benchmarks/mechanisms.py {label}{' --compiled' if given.compiled else ''}")
+    around = circumstances(f"python benchmarks/mechanisms.py {label}")
     name = f"mechanisms-{label}"
     (given.output / f"{name}.md").write_text("\n".join([*lines, "", *origin(around)]) + "\n")
     (given.output / f"{name}.json").write_text(json.dumps({**around, "found": found}, indent=2) + "\n")

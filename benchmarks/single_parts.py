@@ -1,25 +1,18 @@
-"""What single parts save: adapters merged to encode, compiled layers, wide targets of ESE."""
+"""What single parts save: adapters merged to encode, wide targets of ESE."""
 
 from __future__ import annotations
 
 import tempfile
-import time
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import harness
 import torch
 from harness import SEED, Bar, Benchmark, Outcome
 from models import save_llama
-from torch import Tensor
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.losses import espresso
-from embrew.model.layers import compiled_layers
-from embrew.training.step import TrainStep
 
 LORA = {"r": 16, "lora_dropout": 0.05}
 BAR = Bar(gate=0.0, target=1.0)  # nothing is promised: what is found decides what the docs say
@@ -59,47 +52,6 @@ def merged(benchmark: Benchmark) -> Outcome:
     return Outcome(equality=equality, measures=measures)
 
 
-def compiled(benchmark: Benchmark) -> Outcome:
-    """Forward pass, and forward and backward pass of a contrastive step, with compiled layers and with plain ones."""
-    equality, measures, notes = {}, [], {}
-    for name, shape in SHAPES.items():
-        with tempfile.TemporaryDirectory(prefix="embrew-bench-") as scratch, ExitStack() as stack:
-            plain = trained(Path(scratch), shape).train()
-            objective = assembly.objective({"type": "contrastive"})
-            objective.setup(plain)
-            rows = [{"query": text, "positive": text[::-1]} for text in TEXTS[:4]]
-            batch = objective.collate(rows, plain, seed=SEED)
-            step = TrainStep(plain, objective)
-
-            def trains(fast: bool, step: TrainStep = step, batch: Any = batch) -> Tensor:
-                step.zero_grad(set_to_none=True)
-                torch.manual_seed(SEED)
-                with ExitStack() as inside:
-                    inside.enter_context(switched(step.encoder, fast))
-                    loss: Tensor = step(**batch, progress=torch.tensor(0.0))["loss"]
-                    loss.backward()
-                return loss.detach()
-
-            def encodes(fast: bool, encoder: Encoder = plain) -> Any:
-                with switched(encoder, fast):
-                    return torch.from_numpy(encoder.eval().encode(TEXTS, batch_tokens=2048))
-
-            stack.enter_context(compiled_layers(plain.backbone.inner))
-            for what, run in (("training step", trains), ("encode", encodes)):
-                plain.train(what == "training step")
-                began = time.perf_counter()
-                ours = run(True)
-                notes[f"seconds of the first {what}, {name}"] = time.perf_counter() - began
-                equality[f"{what}, {name}"] = harness.require_equal(what, [(ours, run(False))], 1e-5)
-                measures.append(harness.time_pairs(f"{what}, {name}", partial(run, True), partial(run, False), BAR))
-    return Outcome(equality=equality, measures=measures, notes=notes)
-
-
-def switched(encoder: Encoder, fast: bool) -> Any:
-    """Run compiled code, or the same layers without it."""
-    return torch.compiler.set_stance("default" if fast else "force_eager")
-
-
 def wide(benchmark: Benchmark) -> Outcome:
     """ESE's dependency matrix of a flat spectrum: the bounded iteration, and the exact solver in float64."""
     notes, measures = {}, []
@@ -121,11 +73,6 @@ BENCHMARKS = (
         name="adapter-merged",
         title="Encoding with a LoRA (r 16) merged into the weights, against the same kept apart, float32",
         run=merged,
-    ),
-    Benchmark(
-        name="compiled-layers",
-        title="Compiled layers against plain ones, float32 with a LoRA (r 16, dropout 0.05)",
-        run=compiled,
     ),
     Benchmark(
         name="espresso-wide",

@@ -146,7 +146,6 @@ def training_arguments(
     """
     checked = check_fields(TRAINING, stage.training, path=("stages", stage.name, "training"))
     arguments = checked.model_dump(exclude_unset=True)
-    arguments.pop("torch_compile", None)  # the Trainer would compile the whole step; `training.stages` compiles layers
     if stage.batch is not None:
         if not isinstance(built, EmbeddingObjective):
             raise ValueError(

@@ -143,38 +143,6 @@ def dropped_positions(count: int, probability: float) -> Tensor:
     return torch.from_numpy(positions[: np.searchsorted(positions, count)])
 
 
-class SameDropout(nn.Dropout):
-    """Dropout that draws what `Mask.draw` draws, in compiled code and without compilation, in the same order.
-
-    Attributes:
-        number: differs between the dropouts of one decoder layer. Compilation would make one draw of those that read
-            the same input, if they had the same arguments.
-    """
-
-    number: int
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the input with dropout."""
-        if not (self.training and self.p):
-            return input
-        return input * _kept(input, self.p, self.number) / (1 - self.p)
-
-
-@torch.library.custom_op("embrew::kept", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
-def _kept(values: Tensor, probability: float, number: int) -> Tensor:
-    """Return a mask, bool of the shape of `values`, false where dropout sets an element to zero."""
-    positions = Mask.draw(values, probability).positions
-    if positions.dtype == torch.bool:
-        return positions.view(values.shape)
-    keep = torch.ones(values.numel(), dtype=torch.bool)
-    return keep.index_fill_(0, positions, False).view(values.shape)
-
-
-@_kept.register_fake
-def _(values: Tensor, probability: float, number: int) -> Tensor:
-    return torch.empty_like(values, dtype=torch.bool, memory_format=torch.contiguous_format)
-
-
 def drop_out(values: Tensor, probability: float) -> Tensor:
     """Return values on a CPU with dropout: zero with a probability, else divided by the probability to stay."""
     dropped: Tensor = _DropOut.apply(values, probability)

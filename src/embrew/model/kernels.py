@@ -43,7 +43,7 @@ def sdpa(
     """
     how: dict[str, Any] = {"scaling": scaling, **kwargs}
     rounds = torch.is_autocast_enabled("cpu") or value.dtype.itemsize < 4
-    if query.device.type != "cpu" or torch.compiler.is_compiling() or not (dropout or rounds):
+    if query.device.type != "cpu" or not (dropout or rounds):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **how)
     dtype = value.dtype
     if attention_mask is not None and attention_mask.is_floating_point():

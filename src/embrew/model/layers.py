@@ -1,11 +1,10 @@
-"""The layers of a model without its head: found, replaced in a shallow copy, compiled; how many positions they take."""
+"""The layers of a model without its head: found, replaced in a shallow copy; how many positions they take."""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -199,26 +198,3 @@ def check_takes_branches(inner: Any) -> None:
             "positions in the row; llama2vec trains on such rows: use a model family whose attention takes a mask and "
             "whose positions are rotary or learned (Llama, Qwen, Mistral)"
         )
-
-
-LIMIT = 64  # graphs of a layer: with or without gradient, adapter, mask, dropout; a single row and several
-OPTIONS = {"fallback_random": True}  # dropout draws what it draws without compilation, from the same random state
-
-
-@contextmanager
-def compiled_layers(inner: Any) -> Iterator[None]:
-    """Within this context, every layer of a model without its head is compiled, for any number of rows and tokens.
-
-    Modules, weights and the names in state dicts stay as they are. Layers share their graphs. Dropout on a LoRA's input
-    draws the same numbers as without compilation; on a CPU, dropout of attention weights draws others. Gradient caching
-    and activation checkpointing replay both.
-    """
-    layers = layers_of(inner)
-    with torch._dynamo.config.patch(recompile_limit=LIMIT, accumulated_recompile_limit=4 * LIMIT):
-        for layer in layers:
-            layer.compile(dynamic=True, options=OPTIONS)
-        try:
-            yield
-        finally:
-            for layer in layers:
-                del layer._compiled_call_impl

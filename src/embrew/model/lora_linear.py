@@ -7,7 +7,6 @@ are summed in the matrix products. Outputs, gradients and the distribution of ma
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from embrew.model.dropout import Mask, SameDropout
+from embrew.model.dropout import Mask
 
 TOGETHER = (
     ("q_proj", "k_proj", "v_proj"),
@@ -57,8 +56,7 @@ class LoraLinear(PeftLinear):
     """peft's LoRA on a linear layer; computed together with the layers that read the same input.
 
     Falls back to peft's own arithmetic for what it does not cover: DoRA and other variants, several adapters, trained
-    base weights, quantised layers, training an adapter and a base of different dtypes without autocast; and in compiled
-    code, which draws the same masks.
+    base weights, quantised layers, and training an adapter and a base of different dtypes without autocast.
 
     Attributes:
         together: layers that read the same input, this one among them, in the order in which the model calls them.
@@ -70,7 +68,7 @@ class LoraLinear(PeftLinear):
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Return base output plus adapter output, `(…, out)`; the base output where adapters are off."""
-        dtype = None if args or kwargs or torch.compiler.is_compiling() else self._product_dtype(x)
+        dtype = None if args or kwargs else self._product_dtype(x)
         if dtype is None:
             output: Tensor = super().forward(x, *args, **kwargs)
             return output
@@ -127,18 +125,12 @@ class LoraLinear(PeftLinear):
 
 def use_lora_linear(model: nn.Module) -> None:
     """Give every LoRA of a model on an `nn.Linear` this arithmetic; weights and their names stay."""
-    numbers: dict[str, int] = {}  # of the names in a decoder layer
-    for path, module in model.named_modules():
+    for module in model.modules():
         children = dict(module.named_children())
-        for name, child in children.items():
+        for child in children.values():
             if type(child) is PeftLinear:
                 child.__class__ = LoraLinear
                 child.__dict__ |= {"together": [child], "copies": Copies()}
-                number = numbers.setdefault(re.sub(r"\.\d+(?=\.)", "", f"{path}.{name}"), len(numbers))
-                for dropout in child.lora_dropout.values():
-                    if type(dropout) is nn.Dropout:
-                        dropout.__class__ = SameDropout
-                        dropout.__dict__["number"] = number
         for names in TOGETHER:
             together = [children[name] for name in names if isinstance(children.get(name), LoraLinear)]
             for child in together:

@@ -111,7 +111,7 @@ TRAINING_REFUSED = {  # patterns of keys, with the reason
     "save_on_each_node": "would let several processes write to one folder; leave it out, and use a shared file system",
     "enable_jit_checkpoint": "would write checkpoints that embrew does not verify; leave it out",
     **dict.fromkeys(("neftune_noise_alpha", "debug"), "fails with embrew's training step; leave it out"),
-    "torch_compile_*": "is set by embrew, which compiles layers for all shapes; set torch_compile: true",
+    "torch_compile*": "is not supported (compiled layers were no faster on a CPU); leave it out",
 }
 
 

@@ -69,8 +69,6 @@ def check_launch(stage: StageConfig, args: TrainingArguments, *, sharded: bool) 
         ValueError: names the unsupported combination, and an alternative.
     """
     _check_reporting(stage, args)
-    if stage.training.get("torch_compile"):
-        _check_compiler(stage, args, sharded=sharded)
     if sharded and args.fp16:
         raise ValueError(f"stage {stage.name}: fp16 is not supported under FSDP2 (no gradient scaling); use bf16: true")
     if args.deepspeed_plugin is None:
@@ -86,24 +84,6 @@ def check_launch(stage: StageConfig, args: TrainingArguments, *, sharded: bool) 
             "chunk, and the engine expects one per step; leave out batch.mini_batch_…, or use FSDP2 (embrew recipe "
             "copy launch/fsdp2)"
         )
-
-
-def _check_compiler(stage: StageConfig, args: TrainingArguments, *, sharded: bool) -> None:
-    """Raise if layers cannot be compiled here."""
-    if sharded:
-        raise ValueError(f"stage {stage.name}: training.torch_compile is not supported under FSDP2; leave it out")
-    if args.device.type != "cpu":
-        return
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
-        raise ValueError(
-            f"stage {stage.name}: training.torch_compile needs a C++ compiler on a CPU, and none is found; install "
-            "g++, or leave it out"
-        ) from None
 
 
 def _check_reporting(stage: StageConfig, args: TrainingArguments) -> None:

@@ -7,7 +7,6 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from embrew.encoder import Encoder
 from embrew.files.names import check_path_known
 from embrew.methods import Objective
 from embrew.methods.gap import held_out_of
-from embrew.model.layers import compiled_layers
 from embrew.recipe import Recipe, StageConfig
 from embrew.storage.opening import final_stage
 from embrew.training import checkpoints, sharding
@@ -260,8 +258,7 @@ class Run:
         evaluation = self.results.stage_evaluation(index, encoder, gap)
         trainer = StageTrainer(step, args, rows, stage.name, order, evaluation)
         newest = checkpoints.newest(self._work_folder(index), checkpoints.files_needed(args)) if self.resume else None
-        with compiled_layers(encoder.backbone.inner) if stage.training.get("torch_compile") else nullcontext():
-            steps = trainer.fit(newest)
+        steps = trainer.fit(newest)
         self.results.add_training(stage.name, trainer.state, time.perf_counter() - began)
         return trainer, steps
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from embrew.model import lora_linear
-from embrew.model.dropout import SameDropout, dropped_positions
+from embrew.model.dropout import dropped_positions
 from embrew.model.lora_linear import LoraLinear, common_size, use_lora_linear
 
 WIDTH = 64
@@ -267,62 +267,6 @@ def test_a_restored_random_state_gives_the_same_masks(llama: LlamaForCausalLM) -
     again = gradients(model, ids)
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["loss"], other["loss"])
-
-
-def test_compiled_code_makes_one_draw_for_each_layer() -> None:
-    """Layers that read one input have the same arguments but for their number."""
-    layers = [SameDropout(0.3) for _ in range(3)]
-    for number, layer in enumerate(layers):
-        layer.number = number
-    x = torch.rand(5, 40) + 1
-
-    def both(values: Tensor) -> list[Tensor]:
-        return [layer(values) for layer in layers]
-
-    torch.manual_seed(3)
-    # the backend with a pass that makes one of equal calls, as inductor has
-    found = torch.compile(both, backend="aot_eager_decomp_partition")(x)
-    state = torch.get_rng_state()
-    torch.manual_seed(3)
-    for output in found:
-        wanted = (x / 0.7).view(-1).index_fill(0, dropped_positions(x.numel(), 0.3), 0.0).view(x.shape)
-        torch.testing.assert_close(output, wanted)
-    assert torch.equal(state, torch.get_rng_state())
-
-
-def test_names_that_differ_in_a_digit_have_draws_of_their_own() -> None:
-    """As the gate and the up projection of LFM2; the number of a decoder layer makes no difference."""
-
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w1, self.w2, self.w3 = (nn.Linear(4, 4) for _ in range(3))
-
-    model = nn.ModuleDict({"layers": nn.ModuleList([Layer(), Layer()])})
-    made = get_peft_model(model, LoraConfig(target_modules=["w1", "w2", "w3"], lora_dropout=0.1))
-    use_lora_linear(made)
-    numbers = [module.number for module in made.modules() if isinstance(module, SameDropout)]
-    assert len(numbers) == 6 and numbers[:3] == numbers[3:] and len(set(numbers)) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"use_dora": True}, {"lora_bias": True}])
-def test_compiled_code_draws_the_same_masks(settings: dict[str, bool], llama: LlamaForCausalLM) -> None:
-    """Traced as for compilation, and run by PyTorch; `tests/training/test_compiled.py` compiles for real."""
-    model, ids = ours(adapted(llama, lora_dropout=0.2, **settings)), torch.randint(50, (3, 7))
-    layers = model.base_model.model.model.layers
-    found = []
-    for compiled in (False, True):
-        if compiled:
-            for layer in layers:
-                layer.compile(backend="aot_eager_decomp_partition", dynamic=True)
-        model.zero_grad()
-        torch.manual_seed(5)
-        found.append((gradients(model, ids), torch.get_rng_state()))
-    assert largest(found[1][0], found[0][0]) < 1e-9
-    assert torch.equal(found[1][1], found[0][1])
-    model.zero_grad()
-    assert largest(gradients(model, ids), found[0][0]) > 1e-3, "other masks"
 
 
 def test_bfloat16_is_as_near_to_float64_as_peft(llama: LlamaForCausalLM) -> None:
