@@ -361,12 +361,14 @@ class Encoder(nn.Module):
             >>> with encoder.fixed():  # doctest: +SKIP
             ...     vectors = [encoder.encode_query(question) for question in questions]
         """
-        outer = self.backbone.kept_prefix
-        self.backbone.kept_prefix = outer or Prefix()
+        prefix = self.backbone.kept_prefix = self.backbone.kept_prefix or Prefix()
+        prefix.users += 1
         try:
-            yield self.backbone.kept_prefix
-        finally:
-            self.backbone.kept_prefix = outer
+            yield prefix
+        finally:  # of several threads the last one ends it
+            prefix.users -= 1
+            if not prefix.users:
+                self.backbone.kept_prefix = None
 
     @property
     def shares_prefixes(self) -> bool:

@@ -190,8 +190,15 @@ def check_takes_branches(inner: Any) -> None:
     """Raise where two continuations of a text in one row would not get the states that each gets alone.
 
     Raises:
-        ValueError: the family takes distances in the row, whatever the positions are (ALiBi, local windows of GPT-Neo).
+        ValueError: the family takes distances in the row, whatever the positions are (ALiBi, local windows of GPT-Neo),
+            or reads neighbours besides attention, which no mask keeps apart (LFM2, Mamba, gated delta).
     """
+    if any(isinstance(module, nn.Conv1d) for module in inner.modules()):
+        raise ValueError(
+            f"{type(inner).__name__} cannot read a text with two continuations in one row: its convolutions read the "
+            "end of one as the beginning of the other; llama2vec trains on such rows: use a model family with "
+            "attention alone (Llama, Qwen3, Mistral)"
+        )
     if inner.config.model_type in COUNT_IN_ROW or getattr(inner.config, "alibi", False):
         raise ValueError(
             f"{type(inner).__name__} cannot read a text with two continuations in one row: its attention counts "

@@ -71,13 +71,18 @@ class Prefix:
         most: bytes of all kept prefixes together; the least recently used are dropped first, and the latest stays.
         hits: forward passes that found their prefix.
         misses: those that computed it.
+        users: blocks of `Encoder.fixed` that are open.
     """
 
     def __init__(self, most: int = KEPT_BYTES) -> None:
         self.most = most
-        self.hits = self.misses = 0
+        self.hits = self.misses = self.users = 0
         self._kept: dict[Any, Beginning] = {}
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copy of a model, here or in another process, is not fixed."""
+        return type(None), ()
 
     @property
     def bytes(self) -> int:

@@ -151,13 +151,14 @@ class Announcer:
         try:
             processes = world_size()
             place = device_here(encoder.device).shared(processes)
-            copied = encoder.backbone.frozen_copy
+            copied = [] if encoder.backbone.frozen_copy is None else list(encoder.backbone.frozen_copy.parameters())
             more = sum(p.numel() for p in encoder.backbone.learned.values() if p.requires_grad)
             shape = Shape.of_model(
                 encoder.backbone.model,
                 encoder.backbone.inner.config,
                 more=more,
-                copied=0 if copied is None else sum(p.nbytes for p in copied.parameters()),
+                copied=sum(p.numel() for p in copied),
+                copied_bytes=sum(p.nbytes for p in copied),
             )
             some = rows.shuffle(seed=recipe.seed).select(range(min(len(rows), 512))).to_list()
             passes = passes_of(objective, encoder, some, rows_of(recipe, index, processes), recipe.seed)

@@ -50,14 +50,17 @@ class Shape:
     layer: int
 
     @classmethod
-    def of_model(cls, model: PreTrainedModel | PeftModel, config: Any, *, more: int = 0, copied: int = 0) -> Shape:
+    def of_model(
+        cls, model: PreTrainedModel | PeftModel, config: Any, *, more: int = 0, copied: int = 0, copied_bytes: int = 0
+    ) -> Shape:
         """Return the shape of a model.
 
         Args:
             model: adapters included, with or without values.
             config: of the language model.
             more: trained weights that are not part of it, in float32.
-            copied: bytes of a second copy of the LM.
+            copied: number of weights of a second copy of the LM.
+            copied_bytes: their bytes.
         """
         parameters = list(model.parameters())
         plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
@@ -73,10 +76,10 @@ class Shape:
             inner=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
             attention=heads * width,
             products=sum(p.numel() for name, p in in_layers if p.ndim > 1 and "lora_" not in name),
-            parameters=sum(p.numel() for p in parameters) + more + copied // 2,
+            parameters=sum(p.numel() for p in parameters) + more + copied,
             trained=trained + more,
             trains_all=bool(names) and not any("lora_" in name for name in names),
-            weights=sum(p.nbytes for p in parameters) + 4 * more + copied,
+            weights=sum(p.nbytes for p in parameters) + 4 * more + copied_bytes,
             layer=sum(p.nbytes for p in layers[0].parameters()),
         )
 
@@ -125,8 +128,9 @@ def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
     learned = (settings.memory_tokens + (settings.soft_prompt_tokens or 0)) * config.hidden_size
     changed = settings.lora is None or (index > 0 and stage.adapter == "merge")
     short = assembly.autocasts(recipe, place) or dtype != torch.float32
-    copied = plain * (2 if short else 4) if method in COMPARES and changed else 0
-    shape = Shape.of_model(model, config, more=learned if stage.train_memory else 0, copied=copied)
+    copied = plain if method in COMPARES and changed else 0
+    more = learned if stage.train_memory else 0
+    shape = Shape.of_model(model, config, more=more, copied=copied, copied_bytes=copied * (2 if short else 4))
     return Shape(**{**vars(shape), "weights": shape.weights - spared})
 
 

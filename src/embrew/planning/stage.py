@@ -20,7 +20,6 @@ from embrew.text.tokens import Segment, Tokens
 
 UTILIZATION = 0.4  # of a device's arithmetic, where none is given
 SAMPLED, BATCHES = 256, 8  # rows of a batch that are tokenised, at most; batches of which the largest counts
-LOGITS = {"cpu": 64, "cuda": 2048}  # rows of logits that a loss over the vocabulary computes at a time
 MOMENTS = {
     "adafactor": 0.02, "sgd": 0.0, "adagrad": 4.0, "rmsprop": 4.0, "rmsprop_bnb": 4.0, "adamw_anyprecision": 4.0,
     "ademamix": 12.0, "paged_ademamix_32bit": 12.0, "ademamix_8bit": 3.06, "paged_ademamix_8bit": 3.06,
@@ -58,6 +57,7 @@ class StagePlan:
         shape: of the model.
         rows: of a micro-batch, per device.
         chunk: rows, or tokens, of a chunk of gradient caching; None: none.
+        in_tokens: whether a chunk is given in tokens.
         recompute: activation checkpointing.
         sharded: weights, gradients and moments are sharded over all devices (FSDP2).
         bytes: of each device: weights, gradients, optimizer, activations, process, peak.
@@ -153,26 +153,18 @@ def plan_stage(
     arithmetic = assembly.arithmetic(recipe, stage, torch.device(device.kind))
     recompute = bool(training.get("activation_checkpointing") or training.get("gradient_checkpointing"))
     moments = MOMENTS.get(str(training.get("optim", "adamw_torch")), 8.0)
-    held = passes.trained
-    if chunk is not None:
-        held = min(held, max(chunk, passes.length) if in_tokens else chunk * passes.length)
-    per_token = shape.saved(arithmetic, device.kind)
-    itemsize = 4 if arithmetic == "float32" else 2
-    kept = itemsize * shape.layers * shape.hidden + per_token if recompute else (shape.layers + 1) * per_token
-    activations = int(held * kept)
-    copies = 2 * shape.trained if shape.trains_all and arithmetic != "float32" else 0  # autocast keeps them in a step
+    activations = _activations(shape, passes, arithmetic, device, chunk=chunk, in_tokens=in_tokens, recompute=recompute)
 
     def sizes(sharded: bool) -> dict[str, int]:
-        share = processes if sharded else 1
-        gradients = 4 * shape.trained
-        found = {
-            "weights": shape.weights // share,
-            "gradients": gradients * (2 if processes > 1 and not sharded else 1) // share,  # DDP's buckets
-            "optimizer": int(moments * shape.trained) // share,
-            "activations": activations + (3 * shape.layer if sharded else copies),  # two layers are gathered at a time
-            "process": device.taken(arithmetic, shape.weights if loaded else 0),
-        }
-        return {**found, "peak": sum(found.values())}
+        return _sizes(
+            shape,
+            activations,
+            moments=moments,
+            arithmetic=arithmetic,
+            taken=device.taken(arithmetic, shape.weights if loaded else 0),
+            processes=processes,
+            sharded=sharded,
+        )
 
     whole = sizes(sharded=False)
     if sharded is None:
@@ -203,6 +195,53 @@ def plan_stage(
         disk=int((2 * (4 + moments) + 4) * shape.trained),
         changes=[] if chosen["peak"] <= device.memory else _changes(recipe, index, shape, most, recompute=recompute),
     )
+
+
+def _activations(
+    shape: Shape,
+    passes: Passes,
+    arithmetic: str,
+    device: Device,
+    *,
+    chunk: int | None,
+    in_tokens: bool,
+    recompute: bool,
+) -> int:
+    """Return bytes that the backward pass needs: of a micro-batch, or of a chunk of gradient caching."""
+    held = passes.trained
+    if chunk is not None:
+        held = min(held, max(chunk, passes.length) if in_tokens else chunk * passes.length)
+    layer = shape.saved(arithmetic, device.kind)
+    if recompute:  # the input of each layer, and one layer at a time
+        return int(held * ((4 if arithmetic == "float32" else 2) * shape.layers * shape.hidden + layer))
+    return int(held * (shape.layers + 1) * layer)  # and one more, for gradients of states
+
+
+def _sizes(
+    shape: Shape,
+    activations: int,
+    *,
+    moments: float,
+    arithmetic: str,
+    taken: int,
+    processes: int,
+    sharded: bool,
+) -> dict[str, int]:
+    """Return bytes of a device by what they are for, and their sum."""
+    share = processes if sharded else 1
+    buckets = 2 if processes > 1 and not sharded else 1  # DistributedDataParallel sums gradients in copies
+    if sharded:
+        activations += 3 * shape.layer  # two layers are gathered at a time, and one has whole gradients
+    elif shape.trains_all and arithmetic != "float32":
+        activations += 2 * shape.trained  # autocast keeps copies of the weights in a step
+    sizes = {
+        "weights": shape.weights // share,
+        "gradients": 4 * shape.trained * buckets // share,
+        "optimizer": int(moments * shape.trained) // share,
+        "activations": activations,
+        "process": taken,
+    }
+    return {**sizes, "peak": sum(sizes.values())}
 
 
 def rows_of(recipe: Recipe, index: int, processes: int) -> int:

@@ -53,6 +53,14 @@ def test_a_family_that_counts_places_in_the_row_is_refused(name: str, tokenizer:
         Llama2Vec().setup(encoder_of(REFUSED[name](), tokenizer))
 
 
+def test_a_family_with_convolutions_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    """LFM2, whose convolution reads the first continuation's last tokens at the beginning of the second."""
+    layers = {"num_hidden_layers": 2, "num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]}
+    config = AutoConfig.for_model("lfm2", **{**SIZES, **layers})
+    with pytest.raises(ValueError, match="its convolutions read the end of one"):
+        Llama2Vec().setup(encoder_of(config, tokenizer))
+
+
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in REFUSED])
 def test_in_other_families_each_continuation_has_the_states_that_it_has_alone(
     name: str, tokenizer: PreTrainedTokenizerFast

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -193,6 +195,28 @@ def test_it_is_kept_between_calls_only_where_the_model_is_fixed(make_encoder):
         assert shared not in seen and (prefix.hits, prefix.misses) == (1, 2)
     encoder.encode(TEXTS)
     assert shared in seen
+
+
+def test_the_last_of_several_threads_ends_it(make_encoder):
+    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
+    first, second = encoder.fixed(), encoder.fixed()
+    first.__enter__()
+    prefix = second.__enter__()
+    first.__exit__(None, None, None)
+    assert encoder.backbone.kept_prefix is prefix
+    with pytest.raises(RuntimeError, match="training within"):
+        encoder.train()
+    second.__exit__(None, None, None)
+    assert encoder.backbone.kept_prefix is None and encoder.train().training
+
+
+def test_a_copy_of_a_fixed_model_is_not_fixed(make_encoder):
+    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
+    with encoder.fixed():
+        encoder.encode(TEXTS)
+        copied = copy.deepcopy(encoder.backbone)
+        assert pickle.loads(pickle.dumps(encoder.backbone.kept_prefix)) is None  # noqa: S301
+    assert copied.kept_prefix is None and copied.train().training
 
 
 CHANGES: dict[str, Callable[[Encoder], object]] = {
