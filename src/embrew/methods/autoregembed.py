@@ -92,6 +92,7 @@ class Alignment(Objective):
     def setup(self, encoder: Encoder) -> None:
         """Keep a copy of the original LM; raise unless the encoder is a causal LM whose texts get all memory tokens."""
         encoder.backbone.check_decoder("conditional distribution alignment")
+        super().setup(encoder)
         before = len(encoder.template.bos_ids) * self.decoder_bos + len(encoder.template.memory_ids)
         check_target_fits(encoder, before, encoder.max_length["document"], read="BOS and memory tokens in the decoder")
         setup_frozen_decoder(encoder, "alignment", end=self.end)

@@ -54,7 +54,11 @@ class Objective:
         """Raise where an encoder's settings do not fit; called with those of a recipe, before its model is opened."""
 
     def setup(self, encoder: Encoder) -> None:
-        """Prepare the encoder for this objective before the first step; raise where its model does not fit."""
+        """Prepare the encoder for this objective before the first step; raise where it does not fit.
+
+        Overrides call this first.
+        """
+        self.check_encoder(encoder.settings, len(encoder.backbone.memory_ids))
 
     def learned(self, encoder: Encoder) -> dict[str, nn.Parameter]:
         """Return parameters that only training needs, by name; each batch holds them as `batch["learned"]`."""

@@ -69,6 +69,7 @@ class InContext(Contrastive):
 
     def setup(self, encoder: Encoder) -> None:
         """Raise where a query with its demonstrations may have more tokens than the model has positions."""
+        super().setup(encoder)
         budget, query = check_reads(encoder).budget, encoder.max_length["query"]
         if self.demonstrations:
             encoder.backbone.check_longest(

@@ -51,6 +51,7 @@ class Generative(Objective):
     def setup(self, encoder: Encoder) -> None:
         """Train the head; raise unless the encoder is a causal LM."""
         encoder.backbone.check_decoder(self.learning)
+        super().setup(encoder)
         end_ids(encoder, end=self.end)  # raises without an EOS token
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()

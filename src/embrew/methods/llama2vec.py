@@ -72,6 +72,7 @@ class Llama2Vec(Objective):
     def setup(self, encoder: Encoder) -> None:
         """Train the head; raise unless the encoder is a causal LM that reads both blocks."""
         encoder.backbone.check_decoder("embedding-based auto-encoding")
+        super().setup(encoder)
         encoder.template.check_all_memory("llama2vec")
         check_takes_branches(encoder.backbone.inner)
         encoder.backbone.set_attention_dropout(0.0)

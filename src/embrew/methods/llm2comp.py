@@ -165,6 +165,7 @@ class Compression(Objective):
     def setup(self, encoder: Encoder) -> None:
         """Keep a copy of the original LM; raise unless the encoder is a causal LM whose texts get all memory tokens."""
         encoder.backbone.check_decoder("context compression")
+        super().setup(encoder)
         self._check_lengths(encoder)
         setup_frozen_decoder(encoder, "compression", end=self.end)
 

@@ -49,6 +49,7 @@ class MaskedNextToken(Objective):
     def setup(self, encoder: Encoder) -> None:
         """Train the head; raise unless `mask_token` is a single token."""
         encoder.backbone.check_decoder("masked next-token prediction")
+        super().setup(encoder)
         self._mask_id(encoder)
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()
