@@ -118,7 +118,7 @@ def test_every_file_of_the_package_is_in_the_wheel(distributions: tuple[Path, Pa
         "sweeps/lbr/ratio.yaml",
         "assets/nano/model.safetensors",
         "serving/page/index.html",
-        "doctor/reference.json",
+        "assets/nano_vectors.json",
         "py.typed",
     ):
         assert f"embrew/{name}" in found

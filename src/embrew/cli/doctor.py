@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from embrew.cli.arguments import AsJson
@@ -19,38 +19,32 @@ def doctor(
     self_test: Annotated[
         bool, typer.Option("--self-test/--no-self-test", help="Open, train, save and export the shipped model.")
     ] = True,
-    folder: Annotated[
-        Path, typer.Option("--folder", metavar="DIR", help="Folder for your results; its disk is examined.")
-    ] = Path(),
     as_json: AsJson = False,
 ) -> None:
     """Examine this machine and test embrew, in about 10 seconds.
 
-    Versions, hardware, disks and file systems are examined. Each line is ok, a warning or failed, with what to do. The
-    exit code is 1 if a line has failed.
+    Versions and devices are examined. Each line is ok, a warning or failed, with what to do. The exit code is 1 if a
+    line has failed.
     """
-    from embrew.doctor import Finding, as_report, examine, worst
-    from embrew.doctor.private import without_private
+    from embrew.doctor import examine, worst
 
     console, findings = out(), []
-
-    def show(finding: Finding) -> None:
-        _print(console, finding.status, f"{finding.name}: {without_private(finding.value)}")
-        if finding.advice:
-            console.print(Text(f"        {without_private(finding.advice)}"), soft_wrap=True)
-
-    for finding in examine(folder, self_test=self_test):
+    for finding in examine(self_test=self_test):
         findings.append(finding)
-        show(finding)
-    status = worst(findings)
+        status = (f"{finding.status:<8}", STYLES[finding.status])
+        console.print(Text.assemble(status, f"{finding.name}: {_without_home(finding.value)}"), soft_wrap=True)
+        if finding.advice:
+            console.print(Text(f"        {finding.advice}"), soft_wrap=True)
     counts = {name: sum(finding.status == name for finding in findings) for name in STYLES}
     console.print(f"\n{counts['ok']} ok, {counts['warning']} warnings, {counts['failed']} failed")
-    if status != "ok":
+    verdict = worst(findings)
+    if verdict != "ok":
         console.print("for a bug report: embrew doctor --json")
-    print_json(as_report(findings))
-    if status == "failed":
+    rows = [asdict(finding) | {"value": _without_home(finding.value)} for finding in findings]
+    print_json({"status": verdict, "findings": rows})
+    if verdict == "failed":
         raise typer.Exit(1)
 
 
-def _print(console: Console, status: str, text: str) -> None:
-    console.print(Text.assemble((f"{status:<8}", STYLES[status]), text), soft_wrap=True)
+def _without_home(text: str) -> str:
+    return text.replace(str(Path.home()), "~")

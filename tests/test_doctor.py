@@ -1,0 +1,144 @@
+"""`embrew doctor`: each kind of line, a self-test that notices, and processes that crash or hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+from typer.testing import CliRunner
+
+from embrew import doctor, free_memory, threads
+from embrew.cli import app
+from embrew.doctor import Finding
+from embrew.storage import base_model
+from embrew.storage.base_model import ASSETS
+
+
+def test_versions_against_floors(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"new": "3.0", "exact": "2.0", "old": "1.9", "build": "2.13.0+cpu", "before": "2.1.0rc1"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    lines = {name: doctor.required_package(Requirement(f"{name}>=2.0")) for name in (*installed, "absent")}
+    assert {name for name, line in lines.items() if line.status == "failed"} == {"old", "absent"}
+    assert lines["old"].value == "1.9; embrew needs old>=2.0"
+    assert lines["old"].advice == "pip install --upgrade 'old>=2.0'"
+    assert lines["absent"].value == "not installed" and lines["absent"].advice == "pip install 'absent>=2.0'"
+
+
+def test_extras_are_optional_and_old_ones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    requires = ["numpy>=1", "numpy>=1; extra == 'one'", "nowhere>=1; extra == 'two'", "numpy>=99; extra == 'three'"]
+    about = SimpleNamespace(get_all=lambda _: ["one", "two", "three"])
+    own = SimpleNamespace(version="1", requires=requires, metadata=about)
+    installed = metadata.distribution
+    monkeypatch.setattr(metadata, "distribution", lambda name: own if name == "embrew" else installed(name))
+    lines = {line.name: line for line in doctor.packages()}
+    assert [*lines] == ["python", "embrew", "numpy", "extra one", "extra two", "extra three"]
+    assert lines["extra one"].value.startswith("numpy ") and lines["extra two"].value == "nowhere not installed"
+    assert lines["extra three"].status == "warning"
+    assert lines["extra three"].advice == "pip install --upgrade 'embrew[three]'"
+
+
+def test_cores_are_those_of_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(threads, "CGROUP", tmp_path)
+    assert threads.cores() == 16
+    for quota, cores in (("max 100000", 16), ("250000 100000", 3), ("50000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(quota)
+        assert threads.cores() == cores
+
+
+def test_load_memory_and_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "cores", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 0, 0))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("3000000000")
+    (tmp_path / "memory.current").write_text("2500000000")
+    lines = {line.name: line for line in (*doctor.machine(), *doctor.devices())}
+    assert {lines[name].status for name in ("cpu", "memory", "threads")} == {"warning"}
+    assert lines["memory"].value == "0.5 of 3.0 GB free"
+    assert lines["threads"].advice.startswith("set OMP_NUM_THREADS=2")
+
+
+def test_a_gpu_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(name="Card", major=7, minor=5)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10_000_000_000, 16_000_000_000))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    (line,) = (line for line in doctor.devices() if line.name == "cuda:0")
+    assert line.status == "warning" and line.value == "Card, 10.0 of 16.0 GB free, compute 7.5"
+
+
+def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In real processes: the self-test passes here."""
+    monkeypatch.setattr(doctor, "cores", lambda: 64)  # so that no warning depends on this machine's load
+    done = CliRunner().invoke(app, ["doctor", "--json"])
+    report = json.loads(done.stdout)
+    failed = [line for line in report["findings"] if line["status"] == "failed"]
+    assert done.exit_code == 0 and not failed, failed
+    names = [line["name"] for line in report["findings"]]
+    tested = ("vectors", "padding", "attention", "training", "saving", "export")
+    assert names[-6:] == [f"self-test: {name}" for name in tested] and len(names) == len({*names})
+
+
+def test_other_weights_of_the_shipped_model_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One flipped bit."""
+    shutil.copytree(ASSETS["nano"], tmp_path / "nano")
+    shutil.copy(ASSETS["nano"].parent / "nano_vectors.json", tmp_path)
+    content = bytearray((tmp_path / "nano" / "model.safetensors").read_bytes())
+    content[-100] ^= 1
+    (tmp_path / "nano" / "model.safetensors").write_bytes(content)
+    monkeypatch.setattr(base_model, "ASSETS", {"nano": tmp_path / "nano"})
+    (line,) = doctor.self_test()
+    assert line.status == "failed" and "its weights have sha256" in line.value and "install embrew" in line.advice
+
+
+@pytest.mark.parametrize("wrong", [0.001, float("nan")])
+def test_other_vectors_fail(wrong: float) -> None:
+    vectors = torch.zeros(2, 3).numpy()
+    encoder: Any = SimpleNamespace(device=torch.device("cpu"))
+    assert doctor._compared("vectors", "from the shipped ones", vectors, vectors, encoder).status == "ok"
+    line = doctor._compared("vectors", "from the shipped ones", vectors + wrong, vectors, encoder)
+    assert line.status == "failed" and line.advice
+
+
+BEGIN = """import json, os, signal, sys, time
+print(json.dumps({"name": "first", "status": "ok", "value": "well"}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "its process ended with SIGSEGV"),
+        ("raise RuntimeError('padding changes vectors')", "exit code 1: RuntimeError: padding changes vectors"),
+        ("time.sleep(60)", "its process took more than 3 s"),
+    ],
+)
+def test_a_process_that_ends_early_is_a_failed_line(code: str, says: str) -> None:
+    first, last = doctor.in_process([sys.executable, "-c", BEGIN + code], seconds=3)
+    assert first == Finding("first", "ok", "well")
+    assert last.status == "failed" and says in last.value and doctor.worst([first, last]) == "failed"
+
+
+def test_exit_code_and_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Finding("embrew", "failed", f"in {Path.home()}/embrew", "report it")
+    monkeypatch.setattr(doctor, "examine", lambda self_test: iter([line]))
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 1 and "failed  embrew: in ~/embrew\n        report it" in done.stdout
+    assert "1 failed" in done.stdout and "for a bug report: embrew doctor --json" in done.stdout
