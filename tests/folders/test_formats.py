@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from embrew import opening
+from embrew import inspection, opening
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
 from embrew.comparison import read_folder
@@ -21,7 +21,6 @@ from embrew.encoder import Encoder
 from embrew.evaluation.paths import read_paths
 from embrew.files.checksums import NAME, digest_of, write_checksums
 from embrew.files.formats import ENCODER, FORMATS
-from embrew.inspection import artifacts
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep
@@ -87,7 +86,7 @@ CASES = (
     Case("result", "results/sts.test.run.json", lambda: read_folder("results")),
     Case("sweep", "sweep/sweep.json", swept),
     Case("paths", "results/paths.json", lambda: read_paths(Path("results"))),
-    Case("report", "page.files/comparison.json", lambda: artifacts.report(Path("page.files"))),
+    Case("report", "page.files/comparison.json", lambda: inspection.report(Path("page.files"))),
     Case("domain", "domain/manifest.json", lambda: prepare("data/docs", "data/qa.jsonl", Path("domain"))),
 )
 OTHER = [(case, number) for case in CASES for number in (*range(FORMATS[case.kind].number), "2", None, "newer")]

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from embrew.cli.arguments import AsJson
 from embrew.cli.console import out, print_json
-from embrew.inspection import Found, inspect
-from embrew.inspection.training import in_words
+from embrew.inspection import Contents, inspect, percentages
 
 STYLES = {"running": "cyan", "stopped": "yellow", "damaged": "bold red"}
 
@@ -30,38 +29,40 @@ def runs(
 
     Knows training runs, sweeps, encoders, exports, vectors, indexes, results and domain runs. Reads JSON files only.
     """
-    found = inspect(folder)
+    contents = inspect(folder)
     console = out()
-    if found.holds:
-        console.print(_table(found))
+    if contents.holds:
+        console.print(_table(contents))
     else:
-        _print(console, found)
-    print_json(asdict(found))
+        _print(console, contents)
+    print_json(asdict(contents))
 
 
-def _print(console: Console, found: Found) -> None:
+def _print(console: Console, contents: Contents) -> None:
     """Print a folder: its kind and state, its stages, what is wrong, and what to do."""
-    head = Text.assemble((str(found.path), "bold"), f": {found.kind}, ", (found.state, STYLES.get(found.state, "")))
-    console.print(Text.assemble(head, f"; {found.summary}" if found.summary else ""), soft_wrap=True)
-    if found.stages:
+    head = Text.assemble(
+        (str(contents.path), "bold"), f": {contents.kind}, ", (contents.state, STYLES.get(contents.state, ""))
+    )
+    console.print(Text.assemble(head, f"; {contents.summary}" if contents.summary else ""), soft_wrap=True)
+    if contents.stages:
         stages = Table(box=None, pad_edge=False, show_header=False)
-        for stage in found.stages:
-            stages.add_row(f"  {stage.name}", stage.state, stage.progress, in_words(stage.scores))
+        for stage in contents.stages:
+            stages.add_row(f"  {stage.name}", stage.state, stage.progress, percentages(stage.scores))
         console.print(stages)
-    for fact in found.facts:
+    for fact in contents.facts:
         console.print(Text(f"  {fact}"), soft_wrap=True)
-    for problem in found.problems:
+    for problem in contents.problems:
         console.print(Text(f"  {problem}", style="yellow"), soft_wrap=True)
-    for purpose, command in found.commands.items():
+    for purpose, command in contents.commands.items():
         console.print(Text.assemble(f"  {purpose}: ", (command, "bold")), soft_wrap=True)
 
 
-def _table(found: Found) -> Table:
+def _table(contents: Contents) -> Table:
     """One row per folder."""
     table = Table(box=None, pad_edge=False)
     for column in ("folder", "what it is", "state", ""):
         table.add_column(column, overflow="fold")
-    for each in found.holds:
+    for each in contents.holds:
         state = Text(each.state, style=STYLES.get(each.state, ""))
         table.add_row(Text(each.path.name, style="bold"), each.kind, state, Text(each.summary))
     return table

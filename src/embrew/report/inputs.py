@@ -13,7 +13,7 @@ from embrew.evaluation.paths import read_paths
 from embrew.files.formats import ENCODER, RUN, SWEEP
 from embrew.files.names import path_inside, shown_path
 from embrew.files.reading import read_json
-from embrew.inspection import Found, inspect
+from embrew.inspection import Contents, inspect
 from embrew.opening import is_recipe
 from embrew.recipe import Recipe
 from embrew.report.source import RECIPE, Given, Source
@@ -147,7 +147,7 @@ def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             raise ValueError(f"{path} cannot be compared: {_said(found)}; give {ACCEPTED}")
 
 
-def _of_run(name: str, path: Path, found: Found) -> Iterator[tuple[str, Source]]:
+def _of_run(name: str, path: Path, found: Contents) -> Iterator[tuple[str, Source]]:
     finished = [stage.name for stage in found.stages if stage.state == "finished"]
     if found.state != "finished":
         stages = f", or give its finished stages: {' '.join(str(path / stage) for stage in finished)}"
@@ -201,7 +201,7 @@ def _of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             yield f"{name}/{row['name']}", Source(results=kept, model=str(run / stage), run=run, stage=stage)
 
 
-def _of_domain(name: str, path: Path, found: Found) -> Iterator[tuple[str, Source]]:
+def _of_domain(name: str, path: Path, found: Contents) -> Iterator[tuple[str, Source]]:
     stages = [stage.name for stage in found.stages]
     if found.state != "finished":
         raise ValueError(f"the domain run {path} is not finished: {found.summary}; give its first command again")
@@ -223,7 +223,7 @@ def _score(results: Path) -> float:
     return read_folder(results)[0].result.main_score  # of one task
 
 
-def _said(found: Found) -> str:
+def _said(found: Contents) -> str:
     what = "it holds nothing that embrew wrote" if found.kind == "folder" else f"it is of the kind {found.kind!r}"
     problems = f" ({'; '.join(found.problems)})" if found.problems else ""
     return f"{what}, {found.state}{problems}" if found.state != "finished" else what

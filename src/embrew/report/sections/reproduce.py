@@ -10,7 +10,7 @@ from typing import Any
 
 from embrew.comparison import Model
 from embrew.files.names import LOCAL_PREFIX
-from embrew.inspection.found import command
+from embrew.inspection import command
 from embrew.report.section import Section
 from embrew.report.subject import Subject
 from embrew.text_encoder.provenance import versions

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from embrew.comparison import Comparison, differing_settings
 from embrew.comparison.verdict import best_model
 from embrew.evaluation.uncertainty import LEVEL
-from embrew.inspection.training import gap_closed
+from embrew.inspection import gap_closed
 from embrew.report.score_charts import differences_chart, scores_chart
 from embrew.report.score_rows import TaskRow, mean_rows, task_rows
 from embrew.report.section import Figure, Section

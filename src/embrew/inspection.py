@@ -1,0 +1,429 @@
+"""What a folder holds, from its JSON files alone: nothing is written, no model is opened, torch is not imported."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any, Literal, NamedTuple
+
+from embrew.files import checksums, formats
+from embrew.files.formats import (
+    CONTEXT,
+    DOMAIN,
+    ENCODER,
+    EXPORT,
+    GAP,
+    INDEX,
+    REPORT,
+    RESULT,
+    RUN,
+    STAGE,
+    SWEEP,
+    VECTORS,
+)
+from embrew.files.locks import is_held
+from embrew.files.names import LOCAL_PREFIX
+from embrew.files.reading import content_of, read_json
+
+State = Literal["finished", "stopped", "running", "damaged", "unreadable", "empty", "unknown"]
+CHECKPOINT, SEAL = "trainer_state.json", "manifest.json"
+WORK = ".work"  # suffix of the folder of a stage in progress
+FIRST = "replace words in capitals, and give the options of the first command: they are not stored"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a training run.
+
+    Attributes:
+        name: of the stage.
+        state: `finished`, `in progress` or `not begun`.
+        step: optimiser steps of the newest complete checkpoint; None where the stage has none.
+        steps: optimiser steps of the whole stage, where they are known.
+        scores: after the stage, by data set.
+    """
+
+    name: str
+    state: Literal["finished", "in progress", "not begun"]
+    step: int | None = None
+    steps: int | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def progress(self) -> str:
+        """The number of steps, as text."""
+        if self.state == "not begun":
+            return ""
+        if self.step is None:
+            return "" if self.state == "finished" else "no checkpoint yet, starts at step 0"
+        return f"step {self.step:,}" + (f" of {self.steps:,}" if self.steps else "")
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What one folder holds.
+
+    Attributes:
+        path: the folder.
+        state: `running` while another process holds the folder; `unreadable` of another format number, or without
+            the permission to read it.
+        summary: one line: how much there is, or where it stopped.
+        facts: further lines.
+        problems: what is missing or cannot be read, one line each.
+        stages: of a training run.
+        commands: by purpose: `resume`, `open`, `in Python`. Words in capitals were not stored and must be filled in.
+        holds: what folders directly below it hold.
+        kind: a name of `KINDS`, or `folder` for a folder of none of them.
+    """
+
+    path: Path
+    state: State
+    summary: str = ""
+    facts: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    commands: dict[str, str] = field(default_factory=dict)
+    holds: tuple[Contents, ...] = ()
+    kind: str = "folder"
+
+
+def command(*words: object) -> str:
+    """Return an `embrew` command as one line of shell."""
+    return shlex.join(["embrew", *map(str, words)])
+
+
+def percentages(scores: dict[str, float]) -> str:
+    """Return scores times 100 as one line."""
+    return ", ".join(f"{name} {100 * score:.2f}" for name, score in scores.items())
+
+
+def gap_closed(entry: dict[str, Any]) -> str:
+    """Return the share of the gap closed of a compression stage, of its entry in `run.json`, in words."""
+    start, last = entry["curve"][0], entry.get("end", entry["curve"][-1])
+    shares = f"{last['share']:.2f} after step {last['step']:,}, {start['share']:.2f} before"
+    return f"share of the gap closed {shares} (another text's memory {last['other']:.2f})".replace("-", "−")
+
+
+# ---- the kinds of folders ----------------------------------------------------------------------------------
+
+
+def training_run(folder: Path) -> Contents:
+    """Inspect a folder with `run.json`."""
+    values = read_json(folder / RUN.file, keys=("stages",), kind=RUN)
+    stages, problems = list[Stage](), list[str]()
+    for name in values["stages"]:
+        scores = values.get("scores", {}).get(name, {})
+        if (folder / name / ENCODER.file).is_file():
+            steps = read_json(folder / name / ENCODER.file, kind=ENCODER).get("steps")
+            trained = values.get("samples", {}).get(name, {}).get("steps", steps)
+            stages.append(Stage(name, "finished", trained, None, scores))
+        elif (folder / f"{name}{WORK}").is_dir():
+            stage, incomplete = _in_progress(folder / f"{name}{WORK}")
+            stages.append(stage)
+            problems += incomplete
+        else:
+            stages.append(Stage(name, "not begun"))
+            if (folder / name).exists():
+                problems.append(f"{folder / name} has no {ENCODER.file}: it is damaged, and the stage is trained again")
+    facts = [] if "base" not in values.get("scores", {}) else [f"untrained: {percentages(values['scores']['base'])}"]
+    facts += [f"{name}: {gap_closed(entry)}" for name, entry in values.get(GAP, {}).items() if entry.get("curve")]
+    finished = [stage for stage in stages if stage.state == "finished"]
+    current = next((stage for stage in stages if stage.state != "finished"), None)
+    commands = {"open": command("evaluate", folder / finished[-1].name, "--data", "DIR")} if finished else {}
+    state: State = "finished"
+    summary = percentages(finished[-1].scores) if finished else ""
+    if current is not None:
+        state = "stopped"
+        summary = f"stopped {'in' if current.state == 'in progress' else 'before'} stage {current.name}"
+        summary += f", {current.progress}" if current.progress else ""
+        commands["resume"] = _resume(folder, values)
+    return Contents(folder, state, summary, tuple(facts), tuple(problems), tuple(stages), commands)
+
+
+def stage_in_progress(folder: Path) -> Contents:
+    """Inspect `NAME.work`, which holds the checkpoints of a stage in progress."""
+    read_json(folder / STAGE.file, kind=STAGE)
+    stage, problems = _in_progress(folder)
+    run = folder.parent
+    values = read_json(run / RUN.file, kind=RUN) if (run / RUN.file).is_file() else {}
+    resume = {"resume": _resume(run, values)}
+    return Contents(folder, "stopped", stage.progress, problems=tuple(problems), stages=(stage,), commands=resume)
+
+
+def _resume(folder: Path, values: dict[str, Any]) -> str:
+    """Return the command that resumes a run; RECIPE replaces a recipe that `run.json` does not name."""
+    words = [word.replace(LOCAL_PREFIX, "") for word in values.get("command", ["train", "RECIPE"])]
+    return command(*words, "--output", folder, "--resume")
+
+
+def _in_progress(work: Path) -> tuple[Stage, list[str]]:
+    """Return the step of the newest complete checkpoint of a stage, and what newer ones lack."""
+    problems, name = list[str](), work.name.removesuffix(WORK)
+    numbers = [int(path.name.rpartition("-")[2]) for path in work.glob("checkpoint-*") if path.name[11:].isdigit()]
+    for number in sorted(numbers, reverse=True):
+        path, skipped = work / f"checkpoint-{number}", "an earlier checkpoint is resumed"
+        try:
+            missing = [f"{line}; {skipped}" for line in _missing(path, read_json(path / SEAL))]
+        except (OSError, ValueError):
+            missing = [f"{path} is not complete; {skipped}"]
+        if not missing:
+            state = read_json(path / CHECKPOINT, keys=("max_steps",))
+            return Stage(name, "in progress", number, state["max_steps"]), problems
+        problems += missing
+    return Stage(name, "in progress"), problems
+
+
+def sweep(folder: Path) -> Contents:
+    """Inspect a folder with `sweep.json`."""
+    values = read_json(folder / SWEEP.file, keys=("rows", "sweep"), kind=SWEEP)
+    rows = {row["name"]: {task: mean(seeds) for task, seeds in row["scores"].items()} for row in values["rows"]}
+    facts = [f"{name}: {percentages(scores)}" for name, scores in rows.items()]
+    others = [each.name for each in sorted(folder.iterdir()) if (each / RUN.file).is_file() and each.name not in rows]
+    facts += [f"{name}: in progress" for name in others]
+    resume = command("train", "RECIPE", "--sweep", values["sweep"], "--output", folder, "--resume")
+    summary, use = f"{len(rows)} rows of {values['sweep']} finished", {"open": f"cat {folder / 'sweep.md'}"}
+    state: State = "stopped" if others else "finished"
+    return Contents(folder, state, summary, tuple(facts), commands={**use, "resume": resume})
+
+
+def encoder(folder: Path) -> Contents:
+    """Inspect a folder that `save_pretrained` wrote."""
+    values = read_json(folder / ENCODER.file, keys=("base", "template", "attention", "pooling"), kind=ENCODER)
+    weights = "full weights" if values.get("full_weights") else _count(values.get("adapters", 0), "adapter")
+    pooling = f"{values['pooling']['mode']} over {values['pooling'].get('over', 'all')}"
+    facts = [f"template {values['template']!r}, {values['attention']} attention, {pooling} pooling"]
+    contexts = sorted(path.parent.name for path in folder.glob(f"contexts/*/{CONTEXT.file}"))
+    if contexts:
+        facts.append(f"contexts: {', '.join(contexts)}")
+    summary = f"{values['base']['name']}, {weights}, {values.get('steps', 0):,} steps of training"
+    use = {
+        "open": command("evaluate", folder, "--data", "DIR"),
+        "in Python": f"Encoder.from_pretrained({str(folder)!r})",
+    }
+    return _with_checksums(folder, summary, facts, use)
+
+
+def context(folder: Path) -> Contents:
+    """Inspect a context of an encoder."""
+    values = read_json(folder / CONTEXT.file, keys=("instruction", "demonstrations"), kind=CONTEXT)
+    summary = _count(len(values["demonstrations"]), "demonstration")
+    return Contents(folder, "finished", summary, (f"instruction {values['instruction']!r}",))
+
+
+def export(folder: Path) -> Contents:
+    """Inspect a Sentence-Transformers folder that `embrew export` wrote."""
+    values = read_json(folder / EXPORT.file, keys=("encoder",), kind=EXPORT)["encoder"]
+    summary = f"{values['base']['name']}, {values['dimensions']} dimensions"
+    return _with_checksums(folder, summary, [], {"in Python": f"SentenceTransformer({str(folder)!r})"})
+
+
+def vectors(folder: Path) -> Contents:
+    """Inspect a folder that `embrew encode` wrote."""
+    manifest = folder / "__embrew__" / VECTORS.file
+    values = read_json(manifest, keys=("rows", "made_of", "complete", "shards"), kind=VECTORS)
+    source = values["made_of"]
+    files = ", ".join(each["file"] for each in source["input"])
+    summary = f"{values['rows']:,} vectors of {values['dimensions']} dimensions, {source['precision']}"
+    problems = tuple(_missing(folder, [each["file"] for each in values["shards"]]))
+    facts = (f"of {files}, by {source['model'].get('base', {}).get('name', 'a model')}", FIRST)
+    state: State = "damaged" if problems else "finished" if values["complete"] else "stopped"
+    use = {"open": command("search", "MODEL", "--index", folder)}
+    if not values["complete"]:
+        use = {"resume": command("encode", "MODEL", "INPUT", folder)}
+        summary += f" in {_count(len(values['shards']), 'finished shard')}"
+    return Contents(folder, state, summary, facts, problems, commands=use)
+
+
+def index(folder: Path) -> Contents:
+    """Inspect a search index."""
+    values = read_json(folder / INDEX.file, keys=("documents", "dimensions", "files"), kind=INDEX)
+    problems = tuple(_missing(folder, values["files"]))
+    summary = f"{values['documents']:,} documents, {values['dimensions']} dimensions"
+    use = {"open": command("search", "MODEL", "--index", folder)}
+    return Contents(folder, "damaged" if problems else "finished", summary, (FIRST,), problems, commands=use)
+
+
+def results(folder: Path) -> Contents:
+    """Inspect a folder that `embrew evaluate --output` wrote."""
+    facts, problems = [], []
+    for sidecar in sorted(folder.glob("*.run.json")):
+        path = sidecar.with_name(sidecar.name.replace(".run.json", ".json"))
+        if not path.is_file():
+            problems.append(f"{path} is missing: evaluation was stopped while it was written; it is evaluated again")
+            continue
+        run = read_json(sidecar, keys=("task", "split"), kind=RESULT)
+        (entry,) = read_json(path, keys=("scores",))["scores"][run["split"]]
+        facts.append(f"{run['task']} {run['split']}: {percentages({run['kind']: entry['main_score']})}")
+    use = {"open": command("table", folder), "resume": command("evaluate", "MODEL", "--output", folder)}
+    state: State = "stopped" if problems else "finished"
+    return Contents(folder, state, _count(len(facts), "task"), tuple(facts), tuple(problems), commands=use)
+
+
+def report(folder: Path) -> Contents:
+    """Inspect the folder in which `embrew compare` keeps results and measurements, beside its page."""
+    values = read_json(folder / REPORT.file, keys=("page", "models", "command", "finished"), kind=REPORT)
+    page = folder.parent / values["page"]
+    problems = () if page.is_file() or not values["finished"] else (f"{page} is missing; the same command writes it",)
+    use = {"open": str(page)} if page.is_file() else {}
+    if values["command"] and (problems or not values["finished"]):
+        use["resume"] = values["command"]
+    summary, facts = (
+        f"{_count(len(values['models']), 'model')} in {page.name}",
+        (f"models: {', '.join(values['models'])}",),
+    )
+    return Contents(folder, "finished" if values["finished"] else "stopped", summary, facts, problems, commands=use)
+
+
+def domain(folder: Path) -> Contents:
+    """Inspect a folder that `embrew domain` wrote; its prepared data are in `data`."""
+    source = read_json(folder / "data" / DOMAIN.file, keys=("made_of", "counts"))["made_of"]
+    DOMAIN.check(source, folder / "data" / DOMAIN.file)
+    parts = {"diagnosis": "diagnosis.json", "export": f"export/{EXPORT.file}", "report": "report.md"}
+    done = ["prepared data", *(name for name, file in parts.items() if (folder / file).is_file())]
+    facts = (f"finished: {', '.join(done)}", FIRST)
+    model = training_run(folder / "model") if (folder / "model" / RUN.file).is_file() else Contents(folder, "empty")
+    if "report" in done:
+        use = {"open": f"cat {folder / parts['report']}"}
+        return Contents(folder, "finished", model.summary, facts, stages=model.stages, commands=use)
+    summary = f"training {model.summary}" if model.state == "stopped" else f"after {done[-1]}"
+    use = {"resume": command("domain", source["documents"], "--output", folder)}
+    return Contents(folder, "stopped", summary, facts, model.problems, model.stages, use)
+
+
+def _with_checksums(folder: Path, summary: str, facts: list[str], commands: dict[str, str]) -> Contents:
+    """A folder that is written at once: finished, or damaged where a file of `checksums.json` is missing."""
+    listed = checksums.read_checksums(folder)
+    facts = facts if listed is not None else [*facts, "no checksums"]
+    problems = tuple(_missing(folder, listed or ()))
+    state: State = "damaged" if problems else "finished"
+    return Contents(folder, state, summary, tuple(facts), problems, commands=commands)
+
+
+def checkpoint(folder: Path) -> Contents:
+    """Inspect `checkpoint-N`."""
+    state = read_json(folder / CHECKPOINT, keys=("global_step", "max_steps"))
+    summary = f"step {state['global_step']:,} of {state['max_steps']:,}"
+    facts = ("a part of a training run: inspect or resume the run's own folder",)
+    return Contents(folder, "finished", summary, facts)
+
+
+def _missing(folder: Path, names: Iterable[str]) -> list[str]:
+    return [f"{folder / name} is missing" for name in names if not (folder / name).is_file()]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+# ---- any folder --------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """A kind of folder.
+
+    Attributes:
+        name: of the kind, for users.
+        marker: pattern of the file that a folder of this kind has.
+        look: inspects a folder of this kind.
+    """
+
+    name: str
+    marker: str
+    look: Callable[[Path], Contents]
+
+
+KINDS = (
+    Kind("sweep", SWEEP.file, sweep),
+    Kind("domain run", f"data/{DOMAIN.file}", domain),
+    Kind("training run", RUN.file, training_run),
+    Kind("encoder", ENCODER.file, encoder),
+    Kind("stage in progress", STAGE.file, stage_in_progress),
+    Kind("checkpoint", CHECKPOINT, checkpoint),
+    Kind("export", EXPORT.file, export),
+    Kind("vectors", f"__embrew__/{VECTORS.file}", vectors),
+    Kind("index", INDEX.file, index),
+    Kind("results", RESULT.file.replace("TASK.SPLIT", "*"), results),
+    Kind("files of a report", REPORT.file, report),
+    Kind("context", CONTEXT.file, context),
+)
+"""In the order in which they are tried: a folder is of the first kind whose marker it has."""
+
+
+def inspect(folder: str | Path) -> Contents:
+    """Return what a folder holds.
+
+    Args:
+        folder: any folder; where it holds nothing itself, the folders below it are inspected, down to two levels.
+
+    Raises:
+        FileNotFoundError: no such folder.
+        NotADirectoryError: it is a file.
+    """
+    path = Path(folder)
+    if not path.exists():
+        raise FileNotFoundError(f"no folder {path}; give the folder of a run, a model, vectors, an index or results")
+    if not path.is_dir():
+        raise NotADirectoryError(f"{path} is a file; give a folder")
+    contents = _of_kind(path) or _containing(path, tuple(_below(path, levels=2)))
+    if is_held(path):  # another process may still write what is missing
+        contents = replace(contents, state="running", problems=(), commands={})
+    return contents
+
+
+def _below(folder: Path, *, levels: int) -> Iterator[Contents]:
+    """Yield what the folders in a folder hold; one that only contains such folders is one of them."""
+    for each in sorted(folder.iterdir()):
+        if not each.is_dir() or each.name.startswith("."):
+            continue
+        try:
+            contents = _of_kind(each)
+            holds = tuple(_below(each, levels=levels - 1)) if contents is None and levels > 1 else ()
+        except PermissionError as error:
+            contents, holds = Contents(each, "unreadable", str(error.strerror)), ()
+        if contents is not None:
+            yield replace(contents, state="running", problems=(), commands={}) if is_held(each) else contents
+        elif holds:
+            yield replace(_containing(each, holds), kind="folders")
+
+
+def _of_kind(folder: Path) -> Contents | None:
+    """Return what a folder holds itself; None where no file tells that embrew wrote it."""
+    for kind in KINDS:
+        marker = next(iter(sorted(folder.glob(kind.marker))), None)
+        if marker is None or not _is_of(kind, marker):
+            continue
+        try:
+            with content_of(marker):
+                contents = kind.look(folder)
+        except formats.OtherFormat as error:
+            contents = Contents(folder, "unreadable", "of another version", problems=(str(error),))
+        except (OSError, ValueError) as error:
+            contents = Contents(folder, "damaged", "cannot be read", problems=(str(error),))
+        return replace(contents, kind=kind.name)
+    return None
+
+
+def _is_of(kind: Kind, marker: Path) -> bool:
+    """Whether a marker is of this kind: indexes, data of a domain and of the demonstration share a file name."""
+    if marker.name != INDEX.file or kind.name not in ("index", "domain run"):
+        return True
+    try:
+        keys = read_json(marker).keys()
+    except (OSError, ValueError):
+        return kind.name == "index"
+    return "made_of" not in keys if kind.name == "index" else {"made_of", "counts"} <= keys
+
+
+def _containing(folder: Path, holds: tuple[Contents, ...]) -> Contents:
+    """Return what a folder holds that has no marker: others that embrew wrote, or nothing of embrew."""
+    if holds:
+        return Contents(folder, "finished", f"{_count(len(holds), 'folder')} that embrew wrote", holds=holds)
+    names = [path.name for path in folder.iterdir()]
+    if not names:
+        return Contents(folder, "empty", "nothing in it")
+    if all(name.startswith(".") for name in names):
+        return Contents(folder, "empty", "temporary files only: a command was killed before anything was finished")
+    return Contents(folder, "unknown", "nothing that embrew wrote")
