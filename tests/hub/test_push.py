@@ -133,7 +133,7 @@ def test_the_dry_run_sends_nothing(made: Path, hub: FakeHub, monkeypatch: pytest
     listed = json.loads(pushed(tmp_path / "encoder", REPO, "--dry-run", "--json", "--public", *FREE).stdout)
     assert (
         listed["visibility"] == "public"
-        and listed["license"] == "apache-2.0"
+        and "apache-2.0" in listed["licenses"].values()
         and listed["left_out"] == ["optimizer.pt"]
     )
     assert set(listed["files"]) == set(contents(made / "encoder")) - {"README.md"}
@@ -317,16 +317,16 @@ def test_an_interrupted_upload_is_repeated(made: Path, hub: FakeHub) -> None:
 def test_a_model_that_changed_meanwhile(made: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another commit between the look at the repository and ours: neither is lost."""
     pushed(made / "encoder", REPO, *FREE)
-    from embrew.hub import upload
+    from embrew import hub as own
 
-    same = upload._is_same
+    same = own._holds
 
     def meanwhile(*given: Any) -> bool:
         found = hub.repositories[REPO]
         found.commit("main", {**hub.files(REPO), "other.txt": b"x"})
         return same(*given)
 
-    monkeypatch.setattr(upload, "_is_same", meanwhile)
+    monkeypatch.setattr(own, "_holds", meanwhile)
     (card := made / "encoder" / "README.md").write_text(card.read_text() + "\nMore.\n")
     assert "was changed at the same time (412)" in refused(made / "encoder", REPO, *FREE)
     assert "other.txt" in hub.files(REPO)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
@@ -15,8 +15,7 @@ from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import can_ask, loading, out, print_json, show_transfers
 
 if TYPE_CHECKING:
-    from embrew.hub.licences import Licences
-    from embrew.hub.publication import Publication
+    from embrew.hub import Publication
 
 
 def push(
@@ -54,31 +53,41 @@ def push(
     Files are compared with their checksums first and go up in one commit. Needs a token: `hf auth login`, or HF_TOKEN.
     """
     loading(model)
-    from embrew.hub.licences import complete, known_licences, published_card
-    from embrew.hub.publication import publication
-    from embrew.hub.upload import check_repo, upload
+    from embrew import hub
 
-    check_repo(repo)
-    found = publication(model)
-    licences = known_licences(found, base=license, data=data_license or ())
+    hub.check_repo(repo)
+    publication = hub.publication(model)
+    licences = hub.licences(publication, base=license, data=data_license or ())
+    visibility = "public" if public else "private"
+    document = {
+        "repository": repo,
+        "visibility": visibility,
+        "files": {name: path.stat().st_size for name, path in publication.files.items()},
+        "left_out": list(publication.left_out),
+    }
     if dry_run:
-        _show(found, licences, repo, public=public)
-        print_json(_document(found, licences, repo, public=public))
+        _show(publication, licences, f"to {repo}, {visibility}")
+        print_json(document | {"licenses": licences})
         return
+    unknown = [what for what, licence in licences.items() if licence is None]
+    if unknown and not can_ask():
+        raise ValueError(
+            f"the licence of {', '.join(unknown)} is not known; look it up, and give --license for the base and "
+            "--data-license NAME=LICENCE for a data set, with the Hub's identifiers (apache-2.0, mit, cc-by-4.0, other)"
+        )
+    complete = {what: licence or hub.identifier(_ask(what)) for what, licence in licences.items()}
     show_transfers()
-    licences = complete(licences, _ask if can_ask() else None)
-    card = published_card(found, licences, repo)
-    address = upload(
-        found,
+    address = hub.upload(
+        publication,
         repo,
-        card=card,
+        card=hub.published_card(publication, complete, repo),
         public=public,
         revision=revision,
         overwrite=overwrite,
         confirm=_confirm if can_ask() else lambda question: False,
     )
     out().print(f"[bold]{escape(address)}[/]", soft_wrap=True)
-    print_json(_document(found, licences, repo, public=public) | {"commit": address})
+    print_json(document | {"licenses": complete, "commit": address})
 
 
 def _ask(what: str) -> str:
@@ -89,33 +98,20 @@ def _confirm(question: str) -> bool:
     return typer.confirm(f"{question}. Replace it?", err=True)
 
 
-def _document(found: Publication, licences: Licences, repo: str, *, public: bool) -> dict[str, Any]:
-    return {
-        "repository": repo,
-        "visibility": "public" if public else "private",
-        "license": licences.of_base,
-        "data_licenses": dict(licences.of_data),
-        "files": {name: path.stat().st_size for name, path in found.files.items()},
-        "left_out": list(found.left_out),
-    }
-
-
-def _show(found: Publication, licences: Licences, repo: str, *, public: bool) -> None:
+def _show(model: Publication, licences: dict[str, str | None], where: str) -> None:
     """Print the files with their sizes, the visibility and the licences."""
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("file")
-    shown.add_column("size", justify="right")
-    for name, path in found.files.items():
-        shown.add_row(Text(name), decimal(path.stat().st_size))
-    shown.add_row("README.md", decimal(len(found.card.encode())))
-    out().print(shown)
-    lines = [f"to {repo}, {'public' if public else 'private'}: {len(found.files) + 1} files, {decimal(found.size)}"]
-    lines += [f"licence of base {licences.base}: {licences.of_base or 'not known; give --license'}"]
-    lines += [
-        f"licence of {name}: {licence or 'not known; give --data-license'}"
-        for name, licence in licences.of_data.items()
-    ]
-    if found.left_out:
-        lines.append(f"not uploaded, since checksums.json does not list them: {', '.join(found.left_out)}")
+    sizes = {name: path.stat().st_size for name, path in model.files.items()} | {"README.md": len(model.card.encode())}
+    table = Table(box=None, pad_edge=False)
+    table.add_column("file")
+    table.add_column("size", justify="right")
+    for name, size in sizes.items():
+        table.add_row(Text(name), decimal(size))
+    out().print(table)
+    lines = [f"{where}: {len(sizes)} files, {decimal(sum(sizes.values()))}"]
+    option = {True: "--license", False: "--data-license"}
+    for number, (what, licence) in enumerate(licences.items()):
+        lines.append(f"licence of {what}: {licence or f'not known; give {option[number == 0]}'}")
+    if model.left_out:
+        lines.append(f"not uploaded, since checksums.json does not list them: {', '.join(model.left_out)}")
     for line in lines:
         out().print(Text(line), soft_wrap=True)

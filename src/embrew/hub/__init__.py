@@ -1,1 +1,0 @@
-"""Saved encoders and exports on the Hugging Face Hub."""
