@@ -16,7 +16,6 @@ from ctkd import (
     build_ours,
     build_peer,
     lora_parameters,
-    qwen3,
     random_model,
     random_texts,
     require_same_step,
@@ -126,18 +125,6 @@ BENCHMARKS = (
         128_256,
         Bar(gate=1.25, target=1.5, stretch=1.8),
         Bar(gate=2.5, target=3.5, stretch=4),
-    ),
-    Benchmark(
-        name="ctkd-step-qwen3-0.6b",
-        title="Time of a distillation step, two copies against one: Qwen3-0.6B's shape (28 layers of width 1,024, "
-        "V=151,936), one text of 64+8+64, float32, LoRA r=16.",
-        run=partial(
-            step_time,
-            shape=partial(qwen3, 1024, 3072),
-            texts=random_texts(151_936, [(64, 64)]),
-            bar=Bar(gate=1.0, target=1.1),
-            rounds=5,
-        ),
     ),
     Benchmark(
         name="adapter-toggle",

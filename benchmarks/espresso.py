@@ -20,7 +20,7 @@ from embrew.methods import Contrastive, Espresso
 from embrew.methods.embedding import text_keys
 
 ROWS, K = 128, 128
-CASES = {"384-12": (384, 12), "768-12": (768, 12), "1024-24": (1024, 24)}
+CASES = {"384-12": (384, 12), "768-12": (768, 12)}
 TARGET, LOSS = 1e-4, 1e-3  # relative
 
 Decompose = Callable[[Tensor], Tensor]

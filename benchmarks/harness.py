@@ -45,14 +45,12 @@ class Benchmark:
         name: as given on the command line; also the name of its result files.
         title: what is compared, in a line.
         run: measures; raises `Unequal` before any ratio exists if both sides do not compute the same.
-        gpu: needs a CUDA device.
         variants: for benchmarks of memory, what a fresh process builds, by name; what is built is then run in it.
     """
 
     name: str
     title: str
     run: Callable[[Benchmark], Outcome]
-    gpu: bool = False
     variants: Mapping[str, Callable[[], Callable[[], dict[str, float]]]] = field(default_factory=dict)
 
 

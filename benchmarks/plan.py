@@ -15,18 +15,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from harness import RESULTS
+from harness import RESULTS, SEED
 from models import save_llama
 from report import circumstances, origin, table
-from scale import corpus, measured
 
 from embrew.encoder import Encoder
 from embrew.planning import plan_recipe
@@ -76,6 +77,35 @@ QLORA: list[Any] = [
         for name in ("paper-mistral-7b", "paper-llama3.1-8b", "paper-qwen2.5-7b")
     ),
 ]
+
+
+WORDS = Path(__file__).read_text(encoding="utf-8").split()
+
+
+def corpus(path: Path, rows: int) -> Path:
+    """Texts of 4 to 12 words of this file."""
+    generator = random.Random(SEED)
+    with path.open("w", encoding="utf-8") as file:
+        for i in range(rows):
+            text = f"{i} " + " ".join(generator.choices(WORDS, k=generator.randint(4, 12)))
+            file.write(json.dumps({"_id": f"d{i}", "text": text}) + "\n")
+    return path
+
+
+def measured(arguments: list[str]) -> dict[str, Any]:
+    """Run `embrew`, and return its elapsed time, CPU time, peak memory and output."""
+    began = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-m", "embrew", *arguments], stdout=subprocess.PIPE, text=True)
+    output = process.stdout.read() if process.stdout else ""
+    _, status, usage = os.wait4(process.pid, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        raise SystemExit(f"embrew {' '.join(arguments)} ended with {code}")
+    return {
+        "seconds": time.monotonic() - began,
+        "CPU seconds": usage.ru_utime + usage.ru_stime,
+        "peak MB": usage.ru_maxrss / 1024,
+        "said": output.strip(),
+    }
 
 
 def memory(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[str]:
@@ -131,7 +161,7 @@ def encoding(work: Path, found: dict[str, Any], save: Callable[[], None]) -> lis
             continue
         path = work / f"corpus-{size}.jsonl"
         if not path.is_file():
-            corpus(work / "partial", size, newer=False).rename(path)
+            corpus(work / "partial", size).rename(path)
         of = measured(["encode", str(model), str(path), str(work / f"vectors-{size}"), "--num-layers", "2"])
         found[str(size)] = {key: of[key] for key in ("seconds", "CPU seconds", "peak MB")}
         save()

@@ -139,13 +139,12 @@ def page(benchmark: Benchmark, outcome: Outcome, around: Mapping[str, Any], ceil
                 lines.append(f"- {name}: {number(value)}")
         lines += tables
     hardware, versions = around["hardware"], around["versions"]
-    gpu = f", {hardware['gpu']}" if benchmark.gpu else f", {hardware['threads_used']} thread"
     dirty = " with uncommitted changes" if around["dirty"] else ""
     lines += [
         "",
         f"- command: `{around['command']}`",
         f"- commit: {around['commit']}{dirty}",
-        f"- hardware: {hardware['processor']}, {hardware['cores']} cores{gpu}",
+        f"- hardware: {hardware['processor']}, {hardware['cores']} cores, {hardware['threads_used']} thread",
         "- versions: " + ", ".join(f"{name} {number}" for name, number in versions.items()),
         f"- seed {around['seed']}, {around['date']}",
         "",

@@ -1,4 +1,4 @@
-"""Run benchmarks: `python benchmarks/run.py [NAME ...] [--gpu] [--output DIR]`."""
+"""Run benchmarks: `python benchmarks/run.py [NAME ...] [--output DIR]`."""
 
 from __future__ import annotations
 
@@ -17,48 +17,24 @@ import report
 import stale
 import torch
 import work
-from alignment import BENCHMARKS as ALIGNMENT
-from contexts import BENCHMARKS as CONTEXTS
-from ctkd_gpu import BENCHMARKS as CTKD_GPU
 from ctkd_step import BENCHMARKS as CTKD_STEP
 from depth import BENCHMARKS as DEPTH
-from encode import BENCHMARKS as ENCODE
 from encode_peers import BENCHMARKS as ENCODE_PEERS
 from espresso import BENCHMARKS as ESPRESSO
 from espresso_step import BENCHMARKS as ESPRESSO_STEP
-from gradcache import BENCHMARKS as GRADCACHE
 from opening import BENCHMARKS as OPENING
 from openvino_encoding import BENCHMARKS as OPENVINO
-from prefix import BENCHMARKS as PREFIX
-from prompted_step import BENCHMARKS as PROMPTED_STEP
-from serving import BENCHMARKS as SERVING
-from serving_answers import BENCHMARKS as SERVING_ANSWERS
-from serving_overload import BENCHMARKS as SERVING_OVERLOAD
-from serving_settings import BENCHMARKS as SERVING_SETTINGS
 from single_parts import BENCHMARKS as SINGLE_PARTS
-from walls import BENCHMARKS as WALLS
 
 SUITES = (
-    ALIGNMENT,
-    CONTEXTS,
-    PROMPTED_STEP,
     CTKD_STEP,
-    CTKD_GPU,
     DEPTH,
-    ENCODE,
     ENCODE_PEERS,
     ESPRESSO,
     ESPRESSO_STEP,
-    GRADCACHE,
     OPENING,
     OPENVINO,
-    PREFIX,
-    SERVING,
-    SERVING_ANSWERS,
-    SERVING_OVERLOAD,
-    SERVING_SETTINGS,
     SINGLE_PARTS,
-    WALLS,
 )
 BENCHMARKS = {benchmark.name: benchmark for suite in SUITES for benchmark in suite}
 
@@ -66,8 +42,7 @@ BENCHMARKS = {benchmark.name: benchmark for suite in SUITES for benchmark in sui
 def main() -> int:
     """0 if every gate was reached, 1 if not, 2 if two sides did not compute the same."""
     parser = argparse.ArgumentParser(description="Compare embrew with peers; results go to benchmarks/results/.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which to run; all that need no GPU by default")
-    parser.add_argument("--gpu", action="store_true", help="run those that need a GPU instead")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which to run; all by default")
     parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
     parser.add_argument("--once", action="store_true", help="one round a measure, printed and not written: a trial")
     parser.add_argument("--output", type=Path, default=harness.RESULTS, help="folder of the result files")
@@ -79,7 +54,7 @@ def main() -> int:
     warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*")
     if arguments.list:
         for benchmark in BENCHMARKS.values():
-            print(f"{benchmark.name:18}{'GPU  ' if benchmark.gpu else 'CPU  '}{benchmark.title}")
+            print(f"{benchmark.name:26}{benchmark.title}")
         return 0
     if arguments.stale:
         modules = {name: modules_of(benchmark) for name, benchmark in BENCHMARKS.items()}
@@ -93,8 +68,7 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(BENCHMARKS)}")
     harness.ONCE = arguments.once
-    names = arguments.names or [b.name for b in BENCHMARKS.values() if b.gpu == arguments.gpu]
-    return max(run(BENCHMARKS[name], arguments.output) for name in names)
+    return max(run(BENCHMARKS[name], arguments.output) for name in arguments.names or BENCHMARKS)
 
 
 def modules_of(benchmark: harness.Benchmark) -> set[Path]:
@@ -106,11 +80,7 @@ def modules_of(benchmark: harness.Benchmark) -> set[Path]:
 def run(benchmark: harness.Benchmark, folder: Path) -> int:
     """Run one, write its files, say what it found."""
     print(f"{benchmark.name}: {benchmark.title}", flush=True)
-    if benchmark.gpu and not torch.cuda.is_available():
-        print("  skipped: this machine has no CUDA device\n", flush=True)
-        return 0
-    if not benchmark.gpu:
-        harness.one_core()
+    harness.one_core()
     torch.manual_seed(harness.SEED)
     started = time.perf_counter()
     before = work.ceilings()
