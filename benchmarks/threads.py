@@ -23,9 +23,9 @@ from embrew.threads import cores
 
 STEP = """
 import json, statistics, time
-from embrew.demo.estimate import measure
+from embrew.demo import measured_step
 began = time.process_time()
-seconds = [measure(5) for _ in range(3)]
+seconds = [measured_step(5) for _ in range(3)]
 print(json.dumps([statistics.median(seconds), time.process_time() - began]))
 """
 VARIANTS = {

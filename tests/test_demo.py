@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from embrew.demo.estimate import Estimate, costs
-from embrew.demo.run import run
-from embrew.demo.steps import FEWEST, chosen_share, fewer_steps, steps_of
-from embrew.demo.table import markdown, plot
+from embrew import demo
+from embrew.demo import FEWEST, chosen_share, fewer_steps, minutes, run
 from embrew.recipe import Recipe
 
 ROWS = [
@@ -22,76 +21,51 @@ ROWS = [
 ]
 
 
-def test_table() -> None:
-    page = markdown(ROWS, "Test split: 5 queries + 9 documents").splitlines()
+def test_table_and_picture(tmp_path: Path) -> None:
+    demo._show(Console(quiet=True), tmp_path, ROWS, "Test split: 5 queries + 9 documents")
+    page = (tmp_path / "table.md").read_text().splitlines()
     assert page[0] == "Test split: 5 queries + 9 documents."
     assert page[4:] == [
         "| nano, mean | 0.059 | 0.090 | – |",
         "| LLM2Comp: compress | 0.200 | 0.310 | 61 s |",
     ]
-
-
-def test_picture(tmp_path: Path) -> None:
-    plot(ROWS, tmp_path / "scores.png")
     assert (tmp_path / "scores.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_remaining_minutes(tmp_path: Path) -> None:
-    recipe = Recipe.load("llm2comp/nano")
-    whole = costs(recipe, tmp_path)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "model" / "compress").mkdir(parents=True)
-    (tmp_path / "model" / "compress" / "embrew.json").write_text("{}")
-    left = costs(recipe, tmp_path)
-    assert left["data"] == 0 < whole["data"]
-    assert whole["training"] - left["training"] == pytest.approx(60 * 2.4), "compress is finished"
-    estimate = Estimate(0.6, {"one": 100.0, "two": 900.0})
-    assert str(estimate) == "about 10 min"
-    with estimate.part("one"):  # takes no time, so the machine is faster than measured
-        pass
-    assert 8.0 < estimate.minutes < 8.2
-    with estimate.part("two"):
-        pass
-    assert str(estimate) == "less than a minute"
-
-
-def seconds_of_a_step(recipe: Recipe, folder: Path, minutes: float, share: float = 1.0) -> float:
-    """On a machine where the demonstration with this share of the steps takes that many minutes."""
-    return 60 * minutes / sum(costs(recipe, folder, share).values())
+def seconds_of_a_step(recipe: Recipe, whole: float, share: float = 1.0) -> float:
+    """On a machine where the demonstration with this share of the steps takes `whole` minutes."""
+    return whole / minutes(recipe, 1.0, share)
 
 
 def test_steps_fit_five_minutes(tmp_path: Path) -> None:
     recipe = Recipe.load("llm2comp/nano")
-    assert chosen_share(recipe, tmp_path / "idle", seconds_of_a_step(recipe, tmp_path, 5.9)) == 1.0
-    step = seconds_of_a_step(recipe, tmp_path, 7.0)
+    assert chosen_share(recipe, tmp_path / "idle", seconds_of_a_step(recipe, 5.9)) == 1.0
+    step = seconds_of_a_step(recipe, 7.0)
     share = chosen_share(recipe, tmp_path / "busy", step)
-    assert FEWEST < share < 1 and 4.9 < Estimate(step, costs(recipe, tmp_path, share)).minutes <= 5.0
+    assert FEWEST < share < 1 and 4.9 < minutes(recipe, step, share) <= 5.0
     fewer = Recipe.load("llm2comp/nano", fewer_steps(recipe, share))
     steps = [stage.training["max_steps"] for stage in fewer.stages]
     assert steps == [round(share * n) for n in (60, 12, 90)] and fewer.stages[2].training["warmup_steps"] < 9
-    assert steps_of(fewer, recipe)["compress"] == f"{steps[0]} of 60 steps"
     assert fewer_steps(recipe, 1.0) == []
 
 
 def test_a_resumed_demo_keeps_its_steps(tmp_path: Path) -> None:
     recipe = Recipe.load("llm2comp/nano")
-    idle, slow = seconds_of_a_step(recipe, tmp_path, 3.0), seconds_of_a_step(recipe, tmp_path, 340.0)
+    idle, slow = seconds_of_a_step(recipe, 3.0), seconds_of_a_step(recipe, 340.0)
     assert chosen_share(recipe, tmp_path / "one", slow, FEWEST) == FEWEST
     assert chosen_share(recipe, tmp_path / "one", idle) == chosen_share(recipe, tmp_path / "one", slow) == FEWEST
     with pytest.raises(ValueError, match="begun with 25% of the steps, and 100% are asked for; .* add --fresh"):
         chosen_share(recipe, tmp_path / "one", idle, 1.0)
-    assert chosen_share(recipe, tmp_path / "own", slow, fit=False) == 1.0, "the user's own numbers of steps"
 
 
 def test_where_five_minutes_are_not_enough(tmp_path: Path) -> None:
     """Nothing is begun. On the command line: one line, and an exit status that make reports."""
     script = """
 import sys
-from embrew.demo import run
-run.measure = lambda: 14.0
-from embrew.demo.__main__ import main
+from embrew import demo
+demo.measured_step = lambda: 14.0
 sys.argv = ["demo", "--output", sys.argv[1]]
-main()
+demo.main()
 """
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "demo")], capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr

@@ -53,7 +53,7 @@ finally:
 def test_the_demo_sets_them_before_torch_is_imported():
     script = """
 import sys
-from embrew.demo import __main__ as demo
+from embrew import demo
 demo.set_threads = lambda: sys.exit("torch" in sys.modules)
 sys.argv = ["demo"]
 demo.main()

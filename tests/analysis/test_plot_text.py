@@ -26,7 +26,6 @@ from embrew.analysis.surface import Surface
 from embrew.analysis.surface_plots import plot_surfaces, plot_truncations
 from embrew.analysis.truncation import Truncation
 from embrew.analysis.uniformity import AlignmentUniformity
-from embrew.demo.table import plot as plot_demo
 
 NAMES = ("nano untrained", "LLM2Comp: compress", "LLM2Comp: unsupervised", "LLM2Comp: supervised", "out/ese-minilm")
 SMALLEST = 8  # points
@@ -76,9 +75,6 @@ PLOTS: dict[str, Callable[[Path], None]] = {
     "surface": lambda path: plot_surfaces([(name, surface(), None) for name in NAMES[:2]], path),
     "t-SNE": lambda path: plot_truncations(
         [(name, Truncation(POINTS, POINTS + 0.1, 128, 384)) for name in NAMES], path
-    ),
-    "demo": lambda path: plot_demo(
-        [{"step": name, "ndcg_at_10": 0.3, "recall_at_10": 0.4, "seconds": 9.0} for name in NAMES], path
     ),
 }
 
