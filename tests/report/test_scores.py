@@ -14,11 +14,9 @@ import pytest
 from embrew.comparison import Model, compare_models, verdict
 from embrew.evaluation.report import Result
 from embrew.plot_style import METHODS
-from embrew.report.chart import model_colours
 from embrew.report.page import write_report
-from embrew.report.score_rows import mean_rows, overall, task_rows
-from embrew.report.sections.scores import section
-from embrew.report.setting_groups import setting_groups
+from embrew.report.scores import mean_rows, overall, section, setting_groups, task_rows
+from embrew.report.section import model_colours
 from tests.report.subjects import subject
 
 
@@ -29,7 +27,7 @@ def result(task: str, main: float, kind: str = "sts") -> Result:
 def test_means_and_differences_by_hand() -> None:
     base = [[result("a", 0.2), result("b", 0.4), result("c", 0.9, "clustering")]]
     seeds = [[result("a", x), result("b", 0.1), result("c", 0.8, "clustering")] for x in (0.3, 0.5)]
-    compared = compare_models([Model.of("base", base), Model.of("other", seeds)])
+    compared = compare_models([Model.from_results("base", base), Model.from_results("other", seeds)])
     rows = {row.task.first.task: row.cells for row in task_rows(compared)}
     assert list(rows) == ["b", "c", "a"]  # the largest loss first: -0.3, -0.1, +0.2
     assert rows["a"][1].score == pytest.approx(0.4) and rows["a"][1].spread == pytest.approx(0.02**0.5)
@@ -48,7 +46,7 @@ def test_tasks_with_a_significant_loss_are_first() -> None:
     assert not any(row.is_regression for row in rows[1:])
     assert [cell.outcome for cell in rows[1].cells] == [None, "better", "better"]
     found = section(made)
-    assert [len(rows) for _, rows in found.values["groups"]] == [1, 1, 3]
+    assert [len(rows) for rows in found.values["groups"].values()] == [1, 1, 3]
 
 
 def test_page_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
@@ -96,7 +94,7 @@ def test_settings_are_grouped() -> None:
             "dataset_revision": ("c" * 40, "d" * 40),
         }
     )
-    assert {name: [(one.key, one.values) for one in found] for name, found in groups.items()} == {
+    assert {name: list(group.items()) for name, group in groups.items()} == {
         "Prompts": [("prompts.query", ("empty", "find: "))],
         "Pooling": [("model.pooling.mode", ("mean", "last")), ("model.normalize", ("yes", "no"))],
         "Attention": [("model.attention", ("causal", "not set"))],
