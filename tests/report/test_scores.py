@@ -15,7 +15,7 @@ from embrew.comparison import Model, compare_models, verdict
 from embrew.evaluation.report import Result
 from embrew.plot_style import METHODS
 from embrew.report.page import write_report
-from embrew.report.scores import mean_rows, overall, section, setting_groups, task_rows
+from embrew.report.scores import FOLDED, mean_rows, overall, section, settings_as_text, task_rows
 from embrew.report.section import model_colours
 from tests.report.subjects import subject
 
@@ -77,33 +77,23 @@ def test_page_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
     )
 
 
-def test_settings_are_grouped() -> None:
-    groups = setting_groups(
+def test_settings_are_texts_and_not_repeated() -> None:
+    texts = settings_as_text(
         {
             "dtype": ("float32", "bfloat16"),
             "model.dtype": ("float32", "bfloat16"),
-            "model.max_length.query": (512, 64),
-            "model.pooling.mode": ("mean", "last"),
+            "model.normalize": (True, None),
             "model_hash": ("a" * 64, "b" * 64),
             "prompts.query": ("", "find: "),
-            "resolved_prompts.query": ("", "find: "),
-            "versions.torch": ("2.11", "2.13"),
-            "model.attention": ("causal", None),
-            "model.normalize": (True, False),
-            "model.steps": (0, 100),
-            "dataset_revision": ("c" * 40, "d" * 40),
         }
     )
-    assert {name: list(group.items()) for name, group in groups.items()} == {
-        "Prompts": [("prompts.query", ("empty", "find: "))],
-        "Pooling": [("model.pooling.mode", ("mean", "last")), ("model.normalize", ("yes", "no"))],
-        "Attention": [("model.attention", ("causal", "not set"))],
-        "Lengths": [("model.max_length.query", ("512", "64"))],
-        "Precision and size of vectors": [("dtype", ("float32", "bfloat16"))],
-        "Data": [("dataset_revision", ("c" * 12 + "…", "d" * 12 + "…"))],
-        "Model and training": [("model.steps", ("0", "100"))],
-        "Hashes and versions": [("model_hash", ("a" * 12 + "…", "b" * 12 + "…")), ("versions.torch", ("2.11", "2.13"))],
+    assert texts == {
+        "dtype": ("float32", "bfloat16"),
+        "model.normalize": ("yes", "not set"),
+        "model_hash": ("a" * 12 + "…", "b" * 12 + "…"),
+        "prompts.query": ("empty", "find: "),
     }
+    assert [bool(FOLDED.search(key)) for key in texts] == [False, False, True, False]
 
 
 def test_models_have_colours_of_their_own() -> None:

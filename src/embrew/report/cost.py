@@ -94,9 +94,9 @@ def measure_cost(encoder: TextEncoder, subject: Subject) -> dict[str, Any]:
 
 def nested_task(subject: Subject) -> TaskScores | None:
     """Return the task for scores by depth and dimensions: the smallest STS task with data, else the smallest."""
-    known = [t for t in subject.comparison.tasks if t.key in subject.data and not KINDS[t.first.kind].grid]
-    order = [(task.first.kind != "sts", sum(task.first.counts.values()), task.label) for task in known]
-    return known[order.index(min(order))] if known else None
+    tasks = [t for t in subject.comparison.tasks if t.key in subject.data and not KINDS[t.first.kind].grid]
+    order = [(task.first.kind != "sts", sum(task.first.counts.values()), task.label) for task in tasks]
+    return tasks[order.index(min(order))] if tasks else None
 
 
 def section(subject: Subject) -> Section:
@@ -319,17 +319,17 @@ def _in_words(cost: Cost) -> str:
 
 
 def _charts(name: str, points: Sequence[Point], score: str, models: Sequence[str]) -> list[VegaChart]:
-    """Return scores against the time per text, and against bytes per vector, with the Pareto front; those known."""
+    """Return scores against the time per text, and against bytes per vector, with the Pareto front; those measured."""
     import altair as alt
 
     charts = []
     for cost, title in AXES.items():
-        known = [point for point in points if getattr(point, cost) is not None]
-        if not known:
+        measured = [point for point in points if getattr(point, cost) is not None]
+        if not measured:
             continue
         rows = [
             {**point._asdict(), "score": 100 * point.score, "size": point.size, "front": cost in point.fronts}
-            for point in known
+            for point in measured
         ]
         scale = alt.Scale(type="log") if cost == "bytes" else alt.Scale(zero=True)
         base = alt.Chart(alt.Data(values=rows)).encode(
@@ -347,13 +347,13 @@ def _charts(name: str, points: Sequence[Point], score: str, models: Sequence[str
 
 def _figures(costs: Sequence[Cost], nested: Sequence[Point], task: str) -> Iterator[Figure]:
     for cost in costs:
-        known = {
+        quantities = {
             "ms per text": cost.milliseconds,
             "bytes per vector": cost.bytes,
             "training seconds": cost.seconds,
             "training samples": cost.samples,
         }
-        yield from (Figure("cost", cost.model, name, value) for name, value in known.items() if value is not None)
+        yield from (Figure("cost", cost.model, name, value) for name, value in quantities.items() if value is not None)
     for point in nested:
         yield Figure("cost", point.model, f"score at {point.size}", point.score, task)
         if point.milliseconds is not None:

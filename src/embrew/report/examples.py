@@ -89,13 +89,12 @@ class QueryTexts:
 def section(subject: Subject) -> Section | None:
     """Return the section; None if no task has queries, pairs or classes, or there is one model only."""
     comparison, (base, *others) = subject.comparison, subject.names
-    tasks = [task for task in comparison.tasks if task.first.kind in WITH_EXAMPLES]
-    if not tasks or not others:
+    changed = {task.label: changes_of(task) for task in comparison.tasks if task.first.kind in WITH_EXAMPLES}
+    if not changed or not others:
         return None
-    changed = {task.label: changes_of(task) for task in tasks}
-    known = sorted((one for one in changed.values() if one is not None), key=lambda one: list(COUNTED).index(one.kind))
-    limit = max(1, min(LISTED, IN_ALL // max(1, len(known) * len(others))))
-    data = page_data(subject, known, limit)
+    tasks = sorted((one for one in changed.values() if one is not None), key=lambda one: list(COUNTED).index(one.kind))
+    limit = max(1, min(LISTED, IN_ALL // max(1, len(tasks) * len(others))))
+    data = page_data(subject, tasks, limit)
     values = {
         "data": data,
         "base": base,
@@ -104,16 +103,16 @@ def section(subject: Subject) -> Section | None:
         "without_ids": [label for label, one in changed.items() if one is None],
         "without_texts": [
             one.task.label + (f" ({subject.without_data[key]})" if key in subject.without_data else "")
-            for one in known
+            for one in tasks
             if one.kind != "classes" and (key := one.task.key) not in subject.data
         ],
     }
     document = {
         "limit": limit,
         "without_ids": values["without_ids"],
-        "tasks": [_entry(one, others, limit) for one in known],
+        "tasks": [_entry(one, others, limit) for one in tasks],
     }
-    return Section("queries", "Queries won and lost", values, document, tuple(_figures(known, others)))
+    return Section("queries", "Queries won and lost", values, document, tuple(_figures(tasks, others)))
 
 
 def changes_of(task: TaskScores) -> TaskChanges | None:
@@ -129,10 +128,11 @@ def changes_of(task: TaskScores) -> TaskChanges | None:
         confused = [confused_classes(base, other) for other in others]
         return TaskChanges(task, "classes", len(base.examples["gold"]), confused)
     one, *rest = (ranked(result) for result in (base, *others))
-    known = [each for each in rest if each is not None]
-    if one is None or len(known) < len(rest):
+    if one is None or None in rest:
         return None
-    return TaskChanges(task, "queries", len(one.queries), [changed_queries(one, each) for each in known], one.depth)
+    return TaskChanges(
+        task, "queries", len(one.queries), [changed_queries(one, each) for each in rest if each], one.depth
+    )
 
 
 def page_data(subject: Subject, tasks: Sequence[TaskChanges], limit: int) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def page_data(subject: Subject, tasks: Sequence[TaskChanges], limit: int) -> dic
         data = subject.data.get(task.task.key)
         write: Callable[[Sequence[Any]], list[dict[str, Any]]] = _class_entries
         if task.kind == "queries":
-            write = partial(_query_entries, texts=texts, known=QueryTexts(data))
+            write = partial(_query_entries, texts=texts, source=QueryTexts(data))
         elif task.kind == "pairs":
             write = partial(_pair_entries, texts=texts, rows=None if data is None else _rows(data))
         lists = [
@@ -166,10 +166,10 @@ def listed(changes: Sequence[Any], limit: int) -> list[Any]:
     return [changes[i] for i in sorted([*lost, *won[: limit - len(lost)]])]
 
 
-def _query_entries(changes: Sequence[Any], texts: PageTexts, known: QueryTexts) -> list[dict[str, Any]]:
+def _query_entries(changes: Sequence[Any], texts: PageTexts, source: QueryTexts) -> list[dict[str, Any]]:
     entries = []
     for change in changes:
-        query, relevant = change.query, known.relevant.get(change.query, [])
+        query, relevant = change.query, source.relevant.get(change.query, [])
         tops = [top[:DOCUMENTS] for top in (change.top_before, change.top_after)]
         ranks = (change.before, change.after)
         at_rank = {top[rank - 1] for rank, top in zip(ranks, tops, strict=True) if rank and rank <= len(top)}
@@ -177,11 +177,11 @@ def _query_entries(changes: Sequence[Any], texts: PageTexts, known: QueryTexts) 
         # Where neither model has a relevant document among those shown, one is shown beside them.
         shown = [*tops, sorted(right), [] if right else relevant[:1]]
         *numbers, right_numbers, missed = (
-            [texts.number(name, known.document(query, name)) for name in names] for names in shown
+            [texts.number(name, source.document(query, name)) for name in names] for names in shown
         )
         entries.append(
             {
-                "query": texts.number(query, known.queries.get(query)),
+                "query": texts.number(query, source.queries.get(query)),
                 "ranks": list(ranks),
                 "won": change.is_won,
                 "tops": numbers,

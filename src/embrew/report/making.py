@@ -61,8 +61,8 @@ def make_report(
         sources = {one.name: one.seeds for one in models}
         subject = Subject(comparison, data, without_data, sources=sources, command=command)
         if measure:  # of several seeds, the first
-            known = {name: (with_stored_encoder(first), *others) for name, (first, *others) in sources.items()}
-            subject = measure_models(replace(subject, sources=known), opener)
+            with_encoders = {name: (with_stored_encoder(first), *others) for name, (first, *others) in sources.items()}
+            subject = measure_models(replace(subject, sources=with_encoders), opener)
             subject = replace(subject, overlaps=find_overlaps(subject))
         return write_report(subject, output)
 

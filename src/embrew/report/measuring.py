@@ -26,7 +26,7 @@ class _NotUsable(ValueError):
 
 
 def measure_models(subject: Subject, opener: Opener = Source.open) -> Subject:
-    """Return the subject with costs and figures of vectors of the models whose encoder is known.
+    """Return the subject with costs and figures of vectors of the models whose encoder is models.
 
     The source of a model whose stored folder no longer holds the encoder of its results becomes the results alone.
 
@@ -34,9 +34,9 @@ def measure_models(subject: Subject, opener: Opener = Source.open) -> Subject:
         ValueError: an encoder that a user gave is not the one that the results are of.
     """
     sources, costs, vectors = dict(subject.sources), {}, {}
-    known = [model for model in subject.comparison.models if subject.sources[model.name][0].model is not None]
-    with progress(len(known), "measuring", "model", shown=bool(known)) as bar:
-        for model in known:
+    models = [model for model in subject.comparison.models if subject.sources[model.name][0].model is not None]
+    with progress(len(models), "measuring", "model", shown=bool(models)) as bar:
+        for model in models:
             first, *others = subject.sources[model.name]
             try:
                 with within(model.name):

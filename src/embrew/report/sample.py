@@ -145,8 +145,8 @@ def _of_corpus(task: Task, most: int, seed: int) -> TaskSample:
     room = max(most - len(queries) - len(needed), 0)
     ids = sorted({*needed, *random.Random(seed).sample(others, min(room, len(others)))})
     documents = {name: texts[name] for name in ids if texts[name].strip()}
-    asked = dict.fromkeys(data.queries[query] for query in queries if best[query] in documents)
-    return TaskSample("document", tuple(documents), tuple(documents.values()), queries=tuple(asked))
+    texts_of_queries = dict.fromkeys(data.queries[query] for query in queries if best[query] in documents)
+    return TaskSample("document", tuple(documents), tuple(documents.values()), queries=tuple(texts_of_queries))
 
 
 def _distinct(rows: Iterable[tuple[int, str, str]], *, role: str = "text", queries: Sequence[str] = ()) -> TaskSample:

@@ -12,18 +12,7 @@ from embrew.evaluation.uncertainty import LEVEL, Difference
 from embrew.inspection.training import gap_closed
 from embrew.report.section import Figure, Section, Subject, VegaChart, colour_by_model
 
-# Group of a setting by a pattern of its dotted key; the first that matches counts. The first group is shown last.
-SETTING_GROUPS = {
-    "Hashes and versions": r"sha256|hash|(?<!dataset_)revision$|^versions\.|^hardware|^commit",
-    "Prompts": r"prompt|template|instruction|context",
-    "Pooling": r"pooling|memory|normalize",
-    "Attention": r"attention|attn",
-    "Lengths": r"max_length",
-    "Precision and size of vectors": r"dtype|dim|layers",
-    "Data": r"^data",
-    "Model and training": "",
-}
-FOLDED = "Hashes and versions"
+FOLDED = re.compile(r"sha256|hash|(?<!dataset_)revision$|^versions\.|^hardware|^commit")  # settings shown last
 
 
 class Cell(NamedTuple):
@@ -71,7 +60,7 @@ def section(subject: Subject) -> Section:
     rows = task_rows(comparison)
     regressions = [row for row in rows if row.is_regression]
     settings = differing_settings(comparison.models)
-    groups = setting_groups(settings)
+    texts = settings_as_text(settings)
     gaps = gaps_of(subject)
     values = {
         "names": names,
@@ -82,8 +71,8 @@ def section(subject: Subject) -> Section:
         },
         "differences": differences_chart(names, rows),
         "left_out": comparison.left_out,
-        "settings": {name: group for name, group in groups.items() if name != FOLDED},
-        "folded": {name: group for name, group in groups.items() if name == FOLDED},
+        "settings": {key: text for key, text in texts.items() if not FOLDED.search(key)},
+        "folded": {key: text for key, text in texts.items() if FOLDED.search(key)},
         "overlaps": subject.overlaps,
         "gaps": [{**gap, "sentence": gap_closed(gap["found"])} for gap in gaps],
         "tested": len(comparison.tested),
@@ -137,15 +126,14 @@ def overall(comparison: Comparison) -> MeanRow:
     return _mean(name, comparison, tasks)
 
 
-def setting_groups(differing: Mapping[str, tuple[Any, ...]]) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return settings as text by group and key, without those that a sidecar repeats under another key."""
-    groups: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in (*list(SETTING_GROUPS)[1:], FOLDED)}
+def settings_as_text(differing: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[str, ...]]:
+    """Return settings as text, without those that a sidecar repeats under another key."""
+    texts: dict[str, tuple[str, ...]] = {}
     for key, values in differing.items():
-        group = groups[next(name for name, pattern in SETTING_GROUPS.items() if re.search(pattern, key))]
-        texts, last = tuple(map(_text, values)), key.rpartition(".")[2]
-        if not any(other.rpartition(".")[2] == last and group[other] == texts for other in group):
-            group[key] = texts
-    return {name: group for name, group in groups.items() if group}
+        text, last = tuple(map(_text, values)), key.rpartition(".")[2]
+        if not any(other.rpartition(".")[2] == last and texts[other] == text for other in texts):
+            texts[key] = text
+    return texts
 
 
 def differences_chart(names: Sequence[str], rows: Sequence[TaskRow]) -> VegaChart | None:
