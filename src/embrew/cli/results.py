@@ -102,7 +102,9 @@ def diff(
     changed = differing_settings(comparison.models)
     tested = comparison.differences(1)
     console = out()
-    settings = Table("key", "A", "B", box=None, pad_edge=False, title="settings", title_justify="left")
+    settings = Table(box=None, pad_edge=False, title="settings", title_justify="left")
+    for name in ("key", "A", "B"):
+        settings.add_column(name, overflow="fold")
     for key, values in changed.items():
         settings.add_row(escape(key), *(escape(_value(value)) for value in values))
     console.print(settings if changed else "no differences in settings")

@@ -109,7 +109,7 @@ def results(folder: Path) -> Found:
 
 
 def report(folder: Path) -> Found:
-    """Inspect the folder in which `embrew compare` keeps results and measurements, beside its page."""
+    """Inspect the folder in which `embrew compare` keeps results, beside its page."""
     values = read_json(folder / REPORT.file, keys=("page", "models", "command", "finished"), kind=REPORT)
     page = folder.parent / values["page"]
     facts = [f"models: {', '.join(values['models'])}"]
