@@ -263,7 +263,7 @@ def results(folder: Path) -> Contents:
 
 
 def report(folder: Path) -> Contents:
-    """Inspect the folder in which `embrew compare` keeps results and measurements, beside its page."""
+    """Inspect the folder in which `embrew compare` keeps results, beside its page."""
     values = read_json(folder / REPORT.file, keys=("page", "models", "command", "finished"), kind=REPORT)
     page = folder.parent / values["page"]
     problems = () if page.is_file() or not values["finished"] else (f"{page} is missing; the same command writes it",)

@@ -8,7 +8,7 @@ import numpy as np
 
 from embrew.comparison import Model, Scored, compare_models
 from embrew.evaluation.report import Result
-from embrew.report.subject import Subject
+from embrew.report.section import Subject
 
 HOSTILE_MODELS = (
     "<img src=x onerror=\"document.title='run'\">",

@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from embrew.comparison.changes import Confusion, QueryChange
-from embrew.report.changed_examples import Changed, chosen, page_data
-from embrew.report.example_texts import RankedTexts
-from embrew.report.sections.queries import section
+from embrew.comparison.changes import QueryChange
+from embrew.report.examples import TEXT_LENGTH, listed, section
 from tests.report.changed import ranked, result, retrieval_folder, subject, write
 
 
@@ -31,7 +29,7 @@ def change(number: int, won: bool) -> QueryChange:
 def test_half_of_the_listed_changes_are_lost_where_there_are_as_many(won, lost, expected_won, expected_lost):
     changes = [change(i, won=i % 2 == 0) for i in range(2 * min(won, lost))]
     changes += [change(1000 + i, won=won > lost) for i in range(abs(won - lost))]
-    kept = chosen(changes, 200)
+    kept = listed(changes, 200)
     assert sum(one.is_won for one in kept) == expected_won
     assert sum(not one.is_won for one in kept) == expected_lost
     numbers = [int(one.query[1:]) for one in kept]
@@ -141,32 +139,36 @@ def test_pairs_have_their_sentences(tmp_path):
     assert sum(text == ["", "same"] for text in data["texts"]) == 1
 
 
-def texts(length: int) -> RankedTexts:
-    return RankedTexts(query=lambda q: q * length, document=lambda q, d: (d + q) * length, relevant=lambda _: ["x"])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [1, 1000])
-def test_the_page_stays_small(length):
-    """4 tasks, 9 models and 300 changed queries each, whose documents are all different."""
-    changes = [
-        QueryChange(f"é{i}", 1, None, [f"b{i}-{k}" for k in range(10)], [f"a{i}-{k}" for k in range(10)])
-        for i in range(300)
-    ]
-    tasks = [Changed(f"T{t}", "queries", 300, [changes] * 9, depth=100, texts=texts(length)) for t in range(4)]
-    data = page_data(tasks, [f"m{i}" for i in range(10)])
-    assert len(json.dumps(data, ensure_ascii=False).encode()) < 1_100_000
+def test_the_page_stays_small(tmp_path):
+    """4 tasks, 5 models and 300 changed queries each, whose documents are all different and long."""
+    results: dict[str, list] = {f"m{i}": [] for i in range(5)}
+    folders = []
+    for t in range(4):
+        names = [f"q{i}" for i in range(300)]
+        documents = {f"{q}-{m}-{k}": f"é{q} {m} {k} " * 500 for q in names for m in range(2) for k in range(5)}
+        folder = tmp_path / f"T{t}"
+        folders.append(
+            retrieval_folder(folder, dict.fromkeys(names, "q"), documents, [f"{q} {q}-0-0 1" for q in names])
+        )
+        for m, own in enumerate(results.values()):
+            top = {q: (1 if m else None, [f"{q}-{min(m, 1)}-{k}" for k in range(5)]) for q in names}
+            own.append(ranked(f"T{t}", top))
+    data = section(subject(results, *folders)).values["data"]
+    assert len(json.dumps(data, ensure_ascii=False).encode()) < 8_000_000
     assert all(0 < len(one["entries"]) == data["limit"] for task in data["tasks"] for one in task["lists"])
     assert all(one["changed"] == 300 for task in data["tasks"] for one in task["lists"])
 
 
-def test_long_texts_and_names_are_truncated_and_say_so():
-    long = Changed("T", "queries", 1, [[QueryChange("q" * 500, 1, None, ["d"], [])]], depth=100, texts=texts(1000))
-    data = page_data([long], ["a", "b"])
-    assert [(len(name), len(text), length) for name, text, length in data["texts"]] == [
-        (100, 2000, 500_000),
-        (1, 2000, 501_000),
+def test_long_texts_and_names_are_truncated_and_say_so(tmp_path):
+    name = "q" * 120
+    retrieval_folder(tmp_path / "T", {name: "a" * 1000}, {"d": "b" * 1000}, [f"{name} d 1"])
+    tops = ({name: (1, ["d"])}, {name: (None, [])})
+    data = section(subject(models(*(ranked("T", top) for top in tops)), tmp_path / "T")).values["data"]
+    assert sorted((len(name), len(text), length) for name, text, length in data["texts"]) == [
+        (1, TEXT_LENGTH, 1000),
+        (100, TEXT_LENGTH, 1000),
     ]
-    classes = Changed("C", "classes", 9, [[Confusion("g" * 200, "p", 1, 0, 3)]])
-    (entry,) = page_data([classes], ["a", "b"])["tasks"][0]["lists"][0]["entries"]
+    classes = [result("C", "classification", 1, gold=["g" * 200], predicted=[one]) for one in ("p", "g" * 200)]
+    (entry,) = section(subject(models(*classes))).values["data"]["tasks"][0]["lists"][0]["entries"]
     assert [len(name) for name in entry["classes"]] == [100, 1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +9,10 @@ import numpy as np
 import pytest
 
 from embrew.comparison import Model, compare_models
-from embrew.report.cache import Cache
-from embrew.report.page import write_report
-from embrew.report.points import Point, mark_front
-from embrew.report.sections import cost
-from embrew.report.source import Source
-from embrew.report.subject import Subject
-from embrew.report.timing import milliseconds
-from tests.report.showing import Shown
+from embrew.report import cost
+from embrew.report.cost import Point, mark_fronts
+from embrew.report.section import Subject
+from embrew.report.sources import Source
 from tests.report.subjects import result
 
 
@@ -30,27 +24,20 @@ def test_a_front_has_what_no_cheaper_point_beats() -> None:
     ]
     for axis, of in (("milliseconds", lambda p: p.milliseconds), ("bytes", lambda p: p.bytes)):
         best = {p.score for p in points if not any(of(q) <= of(p) and q.score > p.score for q in points)}
-        assert {p.score for p in mark_front(points) if axis in p.fronts} == best
-    assert mark_front([Point("m", 1.0, None, None)])[0].fronts == ()
-
-
-def test_times_are_scaled_by_the_fixed_computation() -> None:
-    quiet = {"encoder": [2.0, 2.0, 2.0], "fixed": [1.0, 1.0, 1.0]}
-    loaded = {"encoder": [8.0, 8.0, 8.0], "fixed": [4.0, 4.0, 4.0]}  # the machine was four times as slow
-    found = milliseconds({"a": quiet, "b": loaded, "c": quiet}, texts=100)
-    assert found == {"a": 20.0, "b": 20.0, "c": 20.0}  # 2 s per 100 texts, while the product takes 1 s
-    assert milliseconds({}, texts=0) == {}
+        assert {p.score for p in mark_fronts(points) if axis in p.fronts} == best
+    assert mark_fronts([Point("m", 1.0, None, None)])[0].fronts == ()
 
 
 @pytest.fixture
 def subject() -> Subject:
-    models = [Model.of(name, [[result("T", [score] * 40)]]) for name, score in (("base", 0.4), ("nested", 0.5))]
+    models = [
+        Model.from_results(name, [[result("T", [score] * 40)]]) for name, score in (("base", 0.4), ("nested", 0.5))
+    ]
     whole = {"dimensions": 8, "texts": 10, "rounds": {"encoder": [1.0], "fixed": [1.0]}, "nested": None}
-    label = "T test, 40 queries + 200 documents"
-    nested = {"task": label, "layers": [1, 2], "dims": [4, 8], "scores": [[0.2, 0.3], [0.45, 0.5]]}
+    nested = {"layers": [1, 2], "dims": [4, 8], "scores": [[0.2, 0.3], [0.45, 0.5]]}
     sizes = {**whole, "nested": {**nested, "milliseconds": [1.0, 4.0]}}
     data = {("T", "test"): object()}
-    return Subject(compare_models(models), data=data, measured={"cost": {"base": whole, "nested": sizes}})  # type: ignore[arg-type]
+    return Subject(compare_models(models), data=data, costs={"base": whole, "nested": sizes})  # type: ignore[arg-type]
 
 
 def test_every_size_of_a_nested_model_is_a_point(subject: Subject) -> None:
@@ -78,19 +65,6 @@ def test_every_size_of_a_nested_model_is_a_point(subject: Subject) -> None:
     )
 
 
-@pytest.mark.slow
-def test_charts_are_drawn_without_warnings(subject: Subject, show: Callable[..., Shown], tmp_path: Path) -> None:
-    log = {"format": 2, "scores": {}, "stages": ["a"], "seconds": {"a": 60.0}}
-    log |= {"samples": {"a": {"a_step": 8, "steps": 10}}}
-    (tmp_path / "run.json").write_text(json.dumps(log))
-    sources = {name: (Source(run=tmp_path, stage="a"),) for name in ("base", "nested")}
-    measured = {"cost": dict.fromkeys(sources, subject.measured["cost"]["base"])}
-    write_report(replace(subject, sources=sources, measured=measured, data={}), tmp_path / "report.html")
-    shown = show(tmp_path / "report.html")
-    assert {"cost-milliseconds", "cost-bytes", "cost-minutes", "cost-samples"} <= set(shown.charts())
-    assert shown.problems == []
-
-
 def test_training_is_that_of_all_stages_so_far(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(
         '{"format": 2, "scores": {}, "stages": ["a", "b"], "seconds": {"a": 60.0, "b": 30.0},'
@@ -101,19 +75,8 @@ def test_training_is_that_of_all_stages_so_far(tmp_path: Path) -> None:
     assert Source().training() == (None, None)
 
 
-def test_a_cache_returns_arrays_and_forgets_what_is_not_asked_for(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    value = {"x": np.arange(3, dtype=np.float32), "y": [1, {"z": np.float64(2.5)}], "n": None}
-    kept = cache.put(["k", 1], value)
-    np.testing.assert_array_equal(kept["x"], [0, 1, 2])
-    assert (kept["x"].dtype, kept["y"], kept["n"]) == (np.float32, [1, {"z": 2.5}], None)
-    cache.put(["k", 2], 0)
-    other = Cache(tmp_path)
-    assert other.get(["k", 3]) is None
-    assert other.get(["k", 1])["y"] == [1, {"z": 2.5}]
-    other.prune()
-    assert Cache(tmp_path).get(["k", 2]) is None
-    assert Cache(tmp_path).get(["k", 1]) is not None
-    (file,) = tmp_path.glob("*.json")
-    file.write_text("{")
-    assert Cache(tmp_path).get(["k", 1]) is None
+def test_times_are_scaled_by_the_fixed_computation(subject: Subject) -> None:
+    quiet = {**subject.costs["base"], "rounds": {"encoder": [2.0, 2.0, 2.0], "fixed": [1.0, 1.0, 1.0]}}
+    loaded = {**quiet, "rounds": {"encoder": [8.0, 8.0, 8.0], "fixed": [4.0, 4.0, 4.0]}}  # four times as slow
+    costs = cost.costs_of(replace(subject, costs={"base": quiet, "nested": loaded}))
+    assert [one.milliseconds for one in costs] == [500.0, 500.0]  # 2.5 times 2 s per 10 texts

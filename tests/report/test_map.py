@@ -1,21 +1,29 @@
-"""The map: coordinates against numpy, alignment, colours by hand, and size and safety of the page's data."""
+"""The sample of the tasks' texts, figures of their vectors, and the map: against numpy and by hand."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 
 from embrew.evaluation.find import find_task
-from embrew.report.atlas import _column_names, write_atlas
-from embrew.report.maps import maps_of
-from embrew.report.projection import aligned, components_of, tsne, unit
-from embrew.report.sections import geometry
-from embrew.report.sections import map as map_section
+from embrew.report import geometry
+from embrew.report import map as map_section
+from embrew.report.map import aligned, text_groups
+from embrew.report.page import write_report
+from embrew.report.sample import measure_vectors, principal_components, sample_texts
+from tests.report.showing import Shown
+from tests.report.subjects import HOSTILE_MODELS
 from tests.report.tasks import retrieval, subject_of, write_rows
+
+KEY = ("pets", "test")
+MARKUP = "<img src=x onerror=\"document.title='run'\"></script><b>{{ 7 * 7 }}</b>"
+CHOSEN = '#map .mark-symbol.role-mark path[opacity="0.75"]'
 
 
 @pytest.fixture
@@ -23,136 +31,157 @@ def subject(tmp_path: Path, bag_of_words):
     names = [f"q{i}" for i in range(12)]
     ranks = {"A": [3, 1, None, *[5] * 9], "B": [1, 2, 100, *[5] * 9]}
     examples = {model: {"pets": {"score": [0.5] * 12, "query": names, "rank": ranks[model]}} for model in ranks}
-    made = subject_of({"pets": retrieval(tmp_path / "pets")}, examples)
-    measured = {name: geometry.measure(bag_of_words, made) for name in ("A", "B")}
-    return replace(made, measured={"geometry": measured})
+    unmeasured = subject_of({"pets": retrieval(tmp_path / "pets")}, examples)
+    return replace(unmeasured, vectors={name: measure_vectors(bag_of_words, unmeasured.data) for name in ("A", "B")})
 
 
-def test_components_are_those_of_the_singular_value_decomposition() -> None:
-    vectors = np.random.default_rng(0).normal(size=(30, 6)) * [5, 4, 3, 2, 1, 1]
-    found = components_of(vectors.astype(np.float32))
-    left, values, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
-    assert np.allclose(abs(found.points), abs(left * values), atol=1e-4)
-    assert np.allclose(found.variance, values**2 / (values**2).sum(), atol=1e-6)
+def test_the_sample_is_limited_seeded_and_shared_among_tasks(tmp_path: Path, bag_of_words) -> None:
+    data = {(name, "test"): retrieval(tmp_path / name, seed=i) for i, name in enumerate(("a", "b"))}
+    samples = sample_texts(data, texts=20)
+    assert [(len(one.texts), len(one.queries)) for one in samples.values()] == [(8, 2)] * 2  # a fifth are queries
+    assert samples == sample_texts(data, texts=20)
+    assert samples != sample_texts(data, texts=20, seed=1)
+    measure_vectors(bag_of_words, data)
+    assert (
+        sorted((side, count) for side, count, _ in bag_of_words.calls) == [("document", 30)] * 2 + [("query", 12)] * 2
+    )
 
 
-@pytest.mark.parametrize("shape", [(2, 5), (5, 1)])
-def test_few_texts_or_dimensions_have_two_coordinates(shape: tuple[int, int]) -> None:
-    found = components_of(np.random.default_rng(0).normal(size=shape))
-    assert found.points.shape[0] == shape[0] and found.points.shape[1] >= 2 and len(found.variance) >= 2
-    assert np.isfinite(tsne(found.points)).all()
+@pytest.mark.parametrize("most", [3, 100])
+def test_rows_give_each_text_once(most: int, tmp_path: Path) -> None:
+    rows = [{"query": f"q{i}", "positive": [f"p{i}"], "negative": [f"n{i}"]} for i in range(4)]
+    candidates = find_task(write_rows(tmp_path / "rank", rows), kind="reranking")
+    sample = sample_texts({("rank", "test"): candidates}, texts=most)["rank", "test"]
+    assert len(sample.texts) == 2 * len(sample.queries) == (2 if most == 3 else 8)
+    rows = [{"text": text, "label": label} for text, label in (("one", "a"), ("two", "b"), ("one", "b"))]
+    topics = find_task(write_rows(tmp_path / "topics", rows), kind="clustering")
+    sample = sample_texts({("topics", "test"): topics})["topics", "test"]
+    assert (sample.ids, sample.labels, sample.queries) == (("1", "2"), ("a", "b"), ())
 
 
-def test_same_vectors_are_one_point() -> None:
-    found = components_of(np.ones((5, 4)))
-    assert np.isfinite(found.variance).all() and np.allclose(unit(found.points[:, :2]), 0)
+def test_empty_documents_are_left_out(tmp_path: Path) -> None:
+    task = retrieval(tmp_path / "pets", documents=3, queries=2)
+    rows = [{"_id": "d0", "text": " "}, {"_id": "d1", "text": "cats purr"}, {"_id": "d2", "text": "dogs"}]
+    write_rows(tmp_path / "pets", rows, "corpus.jsonl")
+    assert sample_texts({KEY: task})[KEY].ids == ("d1", "d2")
+
+
+def test_figures_are_those_of_numpy_and_scipy(subject, bag_of_words) -> None:
+    figures = subject.vectors["A"]
+    sample = sample_texts(subject.data)[KEY]
+    vectors = bag_of_words.encode([*sample.texts, *sample.queries]).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert figures["texts"] == len(vectors) == 42
+    values = np.linalg.eigvalsh(np.cov(vectors.T))[::-1].clip(0)
+    spectrum = figures["spectrum"]
+    assert spectrum["participation_ratio"] == pytest.approx(values.sum() ** 2 / (values**2).sum(), rel=1e-5)
+    assert spectrum["shares"][0] == pytest.approx(values[0] / values.sum(), rel=1e-5)
+    assert spectrum["ranks"][0] == 1 and spectrum["ranks"][-1] == 512
+    assert figures["uniformity"] == pytest.approx(np.log(np.exp(-2 * pdist(vectors) ** 2).mean()), rel=1e-4)
+    json.dumps({key: value for key, value in figures.items() if key != "map"}, allow_nan=False)
+
+
+def test_collapsed_vectors_have_no_spectrum(subject, bag_of_words, monkeypatch) -> None:
+    monkeypatch.setattr(type(bag_of_words), "_vectors", lambda self, side, texts, options: np.ones((len(texts), 4)))
+    figures = measure_vectors(bag_of_words, subject.data)
+    assert figures["spectrum"] is None and "the same" in figures["missing"]["spectrum"]
+    assert figures["uniformity"] == pytest.approx(0, abs=1e-6)
+    assert (figures["map"]["pets test"]["points"] == 0).all() and figures["map"]["pets test"]["variance"] == 0
+
+
+@pytest.mark.parametrize("shape", [(30, 6), (2, 5), (5, 1)])
+def test_components_are_those_of_scikit_learn(shape: tuple[int, int]) -> None:
+    from sklearn.decomposition import PCA
+
+    vectors = np.random.default_rng(0).normal(size=shape)
+    components = principal_components(vectors)
+    pca = PCA(min(2, *shape))
+    expected = pca.fit_transform(vectors)
+    assert components["points"].shape == (shape[0], 2)
+    assert np.allclose(abs(components["points"][:, : expected.shape[1]]), abs(expected), atol=1e-4)
+    assert components["variance"] == pytest.approx(pca.explained_variance_ratio_.sum())
 
 
 def test_a_turned_mirrored_and_scaled_map_is_aligned_exactly() -> None:
     points = np.random.default_rng(0).normal(size=(20, 2))
     turn = np.array([[np.cos(1), -np.sin(1)], [np.sin(1), np.cos(1)]]) @ np.diag([1, -1])
-    assert np.allclose(aligned(7 * points @ turn + 3, points), unit(points))
-    assert np.isclose((unit(points) ** 2).sum(1).mean(), 1)
-    assert not np.allclose(unit(7 * points @ turn + 3), unit(points))
+    reference = aligned(points, points)
+    assert np.allclose(aligned(7 * points @ turn + 3, points), reference)
+    assert np.isclose((reference**2).sum(1).mean(), 1)
 
 
 def test_documents_are_coloured_by_the_change_of_rank(subject) -> None:
-    (one,) = maps_of(subject)
-    changes = dict(zip(one.sample.ids, one.changes, strict=True))
+    sample = sample_texts(subject.data)[KEY]
+    groups = text_groups(subject, KEY, sample)
+    changes = dict(zip(sample.ids, groups.changes, strict=True))
     # Both models have the mean 0.5, so that the first is the best; it is compared with the second.
     assert (changes["d0"], changes["d1"], changes["d2"], changes["d3"], changes["d20"]) == (2, -1, 1, 0, None)
-    groups = dict(zip(one.sample.ids, one.groups, strict=True))
-    assert [groups[name] for name in ("d0", "d1", "d3", "d20")] == [
-        "later by A",
-        "earlier by A",
-        "at the same rank",
-        "relevant to no query",
-    ]
-    assert list(one.colours) == ["earlier by A", "later by A", "at the same rank", "relevant to no query"]
-    assert np.allclose(one.points["A"], one.points["B"])  # the same encoder
-
-
-def test_results_without_ranks_are_not_coloured(subject) -> None:
+    by_id = dict(zip(sample.ids, groups.groups, strict=True))
+    expected = ["earlier by A", "later by A", "at the same rank", "relevant to no query"]
+    assert [by_id[name] for name in ("d1", "d0", "d3", "d20")] == list(groups.colours) == expected
     examples = {"pets": {"score": [0.5] * 12}}
-    old = subject_of({"pets": subject.data["pets", "test"]}, {"A": examples, "B": examples})
-    (one,) = maps_of(replace(old, measured=subject.measured))
-    assert one.groups == () and set(one.changes) == {None}
+    without_ranks = subject_of({"pets": subject.data[KEY]}, {"A": examples, "B": examples})
+    assert text_groups(without_ranks, KEY, sample).groups == ()
 
 
-def test_rare_labels_share_a_colour(tmp_path: Path, bag_of_words) -> None:
+def test_rare_labels_share_a_colour(tmp_path: Path) -> None:
     rows = [{"text": f"text {i} of {j}", "label": f"topic {i}"} for i in range(9) for j in range(10 - i)]
     task = find_task(write_rows(tmp_path / "topics", rows), kind="clustering")
     examples = {"topics": {"score": [0.5] * len(rows)}}
-    made = subject_of({"topics": task}, {"A": examples, "B": examples})
-    measured = {"geometry": {"A": geometry.measure(bag_of_words, made)}}
-    (one,) = maps_of(replace(made, measured=measured))
-    assert list(one.colours) == [*(f"topic {i}" for i in range(7)), "other labels"]
-    assert one.groups.count("other labels") == 3 + 2
+    subject = subject_of({"topics": task}, {"A": examples, "B": examples})
+    (sample,) = sample_texts(subject.data).values()
+    groups = text_groups(subject, ("topics", "test"), sample)
+    assert list(groups.colours) == [*(f"topic {i}" for i in range(7)), "other labels"]
+    assert groups.groups.count("other labels") == 3 + 2
 
 
-@pytest.mark.slow
-def test_tsne_is_seeded(subject) -> None:
-    maps = [maps_of(replace(subject, map_method="tsne"))[0].points["A"] for _ in range(2)]
-    assert np.array_equal(*maps) and not np.allclose(maps[0], maps_of(subject)[0].points["A"])
-
-
-def test_section_states_variance_and_who_is_missing(subject) -> None:
-    alone = {"geometry": {"A": subject.measured["geometry"]["A"]}}
-    section = map_section.section(replace(subject, measured=alone))
-    assert section is not None and section.values["not_measured"] == ["B"]
+def test_sections_name_models_that_were_not_measured(subject) -> None:
+    alone = replace(subject, vectors={"A": subject.vectors["A"]})
+    section = map_section.section(alone)
+    assert section.values["not_measured"] == ["B"]
     (figure,) = section.figures
     assert figure.model == "A" and 0 < figure.value < 1
-    assert map_section.section(replace(subject, measured={})) is None
+    section = geometry.section(alone)
+    assert section.values["not_measured"] == section.document["not_measured"] == ["B"]
+    assert section.values["rows"]["dimensions"] == ["512", "–"]
+    assert {one.model for one in section.figures} == {"A"}
+    for module in (map_section, geometry):
+        assert module.section(replace(subject, vectors={})) is None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("character", ["語", "&"])
-def test_the_largest_map_has_a_megabyte(subject, character: str) -> None:
-    (one,) = maps_of(subject)
-    texts = 5000
-    grown = replace(
-        one,
-        sample=replace(
-            one.sample,
-            ids=tuple(f"document-{i}" for i in range(texts)),
-            texts=(one.sample.texts[0]._replace(text=character * 500),) * texts,
-        ),
-        points={f"model {i}": np.random.default_rng(i).normal(size=(texts, 2)) for i in range(10)},
-        variance={f"model {i}": 0.1 for i in range(10)},
-        groups=("",) * texts,
-        changes=(None,) * texts,
-    )
-    from embrew.report.templates import as_json
-
-    (rows,) = map_section._shown([grown], map_section.PLACES // 10)
-    size = len(as_json(map_section._chart("map-0", grown, rows, "pca").spec).encode())
-    assert len(rows) == 5000 and size < 1_200_000, size
-    assert len(map_section._shown([grown], 100)[0]) == 100
-
-
-def test_texts_are_shortened_to_whole_characters_of_one_line() -> None:
-    assert map_section.shortened("a\n b\tc") == "a b c"
-    assert map_section.shortened("語" * 100) == "語" * 19 + "…"
-    assert len(map_section.shortened("x" * 100).encode()) == map_section.BYTES
-    json.dumps(map_section.shortened("\ud800 lone surrogate"))
-
-
-def test_atlas_files_hold_whole_texts_and_positions_by_model(subject, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    maps = maps_of(subject)
-    long = maps[0].sample.texts[0]._replace(text="x" * 500 + "\ud800")
-    maps = [replace(maps[0], sample=replace(maps[0].sample, texts=(long, *maps[0].sample.texts[1:])))]
-    (command,) = write_atlas(maps, tmp_path / "atlas")
-    file = tmp_path / "atlas" / "pets.test.parquet"
-    assert command == f"embedding-atlas {file} --text text --x x_a --y y_a --duckdb server"
-    table = pq.read_table(file)
-    assert table.column_names == ["id", "text", "rank_change", "x_a", "y_a", "x_b", "y_b"]
-    assert table["text"][0].as_py() == "x" * 500 + "?"
-    assert table["rank_change"].to_pylist()[:2] == [maps[0].changes[0], maps[0].changes[1]]
-    assert np.allclose(table["y_b"].to_numpy(), maps[0].points["B"][:, 1])
-
-
-def test_models_whose_names_are_alike_have_columns_of_their_own() -> None:
-    assert _column_names(["A b", "a_b", "ö"]) == ["1_a_b", "2_a_b", "3_"]
-    assert _column_names(["runs/a", "b-1"]) == ["runs_a", "b_1"]
+def test_a_selection_is_shown_in_all_maps_and_listed(show: Callable[..., Shown], tmp_path: Path, bag_of_words) -> None:
+    task = retrieval(tmp_path / "pets")
+    rows = [{"_id": f"{MARKUP}{i}", "title": "", "text": f"{MARKUP} {i % 7} {i % 3} {i % 2}"} for i in range(30)]
+    write_rows(tmp_path / "pets", rows, "corpus.jsonl")
+    lines = [f"q{i}\t{MARKUP}{i}\t1\n" for i in range(12)]
+    (tmp_path / "pets" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    names = [f"q{i}" for i in range(12)]
+    models = HOSTILE_MODELS[:2]
+    examples = {
+        model: {"pets": {"score": [0.5] * 12, "query": names, "rank": [1 + i] * 12, "top": [[]] * 12}}
+        for i, model in enumerate(models)
+    }
+    subject = subject_of({"pets": task}, examples)
+    # the texts of some rows are the same: each is a point of its own
+    vectors = {model: measure_vectors(bag_of_words, subject.data) for model in models}
+    write_report(replace(subject, vectors=vectors), tmp_path / "report.html")
+    shown = show(tmp_path / "report.html", viewport={"width": 1200, "height": 900})
+    page = shown.page
+    assert page.locator("#geometry .drawing svg.marks").count() == 1
+    assert page.locator(CHOSEN).count() == 2 * 30  # nothing is selected
+    first = page.locator("#map-0 [class*=_group] > g > path.background").first  # without titles and legend
+    first.scroll_into_view_if_needed()
+    box = first.bounding_box()
+    page.mouse.move(box["x"] + 3, box["y"] + 3)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 3, steps=4)
+    page.mouse.up()
+    page.wait_for_function("() => document.querySelectorAll('#map-0-texts li').length > 0")
+    listed = page.locator("#map-0-texts li").all_inner_texts()
+    assert 0 < len(listed) < 30
+    assert page.locator("#map-0-count").inner_text() == f"{len(listed)} texts are selected."
+    page.wait_for_function(f"() => document.querySelectorAll('{CHOSEN}').length === {2 * len(listed)}")
+    assert all(text.startswith("<img src=x onerror=") for text in listed)
+    assert page.title() != "run" and page.locator("main img, main b:has-text('49')").count() == 0
+    assert shown.problems == []

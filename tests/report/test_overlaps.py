@@ -10,12 +10,10 @@ import pytest
 
 from embrew.comparison import Model, compare_models
 from embrew.evaluation.find import find_task
-from embrew.report.cache import Cache
 from embrew.report.overlaps import find_overlaps
-from embrew.report.sections import scores
-from embrew.report.source import Source
-from embrew.report.subject import Subject
-from embrew.report.templates import templates
+from embrew.report.page import write_report
+from embrew.report.section import Subject
+from embrew.report.sources import Source
 from tests.report.subjects import result
 from tests.report.tasks import write_rows
 
@@ -50,34 +48,33 @@ def subject(tmp_path: Path) -> Subject:
         ],
     }
     (stage / "recipe.yaml").write_text(json.dumps(recipe))  # JSON is YAML
-    models = [Model.of(name, [[result("T", [0.5] * 20)]]) for name in ("other", "trained")]
+    models = [Model.from_results(name, [[result("T", [0.5] * 20)]]) for name in ("other", "trained")]
     sources = {"other": (Source(),), "trained": (Source(run=tmp_path / "run", stage="only"),)}
     return Subject(compare_models(models), data={("T", "test"): task}, sources=sources)
 
 
 def test_rows_with_texts_of_a_task_are_counted_once_and_warned_of(subject: Subject, tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
-    found = find_overlaps(subject, cache)
+    found = find_overlaps(subject)
     (line,) = found["trained"].found
     assert line.startswith("2 of 4 rows of pairs (50.00%) hold a text of T (query 1, positive 1), for example ")
     assert found["trained"].not_checked == ()
     assert found["other"].found == ()
     assert "the run that trained the model is not known" in found["other"].not_checked[0]
-    section = scores.section(Subject(**{**vars(subject), "overlaps": found}))
-    page = templates().get_template("sections/scores.html").render(section.values)
+    write_report(replace(subject, overlaps=found), tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
     assert "<bdi>trained</bdi> was trained on texts of these tasks" in page
     assert "<bdi>other</bdi> was trained on texts" not in page
 
 
 def test_rows_that_cannot_be_read_are_named(subject: Subject, tmp_path: Path) -> None:
-    file, cache = tmp_path / "pairs/train.jsonl", Cache(tmp_path / "cache")
+    file = tmp_path / "pairs/train.jsonl"
     file.write_text("not JSON\n")
-    (line,) = find_overlaps(subject, cache)["trained"].not_checked
+    (line,) = find_overlaps(subject)["trained"].not_checked
     assert line.startswith("training data pairs: not checked, because its rows cannot be read (")
     assert "train.jsonl, line 1: not valid JSON" in line
     file.unlink()
     file.parent.rmdir()
-    (line,) = find_overlaps(subject, cache)["trained"].not_checked
+    (line,) = find_overlaps(subject)["trained"].not_checked
     assert line.endswith(f"pairs: not checked, because {file.parent} is not on this machine")
 
 
@@ -97,20 +94,20 @@ def test_rows_whose_folder_is_not_known(subject: Subject, tmp_path: Path, path: 
     recipe = json.loads(file.read_text())
     recipe["stages"][0]["data"]["path"] = path
     file.write_text(json.dumps(recipe))
-    assert find_overlaps(subject, Cache(tmp_path / "cache"))["trained"].not_checked == (line,)
+    assert find_overlaps(subject)["trained"].not_checked == (line,)
 
 
 def test_rows_of_a_split_or_recipe_that_is_gone(subject: Subject, tmp_path: Path) -> None:
-    cache, file = Cache(tmp_path / "cache"), tmp_path / "run/only/recipe.yaml"
+    file = tmp_path / "run/only/recipe.yaml"
     recipe = json.loads(file.read_text())
     recipe["stages"][0]["data"]["split"] = "other"
     file.write_text(json.dumps(recipe))
-    (line,) = find_overlaps(subject, cache)["trained"].not_checked
+    (line,) = find_overlaps(subject)["trained"].not_checked
     assert line.startswith("training data pairs: not checked, because its rows cannot be read (")
     file.write_text(json.dumps({**recipe, "seeds": 1}))
-    (line,) = find_overlaps(subject, cache)["trained"].not_checked
+    (line,) = find_overlaps(subject)["trained"].not_checked
     assert line.startswith("training data: not checked, because the recipe cannot be read (") and "seeds" in line
     assert str(tmp_path) in line  # as the user gave it
     stored = {**subject.sources, "trained": (Source(run=tmp_path / "run", stage="only", stored=True),)}
-    (line,) = find_overlaps(replace(subject, sources=stored), cache)["trained"].not_checked
+    (line,) = find_overlaps(replace(subject, sources=stored))["trained"].not_checked
     assert "local:run/only/recipe.yaml" in line and str(tmp_path) not in line

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from embrew.report.examples import TEXT_LENGTH
 from embrew.report.page import write_report
 from tests.report.changed import ranked, result, retrieval_folder, subject, write
 from tests.report.showing import Shown
@@ -137,8 +138,8 @@ def test_long_texts_are_cut_and_shown_on_demand(page: Any) -> None:
     words = item.locator("p")
     assert words.evaluate("one => one.textContent") == LONG[:300] + "…"
     item.locator("button").click()
-    assert words.evaluate("one => one.textContent") == LONG[:2000]
-    assert item.inner_text().endswith(f"The first 2,000 of {len(LONG):,} characters.")
+    assert words.evaluate("one => one.textContent") == LONG[:TEXT_LENGTH]
+    assert item.inner_text().endswith(f"The first {TEXT_LENGTH} of {len(LONG):,} characters.")
 
 
 @pytest.mark.slow

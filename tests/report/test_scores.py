@@ -14,11 +14,9 @@ import pytest
 from embrew.comparison import Model, compare_models, verdict
 from embrew.evaluation.report import Result
 from embrew.plot_style import METHODS
-from embrew.report.chart import model_colours
 from embrew.report.page import write_report
-from embrew.report.score_rows import mean_rows, overall, task_rows
-from embrew.report.sections.scores import section
-from embrew.report.setting_groups import setting_groups
+from embrew.report.scores import FOLDED, mean_rows, overall, section, settings_as_text, task_rows
+from embrew.report.section import model_colours
 from tests.report.subjects import subject
 
 
@@ -29,7 +27,7 @@ def result(task: str, main: float, kind: str = "sts") -> Result:
 def test_means_and_differences_by_hand() -> None:
     base = [[result("a", 0.2), result("b", 0.4), result("c", 0.9, "clustering")]]
     seeds = [[result("a", x), result("b", 0.1), result("c", 0.8, "clustering")] for x in (0.3, 0.5)]
-    compared = compare_models([Model.of("base", base), Model.of("other", seeds)])
+    compared = compare_models([Model.from_results("base", base), Model.from_results("other", seeds)])
     rows = {row.task.first.task: row.cells for row in task_rows(compared)}
     assert list(rows) == ["b", "c", "a"]  # the largest loss first: -0.3, -0.1, +0.2
     assert rows["a"][1].score == pytest.approx(0.4) and rows["a"][1].spread == pytest.approx(0.02**0.5)
@@ -48,7 +46,7 @@ def test_tasks_with_a_significant_loss_are_first() -> None:
     assert not any(row.is_regression for row in rows[1:])
     assert [cell.outcome for cell in rows[1].cells] == [None, "better", "better"]
     found = section(made)
-    assert [len(rows) for _, rows in found.values["groups"]] == [1, 1, 3]
+    assert [len(rows) for rows in found.values["groups"].values()] == [1, 1, 3]
 
 
 def test_page_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
@@ -79,33 +77,23 @@ def test_page_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
     )
 
 
-def test_settings_are_grouped() -> None:
-    groups = setting_groups(
+def test_settings_are_texts_and_not_repeated() -> None:
+    texts = settings_as_text(
         {
             "dtype": ("float32", "bfloat16"),
             "model.dtype": ("float32", "bfloat16"),
-            "model.max_length.query": (512, 64),
-            "model.pooling.mode": ("mean", "last"),
+            "model.normalize": (True, None),
             "model_hash": ("a" * 64, "b" * 64),
             "prompts.query": ("", "find: "),
-            "resolved_prompts.query": ("", "find: "),
-            "versions.torch": ("2.11", "2.13"),
-            "model.attention": ("causal", None),
-            "model.normalize": (True, False),
-            "model.steps": (0, 100),
-            "dataset_revision": ("c" * 40, "d" * 40),
         }
     )
-    assert {name: [(one.key, one.values) for one in found] for name, found in groups.items()} == {
-        "Prompts": [("prompts.query", ("empty", "find: "))],
-        "Pooling": [("model.pooling.mode", ("mean", "last")), ("model.normalize", ("yes", "no"))],
-        "Attention": [("model.attention", ("causal", "not set"))],
-        "Lengths": [("model.max_length.query", ("512", "64"))],
-        "Precision and size of vectors": [("dtype", ("float32", "bfloat16"))],
-        "Data": [("dataset_revision", ("c" * 12 + "…", "d" * 12 + "…"))],
-        "Model and training": [("model.steps", ("0", "100"))],
-        "Hashes and versions": [("model_hash", ("a" * 12 + "…", "b" * 12 + "…")), ("versions.torch", ("2.11", "2.13"))],
+    assert texts == {
+        "dtype": ("float32", "bfloat16"),
+        "model.normalize": ("yes", "not set"),
+        "model_hash": ("a" * 12 + "…", "b" * 12 + "…"),
+        "prompts.query": ("empty", "find: "),
     }
+    assert [bool(FOLDED.search(key)) for key in texts] == [False, False, True, False]
 
 
 def test_models_have_colours_of_their_own() -> None:

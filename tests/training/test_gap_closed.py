@@ -21,8 +21,8 @@ from embrew.methods.gap import Gap, Shares
 from embrew.model.kernels import use_own_sdpa
 from embrew.recipe import Recipe
 from embrew.report.page import write_report
-from embrew.report.sections.scores import gaps_of
-from embrew.report.source import Source
+from embrew.report.scores import gaps_of
+from embrew.report.sources import Source
 from embrew.training import run_json
 from embrew.training.gap_closed import MARGIN, GapClosed, has_trained
 from embrew.training.reuse import reuse_stages

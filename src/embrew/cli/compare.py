@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,13 +13,6 @@ from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import out, print_json
 from embrew.cli.signals import stopping
-
-
-class MapMethod(StrEnum):
-    """How vectors are drawn in two dimensions."""
-
-    PCA = "pca"
-    TSNE = "tsne"
 
 
 def compare(
@@ -38,7 +30,7 @@ def compare(
             "--output",
             "-o",
             metavar="FILE.html",
-            help="File of the report; .json and .csv beside it, and .files for what is evaluated and measured.",
+            help="File of the report; .json and .csv beside it, and .files for what is evaluated.",
         ),
     ],
     suite: Annotated[
@@ -64,23 +56,16 @@ def compare(
             "Repeatable.",
         ),
     ] = None,
-    map_method: Annotated[
-        MapMethod, typer.Option("--map", help="Map by principal components, or by t-SNE, which is slower.")
-    ] = MapMethod.PCA,
-    atlas: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the maps as Parquet files for Embedding Atlas into this folder."),
-    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare models in one offline HTML page.
 
-    The first model is the base of all differences. The same command resumes what was stopped, and repeats nothing.
+    The first model is the base of all differences. The same command resumes; finished evaluations are not repeated.
     """
-    from embrew.report.inputs import read_inputs
     from embrew.report.making import files_of, make_report
-    from embrew.report.page import sentences_of
+    from embrew.report.page import document
+    from embrew.report.sources import read_sources
     from embrew.report.task_data import read_tasks
 
     if output.suffix != ".html":
@@ -88,24 +73,11 @@ def compare(
     split = [entry.partition("=") for entry in encoders or ()]
     if any(not (name and folder) for name, _, folder in split):
         raise ValueError(f"--model {' '.join(encoders or ())}: give NAME=FOLDER, the name of a model and its encoder")
-    given = read_inputs(models, {name: folder for name, _, folder in split})
+    sources = read_sources(models, {name: folder for name, _, folder in split})
     tasks = read_tasks(suite, data or ())
     with stopping(lambda: f"what is finished is in {files_of(output)}; the same command resumes"):
-        subject, sections = make_report(
-            given,
-            tasks,
-            output,
-            command=shlex.join(["embrew", *sys.argv[1:]]),
-            map_method=map_method.value,
-        )
-    sentences = sentences_of(subject, sections)
+        sentences, sections = make_report(sources, tasks, output, command=shlex.join(["embrew", *sys.argv[1:]]))
     for sentence in sentences:
         out().print(sentence, markup=False)
     out().print(f"written to {output}", markup=False, soft_wrap=True)
-    if atlas is not None:
-        from embrew.report.atlas import write_atlas
-        from embrew.report.maps import maps_of
-
-        for command in write_atlas(maps_of(subject), atlas):
-            out().print(f"open with: {command}", markup=False, soft_wrap=True)
-    print_json({"verdict": sentences, **{section.name: section.document for section in sections}})
+    print_json(document(sentences, sections))

@@ -150,10 +150,9 @@ def evaluate(
     known = found if suite is None else tasks.tasks
     page = None
     if report is not None:
-        from embrew.cli.evaluated_page import Page
+        from embrew.cli.evaluated_page import EvaluatedPage
 
-        how = (*(overrides or ()), dtype.value, backend.value)
-        page = Page.of(model, how, report, output, known)
+        page = EvaluatedPage.of_model(model, report, output, known)
         output = page.results
     from embrew import evaluation, opening
     from embrew.report.untrained import choose
@@ -187,7 +186,7 @@ def evaluate(
         if output is not None and processes.rank == 0:
             write_paths(output, model, known, pooling=how_read)
         if page is not None and processes.rank == 0:
-            page.read(how_read).write(encoder)
+            page.with_pooling(how_read).write(encoder)
     if choice is not None:
         out().print(f"{model}: {choice}", markup=False, soft_wrap=True)
     header, rows = evaluation.grid_table(results)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from embrew.cli.console import out
 from embrew.evaluation.kinds import KINDS
-from embrew.report.inputs import read_inputs
 from embrew.report.making import files_of, make_report
-from embrew.report.packages import check_packages
-from embrew.report.source import Given, Source
+from embrew.report.page import check_packages
+from embrew.report.sources import NamedSources, Source, read_sources
 from embrew.report.task_data import Tasks
 
 
 @dataclass(frozen=True)
-class Page:
+class EvaluatedPage:
     """A page about a model that is being evaluated.
 
     Attributes:
@@ -35,12 +33,11 @@ class Page:
     tasks: Tasks
 
     @classmethod
-    def of(cls, model: str, how: Sequence[str], file: Path, output: Path | None, tasks: Tasks) -> Page:
+    def of_model(cls, model: str, file: Path, output: Path | None, tasks: Tasks) -> EvaluatedPage:
         """Return the page of a model as `embrew evaluate` opens it, of a run the last stage; all errors are here.
 
         Args:
             model: Folder, recipe or Hub id.
-            how: Overrides, data type and backend.
             file: The page.
             output: Folder of results; by default beside the page.
             tasks: What the model is evaluated on.
@@ -48,11 +45,11 @@ class Page:
         check_packages()
         if file.suffix != ".html":
             raise ValueError(f"--report {file}: the report is an HTML page; give FILE.html")
-        last = read_inputs([model])[-1]
+        last = read_sources([model])[-1]
         results = output or files_of(file) / "results" / last.name.replace("/", "--")
         (source,) = last.seeds
         own = [task for task in tasks if not KINDS[getattr(task, "kind", "sts")].grid]
-        return cls(file, last.name, replace(source, results=results, how=tuple(how)), own)
+        return cls(file, last.name, replace(source, results=results), own)
 
     @property
     def results(self) -> Path:
@@ -60,7 +57,7 @@ class Page:
         assert self.source.results is not None
         return self.source.results
 
-    def read(self, pooling: str | None) -> Page:
+    def with_pooling(self, pooling: str | None) -> EvaluatedPage:
         """Return the page of a language model whose pooling was chosen, which its name says."""
         if pooling is None:
             return self
@@ -69,6 +66,6 @@ class Page:
     def write(self, encoder: Any) -> None:
         """Write the page; the encoder, which is open, is measured."""
         command = shlex.join(["embrew", *sys.argv[1:]])
-        given = [Given(self.name, (self.source,))]
-        make_report(given, self.tasks, self.file, opener=lambda _: encoder, command=command)
+        models = [NamedSources(self.name, (self.source,))]
+        make_report(models, self.tasks, self.file, opener=lambda _: encoder, command=command)
         out().print(f"written to {self.file}", markup=False, soft_wrap=True)

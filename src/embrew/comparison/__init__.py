@@ -1,8 +1,14 @@
 """Results of several models side by side: what can be compared, paired tests, tables and a verdict."""
 
-from embrew.comparison.comparing import Comparison, LeftOut, TaskScores, Tested, compare_models
+from embrew.comparison.comparing import (
+    Comparison,
+    LeftOut,
+    TaskScores,
+    Tested,
+    compare_models,
+    differing_settings,
+)
 from embrew.comparison.models import Model, Scored, models_of, read_folder
-from embrew.comparison.settings import differing_settings
 from embrew.comparison.verdict import verdict
 
 __all__ = [

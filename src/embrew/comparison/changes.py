@@ -148,8 +148,8 @@ def confused_classes(before: Result, after: Result) -> list[Confusion]:
         Counter(zip(result.examples["gold"], result.examples["predicted"], strict=True)) for result in (before, after)
     ]
     confused = sorted({pair for count in counts for pair in count if pair[0] != pair[1]})
-    found = [Confusion(*pair, counts[0][pair], counts[1][pair], totals[pair[0]]) for pair in confused]
-    changed = [one for one in found if one.before != one.after]
+    pairs = [Confusion(*pair, counts[0][pair], counts[1][pair], totals[pair[0]]) for pair in confused]
+    changed = [one for one in pairs if one.before != one.after]
     return sorted(changed, key=lambda one: abs(one.after - one.before), reverse=True)
 
 
@@ -162,18 +162,9 @@ def _groups(result: Result, count: int) -> np.ndarray:
 
 def _ranks(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Return ranks within groups, from 1 for the lowest; ties have their mean."""
+    from scipy.stats import rankdata  # takes a second
+
     ranks = np.empty(len(values))
     for group in np.unique(groups):
-        ranks[groups == group] = mean_ranks(values[groups == group])
+        ranks[groups == group] = rankdata(values[groups == group])
     return ranks
-
-
-def mean_ranks(values: np.ndarray) -> np.ndarray:
-    """Return ranks from 1 for the lowest, `(values,)`; ties have their mean. Importing SciPy's takes a second.
-
-    Examples:
-        >>> mean_ranks(np.array([0.3, 0.1, 0.3])).tolist()
-        [2.5, 1.0, 2.5]
-    """
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(sizes) - (sizes - 1) / 2)[group])

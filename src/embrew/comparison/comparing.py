@@ -1,15 +1,14 @@
-"""Tasks that several models have alike, their scores, and differences from the first model with paired tests."""
+"""Tasks that several models have alike, paired tests against the first model, and settings that differ."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from embrew.comparison.comparable import LeftOut, comparable
-from embrew.comparison.models import Model
+from embrew.comparison.models import Model, Scored
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result, label_of, size_of
 from embrew.evaluation.uncertainty import (
@@ -23,6 +22,9 @@ from embrew.evaluation.uncertainty import (
     of_samples,
 )
 
+# Settings of a task that belong to the model, and those that change no vector.
+OF_THE_MODEL = frozenset({"instruction", "context", "batch_tokens"})
+OF_THE_TASK = ("counts", "task", "split", "kind")
 Outcome = Literal["better", "worse", "not distinguishable"]
 
 
@@ -40,6 +42,13 @@ class Tested(NamedTuple):
         return "better" if self.test.difference > 0 else "worse"
 
 
+class LeftOut(NamedTuple):
+    """A task that is not compared, and why."""
+
+    task: str
+    reason: str
+
+
 @dataclass(frozen=True)
 class TaskScores:
     """A task with the results of each model, one per seed."""
@@ -50,6 +59,11 @@ class TaskScores:
     def first(self) -> Result:
         """A result, for what all have in common: task, split, kind, counts."""
         return self.results[0][0]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Name and split."""
+        return self.first.task, self.first.split
 
     @property
     def label(self) -> str:
@@ -133,13 +147,9 @@ class Comparison:
     @cached_property
     def _samples(self) -> list[list[np.ndarray]]:
         """Bootstrap samples by task and model; empty for tasks without examples."""
-        samples = samples_for(len(self.tested))
+        # so many that one of the p-values can be significant when corrected
+        samples = max(SAMPLES, 50 * len(self.tested))
         return [list(bootstrap(task.results, samples=samples)) if task.is_tested else [] for task in self.tasks]
-
-
-def samples_for(tests: int) -> int:
-    """Return the number of bootstrap samples with which one of `tests` p-values can be significant when corrected."""
-    return max(SAMPLES, 50 * tests)
 
 
 def compare_models(models: Sequence[Model]) -> Comparison:
@@ -151,17 +161,82 @@ def compare_models(models: Sequence[Model]) -> Comparison:
     names = [model.name for model in models]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"a comparison of {', '.join(names) or 'no model'}; give models, each once")
-    keys, left_out = comparable(models)
-    tasks = tuple(TaskScores(tuple(_seeds(model, key) for model in models)) for key in keys)
-    for task in tasks:
-        if task.is_tested:
-            check_same_examples(list(chain(*task.results)))
-    return Comparison(tuple(models), tasks, tuple(left_out))
+    by_task: dict[tuple[str, str], list[list[Scored]]] = {}  # one list per model, one result per seed
+    for i, model in enumerate(models):
+        for scored in (scored for seed in model.seeds for scored in seed):
+            key = (scored.result.task, scored.result.split)
+            by_task.setdefault(key, [[] for _ in models])[i].append(scored)
+    tasks, left_out = [], []
+    for (task, split), results in by_task.items():
+        reason = _not_comparable(models, results)
+        if reason is not None:
+            left_out.append(LeftOut(f"{task} {split}", reason))
+            continue
+        tasks.append(TaskScores(tuple(tuple(scored.result for scored in seeds) for seeds in results)))
+        if tasks[-1].is_tested:
+            check_same_examples(list(chain(*tasks[-1].results)))
+    return Comparison(tuple(models), tuple(tasks), tuple(left_out))
 
 
-def _seeds(model: Model, key: tuple[str, str]) -> tuple[Result, ...]:
-    def found() -> Iterator[Result]:
-        for run in model.runs:
-            yield from (result for result in run if (result.task, result.split) == key)
+def _not_comparable(models: Sequence[Model], results: Sequence[Sequence[Scored]]) -> str | None:
+    """Return why the models' results of a task cannot be compared; None if they can."""
+    both = list(zip(models, results, strict=True))
+    there = [model.name for model, seeds in both if len(seeds) == len(model.seeds)]
+    if len(there) < len(models):
+        return f"only {', '.join(there)} {'has' if len(there) == 1 else 'have'} a result" if there else "not all seeds"
+    for model, seeds in both:
+        for scored in seeds:
+            different = _different(results[0][0], scored)
+            if different:
+                return f"{model.name} was evaluated {different} than {models[0].name}"
+    return None
 
-    return tuple(found())
+
+def _different(one: Scored, other: Scored) -> str | None:
+    """Return in what two results of a task differ that changes its score for any model; None if in nothing."""
+    if one.result.kind != other.result.kind:
+        return f"as {other.result.kind}, not {one.result.kind}: another kind of task"
+    if one.run.get("dataset_revision") != other.run.get("dataset_revision"):
+        return "on another version of the data"
+    ours, theirs = _protocol(one.run), _protocol(other.run)
+    keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+    if keys:
+        return "by another protocol (" + ", ".join(f"{k}: {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys) + ")"
+    if one.result.counts and other.result.counts and dict(one.result.counts) != dict(other.result.counts):
+        return "on another number of examples"
+    if one.result.scores.get("metric") != other.result.scores.get("metric"):
+        return "by another metric"
+    return None
+
+
+def _protocol(run: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in run.get("settings", {}).items() if key not in OF_THE_MODEL}
+
+
+def differing_settings(models: Sequence[Model]) -> dict[str, tuple[Any, ...]]:
+    """Return settings by dotted key with each model's value, only those that differ on a task that all have.
+
+    Values are those of each model's first seed, and of the first task on which they differ.
+    """
+    runs = [{(s.result.task, s.result.split): s.run for s in model.seeds[0]} for model in models]
+    differing: dict[str, tuple[Any, ...]] = {}
+    for task in (key for key in runs[0] if all(key in run for run in runs)):
+        flat = [flattened(run[task]) for run in runs]
+        for key in dict.fromkeys(key for each in flat for key in each):
+            values = tuple(each.get(key) for each in flat)
+            if any(value != values[0] for value in values):
+                differing.setdefault(key, values)
+    return dict(sorted(differing.items()))
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted key, without those that only name the task or its size."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if not prefix and key in OF_THE_TASK:
+            continue
+        if isinstance(value, Mapping) and value:
+            flat |= flattened(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

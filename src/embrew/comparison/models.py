@@ -37,7 +37,7 @@ class Model:
         return tuple(tuple(scored.result for scored in seed) for seed in self.seeds)
 
     @classmethod
-    def of(cls, name: str, runs: Iterable[Iterable[Result]]) -> "Model":
+    def from_results(cls, name: str, runs: Iterable[Iterable[Result]]) -> "Model":
         """Return a model from results without sidecars."""
         return cls(name, tuple(tuple(Scored(result) for result in run) for run in runs))
 
@@ -54,7 +54,7 @@ def read_folder(folder: str | Path) -> tuple[Scored, ...]:
     return tuple(Scored(*read_result(file)) for file in files)
 
 
-def chosen_in(folder: str | Path) -> str | None:
+def pooling_of_results(folder: str | Path) -> str | None:
     """Return the pooling that was chosen for the language model whose results a folder holds; None if none was."""
     file = Path(folder) / CHOICE
     return str(read_json(file, keys=("pooling",))["pooling"]) if file.is_file() else None
@@ -66,35 +66,32 @@ def with_pooling(name: str, *poolings: str | None) -> str:
     return f"{name} ({chosen})" if chosen else name
 
 
-def named(given: Sequence[str]) -> dict[str, list[str]]:
+def folders_by_name(entries: Sequence[str]) -> dict[str, list[str]]:
     """Return paths by name: `NAME=PATH` sets the name, paths of the same name are seeds of one model.
 
     A path without a name has that of its folder, or `RUN/STAGE` where several folders have the same.
     """
-    split = [entry.partition("=") for entry in given]
-    own = [Path(entry).name for entry, equals, _ in split if not equals]
-    found: dict[str, list[str]] = {}
-    for entry, equals, path in split:
-        if equals:
-            found.setdefault(entry, []).append(path)
-            continue
-        name = Path(entry).name
-        if own.count(name) > 1 and len({other for other, sign, _ in split if not sign}) > 1:
-            name = "/".join(Path(entry).parts[-2:])
-        found.setdefault(name, []).append(entry)
-    return found
+    split = [entry.partition("=")[::2] if "=" in entry else ("", entry) for entry in entries]
+    without_name = {path for name, path in split if not name}
+    folders: dict[str, list[str]] = {}
+    for name, path in split:
+        own = Path(path).name
+        if not name and sum(Path(other).name == own for other in without_name) > 1:
+            own = "/".join(Path(path).parts[-2:])
+        folders.setdefault(name or own, []).append(path)
+    return folders
 
 
-def models_of(given: Sequence[str]) -> list[Model]:
-    """Return models from result folders, named as `named` says.
+def models_of(entries: Sequence[str]) -> list[Model]:
+    """Return models from result folders, named as `folders_by_name` says.
 
     Raises:
         FileNotFoundError: a folder without results.
         ValueError: the folders of one name hold different tasks.
     """
     models = [
-        Model(with_pooling(name, *map(chosen_in, folders)), tuple(map(read_folder, folders)))
-        for name, folders in named(given).items()
+        Model(with_pooling(name, *map(pooling_of_results, folders)), tuple(map(read_folder, folders)))
+        for name, folders in folders_by_name(entries).items()
     ]
     for model in models:
         check_same_tasks(model)

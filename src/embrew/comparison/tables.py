@@ -41,11 +41,11 @@ def grid(
         columns = [name for name in columns if name not in tasks] or columns
     cells = []
     for row, table in zip(rows, tables, strict=True):
-        known = {label_of(result): result for result in row.runs[0]}
+        first_seed = {label_of(result): result for result in row.runs[0]}
         line = [row.name]
         for column in columns:
             values = [scores[column] for scores in table]
-            line.append(_cell(values, known.get(column) if intervals and len(values) == 1 else None))
+            line.append(_cell(values, first_seed.get(column) if intervals and len(values) == 1 else None))
         cells.append(line)
     return ["", *columns], cells
 
@@ -77,10 +77,10 @@ def _scores(
     run: Sequence[Result], named: Mapping[str, Sequence[str]] | None, only: frozenset[str] | None = None
 ) -> dict[str, float]:
     """Return averages and scores of a run, of the tasks in `only` if it is given."""
-    kept = [result for result in run if only is None or label_of(result) in only]
-    names = {result.task for result in kept}
+    results = [result for result in run if only is None or label_of(result) in only]
+    names = {result.task for result in results}
     there = {name: tasks for name, tasks in (named or {}).items() if set(tasks) <= names}
-    return {**averages(kept, there), **{label_of(result): result.main_score for result in kept}}
+    return {**averages(results, there), **{label_of(result): result.main_score for result in results}}
 
 
 def _cell(values: Sequence[float], result: Result | None) -> str:

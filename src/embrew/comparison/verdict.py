@@ -110,19 +110,21 @@ def _worse(comparison: Comparison, base: int) -> str:
 def _on_tasks(comparison: Comparison, best: int, other: int) -> str:
     a, b = comparison.models[other].name, comparison.models[best].name
     differences = comparison.differences(best, other)
-    found = [(task, one) for task, one in zip(comparison.tasks, differences, strict=True) if one is not None]
+    tested = [(task, one) for task, one in zip(comparison.tasks, differences, strict=True) if one is not None]
     untested = [task.first.task for task in comparison.tasks if not task.is_tested]
     rest = f"; not tested, for want of examples: {_names(untested)}" if untested else ""
-    if not found:
+    if not tested:
         return f"No difference between {b} and {a} can be tested: the results of {_names(untested)} hold no examples."
     parts = []
     for outcome, sign in (("better", -1), ("worse", 1)):
-        some = sorted((pair for pair in found if pair[1].outcome == outcome), key=lambda p: sign * p[1].test.difference)
+        some = sorted(
+            (pair for pair in tested if pair[1].outcome == outcome), key=lambda p: sign * p[1].test.difference
+        )
         parts.append(f"{outcome} on {len(some)}{_shown(some)}")
-    same = sum(one.outcome == "not distinguishable" for _, one in found)
-    corrected = f"5 % level, corrected for {len(found)} tasks by Holm's method" if len(found) > 1 else "5 % level"
+    same = sum(one.outcome == "not distinguishable" for _, one in tested)
+    corrected = f"5 % level, corrected for {len(tested)} tasks by Holm's method" if len(tested) > 1 else "5 % level"
     return (
-        f"Task by task, {b} is {parts[0]} and {parts[1]} of {len(found)}, and not distinguishable from {a} on {same} "
+        f"Task by task, {b} is {parts[0]} and {parts[1]} of {len(tested)}, and not distinguishable from {a} on {same} "
         f"({corrected}){rest}."
     )
 
@@ -137,11 +139,11 @@ def _is_distinguishable(test: Difference) -> bool:
     return test.low > 0 or test.high < 0
 
 
-def _shown(found: Sequence[tuple[TaskScores, Tested]]) -> str:
-    if not found:
+def _shown(tested: Sequence[tuple[TaskScores, Tested]]) -> str:
+    if not tested:
         return ""
-    shown = [f"{task.first.task} {100 * one.test.difference:+.2f}" for task, one in found[:MOST_NAMED]]
-    return f" ({'largest: ' if len(found) > MOST_NAMED else ''}{', '.join(shown)})"
+    shown = [f"{task.first.task} {100 * one.test.difference:+.2f}" for task, one in tested[:MOST_NAMED]]
+    return f" ({'largest: ' if len(tested) > MOST_NAMED else ''}{', '.join(shown)})"
 
 
 def _names(names: Sequence[str]) -> str:

@@ -13,16 +13,12 @@ from embrew.files.formats import REPORT
 from embrew.files.locks import claimed
 from embrew.files.reading import read_json
 from embrew.files.writing import write_json
-from embrew.report.cache import Cache
-from embrew.report.evaluating import check_known, read_models, with_poolings
-from embrew.report.inputs import read_inputs, with_stored
-from embrew.report.measuring import Opener, measured, needs_encoders
+from embrew.report.evaluating import read_models, with_poolings
+from embrew.report.measuring import Opener, measure_models
 from embrew.report.overlaps import find_overlaps
-from embrew.report.packages import check_packages
-from embrew.report.page import write_report
-from embrew.report.section import Section
-from embrew.report.source import Given, Source
-from embrew.report.subject import Subject
+from embrew.report.page import check_packages, write_report
+from embrew.report.section import Section, Subject
+from embrew.report.sources import NamedSources, Source, read_sources, with_stored_encoder
 from embrew.report.task_data import Tasks, data_of
 
 logger = logging.getLogger(__name__)
@@ -30,27 +26,24 @@ PAGE = "comparison.html"  # in a sweep or a domain run
 
 
 def make_report(
-    given: Sequence[Given],
+    models: Sequence[NamedSources],
     tasks: Tasks,
     output: Path,
     *,
     opener: Opener = Source.open,
     command: str = "",
-    map_method: str = "pca",
     measure: bool = True,
-) -> tuple[Subject, list[Section]]:
-    """Write a report; return what it is about, and its sections.
+) -> tuple[list[str], list[Section]]:
+    """Write a report; return its verdict and its sections.
 
-    Results and measurements are kept in a folder beside the page, `NAME.files`. If an encoder has to be measured, the
-    page is first written without measurements.
+    Results of models that have to be evaluated are stored in a folder beside the page, `NAME.files`.
 
     Args:
-        given: The models, the base first.
+        models: The models, the base first.
         tasks: What those are evaluated on that have an encoder; tasks with a result are not evaluated.
         output: The page; `.json` and `.csv` are written beside it.
         opener: Opens the encoder of a source to measure it.
         command: The command that makes the report.
-        map_method: `pca` or `tsne`.
         measure: Measure the encoders, and look for texts of the tasks in the training rows.
 
     Raises:
@@ -60,32 +53,18 @@ def make_report(
     """
     check_packages()
     files = files_of(output)
-    cache = Cache(files / "cache")
-    check_known(given, tasks)
-    with _kept(files, with_stored(given), output, command) if measure else nullcontext():
-        given = with_poolings(given, tasks, files)
-        known = with_stored(given) if measure else given
-        models = read_models(given, tasks, files, cache)
-        candidate = next((i for i, one in enumerate(given) if one.candidate), None)
-        comparison = replace(compare_models(models), candidate=candidate)
-        data, without_data = data_of(comparison, tasks, [one.seeds[0].results for one in given])
-        subject = Subject(
-            comparison,
-            data=data,
-            without_data=without_data,
-            sources={one.name: one.seeds for one in known},
-            map_method=map_method,
-            command=command,
-        )
-        if measure:
-            if needs_encoders(subject, cache):
-                write_report(subject, output)
-                logger.info("%s has the scores; encoders are measured next", output)
-            subject = measured(subject, cache, opener)
-            subject = replace(subject, overlaps=find_overlaps(subject, cache))
-        sections = write_report(subject, output)
-        cache.prune()
-    return subject, sections
+    with _report_folder(files, models, output, command) if measure else nullcontext():
+        models = with_poolings(models, tasks, files)
+        candidate = next((i for i, one in enumerate(models) if one.candidate), None)
+        comparison = replace(compare_models(read_models(models, tasks, files)), candidate=candidate)
+        data, without_data = data_of(comparison, tasks, [one.seeds[0].results for one in models])
+        sources = {one.name: one.seeds for one in models}
+        subject = Subject(comparison, data, without_data, sources=sources, command=command)
+        if measure:  # of several seeds, the first
+            with_encoders = {name: (with_stored_encoder(first), *others) for name, (first, *others) in sources.items()}
+            subject = measure_models(replace(subject, sources=with_encoders), opener)
+            subject = replace(subject, overlaps=find_overlaps(subject))
+        return write_report(subject, output)
 
 
 def report_of_folder(folder: Path, *, command: str = "") -> Path | None:
@@ -96,7 +75,7 @@ def report_of_folder(folder: Path, *, command: str = "") -> Path | None:
     """
     output = folder / PAGE
     try:
-        make_report(read_inputs([str(folder)]), (), output, command=command, measure=False)
+        make_report(read_sources([str(folder)]), (), output, command=command, measure=False)
     except (ImportError, ValueError) as error:
         logger.info("%s is not written: %s", output, error)
         return None
@@ -104,17 +83,17 @@ def report_of_folder(folder: Path, *, command: str = "") -> Path | None:
 
 
 def files_of(output: Path) -> Path:
-    """Return the folder beside a page that keeps results and measurements."""
+    """Return the folder beside a page for the results of models that are evaluated."""
     return output.with_suffix(".files")
 
 
 @contextmanager
-def _kept(files: Path, given: Sequence[Given], output: Path, command: str) -> Iterator[None]:
-    """Hold the report's folder, if an encoder is known, and write in it what it is of and whether it is finished."""
-    if not any(source.model for one in given for source in one.seeds):
+def _report_folder(files: Path, models: Sequence[NamedSources], output: Path, command: str) -> Iterator[None]:
+    """Hold the report's folder, if a model may be evaluated, and write in it what it is of and its state."""
+    if not any(source.model for model in models for source in model.seeds):
         yield
         return
-    about = {"format": REPORT.number, "page": output.name, "models": [one.name for one in given], "command": command}
+    about = {"format": REPORT.number, "page": output.name, "models": [one.name for one in models], "command": command}
     with claimed(files, "comparing in"):
         if (files / REPORT.file).is_file():
             read_json(files / REPORT.file, kind=REPORT)

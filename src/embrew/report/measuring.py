@@ -1,29 +1,23 @@
-"""Run the measurements of all sections on the encoders, one open at a time; results are kept."""
+"""Measure the encoders of a report, one open at a time, and verify that they are those of the results."""
 
 from __future__ import annotations
 
-import functools
 import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from embrew.comparison import Model
-from embrew.files.checksums import content_hash
 from embrew.progress import progress, within
-from embrew.report.cache import Cache
-from embrew.report.sections import SECTIONS
-from embrew.report.source import Source
-from embrew.report.subject import Subject
-from embrew.report.task_data import identity
+from embrew.report.cost import measure_cost
+from embrew.report.sample import measure_vectors
+from embrew.report.section import Subject
+from embrew.report.sources import Source
 from embrew.text_encoder.hashes import model_hash
-from embrew.text_encoder.provenance import versions
 
 logger = logging.getLogger(__name__)
-MEASURES = {name: module for name, module in SECTIONS.items() if hasattr(module, "measure")}
 Opener = Callable[[Source], Any]
 
 
@@ -31,71 +25,54 @@ class _NotUsable(ValueError):
     """An encoder whose folder was stored with the results, and no longer holds it; the message says why."""
 
 
-def measured(subject: Subject, cache: Cache, opener: Opener = Source.open) -> Subject:
-    """Return the subject with what the sections measure of the models whose encoder is known.
+def measure_models(subject: Subject, opener: Opener = Source.open) -> Subject:
+    """Return the subject with costs and figures of vectors of the models whose encoder is models.
 
     The source of a model whose stored folder no longer holds the encoder of its results becomes the results alone.
 
     Raises:
         ValueError: an encoder that a user gave is not the one that the results are of.
     """
-    found: dict[str, dict[str, Any]] = {name: {} for name in MEASURES}
-    sources = dict(subject.sources)
-    known = [(model, subject.sources[model.name][0]) for model in subject.comparison.models]
-    known = [(model, source) for model, source in known if source.model is not None]
-    missing = {model.name: _missing(subject, source, cache) for model, source in known}
-    with progress(sum(map(bool, missing.values())), "measuring", "model", shown=any(missing.values()) or False) as bar:
-        for model, source in known:
+    sources, costs, vectors = dict(subject.sources), {}, {}
+    models = [model for model in subject.comparison.models if subject.sources[model.name][0].model is not None]
+    with progress(len(models), "measuring", "model", shown=bool(models)) as bar:
+        for model in models:
+            first, *others = subject.sources[model.name]
             try:
                 with within(model.name):
-                    values = _of_model(model, source, subject, cache, missing[model.name], opener)
+                    encoder = _open(model, first, opener)
+                    costs[model.name] = measure_cost(encoder, subject)
+                    vectors[model.name] = measure_vectors(encoder, subject.data)
+                    del encoder
+                    gc.collect()
             except _NotUsable as error:
-                sources[model.name] = (source.without_encoder(str(error)), *subject.sources[model.name][1:])
-                values = {}
-            for name, value in values.items():
-                found[name][model.name] = value
-            bar.update(bool(missing[model.name]))
-    return replace(subject, measured=found, sources=sources)
+                sources[model.name] = (first.without_encoder(str(error)), *others)
+            bar.update()
+    return replace(subject, costs=costs, vectors=vectors, sources=sources)
 
 
-def needs_encoders(subject: Subject, cache: Cache) -> bool:
-    """Return whether a measurement is missing for a model whose encoder is known."""
-    sources = [subject.sources[model.name][0] for model in subject.comparison.models]
-    return any(_missing(subject, source, cache) for source in sources if source.model is not None)
-
-
-def _missing(subject: Subject, source: Source, cache: Cache) -> list[str]:
-    return [name for name in MEASURES if cache.get(_key(name, source, subject)) is None]
-
-
-def _of_model(
-    model: Model, source: Source, subject: Subject, cache: Cache, missing: list[str], opener: Opener
-) -> Mapping[str, Any]:
-    if missing:
-        logger.info("opening %s%s", source.model, f", which {source.results} names" if source.stored else "")
-        encoder = _open(source, opener)
-        own = model_hash(encoder)
-        _check_hash(model, source, own)
-        for name in missing:
-            value = MEASURES[name].measure(encoder, subject)
-            cache.put(_key(name, source, subject), {"model_hash": own, "value": value})
-        del encoder
-        gc.collect()
-    kept = {name: cache.get(_key(name, source, subject)) for name in MEASURES}
-    for entry in kept.values():
-        _check_hash(model, source, entry["model_hash"])
-    return {name: entry["value"] for name, entry in kept.items()}
-
-
-def _open(source: Source, opener: Opener) -> Any:
+def _open(model: Model, source: Source, opener: Opener) -> Any:
+    """Return the encoder of a model's results."""
+    logger.info("opening %s%s", source.model, f", which {source.results} names" if source.stored else "")
     try:
         with _without_downloads() if source.stored else nullcontext():
-            return opener(source)
+            encoder = opener(source)
     except (ImportError, OSError, ValueError) as error:
         if not source.stored:
             raise
         logger.warning("%s cannot be opened: %s", source.model, error)
         raise _NotUsable("cannot be opened") from error
+    own = model_hash(encoder)
+    expected = {str(scored.run["model_hash"]) for scored in model.seeds[0] if "model_hash" in scored.run}
+    if expected - {own} and source.stored:
+        raise _NotUsable("has another model hash than the results")
+    if expected - {own}:
+        raise ValueError(
+            f"{source.model} is not the encoder of the results of {model.name}: its model hash is {own[:12]}, theirs "
+            f"{', '.join(sorted(one[:12] for one in expected))}; give the encoder that was evaluated, or evaluate "
+            "it again"
+        )
+    return encoder
 
 
 @contextmanager
@@ -108,27 +85,3 @@ def _without_downloads() -> Iterator[None]:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
-
-
-def _check_hash(model: Model, source: Source, found: str) -> None:
-    expected = {str(scored.run["model_hash"]) for scored in model.seeds[0] if "model_hash" in scored.run}
-    if expected - {found} and source.stored:
-        raise _NotUsable("has another model hash than the results")
-    if expected - {found}:
-        raise ValueError(
-            f"{source.model} is not the encoder of the results of {model.name}: its model hash is {found[:12]}, theirs "
-            f"{', '.join(sorted(one[:12] for one in expected))}; give the encoder that was evaluated, or evaluate "
-            "it again"
-        )
-
-
-def _key(name: str, source: Source, subject: Subject) -> list[Any]:
-    """Return everything that a measurement depends on: code, encoder, data, versions."""
-    data = [identity(task) for task in subject.data.values()]
-    return ["measured", name, _code(), source.fingerprint(), data, versions()]
-
-
-@functools.cache
-def _code() -> str:
-    """Return the hash of this package."""
-    return content_hash(sorted(Path(__file__).parent.rglob("*.py")))

@@ -8,54 +8,49 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from embrew.data.reading import data_identity, expand, files_of
+from embrew.data.reading import data_identity, expand
 from embrew.files.checksums import file_sha256
 from embrew.files.formats import STAGE
 from embrew.files.names import LOCAL_PREFIX, base_name
 from embrew.files.reading import read_json
 from embrew.recipe import DataConfig, Recipe
-from embrew.report.cache import Cache
-from embrew.report.source import Source
-from embrew.report.subject import Overlaps, Subject
-from embrew.report.task_data import identity
+from embrew.report.section import Overlaps, Subject
+from embrew.report.sources import Source
 
 logger = logging.getLogger(__name__)
 
 
-def find_overlaps(subject: Subject, cache: Cache) -> dict[str, Overlaps]:
-    """Return overlaps by model; of several seeds, those of the first. Rows are read once per data set."""
-    return {model.name: _of_model(subject, model.name, cache) for model in subject.comparison.models}
+def find_overlaps(subject: Subject) -> dict[str, Overlaps]:
+    """Return overlaps by model; of several seeds, those of the first."""
+    return {name: _of_model(subject, subject.sources[name][0]) for name in subject.names}
 
 
-def _of_model(subject: Subject, model: str, cache: Cache) -> Overlaps:
-    source = subject.sources[model][0]
+def _of_model(subject: Subject, source: Source) -> Overlaps:
     if source.untrained:
         return Overlaps(())
+    reason = ""
     try:
         recipe = source.recipe()
+        if recipe is None:
+            reason = source.unknown or "the run that trained the model is not known"
+        elif not subject.data:
+            reason = "the data of no task are at hand"
     except (OSError, ValueError) as error:  # files that a page must not fail for, here and below
-        return Overlaps((), (f"training data: not checked, because the recipe cannot be read ({source.shown(error)})",))
-    if recipe is None:
-        unknown = source.unknown or "the run that trained the model is not known"
-        return Overlaps((), (f"training data: not checked, because {unknown}",))
-    if not subject.data:
-        return Overlaps((), ("training data: not checked, because the data of no task are at hand",))
-    tasks: list[Any] = [identity(task) for task in subject.data.values()]
-    found, not_checked = list[str](), list[str]()
+        recipe, reason = None, f"the recipe cannot be read ({source.shown(error)})"
+    if recipe is None or reason:
+        return Overlaps((), (f"training data: not checked, because {reason}",))
+    lines, not_checked = list[str](), list[str]()
     for stage, number, config in _data_sets(recipe, source):
         names = ", ".join(map(base_name, _paths(config)))
         try:
-            reason = _unavailable(source, stage, number, config)
-            if reason is None:
-                settings = [config.model_dump(mode="json"), recipe.stages[stage].objective]
-                key = ["overlap", *settings, _stamps(config), tasks]
-                lines = cache.get(key)
-                found += cache.put(key, _lines(names, recipe, stage, config, subject)) if lines is None else lines
+            unavailable = _unavailable(source, stage, number, config)
+            if unavailable is None:
+                lines += _lines(names, recipe, stage, config, subject)
         except (OSError, ValueError) as error:
-            reason = f"its rows cannot be read ({source.shown(error)})"
-        if reason:
-            not_checked.append(f"training data {names}: not checked, because {reason}")
-    return Overlaps(tuple(dict.fromkeys(found)), tuple(dict.fromkeys(not_checked)))
+            unavailable = f"its rows cannot be read ({source.shown(error)})"
+        if unavailable:
+            not_checked.append(f"training data {names}: not checked, because {unavailable}")
+    return Overlaps(tuple(dict.fromkeys(lines)), tuple(dict.fromkeys(not_checked)))
 
 
 def _data_sets(recipe: Recipe, source: Source) -> Iterator[tuple[int, int | None, DataConfig]]:
@@ -63,9 +58,8 @@ def _data_sets(recipe: Recipe, source: Source) -> Iterator[tuple[int, int | None
     trained = source.stages()
     for i, stage in enumerate(recipe.stages):
         if stage.name in trained:
-            several = isinstance(stage.data, list)
             for number, config in enumerate(stage.datasets):
-                yield i, number if several else None, config
+                yield i, number if isinstance(stage.data, list) else None, config
 
 
 def _unavailable(source: Source, stage: int, number: int | None, config: DataConfig) -> str | None:
@@ -84,8 +78,8 @@ def _unavailable(source: Source, stage: int, number: int | None, config: DataCon
             return str(error)
         if not there:
             return f"{path} is not on this machine"
-        known = content.get(place if isinstance(config.path, str) else f"{place}.{n}", {}).get("sha256")
-        if known and data_identity(path, split=config.split, sha256=file_sha256).get("sha256") != known:
+        trained = content.get(place if isinstance(config.path, str) else f"{place}.{n}", {}).get("sha256")
+        if trained and data_identity(path, split=config.split, sha256=file_sha256).get("sha256") != trained:
             return "its files have changed since training"
     return None
 
@@ -96,16 +90,10 @@ def _lines(names: str, recipe: Recipe, stage: int, config: DataConfig, subject: 
     from embrew.evaluation.task_texts import task_texts
 
     logger.info("%s: looking for texts of the tasks among the training rows", names)
-    known = known_texts(dict(chain.from_iterable(task_texts(task) for task in subject.data.values())))
+    texts = known_texts(dict(chain.from_iterable(task_texts(task) for task in subject.data.values())))
     rows = assembly.rows(config, assembly.objective(recipe.stages[stage].objective), max_rows=config.max_rows)
-    found = overlap(rows, known)
-    return in_words(names, len(rows), found) if any(one["rows"] for one in found.values()) else []
-
-
-def _stamps(config: DataConfig) -> list[Any]:
-    """Return names, sizes and times of change of the files of a data set."""
-    files = [file for path in _paths(config) for file in files_of(Path(expand(path)), config.split)]
-    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    overlaps = overlap(rows, texts)
+    return in_words(names, len(rows), overlaps) if any(one["rows"] for one in overlaps.values()) else []
 
 
 def _paths(config: DataConfig) -> list[str]:

@@ -1,11 +1,11 @@
-"""A seeded sample of the tasks' texts, and their vectors: each text is encoded once for all sections."""
+"""A seeded sample of the tasks' texts and their unit vectors: spectrum, uniformity and principal components."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,85 +24,87 @@ if TYPE_CHECKING:
 
 TEXTS = 3000  # encoded per model at most
 QUERIES = 0.2  # share of a task's texts that are queries
-POSITIVE = 4.0  # an STS pair with a higher score, from 0 to 5, is positive (SimCSE)
+POINTS = 200  # of a spectrum
 SEED = 42
 
 Key = tuple[str, str]  # name and split of a task
-Row = Mapping[str, Any]
-
-
-class Text(NamedTuple):
-    """A text as a model reads it: plain, as a query, or as a document."""
-
-    role: Literal["text", "query", "document"]
-    text: str
 
 
 @dataclass(frozen=True)
 class TaskSample:
-    """Texts of one task.
+    """Texts of one task, each once.
 
     Attributes:
-        kind: Name of the task's kind.
+        role: How the texts are encoded: `text` or `document`.
         ids: Ids of documents, or numbers of rows from 1.
-        texts: Documents, or texts of rows; each once.
+        texts: Documents, or texts of rows.
         labels: Their classes; empty if the task has none.
-        pairs: Positive pairs: query and relevant document, or two similar texts.
+        queries: Queries of the documents.
     """
 
-    kind: str
+    role: str
     ids: tuple[str, ...]
-    texts: tuple[Text, ...]
+    texts: tuple[str, ...]
     labels: tuple[str, ...] = ()
-    pairs: tuple[tuple[Text, Text], ...] = ()
-
-    @property
-    def every(self) -> tuple[Text, ...]:
-        """`texts` and those of `pairs`, each once."""
-        return tuple(dict.fromkeys([*self.texts, *(text for pair in self.pairs for text in pair)]))
-
-
-@dataclass(frozen=True)
-class TaskVectors:
-    """Unit vectors of a task's sample, one row per text of `TaskSample.every`."""
-
-    sample: TaskSample
-    vectors: np.ndarray
-    rows: Mapping[Text, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", {text: row for row, text in enumerate(self.sample.every)})
-
-    def of(self, texts: Iterable[Text]) -> np.ndarray:
-        """Return the vectors of some of the texts, `(texts, dimensions)`."""
-        return np.asarray(self.vectors[[self.rows[text] for text in texts]])
+    queries: tuple[str, ...] = ()
 
 
 def sample_texts(data: Mapping[Key, Task], *, texts: int = TEXTS, seed: int = SEED) -> dict[Key, TaskSample]:
     """Return a sample of each task's texts, up to `texts` in all, with the same share for each task."""
-    share = texts // max(len(data), 1)
-    return {key: _sample(task, share, seed) for key, task in data.items()}
+    return {key: _sample(task, texts // len(data), seed) for key, task in data.items()}
 
 
-def encode_sample(
-    encoder: TextEncoder, data: Mapping[Key, Task], samples: Mapping[Key, TaskSample]
-) -> dict[Key, TaskVectors]:
-    """Return the unit vectors of each task's sample, with the task's instruction or context."""
-    found = {}
-    for key, sample in samples.items():
+def measure_vectors(encoder: TextEncoder, data: Mapping[Key, Task]) -> dict[str, Any]:
+    """Return figures of an encoder's unit vectors, and the maps' coordinates; empty if there are no texts.
+
+    Returns:
+        `texts`, `spectrum`, `uniformity`, `map` by task, and `missing`: why a figure is not there, by its name.
+    """
+    from embrew.analysis.uniformity import uniformity
+
+    vectors, maps = [], {}
+    for key, sample in sample_texts(data).items():
         reader = instructed(encoder, data[key].settings)
-        encode = {"text": reader.encode, "query": reader.encode_query, "document": reader.encode_document}
-        texts = sample.every
-        vectors: np.ndarray | None = None
-        for role in dict.fromkeys(text.role for text in texts):
-            rows = [row for row, text in enumerate(texts) if text.role == role]
-            given = [texts[row].text for row in rows]
-            part = unit_vectors(encode[role](given, **encode_options(encoder)), what=f"{key[0]}'s texts", texts=given)
-            vectors = np.zeros((len(texts), part.shape[1]), np.float32) if vectors is None else vectors
-            vectors[rows] = part
-        assert vectors is not None
-        found[key] = TaskVectors(sample, vectors)
-    return found
+        encode = reader.encode_document if sample.role == "document" else reader.encode
+        for texts, method in ((sample.texts, encode), (sample.queries, reader.encode_query)):
+            if texts:
+                own = unit_vectors(
+                    method(list(texts), **encode_options(encoder)), what=f"{key[0]}'s texts", texts=list(texts)
+                )
+                vectors.append(own)
+                if texts is sample.texts:
+                    maps[" ".join(key)] = principal_components(own)
+    if not vectors:
+        return {}
+    together = np.concatenate(vectors)
+    figures: dict[str, Any] = {"texts": len(together), "missing": {}, "map": maps}
+    for name, figure in (("spectrum", _spectrum), ("uniformity", uniformity)):
+        try:
+            figures[name] = figure(together)
+        except ValueError as error:
+            figures[name], figures["missing"][name] = None, str(error)
+    return figures
+
+
+def principal_components(vectors: np.ndarray) -> dict[str, Any]:
+    """Return the coordinates on two principal components, float32 `(texts, 2)`, and their share of the variance."""
+    centred = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
+    left, values, _ = np.linalg.svd(centred, full_matrices=False)
+    points = np.zeros((len(vectors), 2), np.float32)
+    both = min(2, len(values))
+    points[:, :both] = left[:, :both] * values[:both]
+    total = float((values**2).sum())
+    return {"points": points, "variance": float((values[:2] ** 2).sum()) / total if total else 0.0}
+
+
+def _spectrum(vectors: np.ndarray) -> dict[str, Any]:
+    """Return effective dimensions, and singular values as shares of their sum at up to `POINTS` ranks from 1."""
+    from embrew.analysis.spectrum import spectrum_of
+
+    spectrum = spectrum_of([vectors])
+    values = spectrum.singular_values
+    ranks = np.unique(np.geomspace(1, len(values), POINTS).round().astype(int))
+    return {**spectrum.summary(), "ranks": ranks.tolist(), "shares": (values[ranks - 1] / values.sum()).tolist()}
 
 
 def _sample(task: Task, most: int, seed: int) -> TaskSample:
@@ -112,13 +114,19 @@ def _sample(task: Task, most: int, seed: int) -> TaskSample:
     rows = task_rows(task, kind, task.settings.get("columns"))
     in_pairs = kind.rows in ("scored", "labelled_pairs")
     chosen = sample_in_order(range(len(rows)), most // 2 if in_pairs else most, seed=seed)
-    numbered: list[tuple[int, Row]] = list(zip(chosen, rows.select(chosen), strict=True))
+    numbered = list(zip(chosen, rows.select(chosen), strict=True))
     if in_pairs:
-        return _of_sentence_pairs(task.kind, numbered)
-    if kind.rows == "candidates":
-        return _of_candidates(task.kind, numbered, most)
-    found = [(i, row[kind.about[0]], str(row.get("label", ""))) for i, row in numbered]
-    return _distinct(task.kind, found)
+        return _distinct((i, str(row[name]), "") for i, row in numbered for name in ("sentence1", "sentence2"))
+    if kind.rows != "candidates":
+        return _distinct((i, row[kind.about[0]], str(row.get("label", ""))) for i, row in numbered)
+    documents: list[tuple[int, str, str]] = []
+    queries: list[str] = []
+    for i, row in numbered:  # with all candidates, as many queries as there is room for
+        candidates = [(i, text, "") for text in (*row["positive"], *row["negative"])]
+        if len(documents) + len(queries) + len(candidates) + 1 <= most:
+            documents += candidates
+            queries.append(row["query"])
+    return _distinct(documents, role="document", queries=queries)
 
 
 def _of_corpus(task: Task, most: int, seed: int) -> TaskSample:
@@ -136,47 +144,16 @@ def _of_corpus(task: Task, most: int, seed: int) -> TaskSample:
     others = sorted(set(texts) - set(needed))
     room = max(most - len(queries) - len(needed), 0)
     ids = sorted({*needed, *random.Random(seed).sample(others, min(room, len(others)))})
-    documents = {name: Text("document", texts[name]) for name in ids if texts[name].strip()}
-    pairs = [
-        (Text("query", data.queries[query]), documents[best[query]]) for query in queries if best[query] in documents
-    ]
-    return TaskSample(task.kind, tuple(documents), tuple(documents.values()), pairs=tuple(pairs))
+    documents = {name: texts[name] for name in ids if texts[name].strip()}
+    texts_of_queries = dict.fromkeys(data.queries[query] for query in queries if best[query] in documents)
+    return TaskSample("document", tuple(documents), tuple(documents.values()), queries=tuple(texts_of_queries))
 
 
-def _of_candidates(kind: str, rows: Sequence[tuple[int, Row]], most: int) -> TaskSample:
-    """Return queries with all their candidates, as many as `most` texts hold."""
-    found: list[tuple[int, str, str]] = []
-    pairs: list[tuple[Text, Text]] = []
-    for i, row in rows:
-        candidates = [*row["positive"], *row["negative"]]
-        if len(found) + len(pairs) + len(candidates) + 1 <= most:
-            found += [(i, text, "") for text in candidates]
-            pairs.append((Text("query", row["query"]), Text("document", row["positive"][0])))
-    return _distinct(kind, found, pairs, role="document")
-
-
-def _of_sentence_pairs(kind: str, rows: Sequence[tuple[int, Row]]) -> TaskSample:
-    found, pairs = [], []
-    for i, row in rows:
-        sides = [str(row[name]) for name in ("sentence1", "sentence2")]
-        found += [(i, text, "") for text in sides]
-        score = row.get("score")
-        is_positive = score > POSITIVE if isinstance(score, float) else str(row.get("label")) == "1"
-        if is_positive and sides[0] != sides[1]:
-            pairs.append((Text("text", sides[0]), Text("text", sides[1])))
-    return _distinct(kind, found, pairs)
-
-
-def _distinct(
-    kind: str,
-    found: Iterable[tuple[int, str, str]],
-    pairs: Iterable[tuple[Text, Text]] = (),
-    role: Literal["text", "document"] = "text",
-) -> TaskSample:
+def _distinct(rows: Iterable[tuple[int, str, str]], *, role: str = "text", queries: Sequence[str] = ()) -> TaskSample:
     """Return a sample of row numbers, texts and labels, each text once."""
-    kept: dict[Text, tuple[int, str]] = {}
-    for row, text, label in found:
-        kept.setdefault(Text(role, text), (row, label))
-    labels = tuple(label for _, label in kept.values())
-    ids = tuple(str(row + 1) for row, _ in kept.values())
-    return TaskSample(kind, ids, tuple(kept), labels if any(labels) else (), tuple(pairs))
+    first: dict[str, tuple[int, str]] = {}
+    for row, text, label in rows:
+        first.setdefault(text, (row, label))
+    labels = tuple(label for _, label in first.values())
+    ids = tuple(str(row + 1) for row, _ in first.values())
+    return TaskSample(role, ids, tuple(first), labels if any(labels) else (), tuple(dict.fromkeys(queries)))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison import Comparison, Model, Scored
-from embrew.comparison.comparable import OF_THE_MODEL
+from embrew.comparison import Comparison, Scored
+from embrew.comparison.comparing import OF_THE_MODEL
 from embrew.data.reading import expand
 from embrew.evaluation.find import find_task
 from embrew.evaluation.grid import cells
@@ -29,8 +29,8 @@ def read_tasks(suite: str | None, data: Sequence[str]) -> tuple[Task | MtebTask,
         return tuple(cell for folder in data for cell in cells(find_task(folder)))
     if len(data) > 1:
         raise ValueError("--suite defines its tasks; give it with at most one --data, the folder of its data sets")
-    found = read_suite(suite, data=data[0] if data else None).tasks
-    return tuple(cell for task in found for cell in (cells(task) if isinstance(task, Task) else [task]))
+    tasks = read_suite(suite, data=data[0] if data else None).tasks
+    return tuple(cell for task in tasks for cell in (cells(task) if isinstance(task, Task) else [task]))
 
 
 def shown_split(task: Task | MtebTask) -> str | None:
@@ -38,19 +38,19 @@ def shown_split(task: Task | MtebTask) -> str | None:
     return task.shown_split if isinstance(task, Task) else task.split
 
 
-def task_of(scored: Scored, given: Tasks = (), stored: Sequence[Path] = ()) -> Task | None:
+def task_of(scored: Scored, tasks: Tasks = (), stored: Sequence[Path] = ()) -> Task | None:
     """Return the task of a result with its data; None if data with the same content is not at hand.
 
     Folders are looked for among the given tasks, then those that were stored with results, then in `$EMBREW_DATA`, by
     the task's name.
     """
     name, split = scored.result.task, scored.result.split
-    for task in given:
+    for task in tasks:
         if isinstance(task, Task) and (task.name, task.shown_split) == (name, split) and _is_same(task, scored.run):
             return task
     places = [*stored, *([Path(expand("$EMBREW_DATA")) / name] if "EMBREW_DATA" in os.environ else [])]
-    found = (_in_place(place, scored) for place in dict.fromkeys(places) if place.is_dir() or place.is_file())
-    return next((task for task in found if task is not None), None)
+    in_places = (_in_place(place, scored) for place in dict.fromkeys(places) if place.exists())
+    return next((task for task in in_places if task is not None), None)
 
 
 def _in_place(place: Path, scored: Scored) -> Task | None:
@@ -71,25 +71,8 @@ def _in_place(place: Path, scored: Scored) -> Task | None:
     return task if _is_same(task, scored.run) else None
 
 
-def with_instruction(task: Task, run: Mapping[str, Any]) -> Task:
-    """Return the task with the instruction and the context that a result was computed with."""
-    settings = run.get("settings", {})
-    kept = {key: settings[key] for key in ("instruction",) if settings.get(key) is not None}
-    if settings.get("context") is not None:
-        kept["context"] = settings["context"]["name"]
-    return replace(task, settings={**task.settings, **kept})
-
-
-def identity(task: Task | MtebTask) -> Any:
-    """Return what a score on a task depends on, besides the encoder."""
-    if isinstance(task, MtebTask):
-        return [task.name, task.mteb, task.subset, task.split, task.instruction]
-    part = None if task.part is None else asdict(task.part)
-    return [task.name, task.kind, task.split, dict(task.settings), part, content_hash(task.files)]
-
-
 def data_of(
-    comparison: Comparison, given: Tasks = (), results: Sequence[Path | None] = ()
+    comparison: Comparison, tasks: Tasks = (), results: Sequence[Path | None] = ()
 ) -> tuple[dict[tuple[str, str], Task], dict[tuple[str, str], str]]:
     """Return the tasks of a comparison whose data are at hand, and why data that were stored are not used.
 
@@ -97,30 +80,28 @@ def data_of(
 
     Args:
         comparison: The models and their tasks.
-        given: Tasks that a user gave.
+        tasks: Tasks that a user gave.
         results: Folders of results, which may say where the data were.
     """
-    found, reasons = {}, {}
-    known = [read_paths(folder).data for folder in results if folder is not None]
-    for task in comparison.tasks:
-        key = (task.first.task, task.first.split)
-        scored = [_of(model, key) for model in comparison.models]
-        stored = [paths[".".join(key)] for paths in known if ".".join(key) in paths]
-        data = task_of(scored[0], given, stored)
-        if data is None and stored:
+    data, reasons = {}, {}
+    paths = [read_paths(folder).data for folder in results if folder is not None]
+    for key in (task.key for task in comparison.tasks):
+        scored = [
+            next(one for one in model.seeds[0] if (one.result.task, one.result.split) == key)
+            for model in comparison.models
+        ]
+        stored = [each[".".join(key)] for each in paths if ".".join(key) in each]
+        task = task_of(scored[0], tasks, stored)
+        if task is not None:
+            instructions = {one.run.get("settings", {}).get("instruction") for one in scored}
+            settings = {name: value for name, value in task.settings.items() if name not in COMMON}
+            if len(instructions) == 1 and instructions != {None}:
+                settings["instruction"] = instructions.pop()
+            data[key] = replace(task, settings=settings)
+        elif stored:
             what = "has changed since" if stored[0].exists() else "is no longer on this machine"
             reasons[key] = f"{shown_path(stored[0])} {what}"
-        if data is not None:
-            instructions = {one.run.get("settings", {}).get("instruction") for one in scored}
-            without = {name: value for name, value in data.settings.items() if name not in COMMON}
-            same = {"instruction": instructions.pop()} if len(instructions) == 1 else {}
-            kept = {name: value for name, value in same.items() if value is not None}
-            found[key] = replace(data, settings={**without, **kept})
-    return found, reasons
-
-
-def _of(model: Model, key: tuple[str, str]) -> Scored:
-    return next(one for one in model.seeds[0] if (one.result.task, one.result.split) == key)
+    return data, reasons
 
 
 def _is_same(task: Task, run: Mapping[str, Any]) -> bool:

@@ -69,8 +69,8 @@ def choose(
     """
     if not is_bare(name):
         return None
-    found = dev_tasks(tasks)
-    if not found:
+    on_dev = dev_tasks(tasks)
+    if not on_dev:
         without = ", ".join(task.name for task in tasks)
         raise no_pooling(name, f", and {without} has no dev split to choose one on")
     logger.info("%s has no pooling of its own: %s are compared on dev splits", name, ", ".join(POOLINGS))
@@ -80,10 +80,10 @@ def choose(
         encoder, output = open_bare(name, pooling, dtype=dtype), folder and folder / CHOICE.parent / pooling
         how: dict[str, Any] = {"batch_tokens": batch_tokens, "processes": processes, "show_progress_bar": True}
         with within(pooling):
-            results = evaluation.evaluate(encoder, found, output_dir=output, **how)
+            results = evaluation.evaluate(encoder, on_dev, output_dir=output, **how)
         scores[pooling] = statistics.fmean(result.main_score for result in results)
         logger.info("%s pooling: %.4f on the dev splits", pooling, scores[pooling])
-        on = [f"{task.name} {task.split} ({size_of(r.counts)})" for task, r in zip(found, results, strict=True)]
+        on = [f"{task.name} {task.split} ({size_of(r.counts)})" for task, r in zip(on_dev, results, strict=True)]
         del encoder
         gc.collect()
     choice = Choice(max(scores, key=lambda each: scores[each]), scores, on)
@@ -95,21 +95,21 @@ def choose(
 
 def dev_tasks(tasks: Sequence[Task | MtebTask]) -> list[Task]:
     """Return tasks on the dev splits of the folders of other tasks, with the same settings."""
-    found: dict[tuple[str, str], Task] = {}
+    dev: dict[tuple[str, str], Task] = {}
     for task in tasks:
         if not isinstance(task, Task) or not task.path.is_dir():
             continue
         split = next((name for name in DEV_SPLITS if name in split_names(task.path)), None)
         kind = "retrieval" if KINDS[task.kind].corpus else task.kind
-        if split is None or (str(task.path), kind) in found:
+        if split is None or (str(task.path), kind) in dev:
             continue
         settings = dict(task.settings) if kind == task.kind else {}
         settings.pop("context", None)
         if kind == "retrieval":
             settings |= {"documents": "judged", "distractors": 0}
-        whole = find_task(task.path, split=split, kind=kind, name=task.name, **settings)
-        found[str(task.path), kind] = whole if KINDS[kind].train else _smaller(whole)
-    return list(found.values())
+        task_on_dev = find_task(task.path, split=split, kind=kind, name=task.name, **settings)
+        dev[str(task.path), kind] = task_on_dev if KINDS[kind].train else _smaller(task_on_dev)
+    return list(dev.values())
 
 
 def _smaller(task: Task) -> Task:

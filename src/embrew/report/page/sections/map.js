@@ -3,9 +3,9 @@ const MOST = 100; // listed texts
 const isInside = (row, { fields, values }) =>
   fields.every(({ field }, i) => row[field] >= Math.min(...values[i]) && row[field] <= Math.max(...values[i]));
 
-function item([id, text, group, change]) {
+function item({ id, text, group, change }) {
   const element = document.createElement("li");
-  const rank = change === null ? "" : `rank ${change > 0 ? "+" : ""}${change}`;
+  const rank = (change ?? null) === null ? "" : `rank ${change > 0 ? "+" : ""}${change}`;
   element.textContent = `${text} (${[id, group, rank].filter(Boolean).join(", ")})`;
   return element;
 }

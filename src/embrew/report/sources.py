@@ -1,0 +1,317 @@
+"""Where the models of a report come from: the folders that a user names, their encoders and training runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from embrew.comparison.models import folders_by_name, pooling_of_results, read_folder, with_pooling
+from embrew.config.yaml_files import parse_yaml
+from embrew.evaluation.paths import read_paths
+from embrew.files.formats import ENCODER, GAP, RUN, SWEEP
+from embrew.files.names import base_name, path_inside, shown_path
+from embrew.files.reading import read_json
+from embrew.inspection import Contents, inspect
+from embrew.opening import is_recipe
+from embrew.recipe import Recipe
+from embrew.storage.foreign import check_is_model
+from embrew.storage.parts import BASE
+
+logger = logging.getLogger(__name__)
+RECIPE = "recipe.yaml"  # in the folder of a trained encoder
+RESULTS = "results"  # folder of results in a row of a sweep, and in a domain run
+ACCEPTED = (
+    "results, an encoder, a training run or one of its stages, a sweep, a domain run, an export, a "
+    "Sentence-Transformers folder, or a recipe without stages"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where one seed of a model comes from.
+
+    Attributes:
+        results: Folder of its results; None if it has to be evaluated.
+        model: What `open_model` opens; with `untrained`, a trained encoder whose base is meant. None: the encoder is
+            not known.
+        untrained: The encoder is the one that the recipe of `model` describes, before training.
+        run: Folder of the training run.
+        stage: Last stage of the run that the model was trained in.
+        pooling: Of a language model without embedding settings, as `open_model` takes it.
+        stored: The folder of `model` was not given, but read beside the results; it may have changed since.
+        unknown: Why the encoder that was stored is not used; empty if none was.
+    """
+
+    results: Path | None = None
+    model: str | None = None
+    untrained: bool = False
+    run: Path | None = None
+    stage: str | None = None
+    pooling: str | None = None
+    stored: bool = False
+    unknown: str = ""
+
+    def open(self) -> Any:
+        """Return the encoder."""
+        assert self.model is not None
+        from embrew import assembly, opening
+
+        if not self.untrained:
+            return opening.open_model(self.model, as_trained=True, pooling=self.pooling)
+        recipe = Recipe.load(Path(self.model) / RECIPE)
+        name, own_base = recipe.encoder.model, Path(self.model) / BASE
+        config = recipe.encoder.model_copy(update={"model": str(own_base) if own_base.is_dir() else name})
+        # without a LoRA, whose start is random
+        encoder = assembly.encoder(recipe.model_copy(update={"stages": [], "encoder": config}))
+        if own_base.is_dir():
+            encoder.base = replace(encoder.base, name=base_name(name))
+        return encoder
+
+    def shown(self, text: object) -> str:
+        """Return a path or a message as a page shows it: of a stored run, without the folders of this machine."""
+        shown = str(text)
+        for folder in (self.run, self.model) if self.stored else ():
+            if folder is not None:
+                shown = shown.replace(str(folder), shown_path(Path(folder)))
+        return shown
+
+    def without_encoder(self, reason: str) -> Source:
+        """Return the results alone, with the reason why the stored encoder is not used."""
+        assert self.model is not None
+        return Source(results=self.results, unknown=f"{shown_path(Path(self.model))} {reason}")
+
+    def log(self) -> dict[str, Any]:
+        """Return `run.json` of the run; empty without a run."""
+        return {} if self.run is None else read_json(self.run / RUN.file, kind=RUN)
+
+    def stages(self) -> list[str]:
+        """Return the stages that the model was trained in, in their order."""
+        if self.stage is None:
+            return []
+        names = list(self.log().get("stages") or [self.stage])
+        return names[: names.index(self.stage) + 1] if self.stage in names else [self.stage]
+
+    def training(self) -> tuple[float | None, int | None]:
+        """Return seconds and samples of all stages; None where the run does not say."""
+        log = self.log()
+        seconds = [log.get("seconds", {}).get(name) for name in self.stages()]
+        counts = [log.get("samples", {}).get(name, {}) for name in self.stages()]
+        samples = [one["a_step"] * one["steps"] if {"a_step", "steps"} <= one.keys() else None for one in counts]
+        return _sum(seconds), _sum(samples)
+
+    def gaps(self) -> dict[str, dict[str, Any]]:
+        """Return what `run.json` says of the share of the gap closed, by compression stage."""
+        gaps = self.log().get(GAP, {})
+        return {name: gaps[name] for name in self.stages() if gaps.get(name, {}).get("curve")}
+
+    def recipe(self) -> Recipe | None:
+        """Return the recipe of the run; None if it is not known."""
+        if self.run is None or self.stage is None:
+            return None
+        file = path_inside(self.run, self.stage, source=self.run / RUN.file, key="stages") / RECIPE
+        if not file.is_file():
+            return None
+        values: Any = parse_yaml(file.read_text(encoding="utf-8"), source=str(file))
+        return Recipe.from_values(values, source=str(file)) if isinstance(values, Mapping) else None
+
+
+@dataclass(frozen=True)
+class NamedSources:
+    """A model of a report: its name, and one source per seed.
+
+    Attributes:
+        candidate: The verdict is about this model, as in the report of a domain run: see `Comparison`.
+    """
+
+    name: str
+    seeds: tuple[Source, ...]
+    candidate: bool = False
+
+
+def read_sources(paths: Sequence[str], encoders: Mapping[str, str] | None = None) -> list[NamedSources]:
+    """Return the models of paths, each `PATH` or `NAME=PATH`; paths of one name are seeds of a model.
+
+    A run is one model per stage, after the untrained encoder if that can be built; a sweep one per row; a domain run
+    one per step, the best untrained one first. Their names begin with that of the folder.
+
+    Args:
+        paths: Folders, recipes, Hub ids.
+        encoders: Encoders of results, by the name of the model.
+
+    Raises:
+        FileNotFoundError: no such folder.
+        ValueError: a folder that cannot be compared, a run that is not finished, a recipe that must be trained; a name
+            of `encoders` that no model with one result folder has.
+    """
+    seeds: dict[str, list[Source]] = {}
+    for name, entries in folders_by_name(paths).items():
+        for entry in entries:
+            for model, source in _sources(name, entry):
+                seeds.setdefault(model, []).append(source)
+    for short_name, folder in (encoders or {}).items():
+        pooled = [key for key in seeds if with_pooling(short_name, seeds[key][0].pooling) == key]
+        name = pooled[0] if pooled else short_name
+        if name not in seeds or any(source.results is None or source.model for source in seeds[name]):
+            without = [key for key, sources in seeds.items() if all(source.model is None for source in sources)]
+            raise ValueError(
+                f"--model {short_name}={folder}: no result folder has this name; choose from "
+                f"{', '.join(without) or 'none'}"
+            )
+        encoder = [source for _, source in _sources(short_name, folder)]
+        if len(encoder) != 1 or encoder[0].model is None:
+            raise ValueError(f"--model {short_name}={folder}: give the folder of one encoder, such as a stage of a run")
+        first, *others = seeds[name]
+        seeds[name] = [replace(encoder[0], results=first.results, pooling=first.pooling), *others]
+    models = [NamedSources(name, tuple(sources)) for name, sources in seeds.items()]
+    if len(paths) == 1 and Path(entry).expanduser().is_dir() and inspect(Path(entry).expanduser()).kind == "domain run":
+        models[-1] = replace(models[-1], candidate=True)
+    return models
+
+
+def with_stored_encoder(source: Source) -> Source:
+    """Return a source with the encoder that `embrew evaluate` stored the folder of, where none is given.
+
+    A stored encoder is not verified here: see `measure_models`.
+    """
+    if source.results is None or source.model is not None:
+        return source
+    paths = read_paths(source.results)
+    path = paths.model
+    if path is None:
+        return source
+    if not path.is_dir():
+        return replace(source, unknown=f"{shown_path(path)} is no longer a folder on this machine")
+    try:
+        *_, (_, encoder) = _of_folder("", path)
+    except (OSError, ValueError) as error:
+        logger.warning("the encoder of %s is not used: %s", source.results, error)
+        encoder = Source()
+    if encoder.model is None:
+        return replace(source, unknown=f"{shown_path(path)} holds no encoder")
+    return replace(encoder, results=source.results, stored=True, pooling=paths.pooling)
+
+
+def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
+    """Yield names and sources of the models that a path names."""
+    path = Path(entry).expanduser()
+    if path.is_dir():
+        yield from _of_folder(name, path)
+    elif is_recipe(entry):
+        recipe = Recipe.load(entry)
+        if recipe.stages:
+            raise ValueError(
+                f"{entry} is a recipe with stages ({', '.join(stage.name for stage in recipe.stages)}); train it "
+                f"(embrew train {entry} --output DIR) and give DIR"
+            )
+        yield name, Source(model=entry)
+    elif path.exists() or entry.startswith((".", "/", "~")) or entry.count("/") > 1:
+        check_is_model(entry, path)
+        raise FileNotFoundError(f"no folder {entry}; give {ACCEPTED}")
+    else:
+        yield name, Source(model=entry)  # shipped with embrew, or on the Hub
+
+
+def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
+    folder = inspect(path)
+    what = "it holds nothing that embrew wrote" if folder.kind == "folder" else f"it is of the kind {folder.kind!r}"
+    if folder.state != "finished":
+        what += f", {folder.state}" + (f" ({'; '.join(folder.problems)})" if folder.problems else "")
+    if folder.state in ("damaged", "unreadable", "running"):
+        raise ValueError(f"{path} cannot be compared: {what}")
+    match folder.kind:
+        case "results":
+            pooling = pooling_of_results(path)
+            yield with_pooling(name, pooling), Source(results=path, pooling=pooling)
+        case "training run":
+            yield from _of_run(name, path, folder)
+        case "sweep":
+            yield from _of_sweep(name, path)
+        case "domain run":
+            yield from _of_domain(name, path, folder)
+        case "encoder":
+            is_stage = (path.parent / RUN.file).is_file()
+            of_run = Source(run=path.parent, stage=path.name) if is_stage else Source()
+            yield name, replace(of_run, model=str(path))
+        case "export":
+            yield name, Source(model=str(path))
+        case _ if any(os.path.lexists(path / file) for file in ("modules.json", "config.json")):
+            yield name, Source(model=str(path))
+        case "folder" | "folders" if folder.holds:
+            inside = ", ".join(str(each.path) for each in folder.holds)
+            raise ValueError(f"{path} holds several folders; give those that are to be compared: {inside}")
+        case _:
+            raise ValueError(f"{path} cannot be compared: {what}; give {ACCEPTED}")
+
+
+def _of_run(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
+    finished = [stage.name for stage in run.stages if stage.state == "finished"]
+    if run.state != "finished":
+        stages = f", or give its finished stages: {' '.join(str(path / stage) for stage in finished)}"
+        raise ValueError(
+            f"the run {path} is not finished: {run.summary}; resume it: {run.commands['resume']}"
+            f"{stages if finished else ''}"
+        )
+    first = path / finished[0]
+    if _base_is_known(path, first):
+        yield f"{name}/untrained", Source(model=str(first), untrained=True)
+    for stage in finished:
+        yield f"{name}/{stage}", Source(model=str(path / stage), run=path, stage=stage)
+
+
+def _base_is_known(run: Path, stage: Path) -> bool:
+    """Return whether the encoder before training can be built: its language model has a name, or is at hand."""
+    start = read_json(run / RUN.file, kind=RUN).get("command", [])
+    base = read_json(stage / ENCODER.file, keys=("base",), kind=ENCODER)["base"]
+    if "--from" in start or not (stage / RECIPE).is_file():
+        return False
+    if base["kind"] != "folder" or (stage / BASE).is_dir():
+        return True
+    from embrew.storage.base_model import weights_sha256  # imports torch, which results do not need
+
+    folder = Path(Recipe.load(stage / RECIPE).encoder.model)
+    if folder.is_dir() and weights_sha256(folder) == base["sha256"]:
+        return True
+    logger.warning(
+        "%s: the untrained base is left out, since the folder of %s is not known or has changed; to include it, give "
+        "untrained=FOLDER first",
+        run,
+        base["name"],
+    )
+    return False
+
+
+def _of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
+    values = read_json(path / SWEEP.file, keys=("rows",), kind=SWEEP)
+    rows = [row["name"] for row in values["rows"]]
+    left_out = sorted(
+        each.name for each in path.iterdir() if each.name not in rows and any(each.glob(f"**/{RUN.file}"))
+    )
+    if left_out:
+        logger.warning("%s: %s not finished, left out", path, ", ".join(left_out))
+    for row in values["rows"]:
+        folder = path_inside(path, row["name"], source=path / SWEEP.file, key="name")
+        for seed in row.get("seeds") or [None]:
+            run = folder if seed is None else folder / f"seed-{seed}"
+            stage = row["stages"][-1]
+            results = run / RESULTS if (run / RESULTS).is_dir() else None
+            yield f"{name}/{row['name']}", Source(results=results, model=str(run / stage), run=run, stage=stage)
+
+
+def _of_domain(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
+    if run.state != "finished":
+        raise ValueError(f"the domain run {path} is not finished: {run.summary}; give its first command again")
+    scores = {folder: read_folder(folder)[0].result.main_score for folder in (path / RESULTS).glob("untrained-*")}
+    for results in sorted(scores, key=lambda one: (scores[one], one.name), reverse=True):  # the best is the base
+        yield f"{name}/{results.name}", Source(results=results)
+    for stage in (stage.name for stage in run.stages):
+        model = path / "model"
+        results = path / RESULTS / stage
+        yield f"{name}/{stage}", Source(results=results, model=str(model / stage), run=model, stage=stage)
+
+
+def _sum(values: list[Any]) -> Any:
+    return sum(values) if values and all(value is not None for value in values) else None
