@@ -44,7 +44,7 @@ def nested_scores(encoder: Any, subject: Subject) -> dict[str, Any] | None:
 
 
 def _surface(encoder: Any, data: Task, label: str | None) -> dict[str, Any] | None:
-    from embrew.analysis.surface_scores import surface_of
+    from embrew.analysis.surface import surface_of
     from embrew.config.yaml_files import parse_yaml
     from embrew.export.dimensions import nested_dimensions
 
