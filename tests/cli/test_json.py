@@ -31,8 +31,7 @@ NO_TABLE = {
 """Commands without `--json`, and why."""
 STS = "--data sts.jsonl.gz"
 COMMANDS = {
-    "plan train": "plan recipe.yaml",
-    "plan encode": "plan encode encoder --texts 1e6",
+    "plan": "plan recipe.yaml",
     "runs": "runs run",
     "recipe list": "recipe list",
     "table": "table results results-2",

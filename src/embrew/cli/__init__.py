@@ -54,6 +54,7 @@ app.command("export")(export.export)
 app.command("parity")(parity.parity)
 app.command("merge")(merge.merge)
 app.command("push")(push.push)
+app.command("plan")(plan.plan)
 app.command("runs")(runs.runs)
 app.command("doctor")(doctor.doctor)
 app.add_typer(
@@ -61,7 +62,6 @@ app.add_typer(
     name="context",
     help="Add, list and remove prompts with demonstrations of a model.",
 )
-app.add_typer(plan.app, name="plan", help="Predict memory, time and disk of training or encoding.")
 app.add_typer(recipe.app, name="recipe", help="List, show, copy and check recipes.")
 app.add_typer(data.app, name="data", help="Show training data, mine hard negatives, download test data.")
 
