@@ -69,12 +69,11 @@ class Curve:
         return next((moment for moment in self.moments if moment.score > score), None)
 
 
-def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None = None) -> Curve:
+def read_curve(folder: str | Path, *, stage: str | None = None) -> Curve:
     """Read the curve of a run that was evaluated during training (`evaluation.at` or `every` in its recipe).
 
     Args:
         folder: output folder of `embrew train`.
-        name: name of the run; default: the folder's name.
         stage: read this stage only, with samples counted from its start. Default: all stages in order; of a stage that
             was not evaluated during training, the final scores.
 
@@ -112,7 +111,7 @@ def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None
                 for step, values in points
             ]
             seen += steps * a_step
-    return Curve(name or Path(folder).name, tuple(moments), log.get("sets", {}))
+    return Curve(str(folder), tuple(moments), log.get("sets", {}))
 
 
 def pareto(curves: Iterable[Curve]) -> list[tuple[str, Moment]]:

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embrew.cli.analyze.outcome import Outcome, examine, flat, only
@@ -287,7 +286,7 @@ def efficiency(models: Sequence[str], *, stage: str | None = None, against: str 
     from embrew.analysis.plots import plot_efficiency
 
     runs = [*models, *([against] if against and against not in models else [])]
-    curves = [read_curve(run, name=name, stage=stage) for run, name in zip(runs, _names(runs), strict=True)]
+    curves = [read_curve(run, stage=stage) for run in runs]
     target = None if against is None else curves[runs.index(against)]
     goal = None if target is None else target.best.score
     front = [name for name, _ in pareto(curves)]
@@ -296,7 +295,7 @@ def efficiency(models: Sequence[str], *, stage: str | None = None, against: str 
         best = curve.best
         figures = {"first": curve.moments[0].score, "best": best.score, "samples": best.samples, "steps": best.step}
         figures |= {"epochs": best.epochs, "pareto": front.count(curve.name)}
-        entry: dict[str, Any] = {"run": run, "name": curve.name, **figures, "scored_on": curve.scored_on}
+        entry: dict[str, Any] = {"run": run, **figures, "scored_on": curve.scored_on}
         row: dict[str, Any] = {"run": curve.name, **figures}
         if target is not None and curve is not target:
             passing = _passing(curve, target)
@@ -320,16 +319,6 @@ def _passing(curve: Curve, target: Curve) -> dict[str, Any]:
         return {"passes": None}
     passes = {"samples": moment.samples, "stage": moment.stage, "steps": moment.step, "epochs": moment.epochs}
     return {"passes": passes, "share": moment.samples / target.best.samples if target.best.samples else None}
-
-
-def _names(runs: Sequence[str]) -> list[str]:
-    """Return the shortest ends of the folders' paths that are unique."""
-    parts = [Path(run).absolute().parts for run in runs]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(part[-length:]) for part in parts]
-        if len(set(names)) == len(names):
-            return names
-    raise ValueError(f"{', '.join(runs)}: two of these are the same folder; give each run once")
 
 
 def encoding(texts: Texts, batch_tokens: int | None) -> dict[str, Any]:
