@@ -21,8 +21,11 @@ from report import circumstances, origin, table
 from scipy.stats import f as f_distribution
 
 from embrew import opening
-from embrew.analysis import memory_similarity, read_texts, spectrum_of, summarize, unnormalised, vector_chunks
+from embrew.analysis.input_texts import read_texts
+from embrew.analysis.memory import memory_similarity, summarize
 from embrew.analysis.plots import plot_memory, plot_spectra
+from embrew.analysis.spectrum import spectrum_of
+from embrew.analysis.vectors import unnormalised, vector_chunks
 from embrew.recipe import Recipe
 
 TEXTS = 4000

@@ -40,7 +40,8 @@ from planned import check_found, expand, file_name, parser_of_rows, read_plan
 from shots import asked_with, judge_shown
 
 from embrew import assembly, opening
-from embrew.analysis import effective_tokens, memory_similarity, pool_over, read_texts
+from embrew.analysis.input_texts import read_texts
+from embrew.analysis.memory import effective_tokens, memory_similarity, pool_over
 from embrew.evaluation import Result, averages, evaluate, read_suite
 from embrew.recipe import Recipe
 from embrew.text_encoder.hashes import model_hash

@@ -40,7 +40,7 @@ class Found:
 def figures(found: Found, plan: dict[str, Any]) -> dict[str, float]:
     """What the table says of one row and seed, scores times 100."""
     surface, size = found.surface, plan["size"]
-    small, half = surface.dims.index(size), surface.layers.index(surface.depth // 2)
+    small, half = surface.dims.index(size), surface.layers.index(surface.layers[-1] // 2)
     means = 100 * surface.means
     shallow, shallow_small = surface.shallow_average(), surface.shallow_average(size)
     assert shallow is not None

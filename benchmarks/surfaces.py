@@ -35,10 +35,11 @@ from report import circumstances, origin, table
 from surface_tables import Found, chosen, compared, criterion, figures, pictured, terms_of, tested
 
 from embrew import opening
-from embrew.analysis import read_texts, surface_plots, truncation_of, vector_chunks
-from embrew.analysis.surface import Surface
-from embrew.analysis.surface_scores import surface_of
-from embrew.analysis.truncation import Truncation
+from embrew.analysis.input_texts import read_texts
+from embrew.analysis.plots import plot_surfaces, plot_truncations
+from embrew.analysis.surface import Surface, surface_of
+from embrew.analysis.truncation import Truncation, truncation_of
+from embrew.analysis.vectors import vector_chunks
 from embrew.cutting import cut
 from embrew.encoder import Encoder
 from embrew.evaluation import evaluate, read_suite
@@ -105,7 +106,7 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
         folder.mkdir(parents=True, exist_ok=True)
         surface = surface_of(encoder, suite.tasks, dims=plan["dims"], batch_tokens=BATCH_TOKENS)
         if draw:
-            small = cut(encoder, num_layers=surface.depth // 2, truncate_dim=plan["size"])
+            small = cut(encoder, num_layers=surface.layers[-1] // 2, truncate_dim=plan["size"])
             evaluate(small, suite, output_dir=halved, batch_tokens=BATCH_TOKENS, overwrite=True)
             texts = read_texts(Path(expand(plan["texts"])), split="test", max_texts=TEXTS).texts
             made = truncation_of(np.concatenate(list(vector_chunks(encoder, texts))), plan["size"])
@@ -122,6 +123,7 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
         np.array([task["scores"] for task in read["tasks"]]),
         tuple(read["milliseconds"]),
         read["texts"],
+        tuple(task["size"] for task in read["tasks"]),
     )
     results = [read_result(path.with_name(path.name.replace(".run", "")))[0] for path in halved.glob("*.run.json")]
     plane = None
@@ -218,9 +220,9 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
     ]
     (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
     if drawn:
-        surface_plots.plot_surfaces([(one.row, one.surface, None) for one in drawn], folder / f"{name}.svg")
+        plot_surfaces([(one.row, one.surface, None) for one in drawn], folder / f"{name}.svg")
         planes = [(one.row, one.plane) for one in drawn if one.plane]
-        surface_plots.plot_truncations(planes, folder / f"{name}-tsne.png")
+        plot_truncations(planes, folder / f"{name}-tsne.png")
 
 
 if __name__ == "__main__":

@@ -38,10 +38,10 @@ for name, lines in files.items():
 mine = ["data={path: pairs.jsonl}", "mix=null", "batch.size=16", "training.max_steps=40"]
 short = "encoder.max_length={query: 32, document: 64}"
 embrew("train", "ese/nano", *(f"stages.espresso.{setting}" for setting in mine), short, "--output", "out")
-embrew("analyze", "surface", "out/espresso", "--data", "dev", "--dims", "32,64,128", "--output", "surface.json")
+embrew("analyze", "surface", "out/espresso", "--data", "dev", "--dims", "32,64,128", "--output", "surface")
 
 # %%
-(model,) = json.loads(Path("surface.json").read_text(encoding="utf-8"))["models"]
+(model,) = json.loads(Path("surface/surface.json").read_text(encoding="utf-8"))["models"]
 scores, times = model["scores"], model["milliseconds"]
 within = [i for i, time in enumerate(times) if time <= times[-1] / 2]
 cells = [(i, j) for i in within for j, dims in enumerate(model["dims"]) if dims <= 64]

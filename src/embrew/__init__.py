@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from embrew.peft_import import defer_bitsandbytes
 
 if TYPE_CHECKING:
-    from embrew.analysis import effective_tokens, memory_similarity, pool_over
+    from embrew.analysis.memory import effective_tokens, memory_similarity, pool_over
     from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of, update_corpus
     from embrew.data import Document
     from embrew.encoder import Encoder
@@ -30,13 +30,13 @@ _MODULES = {
     "Pooling": "embrew.settings.encoder",
     "Recipe": "embrew.recipe",
     "SearchIndex": "embrew.search",
-    "effective_tokens": "embrew.analysis",
+    "effective_tokens": "embrew.analysis.memory",
     "encode_corpus": "embrew.corpus",
     "evaluate": "embrew.evaluation",
     "export_encoder": "embrew.export.exporting",
     "info_nce": "embrew.losses",
-    "memory_similarity": "embrew.analysis",
-    "pool_over": "embrew.analysis",
+    "memory_similarity": "embrew.analysis.memory",
+    "pool_over": "embrew.analysis.memory",
     "query_options": "embrew.corpus",
     "read_vectors": "embrew.corpus",
     "texts_of": "embrew.corpus",

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from embrew.analysis import add_uniformity, alignment_uniformity
+from embrew.analysis.dev_uniformity import add_uniformity
+from embrew.analysis.uniformity import alignment_uniformity
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
@@ -103,6 +104,3 @@ def test_a_run_logs_them(sts: Path, model_folder: Callable[[str], Path], tmp_pat
         "uniformity dev (4 positives, 5 texts), less is better"
         in (tmp_path / "out" / "pairs" / "README.md").read_text()
     )
-    plot = CliRunner().invoke(app, ["analyze", "efficiency", str(tmp_path / "out"), "--plot", str(tmp_path / "p.svg")])
-    assert plot.exit_code == 0, plot.output
-    assert "alignment (less is closer positives)" in (tmp_path / "p.svg").read_text()

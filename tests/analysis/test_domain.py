@@ -8,14 +8,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-import embrew.opening
-from embrew.analysis.domain_knowledge import Figures, Sample, gain, gap, in_words, shift
+from embrew.analysis.domain_knowledge import Figures, Sample, diagnose
 from embrew.analysis.perplexity import Perplexity, perplexity_of
 from embrew.analysis.qa import QA
 from embrew.analysis.separation import Separation, separation, separation_of
-from embrew.cli import app
 from tests.conftest import SENTENCES
 
 
@@ -132,7 +129,7 @@ def test_encoders_have_no_perplexity(encoder_folder):
     assert perplexity_of(Encoder.from_pretrained(str(encoder_folder("bert")), max_length=64), SENTENCES) is None
 
 
-def found(name, d_prime=None, bits=None, *, pairs=60, different=None, error=0.1, texts=20):
+def figures(name, d_prime=None, bits=None, *, pairs=60, different=None, error=0.1, texts=20):
     """Findings with a given d′ and bits per byte."""
     means = (0.1 * (d_prime or 0), 0.0)
     apart = Separation(pairs, 500, means, (0.1, 0.1), 0.5, np.zeros((2, 200)), different or pairs, error)
@@ -144,61 +141,63 @@ def found(name, d_prime=None, bits=None, *, pairs=60, different=None, error=0.1,
 @pytest.mark.parametrize(
     ("domain", "general", "level"),
     [
-        (found("d", 0.9), None, "much"),
-        (found("d", 1.5), None, "some"),
-        (found("d", 2.5), None, "little"),
-        (found("d", bits=1.2), None, None),
-        (found("d", 2.0, 1.0), found("g", 2.1, 1.0), "little"),
-        (found("d", 1.6, 1.0), found("g", 2.1, 1.0), "some"),
-        (found("d", 1.0, 1.0), found("g", 2.1, 1.0), "much"),
-        (found("d", 2.0, 1.1), found("g", 2.1, 1.0), "some"),
-        (found("d", 2.0, 1.3), found("g", 2.1, 1.0), "much"),
-        (found("d", 2.0, 1.3), found("g", bits=1.0), "much"),
-        (found("d", 0.5, 0.8), found("g", 0.4, 1.0), "little"),
+        (figures("d", 0.9), None, "much"),
+        (figures("d", 1.5), None, "some"),
+        (figures("d", 2.5), None, "little"),
+        (figures("d", bits=1.2), None, None),
+        (figures("d", 2.0, 1.0), figures("g", 2.1, 1.0), "little"),
+        (figures("d", 1.6, 1.0), figures("g", 2.1, 1.0), "some"),
+        (figures("d", 1.0, 1.0), figures("g", 2.1, 1.0), "much"),
+        (figures("d", 2.0, 1.1), figures("g", 2.1, 1.0), "some"),
+        (figures("d", 2.0, 1.3), figures("g", 2.1, 1.0), "much"),
+        (figures("d", 2.0, 1.3), figures("g", bits=1.0), "much"),
+        (figures("d", 0.5, 0.8), figures("g", 0.4, 1.0), "little"),
     ],
 )
 def test_gain(domain, general, level):
-    assert gain(domain, general) == level
-    words = in_words(domain, general)
+    diagnosis = diagnose(domain, general)
+    words = diagnosis["words"]
+    assert diagnosis["gain"] == level
     assert (f"may bring {level}" in " ".join(words)) == (level is not None)
 
 
 def test_words():
-    domain, general = found("cats", 1.0, 1.5), found("news", 2.0, 1.2)
-    assert shift(domain, general) == pytest.approx(1.25) and gap(domain, general) == pytest.approx(0.5)
-    assert in_words(domain, general) == [
+    domain, general = figures("cats", 1.0, 1.5), figures("news", 2.0, 1.2)
+    diagnosis = diagnose(domain, general)
+    assert diagnosis["shift"] == pytest.approx(1.25) and diagnosis["gap"] == pytest.approx(0.5)
+    assert diagnosis["words"] == [
         "matched and mismatched pairs of cats are apart, and overlap in part (d′ 1.00 [0.80, 1.20], 60 pairs)",
         "it predicts cats much worse than news (1.25 times the bits per byte)",
         "it tells pairs of cats apart much worse than those of news",
         "generative learning on cats may bring much (a rule of thumb, thresholds ours)",
     ]
-    assert gap(domain, found("news", -0.1)) is None, "a share of nothing"
+    assert diagnose(domain, figures("news", -0.1))["gap"] is None, "a share of nothing"
 
 
 @pytest.mark.parametrize(
     ("domain", "general", "reason"),
     [
-        (found("d", 2.5, pairs=49), None, "no verdict from 49 pairs of d: d′ needs 50 or more"),
-        (found("d", 2.5, pairs=80, different=2), None, "80 pairs (2 different) of d: d′ needs 50 or more"),
-        (found("d", 0.1), None, "the 95 % interval of d′ of d, [-0.10, 0.30], includes 0, which is chance"),
-        (found("d", 0.1, error=None), None, "the interval of d′ of d is not known; analyze it again"),
-        (found("d", 1.0), found("g", 2.0, pairs=3), "no verdict from 3 pairs of g: d′ needs 50 or more"),
-        (found("d", bits=1.0, texts=3), found("g", bits=2.0), "3 texts of d: bits per byte need 20 or more"),
+        (figures("d", 2.5, pairs=49), None, "no verdict from 49 pairs of d: d′ needs 50 or more"),
+        (figures("d", 2.5, pairs=80, different=2), None, "80 pairs (2 different) of d: d′ needs 50 or more"),
+        (figures("d", 0.1), None, "the 95 % interval of d′ of d, [-0.10, 0.30], includes 0, which is chance"),
+        (figures("d", 0.1, error=None), None, "the interval of d′ of d is not known; analyze it again"),
+        (figures("d", 1.0), figures("g", 2.0, pairs=3), "no verdict from 3 pairs of g: d′ needs 50 or more"),
+        (figures("d", bits=1.0, texts=3), figures("g", bits=2.0), "3 texts of d: bits per byte need 20 or more"),
     ],
 )
 def test_no_verdict_from_what_may_be_chance(domain, general, reason):
-    assert gain(domain, general) is None
-    words = in_words(domain, general)
+    words = diagnose(domain, general)["words"]
+    assert diagnose(domain, general)["gain"] is None
     assert reason in " ".join(words) and "no verdict on what generative learning may bring on d" in words
     assert not any("may bring little" in line or "may bring much" in line for line in words)
 
 
 def test_a_figure_without_a_verdict_could_have_raised_what_the_other_says():
     """The verdict is the larger of two: one alone decides where it is the highest already."""
-    general = found("g", 2.1, 1.0)
-    assert gain(found("d", 0.1, 1.3), general) == "much"
-    assert "this is by bits per byte alone" in in_words(found("d", 0.1, 1.3), general)
-    assert gain(found("d", 0.1, 1.0), general) is None and gain(found("d", 0.1, 1.1), general) is None
+    general = figures("g", 2.1, 1.0)
+    highest = diagnose(figures("d", 0.1, 1.3), general)
+    assert highest["gain"] == "much" and "this is by bits per byte alone" in highest["words"]
+    assert [diagnose(figures("d", 0.1, bits), general)["gain"] for bits in (1.0, 1.1)] == [None, None]
 
 
 def test_the_error_of_d_prime_is_the_jackknifes():
@@ -238,84 +237,3 @@ def test_samples_are_the_same_every_time():
     assert one == other and one.sha256 == other.sha256 and len(one.questions) == 6
     assert len(one.texts) == len(set(one.answers))
     assert one.sha256 != Sample.of_pairs("x", pairs, most=7).sha256
-
-
-# The command
-
-
-@pytest.fixture
-def models(make_encoder, monkeypatch):
-    known = {"one": make_encoder(), "two": make_encoder(memory_tokens=0, pooling="mean")}
-    monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: known[name])
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["analyze", "domain", *map(str, arguments)], env={"COLUMNS": "180"})
-
-
-@pytest.fixture
-def files(tmp_path):
-    texts = [f"{a[:40]} {i}" for i, a in enumerate(SENTENCES * 2)]
-    pairs = [{"question": text[:20] + f" {i}?", "answer": text} for i, text in enumerate(texts)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return tmp_path
-
-
-def test_command(models, files):
-    output, plot = files / "out.json", files / "out.png"
-    given = ["--data", files / "pairs.jsonl", "--general", files / "texts.jsonl", "--max-pairs", 8]
-    result = run("one", "two", *given, "--output", output, "--plot", plot)
-    assert result.exit_code == 0, result.stderr
-    written = json.loads(output.read_text())
-    assert [model["model"] for model in written["models"]] == ["one", "two"]
-    domain, general = written["models"][0]["data"]
-    assert domain["separation"]["pairs"] == 8 and domain["perplexity"]["texts"] == 8
-    assert general["separation"] is None and general["perplexity"]["texts"] == 8
-    assert f"{domain['separation']['d_prime']:.2f}" in result.stdout
-    assert f"{general['perplexity']['bits_per_byte']:.3f}" in result.stdout
-    assert "two: no verdict from 8 pairs of pairs.jsonl: d′ needs 50 or more" in result.stdout
-    assert (
-        "two: no verdict on what generative learning may bring" in result.stdout and "may bring l" not in result.stdout
-    )
-    assert [model["gain"] for model in written["models"]] == [None, None]
-    limits = {"min_pairs": 50, "min_texts": 20}
-    assert written["thresholds"] == {"d_prime": [1.0, 2.0], "shift": [1.05, 1.25], "gap": [0.2, 0.5], **limits}
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    assert "exists" in run("one", *given, "--output", output).stderr
-
-
-def test_command_opens_recipes_untrained(files):
-    """Of a recipe with stages, the encoder that training would begin with, in float32."""
-    result = run("lbr/medical-nano", "--data", files / "pairs.jsonl", "-o", files / "out.json")
-    assert result.exit_code == 0, result.stderr
-    (model,) = json.loads((files / "out.json").read_text())["models"]
-    assert model["data"][0]["separation"]["pairs"] == 10
-
-
-def test_a_folder_of_documents_is_texts(models, files):
-    (files / "docs").mkdir()
-    for i, text in enumerate(SENTENCES):
-        (files / "docs" / f"{i}.md").write_text(f"# {i}\n\n{text}")
-    given = ["--data", files / "pairs.jsonl", "--column", "question=answer", "--column", "answer=question"]
-    result = run("one", *given, "--general", files / "docs", "-o", files / "out.json")
-    assert result.exit_code == 0, result.stderr
-    (model,) = json.loads((files / "out.json").read_text())["models"]
-    assert model["data"][1]["perplexity"]["texts"] == 5 and model["data"][1]["separation"] is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--data", "none"], "no file or folder none"),
-        (["--data", "texts.jsonl", "--plot", "x.png"], "has texts but no pairs"),
-        (["--data", "pairs.jsonl", "--column", "question"], "give OURS=THEIRS"),
-        (["--data", "pairs.jsonl", "--column", "question=frage"], "there is no column 'frage'"),
-        (["--data", "pairs.jsonl", "--plot", "x.gif"], "choose from .png"),
-    ],
-)
-def test_command_mistakes(arguments, message, models, files, monkeypatch):
-    monkeypatch.chdir(files)
-    result = run("one", *arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr

@@ -39,19 +39,6 @@ def cosines(seed, k, noise=0.5):
     return rows @ rows.T
 
 
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10_000), k=st.integers(2, 10), threshold=st.floats(-0.5, 0.99))
-def test_scipy_finds_the_same_clusters(seed, k, threshold):
-    from scipy.cluster.hierarchy import fcluster, linkage
-    from scipy.spatial.distance import squareform
-
-    similarity = cosines(seed, k)
-    distances = squareform((1 - similarity).clip(0), checks=False)
-    labels = fcluster(linkage(distances, "complete"), 1 - threshold, "distance")
-    wanted = sorted(np.flatnonzero(labels == label).tolist() for label in set(labels))
-    assert clusters(similarity, threshold=threshold) == wanted
-
-
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), order=st.permutations(range(7)))
 def test_order_of_tokens_does_not_matter(seed, order):

@@ -126,6 +126,4 @@ def test_what_has_no_spectrum():
     with pytest.raises(ValueError, match="all 20 vectors are the same"):
         spectrum_of(chunks(same, 3))
     with pytest.raises(ValueError, match="threshold=1; it is a share"):
-        effective_dimensions(np.ones(3), threshold=1)
-    with pytest.raises(ValueError, match="energy=1; it is a share"):
-        dimensions_for(np.ones(3), energy=1)
+        spectrum_of([np.eye(3)], threshold=1)

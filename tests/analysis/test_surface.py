@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from embrew.analysis.layer_vectors import LayerVectors
-from embrew.analysis.surface import Surface, read_numbers, read_share
-from embrew.analysis.surface_scores import surface_of
+from embrew.analysis.surface import Surface, surface_of
 from embrew.analysis.truncation import truncation_of
+from embrew.cli.analyze.kinds import read_numbers, read_share
 from embrew.cutting import cut
 from embrew.evaluation import evaluate, find_task
 from embrew.settings.encoder import Pooling
@@ -100,10 +100,10 @@ def test_milliseconds(make_encoder, monkeypatch):
 
     monkeypatch.setattr(encoder, "encode", encode)
     monkeypatch.setattr("embrew.analysis.layer_vectors.time", SimpleNamespace(perf_counter=lambda: now[0]))
-    kept = LayerVectors(encoder, [1, 2])
-    kept.plan().encode([str(i) for i in range(100)])
-    assert kept.milliseconds(rounds=3) == [1000 / 64, 2000 / 64]
-    assert calls == [(64, 1), (64, 2)] * 4, "in turn"
+    vectors = LayerVectors(encoder, [1, 2])
+    vectors.texts = [str(i) for i in range(100)]
+    assert vectors.milliseconds() == [1000 / 64, 2000 / 64]
+    assert calls == [(64, 1), (64, 2)] * 6, "in turn"
 
 
 def test_bert(encoder_folder, sts):
@@ -126,16 +126,12 @@ def test_a_task_s_instruction_is_a_prompt(make_encoder, sts):
     assert found.scores[0, 0, 0] != surface_of(encoder, [find_task(sts)], layers=[1], dims=[8]).scores[0, 0, 0]
 
 
-def test_size_is_said_and_refused_before_anything_is_computed(make_encoder, sts, caplog, monkeypatch):
+def test_vectors_that_need_more_than_half_of_the_free_memory_are_refused(make_encoder, sts, monkeypatch):
     encoder = make_encoder()
-    kept = LayerVectors(encoder, [1, 2])
-    kept.plan().encode(["a", "b", "c"])
-    assert kept.nbytes == 2 * 3 * 32 * 4
-    monkeypatch.setattr(type(encoder), "forward", lambda *_, **__: pytest.fail("computed"))
+    monkeypatch.setattr("embrew.analysis.layer_vectors.total_and_free", lambda: (10**9, 2 * 2 * 60 * 32 * 4 - 2))
     monkeypatch.setattr(type(encoder), "layers", lambda *_: pytest.fail("computed"))
-    with caplog.at_level("INFO"), pytest.raises(ValueError, match="2 layers × 60 texts × 32 dimensions .*--max-gb"):
-        surface_of(encoder, [find_task(sts)], max_bytes=2 * 60 * 32 * 4 - 1)
-    assert "0.0 MB are kept in memory" in caplog.text
+    with pytest.raises(ValueError, match="2 layers × 60 texts × 32 dimensions .*half of the free memory"):
+        surface_of(encoder, [find_task(sts)])
 
 
 @pytest.mark.parametrize(
@@ -163,7 +159,7 @@ def made(scores, kinds=("sts",), layers=None):
     layers = tuple(layers or range(1, scores.shape[1] + 1))
     tasks = tuple(SimpleNamespace(name=kind, kind=kind, split="test") for kind in kinds)
     dims = tuple(2 ** (j + 1) for j in range(scores.shape[2]))
-    return Surface(layers, dims, tasks, scores, tuple(float(layer) for layer in layers), 10)
+    return Surface(layers, dims, tasks, scores, tuple(float(layer) for layer in layers), 10, ("10 pairs",) * len(kinds))
 
 
 def test_pick():

@@ -130,7 +130,7 @@ def test_train_hands_down_what_was_asked(tmp_path, fake_stages):
     assert done.exit_code == 0, done.stderr
     ((recipe, output, options),) = fake_stages.calls
     assert recipe.seed == 7
-    assert options.pop("announce").recipe == recipe, "its plan is logged"
+    assert options.pop("announce").args == (recipe,), "its plan is logged"
     assert output == tmp_path / "out"
     command = ["train", "llm2comp/nano", "seed=7", NO_DEV, "--from", str(tmp_path / "before")]
     assert options == {

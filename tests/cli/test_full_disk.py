@@ -27,7 +27,7 @@ VERBS = {
     "mine": "data mine plain pairs.jsonl DIR/target.jsonl --relative-margin 0 --overwrite",
     "encode": "encode plain texts.parquet DIR/target",
     "evaluate": "evaluate plain --data sts.jsonl.gz --kind sts --output DIR/target --overwrite",
-    "spectrum": "analyze spectrum plain --data texts.parquet --plot DIR/target.png --overwrite",
+    "spectrum": "analyze spectrum plain --data texts.parquet --output DIR/target --overwrite",
     "context": "context add DIR/encoder other --instruction x --demos demos.json --overwrite",
     "train": "train recipe.yaml -o DIR/target --resume",
     "domain": "domain docs -o DIR/target --pairs pairs.jsonl --no-export --model model",

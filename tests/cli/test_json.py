@@ -31,21 +31,14 @@ NO_TABLE = {
 """Commands without `--json`, and why."""
 STS = "--data sts.jsonl.gz"
 COMMANDS = {
-    "plan train": "plan recipe.yaml",
-    "plan encode": "plan encode encoder --texts 1e6",
+    "plan": "plan recipe.yaml",
     "runs": "runs run",
     "recipe list": "recipe list",
     "table": "table results results-2",
     "diff": "diff results results-2",
     "search": "search encoder which? again? --index index --build beir/corpus.jsonl",
     "evaluate": f"evaluate encoder {STS} --kind sts",
-    "analyze spectrum": "analyze spectrum encoder --data texts.parquet",
-    "analyze memory": "analyze memory encoder --data texts.parquet",
-    "analyze uniformity": f"analyze uniformity encoder {STS} --above 0",
-    "analyze surface": f"analyze surface encoder {STS}",
-    "analyze domain": "analyze domain model --data qa.jsonl --pooling mean",
-    "analyze efficiency": "analyze efficiency run",
-    "analyze sink": "analyze sink encoder --data texts.parquet --max-texts 4",
+    "analyze": f"analyze surface encoder {STS}",
     "parity": "parity encoder --against encoder",
     "context add": "context add encoder other --instruction x",
     "context list": "context list encoder",

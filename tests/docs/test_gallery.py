@@ -31,9 +31,9 @@ def test_a_picture_has_its_command_above_it(section: str) -> None:
     (picture,) = PICTURE.findall(section)
     above = section.partition("![")[0]
     assert re.search(r"^embrew |`(?:make|scripts/)", above, re.MULTILINE)
-    name = Path(picture).name
-    if "gallery/" in picture and "--plot" in above:
-        assert re.search(rf"--(?:plot|tsne) {re.escape(name)}\n", above)
+    path = Path(picture)
+    if "gallery/" in picture and "embrew analyze" in above:
+        assert f"embrew analyze {path.stem} " in above and (path.suffix == ".png" or "--picture svg" in above)
 
 
 @pytest.fixture

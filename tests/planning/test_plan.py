@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -14,12 +15,10 @@ from typer.testing import CliRunner
 
 from embrew import assembly
 from embrew.cli import app
-from embrew.planning.architectures import config_of
 from embrew.planning.devices import GPUS, Device, device, device_here
 from embrew.planning.encoding import plan_encoding
-from embrew.planning.plan import Announcer, plan_recipe
-from embrew.planning.rows import stage_rows
-from embrew.planning.shapes import empty_model, shape_of_stage
+from embrew.planning.plan import announce, plan_recipe, stage_rows
+from embrew.planning.shapes import config_of, empty_model, shape_of_stage
 from embrew.planning.stage import MOMENTS, Passes, plan_stage, rows_of
 from embrew.recipe import Recipe, list_recipes
 from embrew.training.stages import train
@@ -88,7 +87,7 @@ def test_memory_by_hand():
     base = 2 * 100 * 16 + 2 * (attention + linear + 2 * 16) + 16
     assert (shape.trained, shape.parameters, shape.weights) == (lora, base + lora, 4 * (base + lora))
     assert (shape.products, shape.attention, shape.trains_all) == (2 * (attention + linear), 16, False)
-    assert (shape.saved("bfloat16", "cpu"), shape.saved("bfloat16", "cuda")) == (20 * 16 + 8 * 24, 16 * 16 + 8 * 24)
+    assert [shape.saved("bfloat16", kind) for kind in ("cpu", "cuda")] == [3 * (n * 16 + 8 * 24) for n in (20, 16)]
     passes = Passes(trained=100, frozen=10, length=20)
 
     def plan(processes=1, memory=10**12, **changes):
@@ -99,7 +98,8 @@ def test_memory_by_hand():
     one, kept = plan(), 4 * (8 * 16 + 4 * 24)
     assert one.bytes["activations"] == 100 * 3 * kept
     assert (one.bytes["gradients"], one.bytes["optimizer"], one.bytes["process"]) == (4 * lora, 8 * lora, 1 << 30)
-    assert one.bytes["peak"] == sum(one.bytes[key] for key in one.bytes if key != "peak") and one.steps == 3
+    parts = ("weights", "gradients", "optimizer", "activations", "process")
+    assert one.bytes["peak"] == sum(one.bytes[key] for key in parts) and one.steps == 3
     assert plan(batch={"size": 8, "mini_batch_size": 2}).bytes["activations"] == 2 * 20 * 3 * kept
     assert plan(batch={"size": 8, "mini_batch_num_tokens": 50}).bytes["activations"] == 50 * 3 * kept
     recomputed = plan(training={**stage["training"], "activation_checkpointing": True})
@@ -164,9 +164,9 @@ def test_a_frozen_copy_of_the_lm_is_counted(model_folder):
     (stage,) = plan_recipe(Recipe.from_values(values), gpu="h100").stages
     config = json.loads((folder / "config.json").read_text())
     head, memory_tokens = config["vocab_size"] * config["hidden_size"], 3 * config["hidden_size"]
-    trained = stage.shape.trained
+    trained = stage.trained
     copied = trained - memory_tokens + head
-    assert stage.shape.parameters == trained + head + copied
+    assert stage.parameters == trained + head + copied
     assert (stage.bytes["gradients"], stage.bytes["optimizer"]) == (4 * trained, 8 * trained)
     assert stage.bytes["weights"] == 4 * (trained + head) + 2 * copied
 
@@ -235,7 +235,7 @@ def test_objectives_that_read_the_original_model_are_planned(name):
 def test_training_says_what_a_stage_takes(model_folder, tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     recipe = pairs(model_folder("llama"), tmp_path)
-    train(recipe, tmp_path / "a", announce=Announcer(recipe))
+    train(recipe, tmp_path / "a", announce=partial(announce, recipe))
     (line,) = [record.message for record in caplog.records if "plan: " in record.message]
     assert "one  plan: 2 steps of about" in line and "GB on cpu: fits" in line
 
@@ -244,7 +244,7 @@ def test_training_says_what_a_stage_takes(model_folder, tmp_path, caplog, monkey
 
     monkeypatch.setattr("embrew.planning.plan.plan_stage", broken)
     caplog.clear()
-    train(recipe, tmp_path / "b", announce=Announcer(recipe))  # goes on, and says so
+    train(recipe, tmp_path / "b", announce=partial(announce, recipe))  # goes on, and says so
     warned = [record.message for record in caplog.records if "no plan" in record.message]
     assert warned == ["one  no plan of its memory and time (ZeroDivisionError: )"]
     weights = [(tmp_path / run / "one" / "adapters/0/adapter_model.safetensors").read_bytes() for run in "ab"]
@@ -256,19 +256,24 @@ def test_encoding_by_hand(model_folder):
     plan = plan_encoding("Qwen/Qwen3-0.6B", texts=1e9, tokens=180, gpu="h100", devices=64, utilization=0.5)
     layer = 1024 * 128 * (16 + 2 * 8 + 16) + 3 * 1024 * 3072
     by_hand = 28 * (2 * layer * 180 + 4 * 16 * 128 * 180 * 180)
-    assert plan.flop == pytest.approx(by_hand, rel=1e-6)
-    assert plan.seconds == pytest.approx(1e9 * by_hand / (989e12 * 0.5 * 64))
-    assert plan.dimensions == [1024, 256]
-    assert plan.bytes[1024] == {"float32": 10**9 * 4112, "int8": 10**9 * 1040, "binary": 10**9 * 144}
-    assert plan.bytes[256]["binary"] == 10**9 * 48
-    assert plan.shards == 30_518 and plan.lost_seconds == pytest.approx(32_768 * by_hand / (989e12 * 0.5))
-    result = CliRunner().invoke(app, ["plan", "encode", str(model_folder("llama")), "--texts", "1000", "--json"])
+    assert plan["flop_per_text"] == pytest.approx(by_hand, rel=1e-6)
+    assert plan["hours"] == pytest.approx(1e9 * by_hand / (989e12 * 0.5 * 64) / 3600)
+    assert plan["bytes"][1024] == {"float32": 10**9 * 4112, "int8": 10**9 * 1040, "binary": 10**9 * 144}
+    assert plan["dimensions"] == [1024, 256] and plan["bytes"][256]["binary"] == 10**9 * 48
+    assert plan["shards"] == 30_518
+    assert plan["lost_worker_seconds"] == pytest.approx(32_768 * by_hand / (989e12 * 0.5))
+    result = CliRunner().invoke(app, ["plan", str(model_folder("llama")), "--texts", "1000", "--json"])
     assert json.loads(result.stdout)["shards"] == 1
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (
+            ["nano", "--truncate-dim", "9"],
+            "--truncate-dim and --shard-rows are of the encoding of a corpus; give --texts",
+        ),
+        (["nano", "a=b", "--texts", "9"], "a=b: the encoding of a corpus has no settings"),
         (["nano", "--texts", "inf"], "texts=inf; give a number from 1 on, for example 1e9"),
         (
             ["nano", "--texts", "9", "--truncate-dim", "257"],
@@ -281,7 +286,7 @@ def test_encoding_by_hand(model_folder):
     ],
 )
 def test_what_cannot_be_encoded_is_an_error_in_one_line(options, said):
-    result = CliRunner().invoke(app, ["plan", "encode", *options])
+    result = CliRunner().invoke(app, ["plan", *options])
     assert result.exit_code == 1 and result.stderr.startswith(f"error: {said}") and not result.stdout
 
 

@@ -118,9 +118,9 @@ def test_4_bit_weights_are_never_sharded(model_folder, tmp_path, monkeypatch):
 
 def test_processes_on_a_cpu_share_its_memory(model_folder, tmp_path):
     recipe = pairs(model_folder("llama"), tmp_path)
-    one, two = (plan_recipe(recipe, gpu="cpu", processes=count).stages[0].free for count in (1, 2))
+    one, two = (plan_recipe(recipe, gpu="cpu", processes=count).stages[0].bytes["device"] for count in (1, 2))
     assert two == one // 2
-    assert plan_recipe(recipe, gpu="h100", processes=2).stages[0].free == GPUS["h100"].memory
+    assert plan_recipe(recipe, gpu="h100", processes=2).stages[0].bytes["device"] == GPUS["h100"].memory
 
 
 @pytest.mark.parametrize("how", ["LoRA", "full"])

@@ -13,11 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from embrew.analysis.perplexity import Perplexity, perplexity_of
+from embrew.analysis.perplexity import BATCH_TOKENS, Perplexity, perplexity_of
 from embrew.analysis.qa import QA
 from embrew.analysis.separation import Separation, separation_of
 from embrew.encoder import Encoder
@@ -26,15 +26,13 @@ from embrew.text_encoder.interface import TextEncoder
 
 MIN_PAIRS = 50  # pairs with different questions and answers; below, d′ is mostly chance
 MIN_TEXTS = 20  # of the domain and of general text, for bits per byte
-OVERLAP, APART = (
-    1.0,
-    2.0,
-)  # d′ of normal distributions: a matched pair has the higher cosine in 76 % and in 92 % of cases
+OVERLAP, APART = 1.0, 2.0  # d′ of normal distributions: a matched pair has the higher cosine in 76 % and in 92 %
 SHIFT = (1.05, 1.25)  # bits per byte on the domain over those on general text
 GAP = (0.2, 0.5)  # 1 - d′ on the domain over d′ on general pairs
 THRESHOLDS: dict[str, Any] = {"d_prime": [OVERLAP, APART], "shift": list(SHIFT), "gap": list(GAP)}
 THRESHOLDS |= {"min_pairs": MIN_PAIRS, "min_texts": MIN_TEXTS}
-Gain = Literal["little", "some", "much"]
+GAINS = "little", "some", "much"
+COMPARED = "about as well as", "worse than", "much worse than"
 
 
 @dataclass(frozen=True)
@@ -61,10 +59,10 @@ class Sample:
         """
         chosen = sample_in_order(pairs, most, seed=seed)
         questions, answers = tuple(pair.question for pair in chosen), tuple(pair.answer for pair in chosen)
-        asked, texts = set(questions), tuple(dict.fromkeys(answers))
-        if min(len(asked), len(texts)) < 2:
+        different, texts = set(questions), tuple(dict.fromkeys(answers))
+        if min(len(different), len(texts)) < 2:
             raise ValueError(
-                f"{name}: different questions: {len(asked)}, different answers: {len(texts)}; give two or more of "
+                f"{name}: different questions: {len(different)}, different answers: {len(texts)}; give two or more of "
                 "each, since pairs are compared with mismatched ones"
             )
         return cls(name, questions, answers, texts)
@@ -88,126 +86,113 @@ def measure(
     encoder: TextEncoder, sample: Sample, *, batch_tokens: int | None = None, show_progress_bar: bool = False
 ) -> Figures:
     """Return the separation of a sample's pairs (if any) and the perplexity of its texts (if any)."""
-    apart = None
+    apart = surprise = None
     if sample.questions:
-        options: dict[str, Any] = {"batch_tokens": batch_tokens, "show_progress_bar": show_progress_bar}
+        options: Any = {"batch_tokens": batch_tokens, "show_progress_bar": show_progress_bar}
         apart = separation_of(encoder, sample.questions, sample.answers, **options)
-    surprise = None
     if isinstance(encoder, Encoder) and sample.texts:
-        surprise = perplexity_of(
-            encoder, sample.texts, **({} if batch_tokens is None else {"batch_tokens": batch_tokens})
-        )
+        surprise = perplexity_of(encoder, sample.texts, batch_tokens=batch_tokens or BATCH_TOKENS)
     return Figures(sample.name, apart, surprise)
 
 
-def shift(domain: Figures, general: Figures | None) -> float | None:
-    """Return bits per byte on the domain over those on general text."""
+def diagnose(domain: Figures, general: Figures | None = None) -> dict[str, Any]:
+    """Return shift, gap, gain and their interpretation.
+
+    `shift` is bits per byte on the domain over those on general text, `gap` 1 - d′ on the domain over d′ on general
+    pairs (negative if the domain's pairs are better separated). `gain` is what generative learning may bring: the
+    larger verdict of shift and gap, or that of d′ without them; None if no figure gives a verdict, or if one without a
+    verdict could have raised it. `words` are the findings as sentences; for figures without a verdict, the reason.
+    """
+    shift, gap = _shift(domain, general), _gap(domain, general)
+    reasons = _no_verdict(domain, general, gap)
+    levels = [
+        sum(value >= threshold for threshold in thresholds)
+        for name, value, thresholds in (("shift", shift, SHIFT), ("gap", gap, GAP))
+        if value is not None and name not in reasons
+    ]
+    alone = shift is None and gap is None  # d′ has no figure to be compared with
+    if alone and domain.separation is not None and "d_prime" not in reasons:
+        levels = [sum(domain.separation.d_prime < threshold for threshold in (OVERLAP, APART))]
+    unknown = not levels or ({"shift", "gap"} & reasons.keys() and max(levels) < 2)
+    gain = None if unknown else GAINS[max(levels)]
+    words = _findings(domain, general, shift, gap, reasons)
+    words += [f"no verdict from {reason}" for reason in dict.fromkeys(reasons.values())]
+    if gain is not None:
+        words.append(f"generative learning on {domain.name} may bring {gain} (a rule of thumb, thresholds ours)")
+        if alone:
+            words.append("this is by d′ alone; give general pairs or texts for comparison (--general)")
+        elif gap is None or "gap" in reasons:
+            words.append("this is by bits per byte alone")
+    elif reasons:
+        words.append(f"no verdict on what generative learning may bring on {domain.name}")
+    return {"shift": shift, "gap": gap, "gain": gain, "words": words}
+
+
+def _shift(domain: Figures, general: Figures | None) -> float | None:
     if general is None or domain.perplexity is None or general.perplexity is None:
         return None
     return domain.perplexity.bits_per_byte / general.perplexity.bits_per_byte
 
 
-def gap(domain: Figures, general: Figures | None) -> float | None:
-    """Return 1 - d′ on the domain over d′ on general pairs; negative if the domain's pairs are better separated."""
+def _gap(domain: Figures, general: Figures | None) -> float | None:
     if general is None or domain.separation is None or general.separation is None or general.separation.d_prime <= 0:
         return None
     return 1 - domain.separation.d_prime / general.separation.d_prime
 
 
-def no_verdict(domain: Figures, general: Figures | None = None) -> dict[str, str]:
-    """Return the reasons by figure (`d_prime`, `gap`, `shift`) for those that give no verdict."""
+def _no_verdict(domain: Figures, general: Figures | None, gap: float | None) -> dict[str, str]:
+    """Return the reasons by figure (`d_prime`, `gap`, `shift`) for those that may be chance."""
+    both = [figures for figures in (domain, general) if figures is not None]
+    weak = [reason for figures in both if (reason := _weak_pairs(figures))]
+    few = [
+        f"{figures.perplexity.texts} texts of {figures.name}"
+        for figures in both
+        if figures.perplexity is not None and figures.perplexity.texts < MIN_TEXTS
+    ]
     reasons = {}
-    weak = [_weak_pairs(found) for found in (domain, general) if found is not None and found.separation is not None]
-    if domain.separation is not None and weak[0]:
-        reasons["d_prime"] = weak[0]
-    if gap(domain, general) is not None and any(weak):
-        reasons["gap"] = "; ".join(reason for reason in weak if reason)
-    if general is not None and domain.perplexity is not None and general.perplexity is not None:
-        few = [each for each in (domain, general) if each.perplexity and each.perplexity.texts < MIN_TEXTS]
-        if few:
-            counts = ", ".join(f"{each.perplexity.texts} texts of {each.name}" for each in few if each.perplexity)
-            reasons["shift"] = f"{counts}: bits per byte need {MIN_TEXTS} or more"
+    if reason := _weak_pairs(domain):
+        reasons["d_prime"] = reason
+    if gap is not None and weak:
+        reasons["gap"] = "; ".join(weak)
+    if _shift(domain, general) is not None and few:
+        reasons["shift"] = f"{', '.join(few)}: bits per byte need {MIN_TEXTS} or more"
     return reasons
 
 
-def _weak_pairs(found: Figures) -> str:
-    """Return why d′ of these pairs may be chance; empty if it is not."""
-    apart = found.separation
-    assert apart is not None
-    different = apart.matched if apart.different is None else apart.different
-    if min(apart.matched, different) < MIN_PAIRS:
-        counts = f"{apart.matched} pairs" + (f" ({different} different)" if different < apart.matched else "")
-        return f"{counts} of {found.name}: d′ needs {MIN_PAIRS} or more"
+def _weak_pairs(figures: Figures) -> str:
+    """Return why d′ of these pairs may be chance; empty if it is not, or if there are none."""
+    apart = figures.separation
+    if apart is None:
+        return ""
+    if apart.different < MIN_PAIRS:
+        counts = f"{apart.matched} pairs" + (f" ({apart.different} different)" * (apart.different < apart.matched))
+        return f"{counts} of {figures.name}: d′ needs {MIN_PAIRS} or more"
     if not math.isfinite(apart.d_prime):
         return ""
     if apart.interval is None:
-        return f"the interval of d′ of {found.name} is not known; analyze it again"
+        return f"the interval of d′ of {figures.name} is not known; analyze it again"
     low, high = apart.interval
     if low <= 0 <= high:
-        return f"the 95 % interval of d′ of {found.name}, [{low:.2f}, {high:.2f}], includes 0, which is chance"
+        return f"the 95 % interval of d′ of {figures.name}, [{low:.2f}, {high:.2f}], includes 0, which is chance"
     return ""
 
 
-def gain(domain: Figures, general: Figures | None = None) -> Gain | None:
-    """Return what generative learning may gain: the larger verdict of shift and gap, or that of d′ without them.
-
-    None if no figure gives a verdict (see `no_verdict`), or if one without a verdict could have raised the result.
-    """
-    moved, lacking = shift(domain, general), gap(domain, general)
-    without = no_verdict(domain, general)
-    levels: list[int] = [
-        sum(value >= threshold for threshold in thresholds)
-        for name, value, thresholds in (("shift", moved, SHIFT), ("gap", lacking, GAP))
-        if value is not None and name not in without
-    ]
-    if moved is None and lacking is None and domain.separation is not None and "d_prime" not in without:
-        levels = [sum(domain.separation.d_prime < threshold for threshold in (OVERLAP, APART))]
-    if not levels or ({"shift", "gap"} & without.keys() and max(levels) < 2):
-        return None
-    return ("little", "some", "much")[max(levels)]
-
-
-def in_words(domain: Figures, general: Figures | None = None) -> list[str]:
-    """Return the findings as sentences; for figures without a verdict, the reason."""
-    lines = []
-    without = no_verdict(domain, general)
+def _findings(
+    domain: Figures, general: Figures | None, shift: float | None, gap: float | None, reasons: Mapping[str, str]
+) -> list[str]:
+    """Return a sentence for each figure with a verdict."""
+    words = []
     apart = domain.separation
-    if apart is not None and "d_prime" not in without:
-        distance = (
-            "overlap: it does not tell them apart" if apart.d_prime < OVERLAP
-            else "are apart, and overlap in part" if apart.d_prime < APART
-            else "are well apart"
-        )  # fmt: skip
-        lines.append(f"matched and mismatched pairs of {domain.name} {distance} ({_d_prime(domain)})")
-    moved, lacking = shift(domain, general), gap(domain, general)
-    if moved is not None and general is not None and "shift" not in without:
-        how = "about as well as" if moved < SHIFT[0] else "worse than" if moved < SHIFT[1] else "much worse than"
-        lines.append(f"it predicts {domain.name} {how} {general.name} ({moved:.2f} times the bits per byte)")
-    if lacking is not None and general is not None and "gap" not in without:
-        how = (
-            "about as well as" if abs(lacking) < GAP[0]
-            else "better than" if lacking < 0
-            else "worse than" if lacking < GAP[1]
-            else "much worse than"
-        )  # fmt: skip
-        lines.append(f"it tells pairs of {domain.name} apart {how} those of {general.name}")
-    for reason in dict.fromkeys(without.values()):
-        lines.append(f"no verdict from {reason}")
-    level = gain(domain, general)
-    if level is not None:
-        lines.append(f"generative learning on {domain.name} may bring {level} (a rule of thumb, thresholds ours)")
-        if moved is None and lacking is None:
-            lines.append("this is by d′ alone; give general pairs or texts for comparison (--general)")
-        elif lacking is None or "gap" in without:
-            lines.append("this is by bits per byte alone")
-    elif without:
-        lines.append(f"no verdict on what generative learning may bring on {domain.name}")
-    return lines
-
-
-def _d_prime(found: Figures) -> str:
-    """Return d′ with its interval and the number of pairs."""
-    apart = found.separation
-    assert apart is not None
-    between = "" if apart.interval is None else f" [{apart.interval[0]:.2f}, {apart.interval[1]:.2f}]"
-    return f"d′ {apart.d_prime:.2f}{between}, {apart.matched} pairs"
+    if apart is not None and "d_prime" not in reasons:
+        distances = "overlap: it does not tell them apart", "are apart, and overlap in part", "are well apart"
+        distance = distances[(apart.d_prime >= OVERLAP) + (apart.d_prime >= APART)]
+        interval = "" if apart.interval is None else f" [{apart.interval[0]:.2f}, {apart.interval[1]:.2f}]"
+        figure = f"d′ {apart.d_prime:.2f}{interval}, {apart.matched} pairs"
+        words.append(f"matched and mismatched pairs of {domain.name} {distance} ({figure})")
+    if shift is not None and general is not None and "shift" not in reasons:
+        how = COMPARED[(shift >= SHIFT[0]) + (shift >= SHIFT[1])]
+        words.append(f"it predicts {domain.name} {how} {general.name} ({shift:.2f} times the bits per byte)")
+    if gap is not None and general is not None and "gap" not in reasons:
+        how = "better than" if gap <= -GAP[0] else COMPARED[(gap >= GAP[0]) + (gap >= GAP[1])]
+        words.append(f"it tells pairs of {domain.name} apart {how} those of {general.name}")
+    return words

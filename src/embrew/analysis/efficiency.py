@@ -14,7 +14,7 @@ from typing import Any
 from embrew.files import formats
 from embrew.files.reading import content_of, read_json
 
-RUN = formats.RUN.file
+RUN, GUARD = formats.RUN.file, formats.GUARD
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class Moment:
     epochs: float
     scores: dict[str, float]
 
+    @property
+    def score(self) -> float:
+        """The mean over the dev sets."""
+        return self.scores["dev"]
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -44,31 +49,31 @@ class Curve:
     moments: tuple[Moment, ...]
     sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def scored_on(self, metric: str) -> str:
-        """Return the sets of a score with split and size; `unknown` where the run names none."""
-        wanted = [name for name in self.sets if metric == name or (metric == "dev" and not name.startswith("guard/"))]
-        said = [
-            f"{name} {self.sets[name]['split']}, {self.sets[name].get('size', 'size unknown')}"
-            for name in wanted
-            if name not in ("alignment", "uniformity")
+    @property
+    def scored_on(self) -> str:
+        """The dev sets with split and size; `unknown` where the run names none."""
+        sets = [
+            f"{name} {one['split']}, {one.get('size', 'size unknown')}"
+            for name, one in self.sets.items()
+            if not name.startswith(GUARD) and name not in ("alignment", "uniformity")
         ]
-        return "; ".join(said) or "unknown"
+        return "; ".join(sets) or "unknown"
 
-    def best(self, metric: str) -> float:
-        """Return the highest score."""
-        return max(moment.scores[metric] for moment in self.moments)
+    @property
+    def best(self) -> Moment:
+        """The first evaluation with the highest score."""
+        return max(self.moments, key=lambda moment: moment.score)
 
-    def passes(self, score: float, metric: str) -> Moment | None:
+    def passes(self, score: float) -> Moment | None:
         """Return the first evaluation with a score above `score`, without interpolation."""
-        return next((moment for moment in self.moments if moment.scores[metric] > score), None)
+        return next((moment for moment in self.moments if moment.score > score), None)
 
 
-def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None = None) -> Curve:
+def read_curve(folder: str | Path, *, stage: str | None = None) -> Curve:
     """Read the curve of a run that was evaluated during training (`evaluation.at` or `every` in its recipe).
 
     Args:
         folder: output folder of `embrew train`.
-        name: name of the run; default: the folder's name.
         stage: read this stage only, with samples counted from its start. Default: all stages in order; of a stage that
             was not evaluated during training, the final scores.
 
@@ -93,50 +98,39 @@ def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None
     with content_of(file):
         before = names[: names.index(stage)] if stage else []
         start = next((name for name in reversed(before) if name in scores), "base")
-        first = stage or names[0]
-        moments = [Moment(first, 0, 0, 0.0, scores[start])] if start in scores else []
+        moments = [Moment(stage or names[0], 0, 0, 0.0, scores[start])] if start in scores else []
         seen = 0
         for current in [stage] if stage else names:
             a_step, an_epoch = samples[current]["a_step"], samples[current]["an_epoch"]
-            points = curves.get(current) or []
-            for point in points:
-                step = point["step"]
-                moments.append(
-                    Moment(current, step, seen + step * a_step, round(step * a_step / an_epoch, 4), point["scores"])
-                )
-            steps = samples[current].get("steps", points[-1]["step"] if points else 0)
+            points = [(point["step"], point["scores"]) for point in curves.get(current) or []]
+            steps = samples[current].get("steps", points[-1][0] if points else 0)
             if not points and current in scores:
-                epochs = round(steps * a_step / an_epoch, 4)
-                moments.append(Moment(current, steps, seen + steps * a_step, epochs, scores[current]))
+                points = [(steps, scores[current])]
+            moments += [
+                Moment(current, step, seen + step * a_step, round(step * a_step / an_epoch, 4), values)
+                for step, values in points
+            ]
             seen += steps * a_step
-    return Curve(name or Path(folder).name, tuple(moments), log.get("sets", {}))
+    return Curve(str(folder), tuple(moments), log.get("sets", {}))
 
 
-def check_metric(curves: Sequence[Curve], metric: str) -> None:
-    """Raise if a run has no score of that name."""
-    for curve in curves:
-        for moment in curve.moments:
-            if metric not in moment.scores:
-                raise ValueError(f"{curve.name} has no score {metric!r}; choose from {', '.join(moment.scores)}")
-
-
-def pareto(curves: Iterable[Curve], metric: str) -> list[tuple[str, Moment]]:
+def pareto(curves: Iterable[Curve]) -> list[tuple[str, Moment]]:
     """Return the Pareto front of all runs, by samples: no other evaluation has an equal score with as few samples.
 
     Of equal ones, the first run's is returned.
     """
     every = [(curve.name, moment) for curve in curves for moment in curve.moments]
-    every.sort(key=lambda one: (one[1].samples, -one[1].scores[metric]))
+    every.sort(key=lambda one: (one[1].samples, -one[1].score))
     front: list[tuple[str, Moment]] = []
     for name, moment in every:
-        if not front or moment.scores[metric] > front[-1][1].scores[metric]:
+        if not front or moment.score > front[-1][1].score:
             front.append((name, moment))
     return front
 
 
-def as_rows(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
+def as_rows(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """Return one row per evaluation: run, stage, steps, samples, epochs, whether on the Pareto front, all scores."""
-    front = {(name, moment.samples, moment.step) for name, moment in pareto(curves, metric)}
+    front = [(name, id(moment)) for name, moment in pareto(curves)]
     return [
         {
             "run": curve.name,
@@ -144,7 +138,7 @@ def as_rows(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
             "step": moment.step,
             "samples": moment.samples,
             "epochs": moment.epochs,
-            "pareto": (curve.name, moment.samples, moment.step) in front,
+            "pareto": (curve.name, id(moment)) in front,
             **moment.scores,
         }
         for curve in curves

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,13 +31,13 @@ class Texts:
         return hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
 
 
-def find_split(path: str | Path, split: str | None = None) -> str:
-    """Return `split`, or a folder's default: `test`, else `dev` (`validation`, `valid`), else `train`."""
+def find_split(path: str | Path, split: str | None = None, *, preferred: Sequence[str] = ("test", *DEV_SPLITS)) -> str:
+    """Return `split`, or a folder's first split of `preferred`, else `train`."""
     folder = Path(expand(path))
     if split is not None or not folder.is_dir():
         return split or "train"
     names = splits(folder)
-    return next((name for name in ("test", *DEV_SPLITS) if name in names), "train")
+    return next((name for name in preferred if name in names), "train")
 
 
 def read_texts(path: str | Path, *, split: str | None = None, max_texts: int | None = None, seed: int = 42) -> Texts:
@@ -45,7 +46,7 @@ def read_texts(path: str | Path, *, split: str | None = None, max_texts: int | N
     Args:
         path: a folder with a corpus (its documents, title and text), a file, a folder of rows, or a data set of the
             Hub; rows have the column text, or sentence1 and sentence2.
-        split: split of a folder; default: see `find_split`.
+        split: split of a folder; default: test, else dev, else train.
         max_texts: size of a seeded sample; default: all.
         seed: random seed of the sample.
     """
@@ -54,25 +55,27 @@ def read_texts(path: str | Path, *, split: str | None = None, max_texts: int | N
         if split is not None:
             logger.warning("%s is a corpus: split=%r has no effect", source, split)
         contents = [document.content for document in read_documents(source)]
-        found, side = [content for content in contents if content.strip()], "document"
-        if len(found) < len(contents):
-            logger.warning("%s: %d blank documents are excluded", source, len(contents) - len(found))
+        texts = [content for content in contents if content.strip()]
+        if len(texts) < len(contents):
+            logger.warning("%s: %d blank documents are excluded", source, len(contents) - len(texts))
+        side: Side = "document"
     else:
         split = find_split(source, split)
         columns = _text_columns(path, split)
-        found = [row["text"] for column in columns for row in load(path, kind="text", split=split, columns=column)]
+        texts = [text for column in columns for text in load(path, kind="text", split=split, columns=column)["text"]]
         side = "text"
-    return Texts(sample_in_order(list(dict.fromkeys(found)), max_texts, seed=seed), side)  # type: ignore[arg-type]
+    return Texts(sample_in_order(list(dict.fromkeys(texts)), max_texts, seed=seed), side)
 
 
 def _text_columns(path: str | Path, split: str) -> list[dict[str, str]]:
+    """Return a mapping of columns for each column of texts."""
     record = next(iter(read(path, split=split)), None)
     if record is None:
         raise ValueError(f"{path} holds no rows")
     for names in (("text",), ("sentence1", "sentence2")):
-        found = [column for name in names if (column := named(record.values, name))]
-        if len(found) == len(names):
-            return [{"text": column} for column in found]
+        columns = [column for name in names if (column := named(record.values, name))]
+        if len(columns) == len(names):
+            return [{"text": column} for column in columns]
     raise ValueError(
         f"{record.where}: no texts to analyse in the columns {', '.join(sorted(record.values))}; give rows with text, "
         "or with sentence1 and sentence2, or a folder with a corpus"

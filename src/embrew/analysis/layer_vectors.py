@@ -7,8 +7,7 @@ import logging
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,19 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from embrew.encoder import Encoder
+from embrew.free_memory import total_and_free
 from embrew.model.batching import encode_rows
 from embrew.text.template import Template
 from embrew.text.tokens import Row, Tokens
 
 logger = logging.getLogger(__name__)
 Call = tuple[str, int, str]  # instruction, limit in tokens, hash of the texts
-SAMPLE = 64  # number of texts for timing
+SAMPLE, ROUNDS = 64, 5  # texts that are timed, and how often
+SHARE = 0.5  # of the free memory that vectors may take
 
 
 class LayerVectors:
-    """Cached pooled vectors of an encoder at several layers; `at` returns encoders that read from the cache.
-
-    A dry run with `plan` collects the texts that will be requested, so that the size is known in advance. Each list of
-    texts is then encoded once, for all layers, when it is first requested.
+    """Pooled vectors of an encoder at several layers; each list of texts is encoded once, when it is first read.
 
     Args:
         encoder: the encoder.
@@ -51,80 +49,45 @@ class LayerVectors:
         self.layers = tuple(layers)
         self.batch_tokens = batch_tokens
         self.show_progress_bar = show_progress_bar
-        self._planned: dict[Call, Sequence[str]] = {}
-        self._kept: dict[Call, Tensor] = {}
+        self.texts: list[str] = []
+        self._vectors: dict[Call, Tensor] = {}
 
-    def plan(self) -> Reader:
-        """Return an encoder of random two-dimensional vectors that records the requested texts."""
-        generator = np.random.default_rng(0)
+    def read(self, call: Call, texts: Sequence[str], layer: int, dim: int) -> np.ndarray:
+        """Return the vectors of the encoder truncated to a number of layers and dimensions."""
+        if call not in self._vectors:
+            self.texts += texts
+            self._check_size()
+            self._vectors[call] = self._encode(call, texts)
+        vectors = self._vectors[call][:, self.layers.index(layer), :dim].contiguous()
+        return (normalize(vectors, dim=-1) if self.encoder.normalize else vectors).numpy()
 
-        def note(call: Call, texts: Sequence[str]) -> np.ndarray:
-            self._planned[call] = texts
-            return generator.standard_normal((len(texts), 2), dtype=np.float32)
-
-        return Reader(self.encoder, note)
-
-    def at(self, layer: int, dim: int) -> Reader:
-        """Return the encoder truncated to this number of layers and dimensions."""
-        index = self.layers.index(layer)
-
-        def read(call: Call, texts: Sequence[str]) -> np.ndarray:
-            if call not in self._kept:
-                self._kept[call] = self._encode(call, texts)
-            vectors = self._kept[call][:, index, :dim].contiguous()
-            return (normalize(vectors, dim=-1) if self.encoder.normalize else vectors).numpy()
-
-        return Reader(self.encoder, read)
-
-    @property
-    def texts(self) -> int:
-        """Number of texts in the planned lists."""
-        return sum(map(len, self._planned.values()))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all planned vectors: layers × texts × dimensions × 4."""
-        return 4 * len(self.layers) * self.texts * self.encoder.get_embedding_dimension()
-
-    def check_size(self, max_bytes: int) -> None:
-        """Log the size of the planned vectors.
-
-        Raises:
-            ValueError: it is above `max_bytes`.
-        """
-        shape = (
-            f"{len(self.layers)} layers × {self.texts:,} texts × {self.encoder.get_embedding_dimension()} dimensions"
-        )
-        logger.info("%s in float32: %s are kept in memory", shape, _gigabytes(self.nbytes))
-        if self.nbytes > max_bytes:
-            raise ValueError(
-                f"{shape} in float32 are {_gigabytes(self.nbytes)}, and {_gigabytes(max_bytes)} are allowed; choose "
-                "fewer layers (--layers), less data (--data; a suite's documents: judged takes a sample of a corpus), "
-                "or allow more (--max-gb)"
-            )
-
-    def milliseconds(self, *, rounds: int = 5, seed: int = 42) -> list[float]:
-        """Return milliseconds per text of `encode` at each layer: the median over rounds on 64 of the planned texts.
+    def milliseconds(self, *, seed: int = 42) -> list[float]:
+        """Return milliseconds per text of `encode` at each layer: the median over rounds on 64 of the texts.
 
         Layers alternate within a round, so that other load on the machine affects all of them.
         """
-        every = [text for texts in self._planned.values() for text in texts]
-        sample = random.Random(seed).sample(every, min(SAMPLE, len(every)))
-        encode = partial(
-            self.encoder.encode,
-            sample,
-            batch_size=len(sample),
-            batch_tokens=self.batch_tokens,
-            show_progress_bar=False,
-        )
-        taken: dict[int, list[float]] = {layer: [] for layer in self.layers}
-        for number in range(rounds + 1):
-            for layer, seconds in taken.items():
+        sample = random.Random(seed).sample(self.texts, min(SAMPLE, len(self.texts)))
+        options: Any = {"batch_tokens": self.batch_tokens, "show_progress_bar": False}
+        seconds: dict[int, list[float]] = {layer: [] for layer in self.layers}
+        for number in range(ROUNDS + 1):
+            for layer, measured in seconds.items():
                 start = time.perf_counter()
-                encode(num_layers=layer)
+                self.encoder.encode(sample, batch_size=len(sample), num_layers=layer, **options)
                 if number:  # the first round is a warm-up
-                    seconds.append(time.perf_counter() - start)
-        return [1000 * statistics.median(seconds) / len(sample) for seconds in taken.values()]
+                    measured.append(time.perf_counter() - start)
+        return [1000 * statistics.median(measured) / len(sample) for measured in seconds.values()]
+
+    def _check_size(self) -> None:
+        """Raise if the vectors of all texts so far, 4 bytes × layers × texts × dimensions, are too many."""
+        shape = len(self.layers), len(self.texts), self.encoder.get_embedding_dimension()
+        size, free = 4 * shape[0] * shape[1] * shape[2], total_and_free()[1]
+        what = f"{shape[0]} layers × {shape[1]:,} texts × {shape[2]} dimensions in float32: {size / 1e9:.2f} GB"
+        logger.info("%s are kept in memory", what)
+        if free is not None and size > SHARE * free:
+            raise ValueError(
+                f"{what}, and {SHARE * free / 1e9:.2f} GB are allowed, half of the free memory; choose fewer layers "
+                "(--layers), or less data (--data; a suite's documents: judged takes a sample of a corpus)"
+            )
 
     def _encode(self, call: Call, texts: Sequence[str]) -> Tensor:
         """Return float32 vectors `(texts, layers, dimensions)`: the mean over templates, not normalised."""
@@ -135,40 +98,39 @@ class LayerVectors:
             pooled = encoder.layers(tokens.to(encoder.device))[chosen, :, :width]
             return pooled.transpose(0, 1).flatten(1)
 
-        total: Tensor | None = None
+        def vectors(template: Template) -> Tensor:
+            def rows(start: int, stop: int) -> list[Row]:
+                return template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
+
+            return encode_rows(
+                rows,
+                len(texts),
+                embed,
+                len(chosen) * width,
+                batch_size=32,
+                batch_tokens=self.batch_tokens,
+                show_progress_bar=self.show_progress_bar,
+                tokenize_ahead=encoder.device.type != "cpu",
+            ).div_(len(encoder.templates))
+
         with torch.inference_mode():
-            for template in encoder.templates:
-
-                def rows(start: int, stop: int, template: Template = template) -> list[Row]:
-                    return template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
-
-                part = encode_rows(
-                    rows,
-                    len(texts),
-                    embed,
-                    len(chosen) * width,
-                    batch_size=32,
-                    batch_tokens=self.batch_tokens,
-                    show_progress_bar=self.show_progress_bar,
-                    tokenize_ahead=encoder.device.type != "cpu",
-                ).div_(len(encoder.templates))
-                total = part if total is None else total.add_(part)
-        assert total is not None
+            total = vectors(encoder.templates[0])
+            for template in encoder.templates[1:]:
+                total.add_(vectors(template))
         return total.view(len(texts), len(chosen), width)
 
 
-class Reader:
-    """The three encode methods of an `Encoder`, with its prompts and limits, that call `read` for vectors."""
+class TruncatedEncoder:
+    """The three encode methods of an `Encoder` truncated to `layer` layers and `dim` dimensions."""
 
-    def __init__(self, encoder: Encoder, read: Callable[[Call, Sequence[str]], np.ndarray]) -> None:
-        self._encoder = encoder
-        self._read = read
-        self.max_length = encoder.max_length
+    def __init__(self, vectors: LayerVectors, layer: int, dim: int) -> None:
+        self._vectors, self._layer, self._dim = vectors, layer, dim
+        self.max_length = vectors.encoder.max_length
 
     @property
     def prompts(self) -> Mapping[str, str]:
         """The encoder's prompts."""
-        return self._encoder.prompts
+        return self._vectors.encoder.prompts
 
     def encode(
         self,
@@ -180,9 +142,11 @@ class Reader:
         **_: Any,
     ) -> np.ndarray:
         """Return vectors of texts, `(texts, dimensions)`."""
-        instruction = self._encoder.instruction(prompt_name, prompt)
+        encoder = self._vectors.encoder
+        instruction = encoder.instruction(prompt_name, prompt)
         digest = hashlib.sha256("\0".join(inputs).encode()).hexdigest()
-        return self._read((instruction, max_length or self._encoder.max_seq_length, digest), inputs)
+        call = instruction, max_length or encoder.max_seq_length, digest
+        return self._vectors.read(call, inputs, self._layer, self._dim)
 
     def encode_query(self, inputs: Sequence[str], *args: Any, **options: Any) -> Any:
         """Return vectors of queries, with the encoder's prompt and limit."""
@@ -191,7 +155,3 @@ class Reader:
     def encode_document(self, inputs: Sequence[str], *args: Any, **options: Any) -> Any:
         """Return vectors of documents, with the encoder's prompt and limit."""
         return Encoder.encode_document(self, inputs, *args, **options)  # type: ignore[arg-type]
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
@@ -77,10 +76,9 @@ def memory_similarity(
 
 
 def clusters(similarity: np.ndarray, *, threshold: float = 0.9) -> list[list[int]]:
-    """Group memory tokens by complete linkage.
+    """Group memory tokens by complete linkage, so that all similarities within a group are above `threshold`.
 
-    Each token starts as a group. The two groups whose least similar pair is the most similar are merged, as long as
-    that similarity is above `threshold` (*Learning to Compress*, section 4.2, which leaves the order open).
+    *Learning to Compress*, section 4.2, leaves open in which order; here the closest groups are merged first.
 
     Args:
         similarity: `(k, k)`, symmetric.
@@ -90,17 +88,15 @@ def clusters(similarity: np.ndarray, *, threshold: float = 0.9) -> list[list[int
         >>> clusters(np.array([[1.0, 0.95, 0.2], [0.95, 1.0, 0.3], [0.2, 0.3, 1.0]]))
         [[0, 1], [2]]
     """
-    groups = [[token] for token in range(len(similarity))]
+    if len(similarity) == 1:
+        return [[0]]
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
 
-    def least(pair: tuple[int, int]) -> float:
-        return float(similarity[np.ix_(groups[pair[0]], groups[pair[1]])].min())
-
-    while len(groups) > 1:
-        left, right = max(combinations(range(len(groups)), 2), key=least)
-        if not least((left, right)) > threshold:
-            break
-        groups[left] = sorted(groups[left] + groups.pop(right))
-    return sorted(groups)
+    distances = squareform((1 - similarity).clip(0), checks=False)
+    below = np.nextafter(1 - threshold, -1)  # scipy also merges at the threshold
+    labels = fcluster(linkage(distances, "complete"), below, "distance")
+    return sorted(np.flatnonzero(labels == label).tolist() for label in set(labels))
 
 
 def effective_tokens(
@@ -114,13 +110,13 @@ def effective_tokens(
         pick: `random` (as in the paper), or `medoid`: the token most similar to the others of its group.
         seed: random seed of `random`.
     """
-    if pick not in ("random", "medoid"):
-        raise ValueError(f"pick={pick!r}; choose from random, medoid")
     groups = clusters(similarity, threshold=threshold)
     if pick == "random":
-        chance = random.Random(seed)
-        return sorted(chance.choice(group) for group in groups)
-    return sorted(group[int(similarity[np.ix_(group, group)].sum(1).argmax())] for group in groups)
+        generator = random.Random(seed)
+        return sorted(generator.choice(group) for group in groups)
+    if pick == "medoid":
+        return sorted(group[int(similarity[np.ix_(group, group)].sum(1).argmax())] for group in groups)
+    raise ValueError(f"pick={pick!r}; choose from random, medoid")
 
 
 def summarize(
@@ -163,5 +159,4 @@ def _memory_tokens(encoder: Encoder) -> int:
     k = len(encoder.template.memory_ids) if isinstance(encoder, Encoder) else 0
     if not k:
         raise ValueError("this encoder has no memory tokens; train one with memory_tokens and {memory} in its template")
-    encoder.template.check_all_memory("comparing them with each other")
     return k

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,10 @@ import torch
 
 from embrew.encoder import Encoder
 from embrew.losses.vocabulary import token_log_probs
-from embrew.model.frozen import FrozenLM, Head
+from embrew.model.frozen import FrozenLM
 from embrew.text.tokens import Row, Segment, Tokens
+
+BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,12 @@ class Perplexity:
 
     def summary(self) -> dict[str, Any]:
         """Return all figures."""
-        return {
-            "texts": self.texts,
-            "tokens": self.tokens,
-            "bytes": self.bytes,
-            "perplexity": self.perplexity,
-            "bits_per_byte": self.bits_per_byte,
-        }
+        sizes = {"texts": self.texts, "tokens": self.tokens, "bytes": self.bytes}
+        return {**sizes, "perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
 
 
 def perplexity_of(
-    encoder: Encoder, texts: Sequence[str], *, window: int = 512, batch_tokens: int = 4096
+    encoder: Encoder, texts: Sequence[str], *, window: int = 512, batch_tokens: int = BATCH_TOKENS
 ) -> Perplexity | None:
     """Return the perplexity of texts under an encoder's causal language model; None for BERT-type encoders.
 
@@ -80,40 +77,21 @@ def perplexity_of(
     filled = [text for text in texts if text.strip()]
     if not filled:
         raise ValueError("all texts are empty; there is nothing to predict")
-    rows = []
-    for start in range(0, len(filled), 1000):
-        some = filled[start : start + 1000]
-        encoded = tokenizer(some, add_special_tokens=False, split_special_tokens=True, verbose=False)
-        for ids in encoded["input_ids"]:
-            rows += [[int(begin), *ids[i : i + window - 1]] for i in range(0, len(ids), window - 1)]
-    rows.sort(key=len)
+    first, rows = Row.labelled([begin], Segment.PROMPT), []
+    for ids in tokenizer(filled, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]:
+        rows += [first + Row.labelled(ids[i : i + window - 1], Segment.TARGET) for i in range(0, len(ids), window - 1)]
+    rows.sort(key=lambda row: len(row.ids))
     model = FrozenLM(encoder.backbone.causal_lm)
+    head = model.head._replace(
+        weight=model.head.weight.float(), bias=None if model.head.bias is None else model.head.bias.float()
+    )
     encoder.eval()
-    tokens, nats = 0, 0.0
+    size, tokens, nats = max(1, batch_tokens // window), 0, 0.0
     with torch.inference_mode():
-        for batch in _batches(rows, batch_tokens):
-            read = Tokens.pad(
-                [Row.labelled(ids[:1], Segment.PROMPT) + Row.labelled(ids[1:], Segment.TARGET) for ids in batch]
-            )
-            read = read.to(encoder.device)
-            states = model.hidden_states(read)[read.predicting(Segment.TARGET)]
-            labels = read.input_ids[read.where(Segment.TARGET)]
+        for start in range(0, len(rows), size):
+            batch = Tokens.pad(rows[start : start + size]).to(encoder.device)
+            states = model.hidden_states(batch)[batch.predicting(Segment.TARGET)]
+            labels = batch.input_ids[batch.where(Segment.TARGET)]
             tokens += len(labels)
-            nats -= float(token_log_probs(states.float(), labels, *_float(model.head)).double().sum())
+            nats -= float(token_log_probs(states.float(), labels, *head).double().sum())
     return Perplexity(len(filled), tokens, sum(len(text.encode()) for text in filled), nats)
-
-
-def _float(head: Head) -> Head:
-    return head._replace(weight=head.weight.float(), bias=None if head.bias is None else head.bias.float())
-
-
-def _batches(rows: Sequence[list[int]], batch_tokens: int) -> Iterator[list[list[int]]]:
-    """Return rows in order of length, in batches of up to `batch_tokens` padded tokens."""
-    batch: list[list[int]] = []
-    for row in rows:
-        if batch and (len(batch) + 1) * len(row) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch

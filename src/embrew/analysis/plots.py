@@ -1,20 +1,25 @@
-"""Plots of several models: spectra, similarity of memory tokens, alignment against uniformity."""
+"""Plots of the analyses, several models or runs in one figure, in embrew's style."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from embrew.analysis.domain_knowledge import Figures
+from embrew.analysis.efficiency import Curve, Moment, pareto
+from embrew.analysis.separation import BINS, Separation
+from embrew.analysis.sink import Sink
+from embrew.analysis.spectrum import Spectrum
+from embrew.analysis.surface import Cell, Surface
+from embrew.analysis.truncation import Truncation
+from embrew.analysis.uniformity import AlignmentUniformity
 from embrew.files.writing import atomic_path
 from embrew.plot_style import CYCLE, colours, matplotlib_settings
-
-if TYPE_CHECKING:
-    from embrew.analysis.spectrum import Spectrum
-    from embrew.analysis.uniformity import AlignmentUniformity
 
 FORMATS = (".png", ".pdf", ".svg")
 FLOOR = 1e-10  # shares of the largest singular value below this are rounding errors
@@ -22,18 +27,17 @@ LINES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D")  # of the series t
 BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}  # a legend to the right of the axes
 TWO = (CYCLE[0], CYCLE[4])  # colours of two series in contrast
 NUMBERS_UP_TO = 8  # maximum number of memory tokens for numbers in the cells
-
-
-def check_format(path: Path) -> None:
-    """Raise if the suffix of `path` is not a supported format."""
-    if path.suffix not in FORMATS:
-        raise ValueError(f"{path}: cannot write this format; choose from {', '.join(FORMATS)}")
+COLUMNS = 3  # of panels, one per model
+SHOWN = 25  # bins of a histogram
+SPREAD = ("uniformity", "alignment")
+AXES = {"uniformity": "uniformity (less is more evenly spread)", "alignment": "alignment (less is closer positives)"}
 
 
 @contextmanager
 def drawing(path: Path, width: float, height: float, *, layout: str = "constrained") -> Iterator[Any]:
     """Provide an empty figure in embrew's style, and write it atomically at the end; sizes in inches."""
-    check_format(path)
+    if path.suffix not in FORMATS:
+        raise ValueError(f"{path}: cannot write this format; choose from {', '.join(FORMATS)}")
     from matplotlib import rc_context
     from matplotlib.figure import Figure  # not pyplot, which would set a backend for the whole process
 
@@ -69,11 +73,9 @@ def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
             axes.axhline(threshold, color="0.5", linestyle="--", linewidth=1)
             transform = axes.get_yaxis_transform()  # x as a share of the axes, y in data
             axes.text(1, threshold * 1.15, f"{threshold:g}", transform=transform, ha="right", color="0.4")
-        axes.set_yscale("log")
+        axes.set(yscale="log", xlabel="principal component", ylabel="singular value / largest")
         axes.set_ylim(top=1.6)
         axes.set_xlim(left=0)
-        axes.set_xlabel("principal component")
-        axes.set_ylabel("singular value / largest")
         axes.legend(title="model: dimensions above the threshold", alignment="left", **BESIDE)
 
 
@@ -84,43 +86,215 @@ def plot_memory(named: Sequence[tuple[str, np.ndarray, Sequence[int]]], path: Pa
         named: per model its name, `(k, k)` similarities and effective tokens.
         path: output file.
     """
-    columns = min(len(named), 3)
-    lines = -(-len(named) // columns)
     lowest = min(0.0, *(float(similarity.min()) for _, similarity, _ in named))
-    with drawing(path, 3.4 * columns + 0.8, 3.8 * lines, layout="compressed") as figure:
-        grid = figure.subplots(lines, columns, squeeze=False)
-        for axes, (name, similarity, effective) in zip(grid.flat, named, strict=False):
+    with _panels(path, len(named), 3.4, 3.8, beside=0.8, layout="compressed") as (figure, grid):
+        for axes, (name, similarity, effective) in zip(grid, named, strict=True):
             image = axes.imshow(similarity, vmin=lowest, vmax=1, cmap="viridis")
             k = len(similarity)
-            axes.set_title(f"{name}\n{len(effective)} of {k} effective")
             places = range(0, k, -(-k // 10))
-            axes.set_xticks(places)
-            axes.set_yticks(places)
+            axes.set(title=f"{name}\n{len(effective)} of {k} effective", xticks=places, yticks=places)
             for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
                 label.set_fontweight("bold" if int(label.get_text()) in effective else "normal")
             if k <= NUMBERS_UP_TO:
-                for (row, column), value in np.ndenumerate(similarity):
-                    write_value(axes, row, column, f"{value:.2f}", dark=(value - lowest) / (1 - lowest) < 0.6)
-        for axes in grid.flat[len(named) :]:
-            axes.set_visible(False)
+                _write_values(axes, similarity, "{:.2f}", lowest, 1)
         figure.colorbar(image, ax=grid, label="mean cosine", shrink=0.8)
-
-
-def write_value(axes: Any, row: int, column: int, text: str, *, dark: bool) -> None:
-    """Write a number into a cell of a heat map, readable on a dark or a light cell."""
-    axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
 
 
 def plot_alignment_uniformity(named: Sequence[tuple[str, AlignmentUniformity]], path: Path) -> None:
     """Plot one point per model; lower left is better."""
     with drawing(path, 7.2, 4.8) as figure:
         axes = figure.subplots()
-        for (name, found), look in zip(named, looks([name for name, _ in named]), strict=True):
-            axes.plot(found.uniformity, found.alignment, markersize=9, label=name, **look | {"linestyle": ""})
+        for (name, point), look in zip(named, looks([name for name, _ in named]), strict=True):
+            axes.plot(point.uniformity, point.alignment, markersize=9, label=name, **look | {"linestyle": ""})
         axes.margins(0.2)
-        axes.set_xlabel("uniformity (less is more evenly spread)")
-        axes.set_ylabel("alignment (less is closer positives)")
+        axes.set(xlabel=AXES["uniformity"], ylabel=AXES["alignment"])
         axes.legend(**BESIDE)
+
+
+def plot_sinks(named: Sequence[tuple[str, Sink]], path: Path) -> None:
+    """Plot the first token's weight by depth, one line per model and prompt."""
+    with drawing(path, 8.6, 4.8) as figure:
+        axes = figure.subplots()
+        for (name, sink), look in zip(named, looks([name for name, _ in named]), strict=True):
+            depth = 100 * np.arange(1, len(sink.shares) + 1) / len(sink.shares)
+            axes.plot(depth, sink.of("first"), markersize=4, label=name, **look)
+        axes.set(
+            xlabel="depth in percent of the layers", ylabel="attention of the last token on the first", ylim=(0, 1)
+        )
+        axes.legend(**BESIDE)
+
+
+def plot_efficiency(curves: Sequence[Curve], path: Path, *, mark: float | None = None) -> None:
+    """Plot score against samples (logarithmic axis) with the Pareto front, and against epochs.
+
+    Epochs are counted per stage, so each stage has a separate line; all but a run's last are dashed. If all runs have
+    alignment and uniformity, a third panel shows them.
+
+    Args:
+        curves: the runs.
+        path: output file.
+        mark: a score to draw as a horizontal line.
+    """
+    moments = [moment for curve in curves for moment in curve.moments]
+    spread = all(name in moment.scores for moment in moments for name in SPREAD)
+    with drawing(path, 5.2 * (2 + spread), 4.8) as figure:
+        samples, epochs, *others = figure.subplots(1, 2 + spread)
+        for curve, style in zip(curves, looks([curve.name for curve in curves]), strict=True):
+            look = {"color": style["color"], "marker": style["marker"]}
+            points = [(moment.samples, moment.score) for moment in curve.moments]
+            samples.plot(*zip(*points, strict=True), markersize=4, label=curve.name, **look)
+            for stage, last in by_stage(curve):
+                track = [(moment.epochs, moment.score) for moment in stage]
+                epochs.plot(*zip(*track, strict=True), "-" if last else "--", markersize=4, **look)
+            for axes in others:
+                spreads = [[moment.scores[name] for moment in curve.moments] for name in SPREAD]
+                axes.plot(*spreads, linewidth=1, markevery=[-1], markersize=7, **look)
+        front = [(moment.samples, moment.score) for _, moment in pareto(curves)]
+        samples.step(
+            *zip(*front, strict=True), where="post", label="Pareto front", color="0.6", linestyle=":", zorder=0
+        )
+        samples.set_xscale("symlog", linthresh=min((m.samples for m in moments if m.samples), default=1))
+        samples.set_xlim(left=0)
+        samples.set(xlabel="samples seen", ylabel="dev")
+        epochs.set(xlabel="epochs of the stage", ylabel="dev")
+        if mark is not None:
+            for axes in (samples, epochs):
+                axes.axhline(mark, color="0.5", linestyle="--", linewidth=1)
+        for axes in others:
+            axes.locator_params(axis="x", nbins=6)
+            axes.set(xlabel=AXES["uniformity"], ylabel=AXES["alignment"])
+        handles, labels = samples.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
+
+
+def by_stage(curve: Curve) -> Iterator[tuple[list[Moment], bool]]:
+    """Return the evaluations of each stage, from the last one of the stage before, and whether it is the last stage."""
+    for stage in dict.fromkeys(moment.stage for moment in curve.moments):
+        own = [moment for moment in curve.moments if moment.stage == stage]
+        first = curve.moments.index(own[0])
+        if first:
+            own.insert(0, replace(curve.moments[first - 1], stage=stage, step=0, epochs=0.0))
+        yield own, stage == curve.moments[-1].stage
+
+
+def plot_separations(named: Sequence[tuple[str, Sequence[Figures]]], path: Path) -> None:
+    """Plot histograms of the cosines: one row per model, one column per data set with pairs."""
+    shown = [
+        (name, [(each, each.separation) for each in figures if each.separation is not None]) for name, figures in named
+    ]
+    columns = len(shown[0][1])
+    with drawing(path, 4.8 * columns + 0.4, 3.6 * len(named)) as figure:
+        grid = figure.subplots(len(named), columns, squeeze=False)
+        for line, (name, pairs) in zip(grid, shown, strict=True):
+            for axes, (each, separation) in zip(line, pairs, strict=True):
+                draw_separation(axes, separation)
+                bits = "" if each.perplexity is None else f", {each.perplexity.bits_per_byte:.2f} bits per byte"
+                axes.set_title(f"{name}: {each.name}\nd′ {separation.d_prime:.2f}{bits}")
+        grid[0, 0].legend()
+
+
+def draw_separation(axes: Any, separation: Separation) -> None:
+    """Draw both histograms, each normalised to 1, in about `SHOWN` bins over the range of values."""
+    present = separation.histograms.sum(0).nonzero()[0]
+    low, high = present[0], present[-1] + 1
+    width = max(1, -(-(high - low) // SHOWN))
+    starts = np.arange(low, high, width)
+    edges = [*BINS[starts], BINS[min(starts[-1] + width, len(BINS) - 1)]]
+    for counts, kind, colour in zip(separation.histograms, ("matched", "mismatched"), TWO, strict=True):
+        shares = np.add.reduceat(counts[:high], starts) / counts.sum()
+        axes.stairs(shares, edges, color=colour, linewidth=1.4)
+        axes.stairs(shares, edges, fill=True, color=colour, alpha=0.25, label=kind)
+    axes.set_ylim(bottom=0)
+    axes.locator_params(axis="x", nbins=6)
+    axes.set(xlabel="cosine", ylabel="share of the pairs")
+
+
+def plot_surfaces(named: Sequence[tuple[str, Surface, Cell | None]], path: Path) -> None:
+    """Plot two panels per model on common scales: scores by layers and dimensions, and scores over time.
+
+    Args:
+        named: per model its name, its surface, and the picked cell, if any.
+        path: output file.
+    """
+    lowest = 100 * min(surface.means.min() for _, surface, _ in named)
+    highest = 100 * max(surface.means.max() for _, surface, _ in named)
+    margin = 0.04 * (highest - lowest) or 1
+    with drawing(path, 11, 3.8 * len(named)) as figure:
+        for (heat, times), (name, surface, picked) in zip(
+            figure.subplots(len(named), 2, squeeze=False), named, strict=True
+        ):
+            heat.set_title(name, loc="left", fontweight="bold")
+            _heat_map(heat, surface, picked, lowest, highest)
+            _scores_over_time(times, surface, picked)
+            times.set_ylim(lowest - margin, highest + margin)
+
+
+def _heat_map(axes: Any, surface: Surface, picked: Cell | None, lowest: float, highest: float) -> None:
+    scores = 100 * surface.means
+    image = axes.imshow(scores, vmin=lowest, vmax=highest, cmap="viridis", origin="lower", aspect="auto")
+    axes.set_xticks(range(len(surface.dims)), map(str, surface.dims))
+    axes.set_yticks(range(len(surface.layers)), map(str, surface.layers))
+    axes.set(xlabel="dimensions", ylabel="layers")
+    if scores.size <= 120:
+        _write_values(axes, scores, "{:.1f}", lowest, highest)
+    if picked is not None:
+        from matplotlib.patches import Rectangle
+
+        corner = surface.dims.index(picked.dim) - 0.5, surface.layers.index(picked.layers) - 0.5
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=TWO[1], linewidth=2, clip_on=False, zorder=3))
+    axes.figure.colorbar(image, ax=axes, pad=0.02)
+
+
+def _write_values(axes: Any, values: np.ndarray, form: str, lowest: float, highest: float) -> None:
+    """Write the numbers into the cells of a heat map, readable on dark and light cells."""
+    for (row, column), value in np.ndenumerate(values):
+        colour = "white" if value - lowest < 0.6 * (highest - lowest) else "black"
+        axes.text(column, row, form.format(value), ha="center", va="center", fontsize=8, color=colour)
+
+
+def _scores_over_time(axes: Any, surface: Surface, picked: Cell | None) -> None:
+    """Draw a line per number of dimensions, from few layers to all."""
+    from matplotlib import colormaps
+
+    for j, dim in enumerate(surface.dims):
+        colour = colormaps["viridis"](0.85 * j / max(len(surface.dims) - 1, 1))  # from dark to light
+        axes.plot(surface.milliseconds, 100 * surface.means[:, j], "o-", color=colour, markersize=3.5, label=str(dim))
+    if picked is not None:
+        axes.plot(picked.milliseconds, 100 * picked.score, "o", color=TWO[1], markersize=11, fillstyle="none")
+    axes.set_xlim(left=0)
+    axes.set(xlabel="ms per text", ylabel="score × 100")
+    axes.grid(axis="y")
+    axes.legend(title="dimensions", **BESIDE)
+
+
+def plot_truncations(named: Sequence[tuple[str, Truncation]], path: Path) -> None:
+    """Plot one panel per model: full and truncated vectors, and a line between the two points of a text."""
+    with _panels(path, len(named), 5.2, 5.6) as (_, grid):
+        for axes, (name, plane) in zip(grid, named, strict=True):
+            ends = np.stack([plane.whole, plane.truncated, np.full_like(plane.whole, np.nan)], 1).reshape(-1, 2)
+            axes.plot(*ends.T, color="black", alpha=0.15, linewidth=0.4, zorder=1)
+            dots: dict[str, Any] = {"s": 5, "linewidths": 0, "zorder": 2, "rasterized": True}
+            axes.scatter(*plane.whole.T, color=TWO[0], label=f"all {plane.width} dimensions", **dots)
+            axes.scatter(*plane.truncated.T, color=TWO[1], label=f"the first {plane.dim}", **dots)
+            axes.set_title(f"{name}\nmean distance {plane.distance:.2f} ({plane.share:.0%} of that between texts)")
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+            axes.set_aspect("equal", "datalim")
+            axes.legend(loc="upper right", markerscale=3, frameon=True, framealpha=0.9)
+
+
+@contextmanager
+def _panels(
+    path: Path, count: int, width: float, height: float, *, beside: float = 0, layout: str = "constrained"
+) -> Iterator[tuple[Any, Any]]:
+    """Provide a figure and `count` of its axes, up to three in a row; sizes of each in inches."""
+    columns = min(count, COLUMNS)
+    lines = -(-count // columns)
+    with drawing(path, width * columns + beside, height * lines, layout=layout) as figure:
+        grid = figure.subplots(lines, columns, squeeze=False).ravel()
+        for axes in grid[count:]:
+            axes.set_visible(False)
+        yield figure, grid[:count]
 
 
 def draw_bars(axes: Any, names: Sequence[str], values: Mapping[str, Sequence[float]]) -> None:

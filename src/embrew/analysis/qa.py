@@ -19,7 +19,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -93,29 +95,25 @@ def read_qa(path: str | Path, *, columns: Mapping[str, str] | None = None, split
 
 
 def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) -> Iterator[QA]:
+    """Yield a pair for each right answer of a row."""
     columns = _columns(values, where, mapping)
     question = _text(values[columns["question"]], columns["question"], where)
-    answer_value = values[columns["answer"]]
-    written = _choices(values, columns.get("choices"), where)
-    choices = _without_markers(written)
-    negatives: list[str] = []
+    choices = _choices(values, columns.get("choices"), where)
+    right = values[columns["answer"]]
     if choices:
-        same = {text.strip(): plain for (_, text), (_, plain) in zip(written, choices, strict=True)}
-        answers = [
-            _right(same.get(one.strip(), one) if isinstance(one, str) else one, choices, columns["answer"], where)
-            for one in _listed(answer_value)
-        ]
-        negatives = [text for _, text in choices if text not in answers]
+        answers = [_right(one, choices, columns["answer"], where) for one in _listed(right)]
     else:
-        answers = [_text(one, columns["answer"], where) for one in _listed(answer_value)]
-    for column in (column for column in values if column == columns.get("negatives") or _NEGATIVE.fullmatch(column)):
-        right = {answer.strip() for answer in answers}
-        negatives += [text for text in _texts(values[column], column, where) if text.strip() not in right]
+        answers = [_text(one, columns["answer"], where) for one in _listed(right)]
     if not answers:
         raise ValueError(f"{where}: column {columns['answer']!r} holds no answer; remove the row, or give one")
+    negatives = [text for text in without_markers(list(choices.values())) if text not in answers]
+    for column in values:
+        if column == columns.get("negatives") or _NEGATIVE.fullmatch(column):
+            texts = _texts(values[column], column, where)
+            negatives += [text for text in texts if text.strip() not in {answer.strip() for answer in answers}]
     if not choices and negatives:
-        both = without_markers([*answers, *negatives], ordered=False)
-        answers, negatives = both[: len(answers)], both[len(answers) :]
+        texts = without_markers([*answers, *negatives], ordered=False)
+        answers, negatives = texts[: len(answers)], texts[len(answers) :]
     source = values.get(columns["source"]) if "source" in columns else None
     for answer in answers:
         yield QA(question, answer, tuple(dict.fromkeys(negatives)), None if source is None else str(source), where)
@@ -123,19 +121,20 @@ def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) ->
 
 def _columns(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) -> dict[str, str]:
     """Return the columns of a row by their meaning."""
+    lacking = next((column for column in mapping.values() if column not in values), None)
+    if lacking is not None:
+        raise ValueError(f"{where}: there is no column {lacking!r}; the columns are {', '.join(values)}")
+    columns = dict(mapping)
     try:
         own = {name: named(values, name) for names in ACCEPTED.values() for name in names}
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    lacking = next((column for column in mapping.values() if column not in values), None)
-    if lacking is not None:
-        raise ValueError(f"{where}: there is no column {lacking!r}; the columns are {', '.join(values)}")
-    columns: dict[str, str] = dict(mapping)
-    has_choices = "choices" in mapping or any(own[c] for c in ACCEPTED["choices"]) or bool(_lettered(values))
+    if not ("choices" in mapping or any(own[name] for name in ACCEPTED["choices"]) or _lettered(values)):
+        own |= dict.fromkeys(ONLY_WITH_CHOICES)
     for what, names in ACCEPTED.items():
-        allowed = [c for n in names if (c := own[n]) and (has_choices or n not in ONLY_WITH_CHOICES)]
-        if what not in columns and allowed:
-            columns[what] = allowed[0]
+        column = next((own[name] for name in names if own[name]), None)
+        if what not in columns and column is not None:
+            columns[what] = column
     for what in ("question", "answer"):
         if what not in columns:
             accepted = "; ".join(
@@ -150,72 +149,54 @@ def _columns(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) 
 
 
 def _lettered(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return columns with one choice each, such as A, B, option_a, choice_1."""
-    columns = {}
-    for column in values:
-        match = _CHOICE.fullmatch(column)
-        if match:
-            columns[match.group(1).upper()] = column
+    """Return columns with one choice each, such as A, B, option_a, choice_1, by their labels."""
+    columns = {match[1].upper(): column for column in values if (match := _CHOICE.fullmatch(column))}
     return columns if len(columns) > 1 else {}
 
 
-def _choices(values: Mapping[str, Any], column: str | None, where: str) -> list[tuple[str, str]]:
-    """Return label and text of each choice; labels are letters if the row has none."""
+def _choices(values: Mapping[str, Any], column: str | None, where: str) -> dict[str, str]:
+    """Return the text of each choice by its label; labels are letters if the row has none."""
     if column is None:
-        return [
-            (label, _text(values[name], name, where))
-            for label, name in _lettered(values).items()
-            if values[name] not in (None, "")
-        ]
+        columns = {label: name for label, name in _lettered(values).items() if values[name] not in (None, "")}
+        return {label: _text(values[name], name, where) for label, name in columns.items()}
     value = _parsed(values[column])
-    if value is None:
-        return []
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
-        texts = [_text(text, column, where) for text in value["text"]]
-        return list(zip(map(str, value.get("label") or _letters(len(texts))), texts, strict=True))
-    if isinstance(value, Mapping):
-        return [(str(label), _text(text, column, where)) for label, text in value.items() if text is not None]
-    texts = _texts(value, column, where)
-    return list(zip(_letters(len(texts)), texts, strict=True))
+        value = dict(zip(value.get("label") or map(chr, count(ord("A"))), value["text"], strict=False))
+    if not isinstance(value, Mapping):
+        return dict(zip(map(chr, count(ord("A"))), _texts(value, column, where), strict=False))
+    return {str(label): _text(text, column, where) for label, text in value.items() if text is not None}
 
 
-def _without_markers(choices: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    plain = without_markers([text for _, text in choices])
-    return [(label, text) for (label, _), text in zip(choices, plain, strict=True)]
-
-
-def _right(value: Any, choices: list[tuple[str, str]], column: str, where: str) -> str:
-    """Return the text of the right choice, value as text, as its label, or as its index from 0."""
-    by_text = {text.strip(): text for _, text in choices}
-    if isinstance(value, str) and value.strip() in by_text:
-        return by_text[value.strip()]
-    by_label = {label.upper(): text for label, text in choices}
-    if str(value).strip().upper() in by_label:
-        return by_label[str(value).strip().upper()]
-    if not isinstance(value, bool) and str(value).strip().isdecimal() and int(value) < len(choices):
-        return choices[int(value)][1]
-    labels = ", ".join(label for label, _ in choices)
+def _right(value: Any, choices: Mapping[str, str], column: str, where: str) -> str:
+    """Return the text of the right choice: `value` is a text, a label, or an index from 0."""
+    plain = without_markers(list(choices.values()))
+    by_text = {text.strip(): text for text in plain}
+    by_text |= {text.strip(): bare for text, bare in zip(choices.values(), plain, strict=True)}
+    by_label = {label.upper(): text for label, text in zip(choices, plain, strict=True)}
+    key = "" if isinstance(value, bool) else str(value).strip()
+    if isinstance(value, str) and key in by_text:
+        return by_text[key]
+    if key.upper() in by_label:
+        return by_label[key.upper()]
+    if key.isdecimal() and int(key) < len(plain):
+        return plain[int(key)]
     raise ValueError(
-        f"{where}: {column} is {value!r}, not one of the choices; give a choice's text, its label ({labels}) or "
-        f"its index from 0 to {len(choices) - 1}"
+        f"{where}: {column} is {value!r}, not one of the choices; give a choice's text, its label "
+        f"({', '.join(choices)}) or its index from 0 to {len(choices) - 1}"
     )
 
 
 def _parsed(value: Any) -> Any:
     """Return the list or mapping that a CSV cell holds as JSON; other values unchanged."""
     if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
-        try:
+        with suppress(json.JSONDecodeError):
             return json.loads(value)
-        except json.JSONDecodeError:
-            return value
     return value
 
 
 def _texts(value: Any, column: str, where: str) -> list[str]:
     value = _parsed(value)
-    if value is None or value == "":
-        return []
-    return [_text(one, column, where) for one in _listed(value)]
+    return [] if value is None or value == "" else [_text(one, column, where) for one in _listed(value)]
 
 
 def _listed(value: Any) -> list[Any]:
@@ -227,10 +208,6 @@ def _text(value: Any, column: str, where: str) -> str:
         what = "is empty" if value is None or isinstance(value, str) else f"holds a {type(value).__name__}, not a text"
         raise ValueError(f"{where}: column {column!r} {what}; repair or remove the row")
     return value
-
-
-def _letters(count: int) -> list[str]:
-    return [chr(ord("A") + i) for i in range(count)]
 
 
 def without_markers(texts: Sequence[str], *, ordered: bool = True) -> list[str]:

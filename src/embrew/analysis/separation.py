@@ -120,36 +120,33 @@ def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray, 
     if len(questions) < 2:
         raise ValueError(f"{len(questions)} pairs; give two or more, since pairs are compared with mismatched ones")
     own = (questions.astype(np.float64) * answers).sum(1)
-    count, total, squares, nearer = 0, 0.0, 0.0, 0
-    histogram = np.zeros(len(BINS) - 1, dtype=np.int64)
+    nearer, histogram = 0, np.zeros(len(BINS) - 1, dtype=np.int64)
     of_pair = np.zeros((3, len(questions)))  # mismatched combinations with a pair: number, sum, sum of squares
+    sums = np.zeros(3)  # of all
     for start in range(0, len(questions), chunk_size):
         stop = min(start + chunk_size, len(questions))
         cosines = questions[start:stop] @ answers.T
         other = (same[0, start:stop, None] != same[0]) & (same[1, start:stop, None] != same[1])
-        values = cosines[other].astype(np.float64)
-        count += len(values)
-        total += float(values.sum())
-        squares += float((values**2).sum())
-        histogram += np.histogram(values.clip(-1, 1), BINS)[0]
-        kept = np.where(other, cosines, 0).astype(np.float64)
-        for power, table in enumerate((other, kept, kept**2)):
+        histogram += np.histogram(cosines[other].clip(-1, 1), BINS)[0]
+        values = np.where(other, cosines, 0).astype(np.float64)
+        for power, table in enumerate((other, values, values**2)):
+            sums[power] += table.sum()
             of_pair[power, start:stop] += table.sum(1)
             of_pair[power] += table.sum(0)
-        highest = np.where(other, cosines, -np.inf).max(1)
-        nearer += int((own[start:stop] > highest).sum())
+        nearer += int((own[start:stop] > np.where(other, cosines, -np.inf).max(1)).sum())
+    count, total, squares = sums
     if not count:
         raise ValueError(f"all {len(questions)} pairs have the same question or the same answer; give different ones")
     mean = total / count
     return Separation(
         matched=len(own),
-        mismatched=count,
-        means=(float(own.mean()), mean),
+        mismatched=int(count),
+        means=(float(own.mean()), float(mean)),
         deviations=(float(own.std()), math.sqrt(max(squares / count - mean**2, 0.0))),
         nearest=nearer / len(own),
         histograms=np.stack([np.histogram(own.clip(-1, 1), BINS)[0], histogram]),
         different=min(len(np.unique(codes)) for codes in same),
-        error=_jackknife(own, np.array([count, total, squares]), of_pair),
+        error=_jackknife(own, sums, of_pair),
     )
 
 
@@ -162,10 +159,8 @@ def _jackknife(own: np.ndarray, sums: np.ndarray, of_pair: np.ndarray) -> float 
         of_pair: the same of the combinations with each pair, `(3, pairs)`.
     """
     pairs = len(own)
-    if pairs < 3:
-        return None
     count, total, squares = sums[:, None] - of_pair
-    if (count < 1).any():
+    if pairs < 3 or (count < 1).any():
         return None
     matched = (own.sum() - own) / (pairs - 1)
     matched_variance = ((own**2).sum() - own**2) / (pairs - 1) - matched**2
@@ -190,8 +185,7 @@ def separation_of(
     vectors, codes = [], []
     for texts, encode in ((questions, encoder.encode_query), (answers, encoder.encode_document)):
         different = list(dict.fromkeys(texts))
-        places = {text: i for i, text in enumerate(different)}
-        code = np.array([places[text] for text in texts])
-        vectors.append(unit_vectors(encode(different, **options), what="pairs", texts=different)[code])
-        codes.append(code)
+        rows = {text: row for row, text in enumerate(different)}
+        codes.append(np.array([rows[text] for text in texts]))
+        vectors.append(unit_vectors(encode(different, **options), what="pairs", texts=different)[codes[-1]])
     return separation(vectors[0], vectors[1], same=np.stack(codes))

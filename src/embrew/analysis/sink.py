@@ -54,12 +54,12 @@ class Sink:
 
     def summary(self) -> dict[str, Any]:
         """Return the figures, for JSON."""
-        layers = len(self.shares)
+        layers = range(1, len(self.shares) + 1)
         return {
             "texts": self.texts,
             "tokens": self.tokens,
-            "layers": list(range(1, layers + 1)),
-            "depth_percent": [100 * layer / layers for layer in range(1, layers + 1)],
+            "layers": list(layers),
+            "depth_percent": [100 * layer / len(self.shares) for layer in layers],
             "shares": {part: self.of(part).tolist() for part in PARTS},
             "mean": {part: float(self.of(part).mean()) for part in PARTS},
         }
@@ -102,25 +102,26 @@ def sink_of(
     encoder.eval()
 
     def rows(start: int, stop: int) -> list[Row]:
-        made = encoder.template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
-        made = made if context is None else insert(made, context.row, encoder.template)
-        lengths.extend(len(row.ids) for row in made)
-        return made
+        batch = encoder.template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
+        if context is not None:
+            batch = insert(batch, context.row, encoder.template)
+        lengths.extend(len(row.ids) for row in batch)
+        return batch
 
     def shares(tokens: Tokens, _: int) -> Tensor:
         tokens = (tokens if context is None else tokens.with_soft(context.vectors)).to(encoder.device)
         parts = parts_of(tokens, examples=examples, begin=len(encoder.template.first_ids))
         last = tokens.attention_mask.sum(1) - 1
         each = torch.arange(len(tokens), device=last.device)
-        found = torch.zeros(len(tokens), layers, width, device=last.device)
+        sums = torch.zeros(len(tokens), layers, width, device=last.device)
 
         def read(layer: int, weights: Tensor) -> None:
-            looked = weights[each, :, last].float().mean(1)  # (batch, tokens), mean over heads
-            found[:, layer - 1].scatter_add_(1, parts.clamp(min=0), looked * (parts >= 0))
+            of_last = weights[each, :, last].float().mean(1)  # (batch, tokens), mean over heads
+            sums[:, layer - 1].scatter_add_(1, parts.clamp(min=0), of_last * (parts >= 0))
 
         backbone = encoder.backbone
         read_attention(backbone.inner, backbone.embed(tokens), tokens, encoder.attention, read)
-        return found.flatten(1)
+        return sums.flatten(1)
 
     with torch.inference_mode():
         every = encode_rows(

@@ -39,9 +39,8 @@ def covariance(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray, in
         rows = np.asarray(chunk, dtype=np.float64)
         if not len(rows):
             continue
-        own = rows.mean(0)
-        centred = rows - own
-        shift = own - mean
+        shift = rows.mean(0) - mean
+        centred = rows - rows.mean(0)
         total = count + len(rows)
         scatter = scatter + centred.T @ centred + np.outer(shift, shift) * (count * len(rows) / total)
         mean = mean + shift * (len(rows) / total)
@@ -59,17 +58,13 @@ def singular_values(covariance: np.ndarray) -> np.ndarray:
 
 def effective_dimensions(values: np.ndarray, *, threshold: float = 1e-2) -> int:
     """Return the number of singular values above `threshold` times the largest."""
-    if not 0 <= threshold < 1:
-        raise ValueError(f"threshold={threshold}; it is a share of the largest singular value, from 0 to below 1")
     return int((values > threshold * values[0]).sum())
 
 
 def dimensions_for(values: np.ndarray, *, energy: float) -> int:
     """Return the number of leading singular values with the share `energy` of their sum, the vectors' variance."""
-    if not 0 < energy < 1:
-        raise ValueError(f"energy={energy}; it is a share of the variance, above 0 and below 1")
-    held = np.cumsum(values)
-    return int(np.searchsorted(held, energy * held[-1] * (1 - 1e-12))) + 1  # tolerates rounding errors
+    sums = np.cumsum(values)
+    return int(np.searchsorted(sums, energy * sums[-1] * (1 - 1e-12))) + 1  # tolerates rounding errors
 
 
 def participation_ratio(values: np.ndarray) -> float:
@@ -124,7 +119,7 @@ def spectrum_of(chunks: Iterable[np.ndarray], *, threshold: float = 1e-2) -> Spe
         threshold: share of the largest singular value above which a dimension counts as used.
 
     Raises:
-        ValueError: fewer than two vectors, or all are the same.
+        ValueError: fewer than two vectors, or all are the same; a threshold that is no share.
 
     Examples:
         >>> import numpy as np
@@ -132,6 +127,8 @@ def spectrum_of(chunks: Iterable[np.ndarray], *, threshold: float = 1e-2) -> Spe
         >>> spectrum_of([square]).summary()["effective_dimensions"]
         2
     """
+    if not 0 <= threshold < 1:
+        raise ValueError(f"threshold={threshold:g}; it is a share of the largest singular value, from 0 to below 1")
     mean, matrix, count = covariance(chunks)
     values = singular_values(matrix)
     if values[0] <= np.finfo(np.float32).eps ** 2 * (mean @ mean):

@@ -7,16 +7,22 @@ their scores as a surface over both (Fig. 3). Every cell here equals `evaluate` 
 
 from __future__ import annotations
 
-import math
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from embrew.analysis.layer_vectors import LayerVectors, TruncatedEncoder
+from embrew.encoder import Encoder
+from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.report import size_of
+from embrew.evaluation.scoring import prepare
 from embrew.evaluation.task import Task
+from embrew.text_encoder.interface import encode_options
 
 LAST = 12  # number of last layers in the paper
+DIMS = (8, 16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True)
@@ -55,18 +61,7 @@ class Surface:
     scores: np.ndarray
     milliseconds: tuple[float, ...]
     texts: int
-    sizes: tuple[str, ...] = ()
-
-    @property
-    def named(self) -> list[str]:
-        """Names of the tasks with their splits and sizes."""
-        sizes = self.sizes or ("size unknown",) * len(self.tasks)
-        return [f"{task.name} {task.shown_split}, {size}" for task, size in zip(self.tasks, sizes, strict=True)]
-
-    @property
-    def depth(self) -> int:
-        """Number of layers of the full encoder."""
-        return self.layers[-1]
+    sizes: tuple[str, ...]
 
     @property
     def means(self) -> np.ndarray:
@@ -76,19 +71,13 @@ class Surface:
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells, layer by layer."""
+        """All cells, layer by layer; the last is the full encoder."""
         means = self.means
-        whole = means[-1, -1]
         return [
-            Cell(layer, dim, float(means[i, j]), float(means[i, j] / whole), self.milliseconds[i], 4 * dim)
+            Cell(layer, dim, float(means[i, j]), float(means[i, j] / means[-1, -1]), self.milliseconds[i], 4 * dim)
             for i, layer in enumerate(self.layers)
             for j, dim in enumerate(self.dims)
         ]
-
-    @property
-    def whole(self) -> Cell:
-        """The cell of the full encoder."""
-        return self.cells[-1]
 
     def pick(self, share: float) -> Cell:
         """Return the cheapest cell with at least `share` of the full encoder's score.
@@ -102,25 +91,19 @@ class Surface:
         """
         if not 0 < share <= 1:
             raise ValueError(f"share={share:g}; give a share of the full encoder's score above 0, up to 1")
-        if self.whole.score <= 0:
-            raise ValueError(f"the full encoder scores {self.whole.score:.4f}; a share of a score needs one above 0")
-        enough = [cell for cell in self.cells if cell.score >= share * self.whole.score]
+        cells = self.cells
+        full = cells[-1].score
+        if full <= 0:
+            raise ValueError(f"the full encoder scores {full:.4f}; a share of a score needs one above 0")
+        enough = [cell for cell in cells if cell.score >= share * full]
         return min(enough, key=lambda cell: (cell.layers * cell.dim, cell.layers))
 
     def pareto(self) -> list[Cell]:
         """Return the Pareto front: cells for which no other with as few layers and dimensions scores as high."""
-        cells = self.cells
-        return [
-            cell
-            for cell in cells
-            if not any(
-                (other.layers, other.dim) != (cell.layers, cell.dim)
-                and other.layers <= cell.layers
-                and other.dim <= cell.dim
-                and other.score >= cell.score
-                for other in cells
-            )
-        ]
+        means, columns = self.means, len(self.dims)
+        places = [divmod(number, columns) for number in range(means.size)]
+        only = [(means[: i + 1, : j + 1] >= means[i, j]).sum() == 1 for i, j in places]
+        return [cell for cell, alone in zip(self.cells, only, strict=True) if alone]
 
     def shallow_average(self, dim: int | None = None) -> float | None:
         """Return ≺Avg of *Espresso Sentence Embeddings*: the mean STS score over the shallow layers.
@@ -129,24 +112,23 @@ class Surface:
         all dimensions; `dim` uses fewer. None if no task is STS, or not all shallow layers are scored.
         """
         sts = [i for i, task in enumerate(self.tasks) if task.kind == "sts"]
-        wanted = range(max(1, self.depth - LAST + 1), self.depth)
-        if not sts or not wanted or not set(wanted) <= set(self.layers):
+        shallow = range(max(1, self.layers[-1] - LAST + 1), self.layers[-1])
+        if not sts or not shallow or not set(shallow) <= set(self.layers):
             return None
-        rows = [self.layers.index(layer) for layer in wanted]
+        rows = [self.layers.index(layer) for layer in shallow]
         return float(self.scores[sts][:, rows, self.dims.index(dim or self.dims[-1])].mean())
 
     def summary(self) -> dict[str, Any]:
         """Return everything, for JSON."""
+        tasks = [
+            {"task": task.name, "split": task.split, "size": size, "kind": task.kind, "scores": scores.tolist()}
+            for task, size, scores in zip(self.tasks, self.sizes, self.scores, strict=True)
+        ]
         return {
             "layers": list(self.layers),
             "dims": list(self.dims),
             "texts": self.texts,
-            "tasks": [
-                {"task": task.name, "split": task.split, "size": size, "kind": task.kind, "scores": scores.tolist()}
-                for task, size, scores in zip(
-                    self.tasks, self.sizes or (None,) * len(self.tasks), self.scores, strict=True
-                )
-            ],
+            "tasks": tasks,
             "scores": self.means.tolist(),
             "milliseconds": list(self.milliseconds),
             "bytes": [4 * dim for dim in self.dims],
@@ -155,33 +137,63 @@ class Surface:
         }
 
 
-def read_share(text: str) -> float:
-    """Parse a share such as `≥ 98 %`, `>=98%`, `98%` or `0.98`.
+def surface_of(
+    encoder: Encoder,
+    tasks: Sequence[Task],
+    *,
+    layers: Sequence[int] | None = None,
+    dims: Sequence[int] | None = None,
+    batch_tokens: int | None = None,
+    show_progress_bar: bool = False,
+) -> Surface:
+    """Score every cell of layers × dimensions with one forward pass per text, and time every layer.
 
-    >>> read_share("≥ 98 %")
-    0.98
+    Args:
+        encoder: a causal LM or BERT-type encoder with any pooling.
+        tasks: tasks to evaluate (`embrew.evaluation.find_task`).
+        layers: numbers of layers; default: the last 12. The last layer is always included.
+        dims: numbers of dimensions; default: 8, 16, 32, …. The full number is always included.
+        batch_tokens: padded tokens per batch.
+        show_progress_bar: show progress bars.
+
+    Raises:
+        ValueError: the encoder lacks layers or dimensions or is not an `Encoder`, or vectors exceed half of the free
+            memory.
+
+    Examples:
+        >>> surface = surface_of(encoder, [find_task("STSB")], dims=[64, 128])  # doctest: +SKIP
+        >>> surface.pick(0.98)  # doctest: +SKIP
+        Cell(layers=4, dim=128, score=0.7514, kept=0.9821, milliseconds=1.9, bytes=512)
     """
-    bare = text.replace(" ", "").removeprefix("≥").removeprefix(">=")
-    number, percent = bare.removesuffix("%"), bare.endswith("%")
-    try:
-        share = float(number) / (100 if percent else 1)
-    except ValueError:
-        share = math.nan
-    if not 0 < share <= 1:
-        raise ValueError(f'{text!r} is not a share of the full score; write "≥ 98 %", or 0.98')
-    return share
+    if not isinstance(encoder, Encoder):
+        raise ValueError(
+            f"a {type(encoder).__name__} returns its last layer only; open its transformer by a recipe, as "
+            "baselines/all-minilm-l6-v2 does"
+        )
+    depth, width = encoder.backbone.num_layers, encoder.get_embedding_dimension()
+    rows = _axis("layers", layers or range(max(1, depth - LAST + 1), depth + 1), depth)
+    columns = _axis("dims", dims or [dim for dim in DIMS if dim < width], width)
+    for task in tasks:
+        if KINDS[task.kind].grid:
+            raise ValueError(
+                f"task {task.name}: {task.kind} has its own settings {' and '.join(KINDS[task.kind].grid)}; list "
+                "them in a suite instead"
+            )
+    vectors = LayerVectors(encoder, rows, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    options = encode_options(encoder)
+    scores, sizes = np.zeros((len(tasks), len(rows), len(columns))), []
+    for number, evaluate in enumerate([prepare(task) for task in tasks]):
+        for i, layer in enumerate(rows):
+            for j, dim in enumerate(columns):
+                values, counts = evaluate(TruncatedEncoder(vectors, layer, dim), options)
+                scores[number, i, j] = values["main_score"]
+        sizes.append(size_of(counts))
+    milliseconds = tuple(vectors.milliseconds())
+    return Surface(rows, columns, tuple(tasks), scores, milliseconds, len(vectors.texts), tuple(sizes))
 
 
-def read_numbers(text: str) -> list[int]:
-    """Parse numbers such as `4,8,12` or `1-6,12`.
-
-    >>> read_numbers("1-3,6")
-    [1, 2, 3, 6]
-    """
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if match is None:
-            raise ValueError(f"{text!r} is not a list of numbers; write 4,8,12 or 1-6,12")
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return found
+def _axis(name: str, numbers: Sequence[int], most: int) -> tuple[int, ...]:
+    wrong = [number for number in numbers if not 1 <= number <= most]
+    if wrong:
+        raise ValueError(f"{name}: {', '.join(map(str, wrong))}; this encoder has 1 to {most}")
+    return tuple(sorted({*numbers, most}))

@@ -93,11 +93,11 @@ def alignment_uniformity(
         batch_tokens: padded tokens per batch; for an `Encoder` only.
         show_progress_bar: show a progress bar.
     """
-    wanted = list(dict.fromkeys([*texts, *(text for pair in positives for text in pair)]))
     if len(set(texts)) < len(texts):
         raise ValueError(f"{len(texts) - len(set(texts))} of {len(texts)} texts occur twice; give each once")
-    position = {text: row for row, text in enumerate(wanted)}
-    chunks = vector_chunks(encoder, wanted, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    every = list(dict.fromkeys([*texts, *(text for pair in positives for text in pair)]))
+    position = {text: row for row, text in enumerate(every)}
+    chunks = vector_chunks(encoder, every, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     vectors = unit_vectors(np.concatenate(list(chunks)), what="texts")
     left, right = ([position[pair[side]] for pair in positives] for side in (0, 1))
     return AlignmentUniformity(

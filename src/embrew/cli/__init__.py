@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from embrew.cli import (
-    analyze,
     compare,
     context,
     data,
@@ -30,6 +29,7 @@ from embrew.cli import (
     signals,
     train,
 )
+from embrew.cli.analyze import analyze
 from embrew.cli.errors import Commands
 from embrew.threads import set_threads
 
@@ -43,6 +43,7 @@ app = typer.Typer(
 app.command("train", epilog="Many GPUs: accelerate launch -m embrew train RECIPE --output DIR")(train.train)
 app.command("domain")(domain.domain)
 app.command("evaluate")(evaluate.evaluate)
+app.command("analyze")(analyze)
 app.command("table")(results.table)
 app.command("diff")(results.diff)
 app.command("compare")(compare.compare)
@@ -53,15 +54,14 @@ app.command("export")(export.export)
 app.command("parity")(parity.parity)
 app.command("merge")(merge.merge)
 app.command("push")(push.push)
+app.command("plan")(plan.plan)
 app.command("runs")(runs.runs)
 app.command("doctor")(doctor.doctor)
-app.add_typer(analyze.app, name="analyze", help="Analyse a model's vectors: dimensions, memory tokens, layers.")
 app.add_typer(
     context.app,
     name="context",
     help="Add, list and remove prompts with demonstrations of a model.",
 )
-app.add_typer(plan.app, name="plan", help="Predict memory, time and disk of training or encoding.")
 app.add_typer(recipe.app, name="recipe", help="List, show, copy and check recipes.")
 app.add_typer(data.app, name="data", help="Show training data, mine hard negatives, download test data.")
 

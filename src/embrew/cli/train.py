@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,7 +94,7 @@ def train(
         from embrew.analysis.dev_uniformity import evaluation_of
 
         evaluate = evaluation_of(loaded)
-    from embrew.planning.plan import Announcer
+    from embrew.planning.plan import announce
     from embrew.training import stages
 
     command = ["train", recipe, *(overrides or ()), *(["--from", str(start)] if start else [])]
@@ -106,7 +107,7 @@ def train(
             verify=verify.value,
             start=start,
             command=command,
-            announce=Announcer(loaded),
+            announce=partial(announce, loaded),
         )
     console.print(f"trained model: [bold]{escape(str(output / loaded.stages[-1].name))}[/]", soft_wrap=True)
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embrew.analysis.plots import draw_bars, drawing
+from embrew.analysis.plots import draw_bars, draw_separation, drawing
 from embrew.analysis.separation import Separation
-from embrew.analysis.separation_plots import draw_separation
 from embrew.comparison.tables import as_markdown
 from embrew.domain.matching import IDENTITY
 from embrew.evaluation import Result

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from embrew import assembly
 from embrew.analysis.dev_uniformity import evaluation_of
-from embrew.analysis.domain_knowledge import THRESHOLDS, Sample, gain, gap, in_words, measure, shift
+from embrew.analysis.domain_knowledge import THRESHOLDS, Sample, diagnose, measure
 from embrew.analysis.qa import QA
 from embrew.analysis.separation import Separation, separation_of
 from embrew.data.formats import read_file
@@ -222,10 +222,7 @@ def _diagnose(encoder: Encoder, sample: Sample, settings: Settings, path: Path) 
         "of": of,
         "read_by": "mean",
         "data": [each.summary() for each in (found, general) if each is not None],
-        "shift": shift(found, general),
-        "gap": gap(found, general),
-        "gain": gain(found, general),
-        "words": in_words(found, general),
+        **diagnose(found, general),
         "thresholds": THRESHOLDS,
         "separation": found.separation.to_json(),
     }

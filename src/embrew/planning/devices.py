@@ -26,7 +26,7 @@ class Device:
 
     Attributes:
         name: as it is given on the command line.
-        memory: bytes that PyTorch finds on it.
+        memory: bytes that PyTorch finds on it; of a CPU, a process's share of the machine's.
         bfloat16: largest number of floating-point operations per second, in dense products of bfloat16; None: timed.
         float32: likewise in float32 (TF32 on GPUs).
         kind: type of the device.
@@ -38,11 +38,7 @@ class Device:
     float32: float | None = None
     kind: str = "cuda"
 
-    def shared(self, processes: int) -> Device:
-        """Return the device as each of some processes has it: those on a CPU share the machine's memory."""
-        return replace(self, memory=self.memory // processes) if self.kind == "cpu" else self
-
-    def taken(self, arithmetic: str, weights: int = 0) -> int:
+    def overhead(self, arithmetic: str, weights: int = 0) -> int:
         """Return the bytes that a process takes before there is a weight, or with `weights` bytes of them."""
         if self.kind != "cpu":
             return CONTEXT
@@ -52,8 +48,8 @@ class Device:
 
     def speed(self, arithmetic: str) -> float:
         """Return the largest number of operations per second in a dtype."""
-        known = self.float32 if arithmetic == "float32" else self.bfloat16
-        return _timed(getattr(torch, arithmetic)) if known is None else known
+        peak = self.float32 if arithmetic == "float32" else self.bfloat16
+        return _timed(getattr(torch, arithmetic)) if peak is None else peak
 
 
 # Memory as torch.cuda.mem_get_info gives it; dense Tensor Core figures of NVIDIA's data sheets (H100 and H200: SXM).
@@ -70,37 +66,36 @@ GPUS = {
 }
 
 
-def device(name: str) -> Device:
-    """Return a device by name; `cpu` is this machine, whose products are timed for a moment.
+def device(name: str, processes: int = 1) -> Device:
+    """Return a device by name; `cpu` is this machine, whose memory the processes share.
 
     Raises:
         ValueError: an unknown name.
     """
     if name == "cpu":
-        return Device("cpu", total_and_free()[0], kind="cpu")
+        return Device("cpu", total_and_free()[0] // processes, kind="cpu")
     if name not in GPUS:
         raise ValueError(f"gpu={name!r}; choose from {', '.join(GPUS)}, cpu")
     return GPUS[name]
 
 
-def device_here(place: torch.device) -> Device:
+def device_here(place: torch.device, processes: int = 1) -> Device:
     """Return the device of this machine that a process uses; of a GPU that is not in `GPUS`, the speed is NaN."""
     if place.type == "cpu":
-        return device("cpu")
-    found = torch.cuda.get_device_properties(place)
-    name = found.name.lower()
-    unknown = Device(found.name, found.total_memory, math.nan, math.nan)
-    known = next((gpu for key, gpu in GPUS.items() if key.partition("-")[0] in name), unknown)
-    return replace(known, name=found.name, memory=found.total_memory)
+        return device("cpu", processes)
+    gpu = torch.cuda.get_device_properties(place)
+    unknown = Device(gpu.name, gpu.total_memory, math.nan, math.nan)
+    same = next((one for name, one in GPUS.items() if name.partition("-")[0] in gpu.name.lower()), unknown)
+    return replace(same, name=gpu.name, memory=gpu.total_memory)
 
 
 @cache
 def _timed(dtype: torch.dtype) -> float:
     """Return the operations per second that a product of two matrices reaches on this CPU."""
     a = torch.ones(SIZE, SIZE, dtype=dtype)
-    taken = []
+    seconds = []
     for _ in range(PRODUCTS):
-        began = time.perf_counter()
+        start = time.perf_counter()
         a @ a
-        taken.append(time.perf_counter() - began)
-    return float(2 * SIZE**3 / min(taken))
+        seconds.append(time.perf_counter() - start)
+    return float(2 * SIZE**3 / min(seconds))

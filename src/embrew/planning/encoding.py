@@ -3,70 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from embrew.files.reading import read_json
-from embrew.planning.architectures import config_of
-from embrew.planning.devices import Device, device
-from embrew.planning.shapes import Shape, empty_model
+from embrew.planning.devices import device
+from embrew.planning.shapes import Shape, config_of, empty_model
 from embrew.planning.stage import UTILIZATION
 from embrew.recipe import Recipe, list_recipes
 
 ID = 16  # bytes of an id in a shard, its offset included
 BITS = {"float32": 32, "int8": 8, "binary": 1}
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodingPlan:
-    """Encoding a corpus on a number of devices.
-
-    Attributes:
-        model: what encodes.
-        device: each of the devices.
-        devices: their number.
-        utilization: share of their arithmetic that is reached.
-        texts: of the corpus.
-        tokens: of a text, on average.
-        parameters: of the model.
-        flop: floating-point operations of a text.
-        seconds: of all texts, on all devices.
-        dimensions: of a vector; whole, then truncated.
-        bytes: of all vectors with their ids, by dimensions and precision.
-        shard_rows: texts of a shard.
-        shards: number of files.
-        own_config: whether the shape is from the model's own configuration.
-    """
-
-    model: str
-    device: Device
-    devices: int
-    utilization: float
-    texts: int
-    tokens: int
-    parameters: int
-    flop: float
-    seconds: float
-    dimensions: list[int]
-    bytes: dict[int, dict[str, int]]
-    shard_rows: int
-    shards: int
-    own_config: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the plan for JSON."""
-        left_out = ("device", "flop", "seconds", "own_config")
-        fields = {name: value for name, value in vars(self).items() if name not in left_out}
-        times = {"flop_per_text": self.flop, "hours": self.seconds / 3600, "lost_worker_seconds": self.lost_seconds}
-        return {**fields, "device": self.device.name, **times}
-
-    @property
-    def lost_seconds(self) -> float:
-        """Seconds of one device that are computed again where a worker is lost: at most one shard."""
-        return self.seconds * self.devices * min(self.shard_rows, self.texts) / max(self.texts, 1)
+SHARD_ROWS = 32_768  # as of `embrew encode`
 
 
 def plan_encoding(
@@ -78,8 +28,8 @@ def plan_encoding(
     devices: int = 1,
     utilization: float = UTILIZATION,
     truncate_dim: int | None = None,
-    shard_rows: int = 32_768,
-) -> EncodingPlan:
+    shard_rows: int = SHARD_ROWS,
+) -> dict[str, Any]:
     """Return the plan of encoding a corpus; no weights are read.
 
     Time grows with the number of texts on a line: texts are encoded shard by shard, each on its own.
@@ -94,50 +44,52 @@ def plan_encoding(
         truncate_dim: dimensions of truncated vectors; a quarter by default.
         shard_rows: texts of a shard.
 
+    Returns:
+        Hours on all devices; `bytes` of all vectors with their ids, by dimensions and precision; `lost_worker_seconds`
+        of one device that are computed again where a worker is lost: at most one shard; and what they are made of.
+
     Raises:
         ValueError: `texts` is not a number from 1 on, or vectors have fewer than `truncate_dim` dimensions.
     """
     if not 1 <= texts < math.inf:
         raise ValueError(f"texts={texts}; give a number from 1 on, for example 1e9")
     recipe = Recipe.from_values({"encoder": {"model": _language_model(model), "pooling": {"mode": "last"}}})
-    config, own = config_of(recipe)
-    place = device(gpu)
+    (config, own_config), place = config_of(recipe), device(gpu)
     shape = Shape.of_model(empty_model(config, torch.float32), config)
-    flop, width = shape.operations(tokens, tokens), shape.hidden
-    if truncate_dim is not None and not 1 <= truncate_dim <= width:
+    if truncate_dim is not None and not 1 <= truncate_dim <= shape.hidden:
         raise ValueError(
-            f"truncate_dim={truncate_dim}; the vectors of {model} have {width} dimensions, give at most those"
+            f"truncate_dim={truncate_dim}; the vectors of {model} have {shape.hidden} dimensions, give at most those"
         )
-    count = int(texts)
-    speed = place.speed("float32" if place.kind == "cpu" else "bfloat16") * utilization * devices
-    dimensions = [width, truncate_dim or width // 4]
-    return EncodingPlan(
-        model=model,
-        device=place,
-        devices=devices,
-        utilization=utilization,
-        texts=count,
-        tokens=tokens,
-        parameters=shape.parameters,
-        flop=flop,
-        seconds=flop * count / speed,
-        dimensions=dimensions,
-        bytes={
+    count, flop = int(texts), shape.operations(tokens, tokens)
+    seconds = flop / (place.speed("float32" if place.kind == "cpu" else "bfloat16") * utilization)  # of a text
+    dimensions = [shape.hidden, truncate_dim or shape.hidden // 4]
+    return {
+        "model": model,
+        "device": place.name,
+        "devices": devices,
+        "utilization": utilization,
+        "texts": count,
+        "tokens": tokens,
+        "parameters": shape.parameters,
+        "dimensions": dimensions,
+        "bytes": {
             size: {name: count * (ID + math.ceil(size * bits / 8)) for name, bits in BITS.items()}
             for size in dimensions
         },
-        shard_rows=shard_rows,
-        shards=math.ceil(count / shard_rows),
-        own_config=own,
-    )
+        "shard_rows": shard_rows,
+        "shards": math.ceil(count / shard_rows),
+        "flop_per_text": flop,
+        "hours": seconds * count / devices / 3600,
+        "lost_worker_seconds": seconds * min(shard_rows, count),
+        "own_config": own_config,
+    }
 
 
 def _language_model(model: str) -> str:
     """Return the language model under an encoder's folder or a recipe; another name unchanged."""
     if model in list_recipes() or model.endswith((".yaml", ".yml")):
         return Recipe.load(model).encoder.model
-    folder = Path(model)
-    settings = folder / "embrew.json"
-    if settings.is_file() and not (folder / "config.json").is_file():
+    settings = Path(model, "embrew.json")
+    if settings.is_file() and not Path(model, "config.json").is_file():
         return str(read_json(settings, keys=("base",))["base"]["name"])
     return model

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import logging
-import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from embrew import assembly
 from embrew.data.mixing import MixedOrder
+from embrew.data.overlap import set_aside
+from embrew.data.reading import expand
 from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.methods import Objective
+from embrew.methods.gap import held_out_of
 from embrew.model.backbone import Backbone
-from embrew.planning.architectures import config_of, tokenizer_of
 from embrew.planning.devices import Device, device, device_here
-from embrew.planning.rows import declared_rows, stage_rows
-from embrew.planning.shapes import Shape, shape_of_stage
+from embrew.planning.shapes import Shape, config_of, shape_of_stage, tokenizer_of
 from embrew.planning.stage import UTILIZATION, StagePlan, passes_of, plan_stage, rows_of
-from embrew.recipe import Recipe
+from embrew.recipe import DataConfig, Recipe, StageConfig
 from embrew.settings.base import Base
 from embrew.storage.base_model import is_encoder
 
 logger = logging.getLogger(__name__)
 WIDTH = 8  # of the model that stands in where only lengths are needed
+SAMPLE = 512  # rows that are tokenised, at most
+WORD, OTHER = "word ", "text "  # one token in most vocabularies, and as long
+END = ". Word word"  # a second sentence, which llama2vec needs
+MADE = 64  # rows that are made up: equally long, but different texts, or none could be a demonstration for another
+DIGITS = MADE.bit_length() - 1
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class RecipePlan:
     def as_dict(self) -> dict[str, Any]:
         """Return the plan for JSON."""
         settings = {"device": self.device.name, "devices": self.processes, "utilization": self.utilization}
-        return {**settings, "notes": self.notes, "stages": [stage.as_dict() for stage in self.stages]}
+        return {**settings, "notes": self.notes, "stages": [asdict(stage) for stage in self.stages]}
 
 
 def plan_recipe(
@@ -78,7 +84,7 @@ def plan_recipe(
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train and to plan")
     assembly.check_recipe(recipe)
-    place = device(gpu).shared(processes)
+    place = device(gpu, processes)
     (config, own_config), (tokenizer, own_tokenizer) = config_of(recipe), tokenizer_of(recipe)
     name, notes = recipe.encoder.model, []
     if not own_config:
@@ -93,7 +99,7 @@ def plan_recipe(
         objective = assembly.objective(settings.objective)
         rows, order, measured = stage_rows(recipe, index, objective, encoder, tokens, processes)
         some = rows.shuffle(seed=recipe.seed) if measured else rows
-        some = objective.precompute(some.select(range(min(len(some), 512))), encoder)
+        some = objective.precompute(some.select(range(min(len(some), SAMPLE))), encoder)
         passes = passes_of(objective, encoder, some.to_list(), rows_of(recipe, index, processes), recipe.seed)
         plans.append(
             plan_stage(
@@ -133,52 +139,103 @@ def _stand_in(recipe: Recipe, config: Any, tokenizer: Any) -> Encoder:
     return Encoder(backbone, tokenizer, Base("hub", settings.model), settings.settings)
 
 
-class Announcer:
-    """Logs a line of plan before each stage, as `training.train` calls it; an error is logged, not raised.
+def stage_rows(
+    recipe: Recipe, index: int, objective: Objective, encoder: Encoder, tokens: int | None = None, processes: int = 1
+) -> tuple[Dataset, MixedOrder | None, bool]:
+    """Return rows, their order, and whether they are those of the stage's data."""
+    stage = recipe.stages[index]
+    if not all(_is_here(config) for config in stage.datasets):
+        config = next((one for one in stage.datasets if _has_negatives(one)), stage.datasets[0])
+        rows = [_longest(config, objective, encoder, tokens, number) for number in range(MADE)]
+        return objective.prepare(Dataset.from_list(rows), encoder), None, False
+    logger.debug("reading the data of %s", stage.name)
+    parts = [
+        objective.prepare(
+            assembly.short_rows(assembly.rows(config, objective, max_rows=config.max_rows), config, encoder), encoder
+        )
+        for config in stage.datasets
+    ]
+    parts, _ = set_aside(parts, held_out_of(objective))
+    order = assembly.order(stage, [len(part) for part in parts], objective, seed=recipe.seed, processes=processes)
+    return parts[0] if len(parts) == 1 else concatenate_datasets(parts), order, True
 
-    Args:
-        recipe: that is trained.
-    """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
+def declared_rows(stage: StageConfig) -> int | None:
+    """Return the number of rows that a stage's data is limited to; None: not all of it is."""
+    counts = [config.max_rows for config in stage.datasets]
+    return None if None in counts else sum(count or 0 for count in counts)
 
-    def __call__(
-        self, index: int, encoder: Encoder, objective: Objective, rows: Dataset, order: MixedOrder | None, sharded: bool
-    ) -> None:
-        """Log a line about stage `index`; or why there is none."""
-        recipe, name = self.recipe, self.recipe.stages[index].name
-        try:
-            processes = world_size()
-            place = device_here(encoder.device).shared(processes)
-            copied = [] if encoder.backbone.frozen_copy is None else list(encoder.backbone.frozen_copy.parameters())
-            more = sum(p.numel() for p in encoder.backbone.learned.values() if p.requires_grad)
-            shape = Shape.of_model(
-                encoder.backbone.model,
-                encoder.backbone.inner.config,
-                more=more,
-                copied=sum(p.numel() for p in copied),
-                copied_bytes=sum(p.nbytes for p in copied),
-            )
-            some = rows.shuffle(seed=recipe.seed).select(range(min(len(rows), 512))).to_list()
-            passes = passes_of(objective, encoder, some, rows_of(recipe, index, processes), recipe.seed)
-            plan = plan_stage(
-                recipe, index, shape, passes, place, count=len(rows), processes=processes, measured=True,
-                order=order, sharded=sharded, loaded=True,
-            )  # fmt: skip
-        except Exception as error:  # a plan helps, and must not keep anyone from training
-            logger.warning("%s  no plan of its memory and time (%s: %s)", name, type(error).__name__, error)
-            logger.debug("no plan of %s", name, exc_info=True)
-            return
-        verdict = "fits" if plan.fits else "DOES NOT FIT: see embrew plan"
-        hours = plan.hours
-        known = hours is not None and not math.isnan(hours)
-        taking = f", about {_duration(3600 * hours)} at {UTILIZATION:.0%} of the peak FLOP/s" if known and hours else ""
-        logger.info(
-            "%s  plan: %s steps of about %s tokens%s; peak about %.2f GB of %.1f GB on %s: %s",
-            name, f"{plan.steps:,}", f"{plan.tokens:,}", taking, plan.bytes["peak"] / 1e9, plan.free / 1e9, place.name,
-            verdict,
+
+def _is_here(config: DataConfig) -> bool:
+    paths = [config.path] if isinstance(config.path, str) else config.path
+    try:
+        return all(Path(expand(path)).exists() for path in paths)
+    except (ValueError, FileNotFoundError):  # a variable that is not set
+        return False
+
+
+def _has_negatives(config: DataConfig) -> bool:
+    """Whether pairs are taken to have negatives: not if `columns` names query and positive alone."""
+    return not {"query", "positive"} <= set(config.columns) or "negatives" in config.columns
+
+
+def _longest(
+    config: DataConfig, objective: Objective, encoder: Encoder, tokens: int | None, number: int
+) -> dict[str, Any]:
+    """Return row `number`, whose texts are as long as the limits allow, or have `tokens`; pairs have one negative."""
+    first = "".join(OTHER if number >> digit & 1 else WORD for digit in range(DIGITS))
+
+    def text(side: str) -> str:
+        limits = [encoder.max_length[side], tokens, config.max_tokens and config.max_tokens - 1]
+        count = min(limit for limit in limits if limit is not None)
+        return (first + WORD * count)[: len(WORD) * count][: config.max_chars]
+
+    query, document = text("query"), text("document")
+    if objective.rows_kind == "text":
+        return {"text": document[: -len(END)].rstrip() + END}
+    if objective.rows_kind == "scored":
+        return {"sentence1": query, "sentence2": document, "score": 1.0}
+    negatives = [document] if _has_negatives(config) else []
+    return {"query": query, "positive": document, "negatives": negatives, "instruction": config.instruction}
+
+
+def announce(
+    recipe: Recipe,
+    index: int,
+    encoder: Encoder,
+    objective: Objective,
+    rows: Dataset,
+    order: MixedOrder | None,
+    sharded: bool,
+) -> None:
+    """Log a line of plan before stage `index` begins, as `training.train` calls it; an error is logged, not raised."""
+    name, backbone, processes = recipe.stages[index].name, encoder.backbone, world_size()
+    try:
+        place = device_here(encoder.device, processes)
+        copied = [] if backbone.frozen_copy is None else list(backbone.frozen_copy.parameters())
+        shape = Shape.of_model(
+            backbone.model,
+            backbone.inner.config,
+            more=sum(p.numel() for p in backbone.learned.values() if p.requires_grad),
+            copied=sum(p.numel() for p in copied),
+            copied_bytes=sum(p.nbytes for p in copied),
+        )
+        some = rows.shuffle(seed=recipe.seed).select(range(min(len(rows), SAMPLE))).to_list()
+        passes = passes_of(objective, encoder, some, rows_of(recipe, index, processes), recipe.seed)
+        plan = plan_stage(
+            recipe, index, shape, passes, place, count=len(rows), processes=processes, measured=True, order=order,
+            sharded=sharded, loaded=True,
         )  # fmt: skip
+    except Exception as error:  # a plan helps, and must not keep anyone from training
+        logger.warning("%s  no plan of its memory and time (%s: %s)", name, type(error).__name__, error)
+        logger.debug("no plan of %s", name, exc_info=True)
+        return
+    hours = plan.hours
+    time = f", about {_duration(3600 * hours)} at {UTILIZATION:.0%} of the peak FLOP/s" if hours and hours > 0 else ""
+    memory = f"{plan.bytes['peak'] / 1e9:.2f} GB of {plan.bytes['device'] / 1e9:.1f} GB on {place.name}"
+    verdict = "fits" if plan.fits else "DOES NOT FIT: see embrew plan"
+    steps = f"{plan.steps:,} steps of about {plan.tokens:,} tokens"
+    logger.info("%s  plan: %s%s; peak about %s: %s", name, steps, time, memory, verdict)
 
 
 def _duration(seconds: float) -> str:

@@ -1,24 +1,76 @@
-"""The shape of a model, from its configuration, and of what a stage trains of it; no weights are read."""
+"""The configuration and the shape of a model, and of what a stage trains of it; no weights are read."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from peft import PeftModel
 from torch import nn
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from embrew import assembly
 from embrew.model.adapters import attach_lora
 from embrew.model.layers import layers_of
 from embrew.recipe import Recipe
-from embrew.storage.base_model import is_encoder, pick_dtype
+from embrew.storage.base_model import ASSETS, is_encoder, open_config, pick_dtype, quiet
 
 COMPARES = ("compression", "alignment")  # objectives that read the original LM
 READS_HEAD = ("bottleneck", "language_model", "sft", "llama2vec", "mntp")  # and train it with all other weights
+
+
+def config_of(recipe: Recipe) -> tuple[Any, bool]:
+    """Return the configuration of a recipe's language model, and whether it is the model's own file.
+
+    Where that is not on this machine, the shapes that embrew ships for the models of its recipes are used.
+
+    Raises:
+        FileNotFoundError: neither is at hand.
+    """
+    name, options = recipe.encoder.model, _local(recipe)
+    try:
+        return open_config(name, options.pop("source"), **options), True
+    except FileNotFoundError:
+        shapes = yaml.safe_load((files("embrew") / "planning" / "architectures.yaml").read_text(encoding="utf-8"))
+    if name in shapes:
+        return AutoConfig.for_model(**shapes[name]), False
+    if Path(name).is_absolute() or name.startswith("."):
+        raise FileNotFoundError(f"no folder {name!r}; encoder.model is a folder or the id of a model")
+    raise FileNotFoundError(
+        f"the configuration of {name!r} is not on this machine, and its shape is none that embrew ships; download it "
+        f"(hf download {name} config.json), or give a folder that holds config.json: encoder.model=DIR"
+    )
+
+
+def tokenizer_of(recipe: Recipe) -> tuple[PreTrainedTokenizerBase, bool]:
+    """Return the tokenizer of a recipe's model, and whether it is its own; nano's stands in for one not at hand."""
+    options = _local(recipe)
+    with quiet():
+        try:
+            return AutoTokenizer.from_pretrained(options.pop("source"), **options), True
+        except (OSError, ValueError, KeyError):
+            return AutoTokenizer.from_pretrained(str(ASSETS["nano"]), trust_remote_code=False), False
+
+
+def _local(recipe: Recipe) -> dict[str, Any]:
+    """Return where a model's files are, and keywords to open them without network."""
+    settings = recipe.encoder
+    is_folder = settings.model in ASSETS or Path(settings.model).is_dir()
+    pinned = {} if is_folder else {"revision": settings.revision, "local_files_only": True}
+    source = str(ASSETS.get(settings.model, settings.model))
+    return {"source": source, "trust_remote_code": settings.trust_remote_code, **pinned}
 
 
 @dataclass(frozen=True)
@@ -83,16 +135,21 @@ class Shape:
             layer=sum(p.nbytes for p in layers[0].parameters()),
         )
 
-    def saved(self, arithmetic: str, kind: str) -> float:
-        """Return bytes that a layer keeps of a token for the backward pass.
+    def saved(self, arithmetic: str, kind: str, *, recompute: bool = False) -> float:
+        """Return bytes that all layers keep of a token for the backward pass, and one more for gradients of states.
 
-        Inputs and outputs of its products, norms and activation: about 8 states and 4 inner ones. Under autocast the
-        inner ones are in bfloat16, and the states in part; on a CPU, attention keeps float32, and trained weights more.
+        Inputs and outputs of products, norms and activation: about 8 states and 4 inner ones a layer. Under autocast
+        the inner ones are in bfloat16, and the states in part; on a CPU, attention keeps float32, and trained weights
+        more. With activation checkpointing, the input of each layer is kept, and one layer at a time.
         """
         if arithmetic == "float32":
-            return 4 * (8 * self.hidden + 4 * self.inner)
-        states = 16 if kind != "cpu" else 32 if self.trains_all else 20
-        return states * self.hidden + 2 * 4 * self.inner
+            layer = 4 * (8 * self.hidden + 4 * self.inner)
+        else:
+            states = 16 if kind != "cpu" else 32 if self.trains_all else 20
+            layer = states * self.hidden + 2 * 4 * self.inner
+        if recompute:
+            return (4 if arithmetic == "float32" else 2) * self.layers * self.hidden + layer
+        return (self.layers + 1) * layer
 
     def operations(self, tokens: float, length: float) -> float:
         """Return the operations of a forward pass over tokens, in rows of some length."""
@@ -131,7 +188,7 @@ def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
     copied = plain if method in COMPARES and changed else 0
     more = learned if stage.train_memory else 0
     shape = Shape.of_model(model, config, more=more, copied=copied, copied_bytes=copied * (2 if short else 4))
-    return Shape(**{**vars(shape), "weights": shape.weights - spared})
+    return replace(shape, weights=shape.weights - spared)
 
 
 def _spared(model: PreTrainedModel, recipe: Recipe, dtype: torch.dtype) -> int:

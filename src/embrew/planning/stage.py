@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -54,59 +54,45 @@ class StagePlan:
     Attributes:
         name: of the stage.
         method: its objective.
-        shape: of the model.
+        parameters: of the model.
+        trained: number of them that are trained.
         rows: of a micro-batch, per device.
         chunk: rows, or tokens, of a chunk of gradient caching; None: none.
         in_tokens: whether a chunk is given in tokens.
         recompute: activation checkpointing.
         sharded: weights, gradients and moments are sharded over all devices (FSDP2).
-        bytes: of each device: weights, gradients, optimizer, activations, process, peak.
-        free: bytes of a device.
+        bytes: of each device: weights, gradients, optimizer, activations, process, peak (their sum), device (all it
+            has); disk: two checkpoints of the stage and its folder, trained weights, and moments in checkpoints.
         most: largest micro-batch, or chunk, that fits, in the same unit; 0: none.
         tokens: of an optimiser step, all devices together.
         measured: whether lengths are those of the stage's data; else, all texts are as long as the limits allow.
         flop: floating-point operations of an optimiser step, all devices together.
         seconds: of an optimiser step.
         steps: optimiser steps; None: unknown.
-        disk: bytes of two checkpoints of the stage and of its folder: trained weights, and moments in checkpoints.
+        hours: of the whole stage; None: unknown.
+        fits: whether the fullest moment of a step is within a device's memory.
         changes: settings to type where the stage does not fit, those that change no result first.
     """
 
     name: str
     method: str
-    shape: Shape
+    parameters: int
+    trained: int
     rows: int
     chunk: int | None
     in_tokens: bool
     recompute: bool
     sharded: bool
     bytes: dict[str, int]
-    free: int
     most: int
     tokens: int
     measured: bool
     flop: float
     seconds: float
     steps: int | None
-    disk: int
+    hours: float | None
+    fits: bool
     changes: list[str]
-
-    @property
-    def fits(self) -> bool:
-        """Whether the fullest moment of a step is within a device's memory."""
-        return self.bytes["peak"] <= self.free
-
-    @property
-    def hours(self) -> float | None:
-        """Of the whole stage; None: the number of steps is unknown."""
-        return None if self.steps is None else self.steps * self.seconds / 3600
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the plan for JSON; bytes are those of one device."""
-        fields = {name: value for name, value in asdict(self).items() if name not in ("shape", "bytes", "free", "disk")}
-        sizes = {**self.bytes, "device": self.free, "disk": self.disk}
-        counts = {"parameters": self.shape.parameters, "trained": self.shape.trained}
-        return {**fields, **counts, "bytes": sizes, "fits": self.fits, "hours": self.hours}
 
 
 def plan_stage(
@@ -145,101 +131,72 @@ def plan_stage(
     """
     stage = recipe.stages[index]
     training, batch = stage.training, stage.batch
-    rows, chunk = rows_of(recipe, index, processes), None
-    if batch is not None:
-        chunk = batch.mini_batch_size or batch.mini_batch_num_tokens
-    in_tokens = bool(batch is not None and batch.mini_batch_num_tokens)
+    rows = rows_of(recipe, index, processes)
+    chunk = None if batch is None else batch.mini_batch_size or batch.mini_batch_num_tokens
+    in_tokens = batch is not None and batch.mini_batch_num_tokens is not None
     accumulation = int(training.get("gradient_accumulation_steps", 1))
     arithmetic = assembly.arithmetic(recipe, stage, torch.device(device.kind))
     recompute = bool(training.get("activation_checkpointing") or training.get("gradient_checkpointing"))
     moments = MOMENTS.get(str(training.get("optim", "adamw_torch")), 8.0)
-    activations = _activations(shape, passes, arithmetic, device, chunk=chunk, in_tokens=in_tokens, recompute=recompute)
-
-    def sizes(sharded: bool) -> dict[str, int]:
-        return _sizes(
-            shape,
-            activations,
-            moments=moments,
-            arithmetic=arithmetic,
-            taken=device.taken(arithmetic, shape.weights if loaded else 0),
-            processes=processes,
-            sharded=sharded,
-        )
-
-    whole = sizes(sharded=False)
+    overhead = device.overhead(arithmetic, shape.weights if loaded else 0)
+    saved = int(_held(passes, chunk, in_tokens) * shape.saved(arithmetic, device.kind, recompute=recompute))
+    activations = saved + (
+        2 * shape.trained if shape.trains_all and arithmetic != "float32" else 0
+    )  # autocast's copies
+    copies = 2 if processes > 1 else 1  # DistributedDataParallel sums gradients in copies
+    bytes_of = _sizes(shape, 1, copies * 4, moments, activations, overhead)
     if sharded is None:
-        sharded = processes > 1 and recipe.encoder.quantization is None and whole["peak"] > device.memory
-    chosen = sizes(sharded=True) if sharded else whole
-    room = device.memory - chosen["peak"] + activations
-    most = max(0, int((chunk or rows) * room / max(activations, 1)))
+        exceeds = bytes_of["peak"] > device.memory
+        sharded = processes > 1 and recipe.encoder.quantization is None and exceeds
+    if sharded:  # two layers are gathered at a time, and one has whole gradients
+        bytes_of = _sizes(shape, processes, 4, moments, saved + 3 * shape.layer, overhead)
+    room = device.memory - bytes_of["peak"] + saved
+    most = max(0, int((chunk or rows) * room / max(saved, 1)))
+    fits = bytes_of["peak"] <= device.memory
     factor = (2 if shape.trains_all else 1) + 1 + recompute + (chunk is not None)
     trained = shape.operations(passes.trained, passes.length) * factor
     flop = accumulation * passes.mean * (trained + shape.operations(passes.frozen, passes.length))
+    seconds = flop / (device.speed(arithmetic) * utilization)
+    steps = _steps(recipe, index, rows * processes, count, order)
+    disk = int((2 * (4 + moments) + 4) * shape.trained)
     return StagePlan(
         name=stage.name,
         method=str(stage.objective["type"]),
-        shape=shape,
+        parameters=shape.parameters,
+        trained=shape.trained,
         rows=rows,
         chunk=chunk,
         in_tokens=in_tokens,
         recompute=recompute,
         sharded=sharded,
-        bytes=chosen,
-        free=device.memory,
+        bytes={**bytes_of, "device": device.memory, "disk": disk},
         most=most,
         tokens=int(passes.trained * passes.mean * accumulation * processes),
         measured=measured,
         flop=flop * processes,
-        seconds=flop / (device.speed(arithmetic) * utilization),
-        steps=_steps(recipe, index, rows * processes, count, order),
-        disk=int((2 * (4 + moments) + 4) * shape.trained),
-        changes=[] if chosen["peak"] <= device.memory else _changes(recipe, index, shape, most, recompute=recompute),
+        seconds=seconds,
+        steps=steps,
+        hours=None if steps is None else steps * seconds / 3600,
+        fits=fits,
+        changes=[] if fits else _changes(recipe, index, shape, most, recompute=recompute),
     )
 
 
-def _activations(
-    shape: Shape,
-    passes: Passes,
-    arithmetic: str,
-    device: Device,
-    *,
-    chunk: int | None,
-    in_tokens: bool,
-    recompute: bool,
-) -> int:
-    """Return bytes that the backward pass needs: of a micro-batch, or of a chunk of gradient caching."""
-    held = passes.trained
-    if chunk is not None:
-        held = min(held, max(chunk, passes.length) if in_tokens else chunk * passes.length)
-    layer = shape.saved(arithmetic, device.kind)
-    if recompute:  # the input of each layer, and one layer at a time
-        return int(held * ((4 if arithmetic == "float32" else 2) * shape.layers * shape.hidden + layer))
-    return int(held * (shape.layers + 1) * layer)  # and one more, for gradients of states
+def _held(passes: Passes, chunk: int | None, in_tokens: bool) -> float:
+    """Return the tokens whose activations are in memory at a time: of a micro-batch, or of a chunk."""
+    if chunk is None:
+        return passes.trained
+    return min(passes.trained, max(chunk, passes.length) if in_tokens else chunk * passes.length)
 
 
-def _sizes(
-    shape: Shape,
-    activations: int,
-    *,
-    moments: float,
-    arithmetic: str,
-    taken: int,
-    processes: int,
-    sharded: bool,
-) -> dict[str, int]:
-    """Return bytes of a device by what they are for, and their sum."""
-    share = processes if sharded else 1
-    buckets = 2 if processes > 1 and not sharded else 1  # DistributedDataParallel sums gradients in copies
-    if sharded:
-        activations += 3 * shape.layer  # two layers are gathered at a time, and one has whole gradients
-    elif shape.trains_all and arithmetic != "float32":
-        activations += 2 * shape.trained  # autocast keeps copies of the weights in a step
+def _sizes(shape: Shape, share: int, gradient: int, moments: float, activations: int, overhead: int) -> dict[str, int]:
+    """Return bytes of a device by what they are for, and their sum; `share`: devices that share the weights."""
     sizes = {
         "weights": shape.weights // share,
-        "gradients": 4 * shape.trained * buckets // share,
+        "gradients": gradient * shape.trained // share,
         "optimizer": int(moments * shape.trained) // share,
         "activations": activations,
-        "process": taken,
+        "process": overhead,
     }
     return {**sizes, "peak": sum(sizes.values())}
 
@@ -273,12 +230,11 @@ def passes_of(objective: Objective, encoder: Encoder, rows: Sequence[dict[str, A
     """
     some = min(size, SAMPLED, len(rows))
     starts = range(0, max(1, min(len(rows), BATCHES * some) - some + 1), some)
-    found = [_passes(objective, encoder, rows[start : start + some], seed) for start in starts]
-    largest = max(found, key=lambda one: one.trained)
-    mean = sum(one.trained for one in found) / len(found) / max(largest.trained, 1)
-    times = size / some
-    length = max(one.length for one in found)
-    return Passes(largest.trained * times, largest.frozen * times, length, mean)
+    batches = [_passes(objective, encoder, rows[start : start + some], seed) for start in starts]
+    largest = max(batches, key=lambda batch: batch.trained)
+    mean = sum(batch.trained for batch in batches) / len(batches) / max(largest.trained, 1)
+    length = max(batch.length for batch in batches)
+    return Passes(largest.trained * size / some, largest.frozen * size / some, length, mean)
 
 
 def _passes(objective: Objective, encoder: Encoder, rows: Sequence[dict[str, Any]], seed: int) -> Passes:
@@ -299,18 +255,18 @@ def _passes(objective: Objective, encoder: Encoder, rows: Sequence[dict[str, Any
 def _changes(recipe: Recipe, index: int, shape: Shape, most: int, *, recompute: bool) -> list[str]:
     stage = recipe.stages[index]
     place, batch = f"stages.{stage.name}", stage.batch
-    found = [] if recompute else [f"{place}.training.activation_checkpointing=true"]
+    settings = [] if recompute else [f"{place}.training.activation_checkpointing=true"]
     if most and batch is not None and batch.mini_batch_num_tokens:
-        found.append(f"{place}.batch.mini_batch_num_tokens={most}")
+        settings.append(f"{place}.batch.mini_batch_num_tokens={most}")
     elif most and batch is not None:
-        found.append(f"{place}.batch.mini_batch_size={most} (gradient caching: the same loss, one more pass)")
+        settings.append(f"{place}.batch.mini_batch_size={most} (gradient caching: the same loss, one more pass)")
     elif most:
-        found.append(f"{place}.training.per_device_train_batch_size={most} (with gradient_accumulation_steps)")
+        settings.append(f"{place}.training.per_device_train_batch_size={most} (with gradient_accumulation_steps)")
     if shape.trains_all:
-        found.append("encoder.lora={r: 16} (train a LoRA in place of every weight; other results)")
+        settings.append("encoder.lora={r: 16} (train a LoRA in place of every weight; other results)")
     elif recipe.encoder.quantization is None:
-        found.append("encoder.quantization=nf4 (4-bit base; other results)")
-    return [*found, "more GPUs, with sharded weights (FSDP2: launch/fsdp2)"]
+        settings.append("encoder.quantization=nf4 (4-bit base; other results)")
+    return [*settings, "more GPUs, with sharded weights (FSDP2: launch/fsdp2)"]
 
 
 def _steps(recipe: Recipe, index: int, batch: int, count: int | None, order: MixedOrder | None) -> int | None:

@@ -216,7 +216,7 @@ def _nested_scores(encoder: Any, task: Task) -> dict[str, Any] | None:
     if not isinstance(encoder, Encoder):
         dims = _stock_dimensions(encoder)
         return {"layers": [None], "dims": dims, "scores": [_stock_scores(encoder, task, dims)]} if dims else None
-    from embrew.analysis.surface_scores import surface_of
+    from embrew.analysis.surface import surface_of
     from embrew.config.yaml_files import parse_yaml
     from embrew.export.dimensions import nested_dimensions
 

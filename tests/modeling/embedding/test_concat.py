@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.analysis import pool_over
+from embrew.analysis.memory import pool_over
 from embrew.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.settings.encoder import Pooling
