@@ -210,7 +210,7 @@ def draw_separation(axes: Any, separation: Separation) -> None:
 
 
 def plot_surfaces(named: Sequence[tuple[str, Surface, Cell | None]], path: Path) -> None:
-    """Plot two panels per model on common scales: scores by layers and dimensions, and scores over time.
+    """Plot three panels per model: scores by layers and dimensions, over dimensions, and over time.
 
     Args:
         named: per model its name, its surface, and the picked cell, if any.
@@ -219,14 +219,26 @@ def plot_surfaces(named: Sequence[tuple[str, Surface, Cell | None]], path: Path)
     lowest = 100 * min(surface.means.min() for _, surface, _ in named)
     highest = 100 * max(surface.means.max() for _, surface, _ in named)
     margin = 0.04 * (highest - lowest) or 1
-    with drawing(path, 11, 3.8 * len(named)) as figure:
-        for (heat, times), (name, surface, picked) in zip(
-            figure.subplots(len(named), 2, squeeze=False), named, strict=True
-        ):
+    with drawing(path, 16, 3.8 * len(named)) as figure:
+        rows = figure.subplots(len(named), 3, squeeze=False, width_ratios=(1.2, 1, 1))
+        for (heat, sizes, times), (name, surface, picked) in zip(rows, named, strict=True):
             heat.set_title(name, loc="left", fontweight="bold")
             _heat_map(heat, surface, picked, lowest, highest)
-            _scores_over_time(times, surface, picked)
-            times.set_ylim(lowest - margin, highest + margin)
+            of_layers = dict(zip(surface.layers, surface.means, strict=True))
+            _score_lines(
+                sizes, surface.dims, of_layers, None if picked is None else (picked.dim, picked.score), legend="layers"
+            )
+            sizes.set(xscale="log", xlabel="dimensions")
+            sizes.set_xticks(surface.dims[:: -(-len(surface.dims) // 6)])
+            sizes.xaxis.set_major_formatter("{x:.0f}")
+            sizes.minorticks_off()
+            of_dims = dict(zip(surface.dims, surface.means.T, strict=True))
+            at = None if picked is None else (picked.milliseconds, picked.score)
+            _score_lines(times, surface.milliseconds, of_dims, at, legend="dimensions")
+            times.set_xlim(left=0)
+            times.set_xlabel("ms per text")
+            for axes in (sizes, times):
+                axes.set_ylim(lowest - margin, highest + margin)
 
 
 def _heat_map(axes: Any, surface: Surface, picked: Cell | None, lowest: float, highest: float) -> None:
@@ -252,19 +264,25 @@ def _write_values(axes: Any, values: np.ndarray, form: str, lowest: float, highe
         axes.text(column, row, form.format(value), ha="center", va="center", fontsize=8, color=colour)
 
 
-def _scores_over_time(axes: Any, surface: Surface, picked: Cell | None) -> None:
-    """Draw a line per number of dimensions, from few layers to all."""
+def _score_lines(
+    axes: Any,
+    x: Sequence[float],
+    lines: Mapping[int, np.ndarray],
+    picked: tuple[float, float] | None,
+    *,
+    legend: str,
+) -> None:
+    """Draw a line per number of layers or dimensions, from dark to light, and a circle around the picked score."""
     from matplotlib import colormaps
 
-    for j, dim in enumerate(surface.dims):
-        colour = colormaps["viridis"](0.85 * j / max(len(surface.dims) - 1, 1))  # from dark to light
-        axes.plot(surface.milliseconds, 100 * surface.means[:, j], "o-", color=colour, markersize=3.5, label=str(dim))
+    for number, (value, scores) in enumerate(lines.items()):
+        colour = colormaps["viridis"](0.85 * number / max(len(lines) - 1, 1))
+        axes.plot(x, 100 * scores, "o-", color=colour, markersize=3.5, label=str(value))
     if picked is not None:
-        axes.plot(picked.milliseconds, 100 * picked.score, "o", color=TWO[1], markersize=11, fillstyle="none")
-    axes.set_xlim(left=0)
-    axes.set(xlabel="ms per text", ylabel="score × 100")
+        axes.plot(picked[0], 100 * picked[1], "o", color=TWO[1], markersize=11, fillstyle="none")
+    axes.set_ylabel("score × 100")
     axes.grid(axis="y")
-    axes.legend(title="dimensions", **BESIDE)
+    axes.legend(title=legend, **BESIDE)
 
 
 def plot_truncations(named: Sequence[tuple[str, Truncation]], path: Path) -> None:
