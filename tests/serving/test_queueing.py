@@ -114,7 +114,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
         assert queue.expected_seconds() == 2.0
         waiting.cancel()
         await asyncio.sleep(0.01)
-        assert queue.dropped == 1 and queue.tokens <= 50, "it makes room at once"
+        assert queue.tokens <= 50, "it makes room at once"
 
     asyncio.run(with_queue(queue, compute, requests()))
 

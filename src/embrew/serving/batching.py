@@ -151,7 +151,7 @@ class Queue:
     def _take(self) -> Batch:
         """Return the oldest text and others that share its forward pass, in order."""
         batch: Batch = []
-        room, waiting = self.batch_tokens, [job for job in self.jobs if job.waiting]
+        room, waiting = self.batch_tokens, [job for job in self.jobs if job.waiting and not job.done.done()]
         for job in waiting:
             while job.waiting and job.texts.key == waiting[0].texts.key:
                 room -= job.texts.work[job.waiting[0]]

@@ -112,7 +112,9 @@ class Guard:
             await self.app({**scope, "method": "GET"}, receive, send)
             return
         if self.running >= self.settings.concurrent:
-            raise self._too_busy(f"{self.running} requests are being answered, which is the limit", "too_many_requests")
+            raise self._too_busy(
+                f"{self.running} requests are being answered, which is the limit", code="too_many_requests"
+            )
         if scope["facts"]["path"] in QUEUED:
             self.service.queue.check_not_full()
         self.running += 1
@@ -122,7 +124,7 @@ class Guard:
                 body += chunk
                 self.bytes += len(chunk)
                 if self.bytes > self.settings.bodies_bytes:
-                    raise self._too_busy("the bodies of requests fill the memory for them", "too_many_bytes")
+                    raise self._too_busy("the bodies of requests fill the memory for them", code="too_many_bytes")
             await _until_gone(self.app, scope, bytes(body), receive, send)
         finally:
             self.running -= 1
@@ -156,7 +158,7 @@ class Guard:
             yield part.get("body", b"")
             more = part.get("more_body", False)
 
-    def _too_busy(self, message: str, code: str) -> ApiError:
+    def _too_busy(self, message: str, *, code: str) -> ApiError:
         retry_after = self.service.queue.expected_seconds()
         return ApiError(429, f"{message}; try again later", code=code, retry_after=retry_after)
 
