@@ -73,7 +73,7 @@ def made(make_encoder: Callable[..., Encoder], kind: str) -> Encoder:
 @contextmanager
 def serving_copy(encoder: Any, **settings: Any) -> Iterator[str]:
     """Serve a copy of an encoder in this process; yields the address."""
-    opened = mock.patch("embrew.serving.opening.open_model", return_value=copy.deepcopy(encoder))
+    opened = mock.patch("embrew.serving.service.open_model", return_value=copy.deepcopy(encoder))
     with opened, serving("tiny", **settings) as address:
         yield address
 

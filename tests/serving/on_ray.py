@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from ray.serve import Application
 
-from embrew.serving.asked import Key
-from embrew.serving.ray import deployed, read_arguments
+from embrew.serving.ray import deploy, read_arguments
+from embrew.serving.reading import Key
 from embrew.serving.service import Service
 from tests.serving.running import Lengths, of_words
 
@@ -30,9 +30,9 @@ class Told(Lengths):
 
 def app(args: dict[str, Any]) -> Application:
     """Return the application; arguments are those of `embrew.serving.ray:app`."""
-    settings, _, _ = read_arguments({"model": "words", **args})
+    settings = read_arguments({"model": "words", **args})
 
     def opened() -> Service:
-        return of_words(Told(), limits=settings.limits)
+        return of_words(Told(), concurrent=settings.concurrent, timeout=settings.timeout, drain=settings.drain)
 
-    return deployed(opened, settings.limits)
+    return deploy(opened, settings)

@@ -11,16 +11,14 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import httpx
 import numpy as np
 import uvicorn
 
-from embrew.serving.asked import Asked, Engine, Key, Read
-from embrew.serving.opening import KNOWN, Served
-from embrew.serving.server import configured
-from embrew.serving.service import Service
+from embrew.serving.reading import Key, ReadOptions, TokenizedTexts
+from embrew.serving.server import configure
+from embrew.serving.service import EXAMPLE, Service
 from embrew.serving.settings import Settings
 from tests.fresh import Fresh
 
@@ -36,9 +34,9 @@ def running(service: Service, *, hosts: Collection[str] = (), **given: Any) -> I
         hosts: as of `create_app`.
         **given: as of `configured`.
     """
-    from embrew.serving.application import create_app
+    from embrew.serving.routes import create_app
 
-    server = uvicorn.Server(configured(create_app(service, hosts=hosts), host="127.0.0.1", port=0, **given))
+    server = uvicorn.Server(configure(create_app(service, hosts=hosts), host="127.0.0.1", port=0, **given))
     thread = threading.Thread(target=server.run, daemon=True)  # only a main thread handles signals
     thread.start()
     try:
@@ -54,9 +52,12 @@ def running(service: Service, *, hosts: Collection[str] = (), **given: Any) -> I
 
 
 @contextmanager
-def serving(model: object, **settings: Any) -> Iterator[str]:
+def serving(
+    model: object, *, keys: Sequence[str] = (), ranges: Any = None, ranges_of: Any = None, **settings: Any
+) -> Iterator[str]:
     """Open a model as `embrew serve` does, and run it in a thread; yields the address."""
     service = Service(Settings(str(model), **settings))
+    service.keys, service.ranges, service.ranges_of = tuple(keys), ranges, ranges_of
     service.load()
     if service.failure is not None:
         raise service.failure
@@ -140,17 +141,17 @@ class Words:
         "max_length": {"query": 512, "document": 512, "other": 512},
     }
 
-    def read(self, texts: list[Any], asked: Asked, *, first: int = 0) -> Read:
+    def read(self, texts: list[Any], options: ReadOptions, *, first: int = 0) -> TokenizedTexts:
         """One token per word, and one for the template."""
         counts = [len(text.split()) + 1 for text in texts]
-        return Read(Key(context=asked.prompt_name, num_layers=asked.num_layers), texts, counts, counts)
+        return TokenizedTexts(Key(context=options.prompt_name, num_layers=options.num_layers), texts, counts, counts)
 
-    def tokenize(self, text: Any, asked: Asked, *, add_special_tokens: bool) -> list[dict[str, Any]]:
+    def tokenize(self, text: Any, options: ReadOptions, *, special: bool) -> list[dict[str, Any]]:
         """The words."""
         return [{"id": len(word), "text": word, "special": False} for word in text.split()]
 
 
-class Lengths(Engine):
+class Lengths:
     """The computing side: a text's vector is its length and 1.
 
     Args:
@@ -178,20 +179,17 @@ class Lengths(Engine):
 
     def counts(self) -> dict[str, int]:
         """None."""
-        return {"prefix_hits": 0, "prefix_misses": 0, "prefix_bytes": 0}
+        return {"hits": 0, "misses": 0, "bytes": 0}
 
     @property
     def texts(self) -> list[str]:
         """All texts so far, in the order in which they were computed."""
-        return [text for batch in self.passes for text in batch if text != KNOWN]
+        return [text for batch in self.passes for text in batch if text != EXAMPLE]
 
 
-def of_words(engine: Any, *, batch_tokens: int = 100, **settings: Any) -> Service:
+def of_words(engine: Any, *, keys: Sequence[str] = (), batch_tokens: int = 100, **settings: Any) -> Service:
     """Return a loaded service of `Words` and an engine such as `Lengths`."""
-    reader = Words()
-    opened = Served(reader, engine, batch_tokens, reader.read([KNOWN], Asked()))
-    service = Service(Settings("words", **settings))
-    with mock.patch("embrew.serving.service.open_served", return_value=opened):
-        service.load()
-    assert service.state == "ready", service.failure
+    service = Service(Settings("words", batch_tokens=batch_tokens, **settings))
+    service.keys = tuple(keys)
+    service.start(Words(), engine, Words().read([EXAMPLE], ReadOptions()))  # type: ignore[arg-type]
     return service

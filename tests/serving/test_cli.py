@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.serving import server
-from embrew.serving.opening import open_served
+from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.precision import Ranges
@@ -44,23 +44,29 @@ def settings_of(*arguments: object, env: dict[str, str] | None = None) -> Settin
     return found
 
 
+def opened(settings: Settings) -> Service:
+    service = Service(settings)
+    service.load()
+    return service
+
+
 def test_options_become_settings() -> None:
     plain = settings_of(env={KEY: ""})
     assert plain == Settings("nano")
-    given = ("--no-auto-truncate", "--device", "cuda:0", "--device", "cuda:1", "--timeout", "3", "--payload-limit", "9")
+    given = ("--no-auto-truncate", "--timeout", "3", "--payload-limit", "9")
     found = settings_of(*given, "--max-client-batch-size", "8", "--dtype", "bfloat16", env={KEY: ""})
-    assert (found.auto_truncate, found.workers, found.devices) == (False, 2, ("cuda:0", "cuda:1"))
-    assert (found.limits.timeout, found.limits.body_bytes, found.limits.items) == (3.0, 9, 8)
+    assert (found.auto_truncate, found.timeout, found.body_bytes, found.items) == (False, 3.0, 9, 8)
     assert found.dtype == "bfloat16"
 
 
 def test_keys_come_from_a_file_or_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_bytes("\ufeffone\r\n\r\n two \n".encode())
-    assert settings_of("--api-key-file", file, env={KEY: "three"}).keys == ("one", "two")
-    assert settings_of(env={KEY: " three\n"}).keys == ("three",)
-    assert settings_of(env={KEY: " "}).keys == ()
-    assert "three" not in repr(settings_of(env={KEY: "three"}))
+    with mock.patch.dict(os.environ, {KEY: " three\n"}):
+        assert settings_of("--api-key-file", file).read_keys() == ("one", "two")
+        assert settings_of().read_keys() == ("three",)
+    with mock.patch.dict(os.environ, {KEY: " "}):
+        assert settings_of().read_keys() == ()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +103,6 @@ def test_a_folder_of_keys_is_refused(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("--port", "65536"), "--port"),
-        (("--workers", "0"), "--workers"),
         (("--max-batch-tokens", "0"), "--max-batch-tokens"),
         (("--timeout", "0"), "--timeout"),
         (("--backend", "tensorrt"), "--backend"),
@@ -119,24 +124,6 @@ def test_an_address_that_cannot_be_used_is_refused() -> None:
     assert done.exit_code == 1 and "cannot listen at 203.0.113.7" in done.output
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "::"])
-@pytest.mark.parametrize("keys", [(), ("k",)])
-def test_a_server_without_a_key_that_others_can_reach_says_so(
-    host: str, keys: tuple[str, ...], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="embrew")
-    try:
-        listening = server._listen(host, 0)
-    except ValueError:
-        pytest.skip("no IPv6 here")
-    with listening:
-        server._tell(Settings("nano", keys=keys), host, listening)
-        port = listening.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    assert f"listening at http://{shown}:{port} (page)" in caplog.text
-    assert ("it has no API key" in caplog.text) == (not keys and host in ("0.0.0.0", "::"))
-
-
 CODE = """
 import sys
 sys.modules[sys.argv.pop(1)] = None  # as if it were not installed
@@ -152,17 +139,6 @@ def test_a_missing_extra_is_named(name: str) -> None:
     _, said = done.communicate(60)
     assert done.poll() == 1
     assert said.decode().splitlines()[-1] == f'error: {name} is not installed; run: pip install "embrew[serve]"'
-
-
-def test_ranges_of_another_model_are_refused() -> None:
-    ranges = Ranges((0.0,), (1.0,))
-    assert open_served(Settings("nano", pooling="last", ranges=ranges)).reader.about["dimensions"] == 256
-    with pytest.raises(ValueError, match="int8 ranges are of vectors of another model"):
-        open_served(
-            Settings(
-                "nano", pooling="last", ranges=ranges, ranges_of={"model_hash": "0" * 64, "tokenizer_sha256": None}
-            )
-        )
 
 
 def test_codes_are_of_vectors_like_those_of_the_ranges() -> None:
@@ -201,23 +177,15 @@ def test_ranges_come_from_a_folder_of_vectors(tmp_path: Path) -> None:
         )
         assert done.exit_code == 0, done.output
     found = settings_of("--pooling", "last", "--int8-ranges", tmp_path / "codes", env={KEY: ""})
-    assert found.ranges is not None and len(found.ranges.minimum) == 8
-    assert open_served(found).reader.about["dimensions"] == 256
+    service = opened(found)
+    assert service.ranges is not None and len(service.ranges.minimum) == 8 and service.state == "ready"
     encoder = Encoder.from_pretrained("nano", pooling="mean")
     encoder.save_pretrained(tmp_path / "mean", verify="off")
-    with pytest.raises(ValueError, match="int8 ranges are of vectors of another model"):
-        open_served(replace(found, model=str(tmp_path / "mean"), pooling=None))
+    other = opened(replace(found, model=str(tmp_path / "mean"), pooling=None))
+    assert "int8 ranges are of vectors of another model" in str(other.failure)
     for folder, said in (("plain", "has no int8 ranges"), ("no-such", "holds no vectors")):
         done = serve("--int8-ranges", tmp_path / folder, env={KEY: ""})
         assert done.exit_code == 1 and said in done.output
-
-
-@pytest.mark.parametrize(
-    ("device", "said"), [("kuda", "write it as cpu or cuda:0"), ("cuda:64", "PyTorch finds . CUDA devices")]
-)
-def test_a_device_that_is_not_there_is_refused(device: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        open_served(Settings("nano", pooling="last"), device)
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from embrew.encoder import Encoder
-from embrew.serving.settings import Limits
 from tests.conftest import SENTENCES
 from tests.evaluation.test_mteb import local_task, task_metadata, texts
 from tests.serving.encoders import LIMITS, check_same, made, serving_copy, wanted
@@ -103,7 +102,7 @@ def test_openai_keys_and_a_busy_server() -> None:
     openai = pytest.importorskip("openai")
     engine = Lengths()
     engine.gate.clear()
-    with running(of_words(engine, keys=("any",), limits=Limits(queued_tokens=6))) as address:
+    with running(of_words(engine, keys=("any",), queued_tokens=6)) as address:
         with pytest.raises(openai.AuthenticationError, match="no valid API key"):
             client_of(address, api_key="other").embeddings.create(model="words", input="a")
         first = threading.Thread(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from contextlib import suppress
 from unittest import mock
@@ -103,25 +102,22 @@ def test_names_of_the_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "keys", "names"),
+    ("host", "key", "names"),
     [
-        ("127.0.0.1", (), {"localhost", "127.0.0.1", "[::1]"}),
-        ("127.0.0.2", (), {"localhost", "127.0.0.1", "[::1]", "127.0.0.2"}),
-        ("127.0.0.1", ("k",), set()),
-        ("0.0.0.0", (), set()),
+        ("127.0.0.1", "", {"localhost", "127.0.0.1", "[::1]"}),
+        ("127.0.0.2", "", {"localhost", "127.0.0.1", "[::1]", "127.0.0.2"}),
+        ("127.0.0.1", "k", set()),
+        ("0.0.0.0", "", set()),
     ],
 )
-def test_names_are_checked_where_only_this_machine_reaches_the_server(
-    host: str, keys: tuple[str, ...], names: set[str]
+def test_names_and_the_warning_follow_from_the_address(
+    host: str, key: str, names: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with (
-        mock.patch.object(server, "create_app") as create_app,
-        mock.patch.object(server.Server, "run"),
-        mock.patch.object(server.Service, "load_in_thread"),
-        mock.patch.object(server.os, "_exit"),
-        socket.socket() as listening,
-        mock.patch.object(server, "_listen", return_value=listening),
-    ):
-        listening.bind((host, 0))
-        server.serve(Settings("nano", keys=keys), host=host, port=0)
+    """Names are checked where only this machine reaches the server; others need a key, or a warning is shown."""
+    caplog.set_level("INFO", logger="embrew")
+    monkeypatch.setenv("EMBREW_API_KEY", key)
+    with mock.patch.object(server, "create_app") as create_app, mock.patch.object(server.Server, "run"):
+        server.serve(Settings("nano"), host=host, port=0)
     assert set(create_app.call_args.kwargs["hosts"]) == names
+    assert f"listening at http://{host}:" in caplog.text
+    assert ("it has no API key" in caplog.text) == (host == "0.0.0.0")

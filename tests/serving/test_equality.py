@@ -19,7 +19,6 @@ from sentence_transformers import SentenceTransformer
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.opening import open_model
-from embrew.serving.settings import Limits
 from embrew.text_encoder.precision import Ranges
 from tests.conftest import ENCODER_FAMILIES
 from tests.serving.encoders import KINDS, LIMITS, LONG, PROMPTS, TEXTS, check_same, made, saved, serving_copy, wanted
@@ -45,7 +44,7 @@ CONTEXTS: list[dict[str, Any]] = [{"prompt_name": "sea"}, {"input_type": "query"
 DEPTHS: list[dict[str, Any]] = [{}, {"num_layers": 1}, {"num_layers": 2}]
 DIMENSIONS: list[dict[str, Any]] = [{}, {"dimensions": 12}]
 PRECISIONS: list[dict[str, Any]] = [{}, {"precision": "binary"}, {"precision": "ubinary"}, {"precision": "int8"}]
-SMALL: dict[str, Any] = {"batch_tokens": 60, "limits": Limits(queued_tokens=100_000)}
+SMALL: dict[str, Any] = {"batch_tokens": 60, "queued_tokens": 100_000}
 UNIT: list[dict[str, Any]] = [{}, {"normalize": True}, {"normalize": False}]
 
 

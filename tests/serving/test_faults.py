@@ -14,10 +14,9 @@ import httpx
 import numpy as np
 import pytest
 
-from embrew.serving.asked import Key, WorkerDied
+from embrew.serving.reading import Key
 from embrew.serving.service import Service
-from embrew.serving.settings import Limits
-from tests.serving.running import KNOWN, Lengths, of_words, running
+from tests.serving.running import EXAMPLE, Lengths, of_words, running
 
 CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None))
 
@@ -60,9 +59,7 @@ def rest(connection: socket.socket) -> bytes:
 def assert_empty(service: Service) -> None:
     """No request, no text, no byte of a body is counted any more."""
     until(lambda: (service.queue.tokens, service.queue.texts, service.queue.expecting) == (0, 0, 0))
-    until(lambda: not service._tickets)  # removed by the request, after its texts are computed
-    assert not service.queue._waiting
-    until(lambda: not service.in_pool.running)
+    until(lambda: not service.queue.jobs and not service._reading)
 
 
 @pytest.fixture
@@ -119,7 +116,7 @@ def test_texts_of_a_client_that_went_away_are_not_computed(engine: Lengths, clie
 
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
 def test_oversized_bodies(engine: Lengths, declared: bool) -> None:
-    service = of_words(engine, limits=Limits(body_bytes=100_000, bodies_bytes=250_000))
+    service = of_words(engine, body_bytes=100_000, bodies_bytes=250_000)
     with running(service) as address:
         parts = [b'{"inputs": ["'] + [b"x" * 50_000] * 40
         for _ in range(5):  # what was held of the refused ones is released
@@ -138,7 +135,7 @@ def test_oversized_bodies(engine: Lengths, declared: bool) -> None:
 
 def test_the_connection_ends_with_an_early_refusal(engine: Lengths) -> None:
     """What follows on it could be the rest of the refused body."""
-    with running(of_words(engine, limits=Limits(body_bytes=100))) as address:
+    with running(of_words(engine, body_bytes=100)) as address:
         connection = raw(address, post(b"", content_length=5000), post(b'{"inputs": "a"}'))
         assert rest(connection).count(b"HTTP/1.1 ") == 1
 
@@ -153,7 +150,7 @@ def test_requests_in_one_packet_are_answered_in_order(engine: Lengths) -> None:
 
 
 def test_a_slow_body_is_given_up(engine: Lengths) -> None:
-    service = of_words(engine, limits=Limits(body_timeout=0.2))
+    service = of_words(engine, body_timeout=0.2)
     with running(service) as address:
         connection = raw(address, post(b'{"inputs": "a"}', content_length=50))
         said = rest(connection)
@@ -174,8 +171,7 @@ def assert_refused(answer: httpx.Response, code: str) -> None:
 
 
 def test_refusals_under_load(engine: Lengths, clients: ThreadPoolExecutor) -> None:
-    limits = Limits(concurrent=4, queued_tokens=20, bodies_bytes=10_000)
-    service = of_words(engine, limits=limits)
+    service = of_words(engine, concurrent=4, queued_tokens=20, bodies_bytes=10_000)
     with running(service) as address:
         engine.gate.clear()
         asked = [clients.submit(embed, address, "a b c d e f g h")]
@@ -199,7 +195,7 @@ def test_refusals_under_load(engine: Lengths, clients: ThreadPoolExecutor) -> No
 
 
 def test_time_out(engine: Lengths) -> None:
-    service = of_words(engine, batch_tokens=5, limits=Limits(timeout=0.3))
+    service = of_words(engine, batch_tokens=5, timeout=0.3)
     with running(service) as address:
         engine.gate.clear()
         answer = embed(address, *["a b c"] * 20)
@@ -244,45 +240,6 @@ def test_an_engine_that_computes_nothing_any_more(clients: ThreadPoolExecutor) -
     assert_empty(service)
 
 
-class Mortal(Lengths):
-    """Ends at texts with a name in `deadly`, as often as that says; counts how often it was started again."""
-
-    def __init__(self, **deadly: int) -> None:
-        super().__init__()
-        self.deadly, self.starts = deadly, 0
-
-    def compute(self, key: Key, rows: Sequence[Any]) -> list[np.ndarray]:
-        self.passes.append(list(rows))
-        self.gate.wait()
-        for row in rows:
-            if self.deadly.get(row, 0):
-                self.deadly[row] -= 1
-                raise WorkerDied("killed by signal 9")
-        return [np.array([[len(row), 1]], dtype=np.float32) for row in rows]
-
-    def restart(self) -> None:
-        self.starts += 1
-
-
-def test_a_text_that_ends_the_worker_once_is_computed_and_twice_is_refused(clients: ThreadPoolExecutor) -> None:
-    engine = Mortal(once=1, always=100)
-    service = of_words(engine)
-    with running(service) as address:
-        engine.gate.clear()
-        asked = [clients.submit(embed, address, f"text {i}") for i in range(10)]
-        asked.append(clients.submit(embed, address, "x", "once"))
-        until(lambda: service.queue.texts == 12)  # before the next one, which ends the worker too
-        asked.append(clients.submit(embed, address, "x", "y", "always"))
-        until(lambda: service.queue.texts == 15)
-        engine.gate.set()
-        answers = [each.result() for each in asked]
-        assert [answer.status_code for answer in answers] == [200] * 11 + [422]
-        assert answers[10].json() == [[1.0, 1.0], [4.0, 1.0]]
-        assert answers[11].json()["error"]["message"].startswith("text 2 cannot be embedded")
-        until(lambda: engine.starts == 101 - engine.deadly["always"])  # the last one, after the answers
-    assert_empty(service)
-
-
 def test_draining_finishes_what_runs_and_refuses_the_rest(engine: Lengths, clients: ThreadPoolExecutor) -> None:
     service = of_words(engine, batch_tokens=10)
     with running(service) as address:
@@ -302,7 +259,7 @@ def test_draining_finishes_what_runs_and_refuses_the_rest(engine: Lengths, clien
 
 
 def test_what_is_not_finished_in_time_is_answered(engine: Lengths, clients: ThreadPoolExecutor) -> None:
-    service = of_words(engine, batch_tokens=10, limits=Limits(drain=0.2))
+    service = of_words(engine, batch_tokens=10, drain=0.2)
     with running(service) as address:
         engine.gate.clear()
         asked = [clients.submit(embed, address, f"text {i}") for i in range(8)]
@@ -331,8 +288,8 @@ def test_a_request_that_the_server_cancels_is_answered(engine: Lengths) -> None:
 
 def test_a_random_mixture_leaves_nothing_behind(clients: ThreadPoolExecutor) -> None:
     """Successes, bad texts, deaths, refusals, clients that go: each is answered, and all counts return to 0."""
-    engine = Mortal(once=1, twice=2)
-    service = of_words(engine, batch_tokens=12, limits=Limits(queued_tokens=400))
+    engine = Lengths()
+    service = of_words(engine, batch_tokens=12, queued_tokens=400)
 
     def ask(i: int) -> int:
         if i % 10 == 3:
@@ -340,7 +297,7 @@ def test_a_random_mixture_leaves_nothing_behind(clients: ThreadPoolExecutor) -> 
             time.sleep(0.001 * (i % 7))
             connection.close()
             return 0
-        text = {5: "once", 6: "twice"}.get(i, f"text {i}")
+        text = "poison" if i == 6 else f"text {i}"
         return embed(address, text, "b", num_layers=i % 3 + 1).status_code
 
     with running(service) as address:
@@ -349,5 +306,5 @@ def test_a_random_mixture_leaves_nothing_behind(clients: ThreadPoolExecutor) -> 
         assert found.count(422) == 1
         assert found.count(200) > 50
         assert_empty(service)
-        assert KNOWN not in engine.texts
+        assert EXAMPLE not in engine.texts
     until(lambda: not {thread.name for thread in threading.enumerate()} & {"embrew-worker", "embrew-tokenizer_0"})

@@ -6,8 +6,7 @@ import asyncio
 import hmac
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -16,9 +15,9 @@ from unittest import mock
 import httpx
 import pytest
 
-from embrew.serving.asked import Asked, Read
-from embrew.serving.settings import Limits, Settings
+from embrew.serving.reading import ReadOptions, TokenizedTexts
 from tests.serving.running import Lengths, Words, of_words, running
+from tests.serving.test_faults import until
 from tests.serving.test_refusals import ROUTES, error_of
 
 EMBED = "/embed"
@@ -26,10 +25,10 @@ SECRET, OTHER = "first-secret-key", "second-secret-key"
 
 
 @contextmanager
-def waiting(limits: Limits, *texts: list[str]) -> Iterator[tuple[httpx.Client, Lengths]]:
+def waiting(*texts: list[str], **limits: int) -> Iterator[tuple[httpx.Client, Lengths]]:
     """A server whose forward passes wait; requests of these texts are being answered."""
     engine = Lengths()
-    service = of_words(engine, limits=limits)
+    service = of_words(engine, **limits)
     engine.gate.clear()
     with running(service) as address, httpx.Client(base_url=address, timeout=20) as client:
         answers: list[httpx.Response] = []
@@ -51,13 +50,6 @@ def waiting(limits: Limits, *texts: list[str]) -> Iterator[tuple[httpx.Client, L
         assert client.post(EMBED, json={"inputs": "a"}).status_code == 200, "it computes again"
 
 
-def until(found: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 20
-    while not found():
-        assert time.monotonic() < ends
-        time.sleep(0.002)
-
-
 def refused(answer: httpx.Response, status: int, code: str, words: str) -> None:
     error = error_of(answer)
     assert (answer.status_code, error["code"]) == (status, code), answer.text
@@ -69,10 +61,10 @@ def refused(answer: httpx.Response, status: int, code: str, words: str) -> None:
 
 def test_tokens_that_wait() -> None:
     """A request of any size is accepted where none waits; then only what fits beside it."""
-    with waiting(Limits(queued_tokens=10), ["one two three"], ["four five six"]) as (client, _):  # 4 tokens each
+    with waiting(["one two three"], ["four five six"], queued_tokens=10) as (client, _):  # 4 tokens each
         answer = client.post(EMBED, json={"inputs": "seven eight"})
         refused(answer, 429, "queue_full", "8 tokens wait to be computed, and at most 10 may")
-    with waiting(Limits(queued_tokens=10), ["word " * 30]) as (client, _):
+    with waiting(["word " * 30], queued_tokens=10) as (client, _):
         refused(client.post(EMBED, json={"inputs": "a"}), 429, "queue_full", "31 tokens wait")
 
 
@@ -81,12 +73,12 @@ def test_tokens_are_estimated_before_texts_are_tokenised() -> None:
     tokenising, gate = threading.Event(), threading.Event()
     read = Words.read
 
-    def slow(self: Words, texts: list[Any], asked: Asked, *, first: int = 0) -> Read:
+    def slow(self: Words, texts: list[Any], options: ReadOptions, *, first: int = 0) -> TokenizedTexts:
         tokenising.set()
         assert gate.wait(20)
-        return read(self, texts, asked, first=first)
+        return read(self, texts, options, first=first)
 
-    service = of_words(Lengths(), limits=Limits(queued_tokens=10), tokenizers=1)
+    service = of_words(Lengths(), queued_tokens=10, tokenizers=1)
     with mock.patch.object(Words, "read", slow), running(service) as address, ThreadPoolExecutor(1) as pool:
         first = pool.submit(httpx.post, f"{address}/embed", json={"inputs": "w " * 16}, timeout=30)
         try:
@@ -108,7 +100,7 @@ def test_tokens_are_estimated_before_texts_are_tokenised() -> None:
 
 def test_characters_of_a_text() -> None:
     """A text is tokenised as a whole, however few tokens are kept: one that would take seconds is refused."""
-    service = of_words(Lengths(), limits=Limits(characters=30))
+    service = of_words(Lengths(), characters=30)
     with (
         mock.patch.object(Words, "read", side_effect=AssertionError("it is tokenised")),
         running(service) as address,
@@ -141,19 +133,18 @@ def test_characters_by_default(tokens: int | None, characters: int) -> None:
 
 
 def test_requests_at_one_time() -> None:
-    with waiting(Limits(concurrent=2), ["a"], ["b"]) as (client, _):
+    with waiting(["a"], ["b"], concurrent=2) as (client, _):
         refused(client.post(EMBED, json={"inputs": "c"}), 429, "too_many_requests", "2 requests are being answered")
         assert client.get("/health").status_code == client.get("/metrics").status_code == 200, "probes are answered"
 
 
 def test_bytes_of_all_bodies() -> None:
-    with waiting(Limits(bodies_bytes=300), ["a" * 200]) as (client, _):
+    with waiting(["a" * 200], bodies_bytes=300) as (client, _):
         refused(client.post(EMBED, json={"inputs": "b" * 200}), 429, "too_many_bytes", "fill the memory for them")
 
 
 def test_size_of_a_body_and_number_of_texts() -> None:
-    limits = Limits(body_bytes=400, items=3)
-    with running(of_words(Lengths(), limits=limits)) as address, httpx.Client(base_url=address) as client:
+    with running(of_words(Lengths(), body_bytes=400, items=3)) as address, httpx.Client(base_url=address) as client:
         for path in ROUTES:
             long = client.post(path, content=b"x" * 401, headers={"content-type": "application/json"})
             refused(long, 413, "body_too_large", "larger than 400 bytes; send fewer texts per request")
@@ -178,7 +169,7 @@ GET = ("/info", "/metrics", "/v1/models", "/openapi.json", "/nope", "/health/")
 def test_api_keys(caplog: pytest.LogCaptureFixture) -> None:
     """Without one of them: the page, `/health`, and nothing else. They are in no answer, log line or `repr`."""
     service = of_words(Lengths(), keys=(SECRET, OTHER))
-    assert SECRET not in repr(service.settings) and SECRET not in repr(Settings("a", keys=(SECRET,)))
+    assert SECRET not in repr(service.settings)
     caplog.set_level(logging.DEBUG, "embrew")
     said = []
     with running(service) as address, httpx.Client(base_url=address) as client:

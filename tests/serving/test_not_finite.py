@@ -6,7 +6,7 @@ import httpx
 import pytest
 import torch
 
-from embrew.serving.opening import KNOWN
+from embrew.serving.service import EXAMPLE
 from tests.serving.encoders import made, serving_copy
 
 
@@ -15,7 +15,7 @@ def test_a_text_whose_numbers_are_not_finite_is_named(make_encoder, path: str) -
     encoder = made(make_encoder, "last")
     embeddings = encoder.backbone.model.get_input_embeddings().weight
     poison = 73
-    assert poison not in encoder.tokenizer(KNOWN).input_ids
+    assert poison not in encoder.tokenizer(EXAMPLE).input_ids
     with torch.no_grad():
         embeddings[poison] = float("nan")
     with serving_copy(encoder) as address:

@@ -110,7 +110,7 @@ def encoder(tokenizer: PreTrainedTokenizerFast) -> Encoder:
 @contextmanager
 def served(encoder: Encoder, **settings: Any) -> Iterator[str]:
     """Serve an encoder that is open already; yields the address of the page."""
-    with mock.patch("embrew.serving.opening.open_model", return_value=encoder), serving("tiny", **settings) as address:
+    with mock.patch("embrew.serving.service.open_model", return_value=encoder), serving("tiny", **settings) as address:
         yield f"{address}/"
 
 

@@ -25,16 +25,16 @@ import yaml
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context, start
 from embrew.recipe import read_launch
-from embrew.serving.application import create_app
 from embrew.serving.ray import app, read_arguments
-from embrew.serving.settings import Limits, Settings
+from embrew.serving.routes import create_app
+from embrew.serving.settings import Settings
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.serving.encoders import LIMITS, PROMPTS, TEXTS, check_same, wanted
 from tests.serving.running import Lengths, of_words
 
 ROOT = Path(__file__).parents[2]
 KEY = "a-key-of-the-tests"
-FILES = {"api_key_file", "int8_ranges"}
+EXAMPLES = ("name", "api_key_file")
 STRINGS = [text for text in TEXTS if isinstance(text, str)]
 MODEL = "/shared/encoders/supervised"
 slow = pytest.mark.slow
@@ -50,16 +50,16 @@ def test_the_arguments_in_the_shipped_file_are_settings_at_their_defaults():
     assert application["import_path"] == "embrew.serving.ray:app" and application["args"] == {"model": MODEL}
     offered = re.findall(r"^ {6}# (\w+: \S+)", text, re.MULTILINE)
     args = yaml.safe_load("\n".join(offered))
-    known = {field.name: field.default for kind in (Settings, Limits) for field in fields(kind)}
-    assert set(args) | {"model"} == set(known) - {"keys", "ranges", "ranges_of", "limits", "workers", "devices"} | FILES
+    known = {field.name: field.default for field in fields(Settings)}
+    assert set(args) | {"model"} == set(known)
     assert known["model"] is MISSING
-    assert {name: args[name] for name in known if name in args and name != "name"} == {
-        name: value for name, value in known.items() if name in args and name != "name"
+    assert {name: args[name] for name in known if name in args and name not in EXAMPLES} == {
+        name: value for name, value in known.items() if name in args and name not in EXAMPLES
     }
 
 
 def test_routes_and_keys_of_an_application_under_a_prefix():
-    service = of_words(Lengths(), keys=("k",), limits=Limits(items=1))
+    service = of_words(Lengths(), keys=("k",), items=1)
 
     async def ask(path: str, body: Any = None, key: str = "k") -> httpx.Response:
         transport = httpx.ASGITransport(app=create_app(service), root_path="/two")
@@ -195,7 +195,6 @@ def test_ray_accepts_the_shipped_file():
         ({}, "model is missing"),
         ({"model": "nano", "batch_tokns": 3}, "unknown key batch_tokns.*did you mean 'batch_tokens'"),
         ({"model": "nano", "concurrent": "many"}, "concurrent='many'; allowed: a valid integer"),
-        ({"model": "nano", "workers": 2}, "workers: Ray starts workers; set num_replicas"),
         ({"model": "nano", "keys": ["k"]}, "unknown key keys"),
     ],
 )
@@ -208,12 +207,11 @@ def test_arguments_of_the_command_line_are_strings(tmp_path, monkeypatch):
     (tmp_path / "encoder").mkdir()
     monkeypatch.chdir(tmp_path)
     given = {"model": "encoder", "batch_tokens": "64", "auto_truncate": "false", "drain": "2.5", "api_key_file": "k"}
-    settings, keys, ranges = read_arguments(given)
+    settings = read_arguments(given)
     assert settings == Settings(
-        str(tmp_path / "encoder"), batch_tokens=64, auto_truncate=False, limits=Limits(drain=2.5)
+        str(tmp_path / "encoder"), batch_tokens=64, auto_truncate=False, drain=2.5, api_key_file=tmp_path / "k"
     )
-    assert (keys, ranges) == (tmp_path / "k", None)
-    assert read_arguments({"model": "org/model"})[0].model == "org/model"
+    assert read_arguments({"model": "org/model"}).model == "org/model"
 
 
 @slow

@@ -11,12 +11,13 @@ from unittest import mock
 import pytest
 
 from embrew.encoder import Encoder
-from embrew.serving import tokenizing
-from embrew.serving.asked import Asked, Read
+from embrew.serving import service as serving
+from embrew.serving.encoders import EncoderReader
 from embrew.serving.errors import ApiError
-from embrew.serving.reading import EncoderReader
-from embrew.serving.tokenizing import TokenizerPool
-from tests.serving.running import Words
+from embrew.serving.reading import ReadOptions, TokenizedTexts
+from embrew.serving.service import Service
+from embrew.serving.settings import Settings
+from tests.serving.running import Lengths, Words
 
 DECODER: dict[str, Any] = {"memory_tokens": 0, "attention": "causal", "pooling": "last"}
 TEXTS = ("the cat sat", 'he said "no" and left', " x", "", "long text " * 30, "long text " * 300)
@@ -37,7 +38,7 @@ def test_characters_of_tokens(template: str) -> None:
     reader, compared = EncoderReader(encoder), 0
     for text in TEXTS:
         for prompt in ("", "find: "):
-            tokens = reader.tokenize(text, Asked(prompt=prompt), add_special_tokens=False)
+            tokens = reader.tokenize(text, ReadOptions(prompt=prompt), special=False)
             for token in tokens:
                 start, stop = token["start"], token["stop"]
                 assert 0 <= start <= stop <= len(text), (text, prompt, token)
@@ -52,7 +53,7 @@ def test_characters_of_tokens(template: str) -> None:
 def test_all_layers_by_number_share_a_pass_with_none(make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(**DECODER, template="{text}{eos}")
     reader = EncoderReader(encoder)
-    keys = [reader.read(["a"], Asked(num_layers=depth)).key for depth in (None, encoder.backbone.num_layers, 1)]
+    keys = [reader.read(["a"], ReadOptions(num_layers=depth)).key for depth in (None, encoder.backbone.num_layers, 1)]
     assert keys[0] == keys[1] != keys[2]
 
 
@@ -60,19 +61,19 @@ def test_parts_of_a_request_are_read_like_the_whole(make_encoder: Callable[..., 
     """The same rows in the same order; errors name the text by its number in the request."""
     reader = EncoderReader(make_encoder(**DECODER, template="{instruction}{text}{eos}", max_length=70))
     texts: list[Any] = ["a" * 30, "b" * 30, [70, 71], "", "c" * 200, "d", *(["e" * 9] * 20)]
-    pool = TokenizerPool(2)
-    pool.open(reader)
-    with mock.patch.object(tokenizing, "AT_ONCE", 64):
-        for asked in (Asked(), Asked(prompt="find: ")):
-            assert asyncio.run(pool.read(texts, asked)) == reader.read(texts, asked)
+    service = Service(Settings("tiny"))
+    service.start(reader, Lengths(), reader.read(["a"], ReadOptions()))  # type: ignore[arg-type]
+    with mock.patch.object(serving, "AT_ONCE", 64):
+        for asked in (ReadOptions(), ReadOptions(prompt="find: ")):
+            assert asyncio.run(service._read(texts, asked)) == reader.read(texts, asked)
         wrong = [["a" * 60, "a" * 60, "b", each] for each in ([999], "\ud800", "c" * 90)]
         for given in wrong:
             with pytest.raises(ApiError, match="^text 3 ") as parts:
-                asyncio.run(pool.read(given, Asked(truncate=False)))
+                asyncio.run(service._read(given, ReadOptions(truncate=False)))
             with pytest.raises(ApiError) as whole:
-                reader.read(given, Asked(truncate=False))
+                reader.read(given, ReadOptions(truncate=False))
             assert parts.value.message == whole.value.message
-    pool.close()
+    service.close()
 
 
 class Log(Words):
@@ -81,11 +82,11 @@ class Log(Words):
     log: list[str] = []  # noqa: RUF012 -- shared by the copies of the threads
     gate = threading.Event()
 
-    def read(self, texts: list[Any], asked: Asked, *, first: int = 0) -> Read:
+    def read(self, texts: list[Any], options: ReadOptions, *, first: int = 0) -> TokenizedTexts:
         """Read words."""
         self.log.append(texts[0][:1])
-        assert len(texts[0]) <= 20 or self.gate.wait(20)
-        return super().read(texts, asked, first=first)
+        assert not texts[0].startswith("long") or self.gate.wait(20)
+        return super().read(texts, options, first=first)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -93,22 +94,23 @@ def test_a_small_request_does_not_wait_for_a_large_one(threads: int) -> None:
     """A thread takes requests in turn, and one of several never has a long text."""
 
     async def both(large: list[Any]) -> None:
-        first = [asyncio.ensure_future(pool.read(large, Asked())) for _ in range(2)]
+        first = [asyncio.ensure_future(service._read(large, ReadOptions())) for _ in range(2)]
         await asyncio.sleep(0.05)
-        await asyncio.wait_for(pool.read(["small"], Asked()), 10)
+        await asyncio.wait_for(service._read(["small"], ReadOptions()), 10)
         Log.log.append("done")
         Log.gate.set()
         await asyncio.gather(*first)
 
-    Log.log.clear(), Log.gate.clear()
-    pool = TokenizerPool(threads)
-    pool.open(Log())
-    with mock.patch.object(tokenizing, "AT_ONCE", 20):
+    Log.gate.clear()
+    service = Service(Settings("words", tokenizers=threads))
+    service.start(Log(), Lengths(), Words().read(["a"], ReadOptions()))  # type: ignore[arg-type]
+    Log.log.clear()
+    with mock.patch.object(serving, "AT_ONCE", 20):
         if threads == 1:
             with mock.patch.object(Log, "gate", mock.Mock(wait=lambda _: not threading.Event().wait(0.02))):
                 asyncio.run(both(["long " * 5] * 20))
         else:
             asyncio.run(both(["long " * 5]))
-    pool.close()
+    service.close()
     assert Log.log.index("s") < Log.log.index("done")
     assert Log.log[Log.log.index("done") :].count("l") >= (20 if threads == 1 else 1), Log.log

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from embrew.encoder import Encoder
-from embrew.serving.wire import EmbeddingsRequest, SimilarityRequest, Strict
+from embrew.serving.schemas import EmbeddingsRequest, SimilarityRequest, Strict
 from tests.serving.encoders import made, serving_copy
 
 JSON = {"content-type": "application/json"}

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from shutil import which
 from typing import Any
 
 import httpx
@@ -60,23 +55,3 @@ def test_keys_are_documented_where_they_are_needed(address: str) -> None:
     for path, methods in paths.items():
         (operation,) = methods.values()
         assert ("security" in operation) == ("401" in operation["responses"]) == (path != "/health"), path
-
-
-@pytest.mark.slow
-def test_many_more(address: str, tmp_path: Path) -> None:
-    """All phases and checks of the command: boundary values, random fields, other methods and types, missing keys."""
-    command = which("st")
-    if command is None:
-        pytest.skip("the command st of schemathesis is not on the path")
-    arguments = ["--phases", "coverage,fuzzing,stateful", "--checks", "all", "--exclude-checks"]
-    arguments += ["positive_data_acceptance", "-n", "40", "--seed", "1", "-H", f"Authorization: Bearer {KEY}"]
-    done = subprocess.run(
-        [command, "run", f"{address}/openapi.json", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "NO_COLOR": "1"},
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
-    generated = re.search(r"(\d+) generated", done.stdout)
-    assert generated is not None and int(generated[1]) > 300, done.stdout[-2000:]

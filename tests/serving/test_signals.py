@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -14,19 +13,8 @@ import pytest
 
 from tests.serving.running import Process, served
 from tests.serving.test_faults import until
-from tests.serving.test_processes import is_gone
 
 LONG = {"inputs": ["some words of a text " * 20] * 150}
-
-
-def children(process: Process) -> list[int]:
-    """Processes that a process has started, but for Python's own tracker of resources."""
-    found = [int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir() for pid in _children(task)]
-    return [pid for pid in found if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-def _children(task: Path) -> list[str]:
-    return (task / "children").read_text().split()
 
 
 def waiting(address: str) -> float:
@@ -76,12 +64,11 @@ def test_a_port_in_use_and_a_model_that_cannot_be_opened(tmp_path: Path) -> None
             assert second.wait(60) == 1
             assert second.said.count(b"cannot listen at") == 1
             assert b"Traceback" not in second.said
-    for more in ((), ("--workers", 2)):
-        with served(tmp_path / "nothing", *more) as process:
-            assert process.wait(120) == 1
-            assert process.said.count(b"is not nano, not a folder with config.json") == 1
-            assert process.said.count(b"error: ") == 1
-            assert b"Traceback" not in process.said
+    with served(tmp_path / "nothing") as process:
+        assert process.wait(120) == 1
+        assert process.said.count(b"is not nano, not a folder with config.json") == 1
+        assert process.said.count(b"error: ") == 1
+        assert b"Traceback" not in process.said
 
 
 @pytest.mark.slow
@@ -105,49 +92,3 @@ def _ignoring(address: str) -> None:
         httpx.post(f"{address}/embed", json=LONG, timeout=60)
     except httpx.TransportError:
         return
-
-
-@pytest.mark.slow
-def test_workers_of_a_killed_server_end() -> None:
-    """New interpreters: killed while they load, while they compute, and told to stop."""
-    with served("nano", "--workers", 2) as process:
-        process.listens()
-        until(lambda: len(children(process)) == 2, 60)
-        workers = children(process)
-        process.send(signal.SIGKILL)
-        until(lambda: all(map(is_gone, workers)), 60)
-    with served("nano", "--workers", 2) as process:
-        address = process.ready(300)
-        workers = children(process)
-        busy = threading.Thread(target=_ignoring, args=(address,))
-        busy.start()
-        until(lambda: waiting(address), 30)
-        process.send(signal.SIGKILL)
-        until(lambda: all(map(is_gone, workers)), 30)
-        busy.join()
-
-
-@pytest.mark.slow
-def test_two_workers_one_of_which_is_killed_and_sigterm_of_the_group() -> None:
-    """Every request is answered; SIGTERM to all processes ends none before the requests are answered."""
-    body = {"inputs": ["some words of a text " * 20] * 20}
-    with served("nano", "--workers", 2, "--max-batch-tokens", 256, "--max-queued-tokens", 10**6) as process:
-        address = process.ready(300)
-        workers = children(process)
-        assert len(workers) == 2
-        with ThreadPoolExecutor(16) as pool:
-            asked = [pool.submit(httpx.post, f"{address}/embed", json=body, timeout=200) for _ in range(32)]
-            until(lambda: waiting(address) > 100, 30)
-            os.kill(workers[0], signal.SIGKILL)
-            assert [each.result().status_code for each in asked] == [200] * 32
-        until(lambda: b"the worker was started again" in process.said, 200)
-        workers = children(process)
-        assert len(workers) == 2
-        with ThreadPoolExecutor(16) as pool:
-            asked = [pool.submit(httpx.post, f"{address}/embed", json=body, timeout=200) for _ in range(16)]
-            until(lambda: waiting(address) > 100, 30)
-            for pid in (*workers, process.pid):
-                os.kill(pid, signal.SIGTERM)
-            assert [each.result().status_code for each in asked] == [200] * 16
-        assert process.wait(60) == 0
-        until(lambda: all(map(is_gone, workers)), 30)

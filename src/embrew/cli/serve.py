@@ -41,11 +41,6 @@ def serve(
             help="Refuse texts beyond the limit with 422, where a request does not say; by default they are truncated.",
         ),
     ] = False,
-    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that compute.")] = 1,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Device, such as cuda:0; repeatable: one worker on each."),
-    ] = None,
     max_batch_tokens: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Tokens per batch; by default 16384 on a GPU, 2048 on a CPU."),
@@ -94,42 +89,33 @@ def serve(
 
     TEI is Text Embeddings Inference. A page at / shows similarities.
 
-    Ctrl-C or SIGTERM ends the server, once running requests are answered.
+    All limits are those of this process. Ctrl-C or SIGTERM ends the server, once running requests are answered.
     """
-    from embrew.serving.settings import Limits, Settings, read_keys, read_ranges
-
-    keys = read_keys(api_key_file)
     loading(model)
     try:
         from embrew.serving.server import serve as run
+        from embrew.serving.settings import Settings
     except ModuleNotFoundError as error:
         raise ValueError(f'{error.name} is not installed; run: pip install "embrew[serve]"') from error
 
-    ranges, ranges_of = read_ranges(int8_ranges)
-    limits = Limits(
-        body_bytes=payload_limit,
-        items=max_client_batch_size,
-        characters=max_text_characters,
-        queued_tokens=max_queued_tokens,
-        concurrent=max_concurrent_requests,
-        timeout=timeout,
-    )
     settings = Settings(
         model,
         backend=backend.value,
         dtype=dtype.value,
         pooling=pooling,
         name=served_model_name,
-        keys=keys,
+        api_key_file=api_key_file,
         auto_truncate=not no_auto_truncate,
         default_prompt_name=default_prompt_name,
+        int8_ranges=int8_ranges,
         batch_tokens=max_batch_tokens,
         prefix_bytes=prefix_bytes,
-        workers=max(workers, len(device or ())),
-        devices=tuple(device or ()),
         tokenizers=tokenization_workers,
-        ranges=ranges,
-        ranges_of=ranges_of,
-        limits=limits,
+        body_bytes=payload_limit,
+        items=max_client_batch_size,
+        characters=max_text_characters,
+        queued_tokens=max_queued_tokens,
+        concurrent=max_concurrent_requests,
+        timeout=timeout,
     )
     run(settings, host=host, port=port)

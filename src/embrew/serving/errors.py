@@ -1,15 +1,35 @@
-"""Errors that clients get, always as OpenAI's error object."""
+"""Refusals, always OpenAI's error object; those of FastAPI and pydantic get embrew's messages."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
-from starlette.responses import Response
+from starlette.exceptions import HTTPException
 
 SHOWN = 60  # characters of a value that a message shows
 KINDS = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+OF_TEXTS = ("value_error", "list_type")  # errors whose value may be a text; it is not shown
+JSON_TYPES = {list: "array", str: "string", bool: "boolean", type(None): "null"}
+
+
+class ErrorDetail(BaseModel):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """OpenAI's error object."""
+
+    error: ErrorDetail
 
 
 class ApiError(Exception):
@@ -36,66 +56,92 @@ class ApiError(Exception):
         self.status, self.message, self.param, self.code = status, message, param, code
         self.retry_after = retry_after
 
-    def response(self, headers: dict[str, str] | None = None) -> Response:
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
         """Return the answer; its JSON is ASCII, since a text may hold what UTF-8 cannot encode."""
-        error = {
-            "message": self.message,
-            "type": KINDS.get(self.status, "invalid_request_error"),
-            "param": self.param,
-            "code": self.code,
-        }
+        kind = KINDS.get(self.status, "invalid_request_error")
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         extra = {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after)))}
         extra |= {"www-authenticate": "Bearer"} if self.status == 401 else {}
-        content = json.dumps({"error": error}).encode("ascii")
+        content = json.dumps({"error": error})
         return Response(content, self.status, {**extra, **(headers or {})}, media_type="application/json")
 
 
-def text_too_long(place: int, tokens: int, most: int) -> ApiError:
-    """Return the refusal of a text that must not be truncated."""
-    said = f"text {place} has {tokens} tokens with its template and prompt; at most {most} are allowed"
-    said += ": shorten it, or set truncate to true"
-    return ApiError(422, said, param="input", code="text_too_long")
+def add_handlers(app: FastAPI) -> None:
+    """Let an application answer all refusals as OpenAI does."""
+    app.add_exception_handler(ApiError, _refused)  # type: ignore[arg-type]
+    app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
 
 
-def stopping() -> ApiError:
-    """Return the refusal of a request to a server that stops."""
-    return ApiError(503, "the server stops; try again later", code="draining", retry_after=5)
+async def _refused(request: Request, error: ApiError) -> Response:
+    if error.param == "input" and request.scope["facts"]["path"] != "/v1/embeddings":
+        error.param = "inputs"  # its name on the other routes
+    return error.response()
 
 
-def too_many_texts(given: int, most: int) -> ApiError:
-    """Return the refusal of a request with too many texts."""
-    said = f"{given} texts; at most {most} per request are allowed: send several requests"
-    return ApiError(413, said, param="input", code="too_many_texts")
+async def _invalid(request: Request, error: RequestValidationError) -> Response:
+    first, *others = error.errors()
+    field = _field(first)
+    if not field:
+        return ApiError(400, _of_body(request, first), code="invalid_body").response()
+    match first["type"]:
+        case "missing":
+            unknown = [_field(other) for other in others if other["type"] == "extra_forbidden"]
+            but = f"; {unknown[0]} is no field of this request" if unknown else ""
+            message = f"{field} is missing, which is required{but}"
+        case "extra_forbidden":
+            message = (
+                f"{field} is no field of this request; leave it out, or see /openapi.json for those that there are"
+            )
+        case kind:
+            value = "" if kind in OF_TEXTS else _shown(first["input"])
+            message = f"{field}{value}: {first['msg'].removeprefix('Value error, ')}"
+    return ApiError(400, message, param=field).response()
 
 
-def too_many_characters(what: str, text: str | list[int], most: int) -> ApiError:
-    """Return the refusal of a text, or of a prompt, that is too long to be tokenised."""
-    unit = "characters" if isinstance(text, str) else "token ids"
-    said = f"{what} has {len(text)} {unit}; at most {most} are read: send its beginning, or parts of it"
-    return ApiError(413, said, param="prompt" if what == "prompt" else "input", code="too_many_characters")
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    path, headers = request.url.path, dict(error.headers or {})
+    code, message = None, str(error.detail)
+    if error.status_code == 400:
+        code, message = "invalid_body", f"the body cannot be read: {_encoding(request)}"
+    elif error.status_code == 404:
+        code = "unknown_path"
+        message = f"there is no path {path[:SHOWN]}; see /openapi.json for those that there are"
+    elif error.status_code == 405:
+        message = f"{request.method} is not allowed for {path}; use {headers.get('Allow', 'another method')}"
+    return ApiError(error.status_code, message, code=code).response(headers)
 
 
-def too_many_states(given: int, most: int) -> ApiError:
-    """Return the refusal of a request for the states of more tokens than a batch has, whose answer would be large."""
-    said = f"states of {given} tokens; at most {most} per request are allowed, or one text: send several requests"
-    return ApiError(413, said, param="input", code="too_many_states")
+def _field(error: Mapping[str, Any]) -> str:
+    return ".".join(part for part in error["loc"][1:] if isinstance(part, str))
 
 
-class ErrorDetail(BaseModel):
-    """What is wrong."""
+def _of_body(request: Request, error: Mapping[str, Any]) -> str:
+    """Return what is wrong with a body as a whole."""
+    match error["type"]:
+        case "json_invalid":
+            reason, character = error["ctx"]["error"], error["loc"][-1]
+            return f"the body is no valid JSON ({reason}, character {character}); send a JSON object"
+        case "missing":
+            return "the body is empty; send a JSON object"
+        case _ if isinstance(error["input"], bytes):
+            kind = request.headers.get("content-type", "none")
+            return f"the content type is {kind[:SHOWN]}; send a JSON object with content-type: application/json"
+        case "value_error":
+            return f"the body has {error['msg'].removeprefix('Value error, ')}"
+        case "model_attributes_type":
+            return f"the body is a JSON {JSON_TYPES.get(type(error['input']), 'number')}; send a JSON object"
+    return f"the body has a field whose name is not valid: {error['msg']}"
 
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
+
+def _encoding(request: Request) -> str:
+    encoding = request.headers.get("content-encoding")
+    if encoding is not None:
+        return f"its content-encoding is {encoding[:SHOWN]}; send it uncompressed"
+    return "send JSON in UTF-8, nested at most a few levels deep, with numbers of a normal length"
 
 
-class ErrorBody(BaseModel):
-    """OpenAI's error object."""
-
-    error: ErrorDetail
-
-
-def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the error answers of a route, for OpenAPI."""
-    return {status: {"model": ErrorBody} for status in statuses}
+def _shown(value: Any) -> str:
+    """Return a short plain value as `=VALUE`; "" for others."""
+    text = json.dumps(value) if isinstance(value, str | int | float | None) else ""
+    return f"={text}" if 0 < len(text) <= SHOWN else ""

@@ -8,14 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily as Total
-from prometheus_client.core import GaugeMetricFamily as Gauge
-from prometheus_client.core import Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-from embrew.serving.queueing import Queue
-from embrew.serving.tickets import Entry
 
 logger = logging.getLogger(__name__)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -24,56 +19,49 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
 class Metrics(Collector):
-    """What a server counts and measures.
+    """What this process counts and measures.
 
     Args:
-        queue: whose length is shown.
-        counts: returns what the engines count; nothing before the model is opened.
+        state: returns `queue_tokens`, `queue_texts` and `dropped_texts`, and once the model is opened also
+            `prefix_hits`, `prefix_misses` and `prefix_bytes`.
     """
 
-    def __init__(self, queue: Queue, counts: Callable[[], Mapping[str, int]]) -> None:
-        self.queue, self.counts = queue, counts
-        registry = self.registry = CollectorRegistry()
-        self.requests = Counter("embrew_requests", "Requests by path and status", ["path", "status"], registry=registry)
-        self.seconds = Histogram(
-            "embrew_request_seconds",
-            "Seconds from a request's first byte to its answer",
-            ["path"],
-            registry=registry,
-            buckets=SECONDS,
-        )
-        self.waiting = Histogram(
-            "embrew_queue_seconds", "Seconds that requests waited", registry=registry, buckets=SECONDS
-        )
-        self.batch_seconds = Histogram("embrew_batch_seconds", "Seconds of a batch", registry=registry, buckets=SECONDS)
-        self.batch_fill = Histogram(
-            "embrew_batch_fill", "Tokens of a batch as a share of --max-batch-tokens", registry=registry, buckets=FILL
-        )
-        self.batch_texts = Histogram("embrew_batch_texts", "Texts of a batch", registry=registry, buckets=COUNTS)
-        self.tokens = Counter("embrew_tokens", "Tokens computed", registry=registry)
-        self.texts = Counter("embrew_texts", "Texts computed", registry=registry)
-        registry.register(self)
+    def __init__(self, state: Callable[[], Mapping[str, int]]) -> None:
+        self.state = state
+        self.registry = CollectorRegistry()
+        self.requests = self._counter("requests", "Requests by path and status", ["path", "status"])
+        self.seconds = self._histogram("request_seconds", "Seconds from first byte to answer", SECONDS, ["path"])
+        self.queue_seconds = self._histogram("queue_seconds", "Seconds that requests waited", SECONDS)
+        self.batch_seconds = self._histogram("batch_seconds", "Seconds of a batch", SECONDS)
+        self.batch_fill = self._histogram("batch_fill", "Tokens of a batch as a share of --max-batch-tokens", FILL)
+        self.batch_texts = self._histogram("batch_texts", "Texts of a batch", COUNTS)
+        self.tokens = self._counter("tokens", "Tokens computed")
+        self.texts = self._counter("texts", "Texts computed")
+        self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what the queue and the engines count; Prometheus' client calls it for an answer."""
-        queue, counts = self.queue, self.counts()
-        yield Gauge("embrew_queue_tokens", "Tokens that wait or are computed", queue.tokens)
-        yield Gauge("embrew_queue_texts", "Texts that wait or are computed", queue.texts)
-        yield Total("embrew_dropped_texts", "Texts dropped since their client had gone", queue.dropped)
-        if counts:
-            said = "Forward passes that found the keys and values of their prompt"
-            yield Total("embrew_prefix_hits", said, counts["prefix_hits"])
-            yield Total("embrew_prefix_misses", "Forward passes that computed them", counts["prefix_misses"])
-            yield Gauge("embrew_prefix_bytes", "Memory of the keys and values of prompts", counts["prefix_bytes"])
+        """Yield what the queue and the engine count; Prometheus' client calls it for an answer."""
+        state = self.state()
+        yield GaugeMetricFamily("embrew_queue_tokens", "Tokens that wait or are computed", state["queue_tokens"])
+        yield GaugeMetricFamily("embrew_queue_texts", "Texts that wait or are computed", state["queue_texts"])
+        dropped = "Texts dropped because their client had gone"
+        yield CounterMetricFamily("embrew_dropped_texts", dropped, state["dropped_texts"])
+        if "prefix_hits" in state:
+            hits = "Forward passes that read the keys and values of their prompt"
+            yield CounterMetricFamily("embrew_prefix_hits", hits, state["prefix_hits"])
+            yield CounterMetricFamily(
+                "embrew_prefix_misses", "Forward passes that computed them", state["prefix_misses"]
+            )
+            memory = "Memory of the keys and values of prompts"
+            yield GaugeMetricFamily("embrew_prefix_bytes", memory, state["prefix_bytes"])
 
-    def batch(self, entries: Sequence[Entry], seconds: float, batch_tokens: int) -> None:
+    def batch(self, texts: int, tokens: int, seconds: float, batch_tokens: int) -> None:
         """Record a batch."""
-        work = sum(entry.work for entry in entries)
         self.batch_seconds.observe(seconds)
-        self.batch_fill.observe(work / batch_tokens)
-        self.batch_texts.observe(len(entries))
-        self.tokens.inc(work)
-        self.texts.inc(len(entries))
+        self.batch_fill.observe(tokens / batch_tokens)
+        self.batch_texts.observe(texts)
+        self.tokens.inc(tokens)
+        self.texts.inc(texts)
 
     def request(self, facts: Mapping[str, Any]) -> None:
         """Record a request, and write its log line: one JSON object, without its texts."""
@@ -82,6 +70,8 @@ class Metrics(Collector):
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         logger.info("%s", json.dumps({"time": time, **facts}))
 
-    def shown(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def _counter(self, name: str, description: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(f"embrew_{name}", description, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()) -> Histogram:
+        return Histogram(f"embrew_{name}", text, labels, registry=self.registry, buckets=buckets)

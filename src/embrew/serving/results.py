@@ -13,51 +13,45 @@ import torch
 from torch import nn
 
 from embrew.serving.errors import ApiError
-from embrew.serving.settings import Settings
-from embrew.serving.wire import Options
+from embrew.serving.schemas import Options
 from embrew.text_encoder.precision import Ranges, quantize
 
 
-def check_options(options: Options, about: Mapping[str, Any], settings: Settings) -> None:
+def check_options(
+    options: Options, about: Mapping[str, Any], ranges: Ranges | None, ranges_of: Mapping[str, Any] | None
+) -> None:
     """Raise unless the model offers these dimensions, this precision and this normalisation.
 
     Args:
         options: of a request.
         about: the model, as its reader describes it.
-        settings: of the server, which may have ranges of int8 codes.
+        ranges: of int8 codes; None: the server has none.
+        ranges_of: what the vectors with these ranges were computed with; None: unknown.
     """
-    width = about["dimensions"]
+    width, layers = about["dimensions"], about["num_layers"]
     if options.dimensions is not None and options.dimensions > width:
         raise ApiError(400, f"dimensions={options.dimensions}; this model has {width} dimensions", param="dimensions")
     if options.normalize is False and about["always_normalizes"]:
         raise ApiError(400, "normalize=false: this model's vectors always have unit length", param="normalize")
-    if options.precision == "int8":
-        _check_ranges(options, about, settings)
-
-
-def _check_ranges(options: Options, about: Mapping[str, Any], settings: Settings) -> None:
-    """Raise unless a request's vectors are of the kind that the ranges of int8 codes are of."""
-    if settings.ranges is None:
-        raise ApiError(
-            400,
-            "precision=int8: the server has no ranges for codes; start it with --int8-ranges, or ask for float32 or "
-            "binary",
-            param="precision",
-        )
-    unit, layers = about["normalize"] or about["always_normalizes"], about["num_layers"]
-    required = {"dimensions": (options.dimensions or about["dimensions"], len(settings.ranges.minimum))}
-    if settings.ranges_of is not None:
+    if options.precision != "int8":
+        return
+    if ranges is None:
+        message = "precision=int8: the server has no ranges for codes; start it with --int8-ranges, or ask for "
+        raise ApiError(400, f"{message}float32 or binary", param="precision")
+    required = {"dimensions": (options.dimensions or width, len(ranges.minimum))}
+    if ranges_of is not None:
+        unit = about["normalize"] or about["always_normalizes"]
         required["normalize"] = (unit if options.normalize is None else options.normalize, unit)
-        required["num_layers"] = (options.num_layers or layers, settings.ranges_of["num_layers"] or layers)
-    for name, (asked, right) in required.items():
-        if asked != right:
-            said = f"precision=int8: the server's ranges are of vectors with {name}={json.dumps(right)}; ask for these"
-            raise ApiError(400, said, param=name)
+        required["num_layers"] = (options.num_layers or layers, ranges_of["num_layers"] or layers)
+    for name, (value, right) in required.items():
+        if value != right:
+            message = (
+                f"precision=int8: the server's ranges are of vectors with {name}={json.dumps(right)}; ask for these"
+            )
+            raise ApiError(400, message, param=name)
 
 
-def finished(
-    raw: Sequence[np.ndarray], options: Options, about: Mapping[str, Any], ranges: Ranges | None
-) -> np.ndarray:
+def finish(raw: Sequence[np.ndarray], options: Options, about: Mapping[str, Any], ranges: Ranges | None) -> np.ndarray:
     """Return the vectors `(texts, dimensions)` of a request, as `Encoder.encode` finishes them.
 
     Args:
@@ -66,8 +60,7 @@ def finished(
         about: the model, as its reader describes it.
         ranges: of int8 codes.
     """
-    keep = options.dimensions or about["dimensions"]
-    parts = torch.from_numpy(np.stack(raw))[:, :, :keep]
+    parts = torch.from_numpy(np.stack(raw))[:, :, : options.dimensions]
     vectors = parts[:, 0] if parts.shape[1] == 1 else parts.mean(1)
     if about["normalize"] if options.normalize is None else options.normalize:
         vectors = nn.functional.normalize(vectors, dim=-1)
@@ -81,14 +74,10 @@ def finished(
 
 def openai_json(vectors: np.ndarray, *, base64: bool, model: str, tokens: int) -> bytes:
     """Return OpenAI's answer as JSON; float32 has as many digits as it takes to read the same number again."""
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": b64encode(_little_endian(vector)).decode("ascii") if base64 else vector,
-        }
-        for index, vector in enumerate(vectors)
-    ]
+    rows: Any = vectors
+    if base64:
+        rows = [b64encode(vector.astype("<f4", copy=False).tobytes()).decode("ascii") for vector in vectors]
+    data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return as_json({"object": "list", "data": data, "model": model, "usage": usage})
 
@@ -96,7 +85,3 @@ def openai_json(vectors: np.ndarray, *, base64: bool, model: str, tokens: int) -
 def as_json(value: Any) -> bytes:
     """Return JSON of Python values and arrays."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def _little_endian(vector: np.ndarray) -> bytes:
-    return vector.astype(vector.dtype.newbyteorder("<"), copy=False).tobytes()

@@ -1,7 +1,8 @@
-"""Run the application on uvicorn, until SIGTERM or Ctrl-C."""
+"""Run the application on uvicorn, in one process, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -14,11 +15,12 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from embrew.serving.application import create_app
-from embrew.serving.connections import Connection
+from embrew.serving.routes import create_app
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 
@@ -28,7 +30,58 @@ IDLE = 75  # seconds until an idle connection is closed: longer than clients and
 HEADERS = 20.0  # seconds for a client to send the headers of a request
 FILES = 64  # of those that the process may open, for others than connections
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-ENDING = 5.0  # seconds for the batches that are being computed
+
+
+class Connection(H11Protocol):
+    """uvicorn's protocol on h11, whatever other parser is installed, with two limits that uvicorn does not have.
+
+    Args:
+        seconds: for the headers of a request, from the connection or from the first byte after an answer.
+        most: connections at one time; a further one closes the one that has waited longest for a request, or itself
+            where requests are being answered on all others.
+    """
+
+    def __init__(self, *, seconds: float, most: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.seconds, self.most = seconds, most
+        self._late: asyncio.TimerHandle | None = None
+
+    @property
+    def _since(self) -> float | None:
+        """When the connection began to wait for a request; None: one is being answered."""
+        if self._late is not None:
+            return self._late.when() - self.seconds
+        idle = self.timeout_keep_alive_task
+        return None if idle is None else idle.when() - self.timeout_keep_alive
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for headers; close a connection that waits if there are too many."""
+        super().connection_made(transport)
+        self._wait_for_headers()
+        if len(self.connections) > self.most:
+            others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
+            times = {each: each._since for each in others if each._since is not None}
+            first = min(times, key=times.__getitem__, default=self)
+            first.connections.discard(first)
+            first.timeout_keep_alive_handler()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        super().connection_lost(exc)
+        self._wait_for_headers(ended=True)
+
+    def handle_events(self) -> None:
+        """Pass requests on, and wait for the rest of the headers of the next one."""
+        super().handle_events()
+        self._wait_for_headers(ended=self.conn.their_state is not h11.IDLE or self.transport.is_closing())
+
+    def _wait_for_headers(self, *, ended: bool = False) -> None:
+        """Start to wait, unless it waits already or an idle connection has its own limit; or end it."""
+        if ended and self._late is not None:
+            self._late.cancel()
+            self._late = None
+        elif not ended and self._late is None and (self.timeout_keep_alive_task is None or self.conn.trailing_data[0]):
+            self._late = self.loop.call_later(self.seconds, self.timeout_keep_alive_handler)
 
 
 class Server(uvicorn.Server):
@@ -37,7 +90,6 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self.service = service
-        self.ended = True  # whether the threads of the service ended, too
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Refuse further requests, and finish those that are being answered; a second Ctrl-C ends at once."""
@@ -47,13 +99,8 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether the server ends now."""
-        self.should_exit = self.should_exit or self.service.drained()
+        self.should_exit = self.should_exit or self.service.drained() or self.service.failure is not None
         return await super().on_tick(counter)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for the last answers, then for the workers, while signals are still handled."""
-        await super().shutdown(sockets)
-        self.ended = self.service.close(ENDING)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -74,26 +121,25 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
     Raises:
         ValueError: the address is in use or not this machine's, or the model cannot be opened.
     """
-    listening = _listen(host, port)
     service = Service(settings)
-    named = f"[{host}]" if ":" in host else host.lower()
-    hosts = {*LOOPBACK, named} if _is_loopback(listening) and not settings.keys else ()
-    server = Server(configured(create_app(service, hosts=hosts), timeout_graceful_shutdown=ANSWERING), service)
-
-    def loaded() -> None:
-        server.should_exit = server.should_exit or service.failure is not None
-
-    _tell(settings, host, listening)
-    service.load_in_thread(loaded)
+    listening = _listen(host, port)
+    named = f"[{host}]" if ":" in host else host
+    is_loopback = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+    hosts = {*LOOPBACK, named.lower()} if is_loopback and not service.keys else ()
+    server = Server(configure(create_app(service, hosts=hosts), timeout_graceful_shutdown=ANSWERING), service)
+    address = f"http://{named}:{listening.getsockname()[1]}"
+    logger.info("listening at %s (page), %s/v1 (OpenAI's API)", address, address)
+    if not service.keys and not is_loopback:
+        logger.warning("anyone who reaches %s can use the server: it has no API key; see --api-key-file", address)
     server.run(sockets=[listening])
     if service.failure is not None:
         raise service.failure
-    if not server.ended:
+    if service.busy:
         logging.shutdown()
-        os._exit(0)  # a thread in a forward pass, which nothing can stop, would abort an interpreter that ends
+        os._exit(0)  # a thread in a forward pass, which nothing can stop, would delay the end of the interpreter
 
 
-def configured(app: FastAPI, *, seconds: float = HEADERS, most: int | None = None, **options: Any) -> uvicorn.Config:
+def configure(app: FastAPI, *, seconds: float = HEADERS, most: int | None = None, **options: Any) -> uvicorn.Config:
     """Return uvicorn's settings, which do not depend on the parsers that are installed.
 
     Args:
@@ -122,16 +168,3 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]  # Python adds the address
         raise ValueError(f"cannot listen at {host}:{port} ({reason}); choose another --port or --host") from error
-
-
-def _tell(settings: Settings, host: str, listening: socket.socket) -> None:
-    """Log the addresses, and warn where others can use the server without a key."""
-    port = listening.getsockname()[1]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    logger.info("listening at %s (page), %s/v1 (OpenAI's API)", address, address)
-    if not settings.keys and not _is_loopback(listening):
-        logger.warning("anyone who reaches %s can use the server: it has no API key; see --api-key-file", address)
-
-
-def _is_loopback(listening: socket.socket) -> bool:
-    return ipaddress.ip_address(listening.getsockname()[0]).is_loopback

@@ -3,120 +3,171 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Literal, cast
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from operator import methodcaller
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 
-from embrew.serving.asked import Asked, Read
-from embrew.serving.errors import ApiError, stopping, too_many_characters, too_many_states, too_many_texts
+from embrew.encoder import Encoder
+from embrew.files.formats import EXPORT
+from embrew.opening import open_model
+from embrew.runtimes.reference import compare_with_reference
+from embrew.serving.batching import Queue
+from embrew.serving.encoders import EncoderEngine, EncoderReader
+from embrew.serving.errors import ApiError
 from embrew.serving.metrics import Metrics
-from embrew.serving.opening import ON_CPU, open_served
-from embrew.serving.processes import open_in_processes
-from embrew.serving.queueing import Queue
+from embrew.serving.reading import ReadOptions, TokenizedTexts
+from embrew.serving.schemas import Text
 from embrew.serving.settings import Settings
-from embrew.serving.tickets import Computed, Ticket, ticket_of
-from embrew.serving.tokenizing import TokenizerPool
-from embrew.serving.wire import Text
-from embrew.serving.worker import Workers
+from embrew.serving.stock import StockEngine, StockReader
+from embrew.text_encoder.hashes import tokenizer_sha256
 
 logger = logging.getLogger(__name__)
+Reader = EncoderReader | StockReader
+Engine = EncoderEngine | StockEngine
+Result = TypeVar("Result")
+ON_CPU, ON_GPU = 2048, 16_384  # tokens per batch
 BATCHES = 16  # that may wait by default
 CHARACTERS, PER_TOKEN = 100_000, 8  # of a text, by default: that many, or more per token of the longest limit
 TYPICAL = 4  # characters per token, to estimate tokens before texts are tokenised
-LATE = 2.0  # seconds for the answers of requests that were not finished when the server stopped
+AT_ONCE = 20_000  # characters (or token ids) that a thread reads before it turns to another request
+EXAMPLE = "a text that every model can embed"
+
+
+class Computed(NamedTuple):
+    """The texts of a request, computed: per text what the engine returned, their tokens, and headers with times."""
+
+    results: Sequence[np.ndarray]
+    tokens: int
+    headers: dict[str, str]
 
 
 class Service:
-    """A model that is served.
+    """A model that is served, by this process alone.
+
+    Raises:
+        ValueError: API keys or int8 ranges that cannot be used.
 
     Attributes:
+        keys: one of which a request needs; none: no key is needed.
         failure: why the model could not be opened.
-        why: what a broken service answers; else empty.
+        broken: why nothing is computed any more; else empty.
         created: when the service began, in seconds since 1970.
+        busy: whether a thread opens the model or computes.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.limits = settings, settings.limits
-        self.failure: Exception | None = None
+        self.settings = settings
+        self.keys = settings.read_keys()
+        self.ranges, self.ranges_of = settings.read_ranges()
         self.created = int(time.time())
-        self.batch_tokens = settings.batch_tokens or ON_CPU
-        self.queue = Queue(settings.limits.queued_tokens or BATCHES * self.batch_tokens)
-        self.metrics = Metrics(self.queue, lambda: self._workers.counts() if self._workers else {})
+        self.failure: Exception | None = None
+        self.broken = ""
+        self.busy = False
+        self.metrics = Metrics(self._state)
+        self.queue = Queue(self.metrics)
+        self._set_batch_tokens(ON_CPU)
         self._about: dict[str, Any] | None = None
-        self.in_pool = TokenizerPool(settings.tokenizers)
-        self.why = ""
         self._stops: float | None = None  # when requests that are not finished get 503
-        self._loader: threading.Thread | None = None
-        self._workers: Workers | None = None
-        self._tickets: set[Ticket] = set()
+        self._reading = 0  # calls of threads that tokenise
+        self._computing = ThreadPoolExecutor(1, "embrew-worker")
+        self._tokenizing: ThreadPoolExecutor | None = None
+        self._copy = threading.local()  # tokenizers keep settings between calls: each thread has its own reader
+        self._long = asyncio.Semaphore(max(1, settings.tokenizers - 1))  # a thread stays free for other requests
+        self._engine: Engine | None = None
 
     @property
     def state(self) -> Literal["loading", "ready", "draining", "broken"]:
         """State of the service."""
         if self._stops is not None:
             return "draining"
-        return "broken" if self.why else "loading" if self._about is None else "ready"
+        return "broken" if self.broken else "loading" if self._about is None else "ready"
 
     def load(self) -> None:
-        """Open the model and start the workers; an error is kept in `failure`."""
+        """Open the model, compare an export with its `parity.json`, and compute a text; keep an error in `failure`."""
+        settings = self.settings
         try:
-            if self.settings.workers > 1:
-                served, engines = open_in_processes(self.settings)
+            model = open_model(settings.model, dtype=settings.dtype, backend=settings.backend, pooling=settings.pooling)
+            self._set_batch_tokens(ON_CPU if model.device.type == "cpu" else ON_GPU)
+            reader: Reader
+            if isinstance(model, Encoder):
+                model.eval()
+                reader = EncoderReader(model, default_prompt_name=settings.default_prompt_name)
+                tokens, prefix = self.queue.batch_tokens, settings.prefix_bytes
+                engine: Engine = EncoderEngine(model, batch_tokens=tokens, prefix_bytes=prefix)
             else:
-                served = open_served(self.settings, *self.settings.devices)
-                engines = (served.engine,)
+                _verify(model, Path(settings.model))
+                reader = StockReader(model, default_prompt_name=settings.default_prompt_name)
+                engine = StockEngine(model)
+            self._check_ranges(reader.about["model_sha"], tokenizer_sha256(model))
+            example = reader.read([EXAMPLE], ReadOptions())
+            engine.compute(example.key, example.rows)
+            self.start(reader, engine, example)
         except Exception as error:
-            self.failure, self.why = error, f"the model cannot be opened: {error}"
+            self.failure, self.broken = error, f"the model cannot be opened: {error}"
+
+    def start(self, reader: Reader, engine: Engine, example: TokenizedTexts) -> None:
+        """Offer a model: its text side, its computing side, and a text that it can compute."""
+        self._engine, self._example = engine, example
+
+        def give_copy() -> None:
+            self._copy.reader = copy.deepcopy(reader)
+
+        self._tokenizing = ThreadPoolExecutor(self.settings.tokenizers, "embrew-tokenizer", give_copy)
+        self._about = reader.about
+        logger.info("%s is ready", self.settings.names[0])
+
+    async def run(self) -> None:
+        """Open the model, unless it is open, and compute what is queued; other tasks answer meanwhile."""
+        loop = asyncio.get_running_loop()
+
+        async def compute(work: Callable[..., Any], *arguments: Any) -> Any:
+            self.busy = True
+            try:
+                return await loop.run_in_executor(self._computing, work, *arguments)
+            finally:
+                self.busy = False
+
+        if self._engine is None:
+            await compute(self.load)
+        if self._engine is None:
             return
-        self.batch_tokens = served.batch_tokens
-        self.queue.most = self.limits.queued_tokens or BATCHES * served.batch_tokens
-        self.in_pool.open(served.reader)
-        self._workers = Workers(
-            self.queue,
-            engines,
-            batch_tokens=served.batch_tokens,
-            known=served.known,
-            report=lambda batch, seconds: self.metrics.batch(batch, seconds, self.batch_tokens),
-            broken=self._break,
-        )
-        self._about = served.reader.about
-        if self.state == "ready":
-            logger.info("%s is ready", self.settings.names[0])
-
-    def load_in_thread(self, done: Callable[[], None] = lambda: None) -> None:
-        """Open the model while the server answers already; `done` is called at the end."""
-
-        def run() -> None:
-            self.load()
-            done()
-
-        self._loader = threading.Thread(target=run, name="embrew-loader", daemon=True)
-        self._loader.start()
+        try:
+            await self.queue.run(partial(compute, self._engine.compute), self._example)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            logger.exception("the server no longer computes: %s", reason)
+            self.broken = f"the model computes nothing any more: {reason}"
+            self._fail_all()
 
     def drain(self) -> None:
         """Accept no further requests; may be called in a signal handler."""
-        self._stops = self._stops or time.monotonic() + self.limits.drain
+        self._stops = self._stops or time.monotonic() + self.settings.drain
 
     def drained(self) -> bool:
-        """Whether requests are refused and all others are answered; after `limits.drain` seconds they get 503."""
+        """Return whether requests are refused, and all others are answered: after `drain` seconds with 503."""
         if self._stops is None:
             return False
-        late = time.monotonic() - self._stops
-        if late > 0:
-            self._fail_all(stopping())
-        return late > LATE or not (self._tickets or self.in_pool.running or self.queue.expecting)
+        if time.monotonic() > self._stops:
+            self._fail_all()
+        return not (self._reading or self.queue.jobs)
 
-    def close(self, wait: float = 0.0) -> bool:
-        """End the workers; return whether all threads but those that tokenise have ended within `wait` seconds."""
+    def close(self) -> None:
+        """End the threads, as far as they do not compute."""
         self.drain()
-        self.queue.close()
-        self.in_pool.close()
-        loading = self._loader is not None and self._loader.is_alive()
-        return not loading and (self._workers is None or self._workers.close(wait))
+        for pool in (self._computing, self._tokenizing):
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def ready(self) -> dict[str, Any]:
         """Return the description of the model.
@@ -126,88 +177,128 @@ class Service:
         """
         if self.state == "ready" and self._about is not None:
             return self._about
-        raise self._refusal()
+        raise self.refusal()
+
+    def refusal(self) -> ApiError:
+        """Return why nothing is computed."""
+        if self.state == "draining":
+            return ApiError(503, "the server stops; try again later", code="draining", retry_after=5)
+        if self.broken:
+            return ApiError(503, self.broken, code="broken", retry_after=30)
+        return ApiError(503, "the model is being loaded; try again later", code="loading", retry_after=5)
 
     @property
     def characters(self) -> int:
         """Characters (or token ids) that a text may have."""
-        return self.limits.characters or max(CHARACTERS, PER_TOKEN * (self.ready()["max_length"]["other"] or 0))
+        longest = self.ready()["max_length"]["other"] or 0
+        return self.settings.characters or max(CHARACTERS, PER_TOKEN * longest)
 
-    def check_size(self, texts: list[Text], asked: Asked) -> None:
+    def check_size(self, texts: list[Text], options: ReadOptions) -> None:
         """Refuse texts whose tokenising alone would hold up other requests.
 
         Raises:
             ApiError: 413: too many texts, or too many characters in one of them or in the prompt; 503: not ready.
         """
-        most = self.characters
-        if len(texts) > self.limits.items:
-            raise too_many_texts(len(texts), self.limits.items)
-        for place, text in enumerate(texts):
+        most, items = self.characters, self.settings.items
+        if len(texts) > items:
+            message = f"{len(texts)} texts; at most {items} per request are allowed: send several requests"
+            raise ApiError(413, message, param="input", code="too_many_texts")
+        named = [("prompt", options.prompt or ""), *((f"text {index}", text) for index, text in enumerate(texts))]
+        for name, text in named:
             if len(text) > most:
-                raise too_many_characters(f"text {place}", text, most)
-        if len(asked.prompt or "") > most:
-            raise too_many_characters("prompt", asked.prompt or "", most)
+                unit = "characters" if isinstance(text, str) else "token ids"
+                message = f"{name} has {len(text)} {unit}; at most {most} are read: send its beginning, or parts of it"
+                param = "prompt" if name == "prompt" else "input"
+                raise ApiError(413, message, param=param, code="too_many_characters")
 
-    def _estimate(self, texts: list[Text], asked: Asked) -> int:
-        """Return about how many tokens texts will have, which are not tokenised yet."""
-        limit = self.ready()["max_length"][asked.side or "other"] or self.queue.most
-        counts = (1 + len(text) // (TYPICAL if isinstance(text, str) else 1) for text in texts)
-        return sum(min(count, limit) for count in counts)
-
-    async def compute(self, texts: list[Text], asked: Asked) -> Computed:
+    async def compute(self, texts: list[Text], options: ReadOptions) -> Computed:
         """Read texts, queue them, and wait until they are computed.
 
         Raises:
             ApiError: they cannot be read or computed, too many wait, or it took too long.
         """
-        self.check_size(texts, asked)
+        self.check_size(texts, options)
         begun = time.monotonic()
         try:
-            async with asyncio.timeout(self.limits.timeout):
-                with self.queue.expects(self._estimate(texts, asked)):
-                    read = await self.in_pool.read(texts, asked)
-                if asked.states and len(texts) > 1 and sum(read.tokens) > self.batch_tokens:
-                    raise too_many_states(sum(read.tokens), self.batch_tokens)
-                ticket = await self._computed(read)
+            async with asyncio.timeout(self.settings.timeout):
+                with self.queue.expects(self._estimate(texts, options)):
+                    tokenized = await self._read(texts, options)
+                count, most = sum(tokenized.tokens), self.queue.batch_tokens
+                if options.states and len(texts) > 1 and count > most:
+                    message = f"states of {count} tokens; at most {most} per request are allowed, or one text: send "
+                    raise ApiError(413, f"{message}several requests", param="input", code="too_many_states")
+                self.ready()  # still
+                job = await self.queue.compute(tokenized)
         except TimeoutError:
-            said = f"not computed within {self.limits.timeout:g} seconds; try again later"
-            raise ApiError(503, said, code="timeout", retry_after=self.queue.expected()) from None
-        times = ticket.times(begun)
-        self.metrics.waiting.observe(times["queue"])
+            message = f"not computed within {self.settings.timeout:g} seconds; try again later"
+            raise ApiError(503, message, code="timeout", retry_after=self.queue.expected_seconds()) from None
+        waited = (job.started or job.arrived) - job.arrived
+        self.metrics.queue_seconds.observe(waited)
+        times = {"tokenization": job.arrived - begun, "queue": waited, "inference": job.computing}
         headers = {f"x-{name}-time": f"{1000 * seconds:.1f}" for name, seconds in times.items()}
-        tokens, results = sum(ticket.read.tokens), cast("list[np.ndarray]", ticket.results)  # none is missing
-        return Computed(results, tokens, {**headers, "x-compute-tokens": str(tokens)})
+        results = [job.results[index] for index in range(len(texts))]
+        return Computed(results, count, {**headers, "x-compute-tokens": str(count)})
 
-    async def _computed(self, read: Read) -> Ticket:
-        """Queue texts, and return their ticket once all are computed."""
-        ticket, ended = ticket_of(read)
-        self._tickets.add(ticket)
+    async def with_reader(self, work: Callable[[Reader], Result]) -> Result:
+        """Return what a function makes of the text side, in one of the threads that tokenise."""
+        self._reading += 1
         try:
-            self.queue.put(ticket)
-            if self.why:  # since the request was accepted
-                raise self._refusal()
-            await ended.wait()
+            return await asyncio.get_running_loop().run_in_executor(self._tokenizing, lambda: work(self._copy.reader))
         finally:
-            self.queue.cancel(ticket)  # what is left, if the client has gone
-            self._tickets.discard(ticket)
-        if ticket.error is not None:
-            raise ticket.error
-        return ticket
+            self._reading -= 1
 
-    def _break(self, why: str) -> None:
-        """Refuse everything from now on: nothing can be computed."""
-        logger.error("the server no longer computes: %s", why)
-        self.why = f"the model computes nothing any more: {why}"
-        self._fail_all(self._refusal())
+    async def _read(self, texts: list[Text], options: ReadOptions) -> TokenizedTexts:
+        """Return texts as the engine takes them; other requests take turns with the parts of a large one."""
+        parts, prompt = [], len(options.prompt or "")
+        for first, some in _parts(texts, prompt):
+            read = methodcaller("read", some, options, first=first)
+            async with self._long if len(some[0]) + prompt > AT_ONCE else nullcontext():
+                parts.append(await self.with_reader(read))
+        return TokenizedTexts.concatenate(parts)
 
-    def _refusal(self) -> ApiError:
-        """Return why nothing is computed."""
-        if self.state == "draining":
-            return stopping()
-        if self.why:
-            return ApiError(503, self.why, code="broken", retry_after=30)
-        return ApiError(503, "the model is being loaded; try again later", code="loading", retry_after=5)
+    def _estimate(self, texts: list[Text], options: ReadOptions) -> int:
+        """Return about how many tokens texts will have, which are not tokenised yet."""
+        limit = self.ready()["max_length"][options.side or "other"] or self.queue.most
+        counts = (1 + len(text) // (TYPICAL if isinstance(text, str) else 1) for text in texts)
+        return sum(min(count, limit) for count in counts)
 
-    def _fail_all(self, error: ApiError) -> None:
-        for ticket in list(self._tickets):
-            ticket.fail(error)
+    def _fail_all(self) -> None:
+        for job in self.queue.jobs:
+            job.fail(self.refusal())
+
+    def _set_batch_tokens(self, default: int) -> None:
+        self.queue.batch_tokens = self.settings.batch_tokens or default
+        self.queue.most = self.settings.queued_tokens or BATCHES * self.queue.batch_tokens
+
+    def _check_ranges(self, model_sha: str | None, tokenizer_sha: str | None) -> None:
+        of = self.ranges_of
+        if of is not None and (of["model_hash"], of["tokenizer_sha256"]) != (model_sha, tokenizer_sha):
+            message = "the int8 ranges are of vectors of another model, tokenizer or dtype"
+            raise ValueError(f"{message}; encode a corpus with this one")
+
+    def _state(self) -> dict[str, int]:
+        """Return what the queue and the engine count, for `Metrics`."""
+        queue = self.queue
+        counts = {"queue_tokens": queue.tokens, "queue_texts": queue.texts, "dropped_texts": queue.dropped}
+        prefixes = {} if self._engine is None else self._engine.counts()
+        return counts | {f"prefix_{name}": count for name, count in prefixes.items()}
+
+
+def _verify(model: torch.nn.Module, folder: Path) -> None:
+    """Compare an export for Sentence-Transformers with its `parity.json`; say where there is none."""
+    if not (folder / EXPORT.file).is_file():
+        logger.warning("%s has no %s: its vectors are not verified", folder, EXPORT.file)
+        return
+    exact = next(model.parameters()).dtype == torch.float32
+    compare_with_reference(model, folder, exact=exact, what="Sentence-Transformers")
+
+
+def _parts(texts: list[Text], prompt: int) -> Iterator[tuple[int, list[Text]]]:
+    """Yield texts in parts of at most `AT_ONCE` characters, or of one text, each with the number of its first text."""
+    first = size = 0
+    for index, text in enumerate(texts):
+        size += len(text) + prompt
+        if size > AT_ONCE and index > first:
+            yield first, texts[first:index]
+            first, size = index, len(text) + prompt
+    yield first, texts[first:]

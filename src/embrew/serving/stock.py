@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embrew.serving.asked import Asked, Engine, Key, Read
-from embrew.serving.engine import check_finite
-from embrew.serving.errors import ApiError, text_too_long
-from embrew.serving.wire import Text
-from embrew.text.texts import SIDES, check_text
+from embrew.serving.encoders import check_unicode
+from embrew.serving.errors import ApiError
+from embrew.serving.reading import Key, ReadOptions, TokenizedTexts, check_finite, check_lengths
+from embrew.serving.schemas import Text
+from embrew.text.texts import SIDES
 from embrew.text_encoder.hashes import model_hash
 from embrew.text_encoder.interface import resolved_prompts
 
@@ -19,15 +19,8 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-class Prompted(NamedTuple):
-    """A text and the prompt before it."""
-
-    prompt: str
-    text: str
-
-
 class StockReader:
-    """The text side: prompts, the limit and the tokenizer, which counts tokens.
+    """The text side: prompts, the limit and the tokenizer, which counts tokens; methods as of `EncoderReader`.
 
     Args:
         model: the opened `SentenceTransformer`; it is not kept.
@@ -41,14 +34,14 @@ class StockReader:
         self.default = default_prompt_name or model.default_prompt_name
         if default_prompt_name is not None and default_prompt_name not in self.prompts:
             raise ValueError(f"default_prompt_name={default_prompt_name!r}; this model has {self._names()}")
-        kinds = [type(module).__name__ for module in model]
+        normalizes = any(type(module).__name__ == "Normalize" for module in model)
         self.about: dict[str, Any] = {
             "model_sha": model_hash(model),
             "model_dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
             "backend": "torch",
             "pooling": None,
-            "normalize": "Normalize" in kinds,  # vectors of fewer dimensions too, as OpenAI and encoders do
-            "always_normalizes": "Normalize" in kinds,
+            "normalize": normalizes,  # vectors of fewer dimensions too, as OpenAI and encoders do
+            "always_normalizes": normalizes,
             "dimensions": model.get_embedding_dimension(),
             "num_layers": None,
             "prompts": self.prompts,
@@ -57,97 +50,75 @@ class StockReader:
             "max_length": dict.fromkeys((*SIDES, "other"), self.limit),
         }
 
-    def read(self, texts: list[Text], asked: Asked, *, first: int = 0) -> Read:
-        """Return texts with their prompt, and their tokens counted."""
-        if asked.num_layers is not None:
-            raise ApiError(
-                400, "num_layers: a Sentence-Transformers model runs all its layers; leave it out", param="num_layers"
-            )
-        prompt = self._prompt(asked)
-        strings = [self._checked(text, place) for place, text in enumerate(texts, first)]
-        counts = [
-            len(ids)
-            for ids in self.tokenizer([prompt + text for text in strings], truncation=False, verbose=False).input_ids
-        ]
+    def read(self, texts: list[Text], options: ReadOptions, *, first: int = 0) -> TokenizedTexts:
+        """Return texts, and the number of their tokens with the prompt."""
+        if options.num_layers is not None:
+            reason = "a Sentence-Transformers model runs all its layers; leave it out"
+            raise ApiError(400, f"num_layers: {reason}", param="num_layers")
+        prompt, strings = self._prompt(options), self._strings(texts, first)
+        encoded = self.tokenizer([prompt + text for text in strings], truncation=False, verbose=False)
+        counts = [len(ids) for ids in encoded.input_ids]
         limit = self.limit or max(counts)
-        for place, count in enumerate(counts, first):
-            if count > limit and not asked.truncate:
-                raise text_too_long(place, count, limit)
+        if not options.truncate:
+            check_lengths(counts, limit, first)
         tokens = [min(count, limit) for count in counts]
-        key = Key(prompt=prompt, states=asked.states)
-        return Read(key, [Prompted(prompt, text) for text in strings], tokens, tokens)
+        return TokenizedTexts(Key(prompt=prompt, states=options.states), strings, tokens, tokens)
 
-    def tokenize(self, text: Text, asked: Asked, *, add_special_tokens: bool) -> list[dict[str, Any]]:
+    def tokenize(self, text: Text, options: ReadOptions, *, special: bool) -> list[dict[str, Any]]:
         """Return the tokens of a text with its prompt."""
-        prompt = self._prompt(asked)
-        given = prompt + self._checked(text, 0)
+        prompt, (string,) = self._prompt(options), self._strings([text], 0)
         encoded = self.tokenizer(
-            given,
-            add_special_tokens=add_special_tokens,
+            prompt + string,
+            add_special_tokens=special,
             truncation=True,
             max_length=self.limit,
             return_offsets_mapping=True,
             return_special_tokens_mask=True,
         )
         names = self.tokenizer.convert_ids_to_tokens(encoded.input_ids)
-        places = [
-            (a - len(prompt), b - len(prompt)) if b > len(prompt) else (None, None) for a, b in encoded.offset_mapping
-        ]
-        return [
-            {"id": i, "text": name or "", "special": bool(special), "start": start, "stop": stop}
-            for i, name, special, (start, stop) in zip(
-                encoded.input_ids, names, encoded.special_tokens_mask, places, strict=True
-            )
-        ]
+        tokens = []
+        columns = encoded.input_ids, names, encoded.special_tokens_mask, encoded.offset_mapping
+        for i, name, is_special, (a, b) in zip(*columns, strict=True):
+            start, stop = (a - len(prompt), b - len(prompt)) if b > len(prompt) else (None, None)
+            tokens.append({"id": i, "text": name or "", "special": bool(is_special), "start": start, "stop": stop})
+        return tokens
 
-    def _prompt(self, asked: Asked) -> str:
-        if asked.prompt is not None:
-            return asked.prompt
-        name = asked.prompt_name or asked.side or self.default
+    def _prompt(self, options: ReadOptions) -> str:
+        if options.prompt is not None:
+            return options.prompt
+        name = options.prompt_name or options.side or self.default
         if name is not None and name not in self.prompts:
-            raise ApiError(
-                400, f"prompt_name={name!r}; this model has {self._names()}", param="prompt_name", code="unknown_prompt"
-            )
+            message = f"prompt_name={name!r}; this model has {self._names()}"
+            raise ApiError(400, message, param="prompt_name", code="unknown_prompt")
         return "" if name is None else self.prompts[name]
 
     def _names(self) -> str:
         return ", ".join(sorted(self.prompts))
 
-    @staticmethod
-    def _checked(text: Text, place: int) -> str:
-        if not isinstance(text, str):
-            raise ApiError(
-                400,
-                "token ids: a Sentence-Transformers model reads strings only; serve the encoder that it was made of",
-                param="input",
-            )
-        try:
-            check_text(text, place)
-        except ValueError as error:
-            raise ApiError(400, str(error), param="input") from None
-        return text
+    def _strings(self, texts: list[Text], first: int) -> list[str]:
+        strings = [text for text in texts if isinstance(text, str)]
+        if len(strings) < len(texts):
+            reason = "a Sentence-Transformers model reads strings only; serve the encoder that it was made of"
+            raise ApiError(400, f"token ids: {reason}", param="input")
+        check_unicode(texts, first)
+        return strings
 
 
-class StockEngine(Engine):
+class StockEngine:
     """The computing side: `SentenceTransformer.encode`."""
 
     def __init__(self, model: SentenceTransformer) -> None:
         self.model: Any = model
 
-    def compute(self, key: Key, rows: Sequence[Prompted]) -> list[np.ndarray]:
+    def compute(self, key: Key, rows: Sequence[str]) -> list[np.ndarray]:
         """Return float32 `(1, dimensions)` per text, or the states of its tokens."""
         output = "token_embeddings" if key.states else "sentence_embedding"
-        found = self.model.encode(
-            [row.text for row in rows],
-            prompt=key.prompt,
-            output_value=output,
-            show_progress_bar=False,
-            convert_to_numpy=not key.states,
-        )
+        options = {"prompt": key.prompt, "output_value": output, "convert_to_numpy": not key.states}
+        results = self.model.encode(list(rows), show_progress_bar=False, **options)
         if key.states:
-            return check_finite([states.float().cpu().numpy() for states in found])
-        return check_finite(list(np.asarray(found, dtype=np.float32)[:, None]))
+            return check_finite([states.float().cpu().numpy() for states in results])
+        return check_finite(list(np.asarray(results, dtype=np.float32)[:, None]))
 
     def counts(self) -> dict[str, int]:
         """Return zeros: prefixes are not kept."""
-        return {"prefix_hits": 0, "prefix_misses": 0, "prefix_bytes": 0}
+        return {"hits": 0, "misses": 0, "bytes": 0}

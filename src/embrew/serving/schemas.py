@@ -1,4 +1,4 @@
-"""Bodies of requests: those of OpenAI and of Text Embeddings Inference, with embrew's extensions."""
+"""Bodies of requests and answers: those of OpenAI and of Text Embeddings Inference, with embrew's extensions."""
 
 from __future__ import annotations
 
@@ -19,18 +19,13 @@ from pydantic import (
 )
 
 Text = str | list[int]
-Precision = Literal["float32", "int8", "binary", "ubinary"]
+Side = Literal["query", "document"]
 
 MOST_ID, MOST_FIELDS = 2**31 - 1, 100
 TOKEN_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MOST_ID}}
-TEXTS: dict[str, Any] = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1},
-        {**TOKEN_IDS, "minItems": 1},
-        {"type": "array", "items": TOKEN_IDS, "minItems": 1},
-    ]
-}
+STRINGS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+LISTS: dict[str, Any] = {"type": "array", "items": TOKEN_IDS, "minItems": 1}
+TEXTS: dict[str, Any] = {"anyOf": [{"type": "string"}, STRINGS, {**TOKEN_IDS, "minItems": 1}, LISTS]}
 
 
 def texts_in(value: Any) -> list[Text]:
@@ -47,13 +42,13 @@ def texts_in(value: Any) -> list[Text]:
         raise ValueError("an empty list; give at least one text")
     if type(value[0]) is int:
         value = [value]
-    for place, item in enumerate(value):
+    for index, item in enumerate(value):
         if isinstance(item, list):
             if not set(map(type, item)) <= {int}:  # quick: a body may hold millions
                 wrong = next(i for i, one in enumerate(item) if type(one) is not int)
-                raise ValueError(f"text {place} holds no token id at position {wrong}; ids are whole numbers")
+                raise ValueError(f"text {index} holds no token id at position {wrong}; ids are whole numbers")
         elif not isinstance(item, str):
-            raise ValueError(f"text {place} is neither a string nor a list of token ids")
+            raise ValueError(f"text {index} is neither a string nor a list of token ids")
     return value
 
 
@@ -73,6 +68,7 @@ def unicode(value: str) -> str:
 Texts = Annotated[list[Text], PlainValidator(texts_in), WithJsonSchema(TEXTS)]
 Words = Annotated[StrictStr, AfterValidator(unicode)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_ID)]
+Right = Literal["right", "Right"]
 
 
 class Strict(BaseModel):
@@ -92,7 +88,7 @@ class Strict(BaseModel):
 class Reading(Strict):
     """Which prompt and which length limit texts are read with."""
 
-    input_type: Literal["query", "document"] | None = Field(
+    input_type: Side | None = Field(
         None, description="Read texts as queries or as documents: with the prompt and the length limit of that side."
     )
     prompt_name: StrictStr | None = Field(
@@ -110,7 +106,7 @@ class Options(Reading):
     normalize: StrictBool | None = Field(None, description="Return vectors of unit length. Default: the model's own.")
     dimensions: Count | None = Field(None, description="Number of leading dimensions to keep. Default: all.")
     num_layers: Count | None = Field(None, description="Number of layers to run. Default: all.")
-    precision: Precision = Field(
+    precision: Literal["float32", "int8", "binary", "ubinary"] = Field(
         "float32",
         description="Type of the numbers: float32; binary, ubinary: one bit per dimension, packed into int8 or uint8; "
         "int8: codes over the ranges that the server was started with.",
@@ -132,7 +128,7 @@ class TeiRequest(Options):
     """Request of Text Embeddings Inference."""
 
     inputs: Texts = Field(description="Texts, or the token ids of texts.")
-    truncation_direction: Literal["right", "Right"] = Field("right", description="Texts lose their end.")
+    truncation_direction: Right = Field("right", description="Texts lose their end.")
 
 
 class EmbedAllRequest(Reading):
@@ -140,7 +136,7 @@ class EmbedAllRequest(Reading):
 
     inputs: Texts
     truncate: StrictBool | None = None
-    truncation_direction: Literal["right", "Right"] = "right"
+    truncation_direction: Right = "right"
     num_layers: Count | None = None
 
 
@@ -155,7 +151,7 @@ class SimilarityParameters(Options):
     """Options of a comparison."""
 
     precision: Literal["float32"] = Field("float32", description="Cosines are of float32 vectors.")
-    truncation_direction: Literal["right", "Right"] = "right"
+    truncation_direction: Right = "right"
 
 
 class SimilarityRequest(Strict):
@@ -170,3 +166,53 @@ class TokenizeRequest(Reading):
 
     inputs: Texts
     add_special_tokens: StrictBool = Field(True, description="With the template's tokens; else those of the text.")
+
+
+class Embedding(BaseModel):
+    """One vector."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """Tokens that the model read, with those of the template and of prompts and without padding."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(BaseModel):
+    """OpenAI's list of embeddings."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Model(BaseModel):
+    """A model by name."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "embrew"
+
+
+class Models(BaseModel):
+    """The served model."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class Token(BaseModel):
+    """A token, and the characters of the text that it covers, where it covers any."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None = None
+    stop: int | None = None

@@ -1,0 +1,243 @@
+"""The application: the routes of OpenAI's API and of Text Embeddings Inference, the server's state, and its page."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from functools import cache
+from importlib import resources
+from importlib.metadata import version
+from operator import methodcaller
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.security import HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from torch import nn
+
+from embrew.serving import schemas
+from embrew.serving.errors import SHOWN, ApiError, ErrorBody, add_handlers
+from embrew.serving.guard import Guard
+from embrew.serving.reading import ReadOptions
+from embrew.serving.results import as_json, check_options, finish, openai_json
+from embrew.serving.service import Computed, Service
+
+
+def create_app(service: Service, *, hosts: Collection[str] = (), request_id: bool = True) -> FastAPI:
+    """Return the application of a service, which computes while the application runs.
+
+    Args:
+        service: what it serves.
+        hosts: names in the header `Host`, without a port; none: any.
+        request_id: whether answers get the header `x-request-id`.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        task = asyncio.create_task(service.run())
+        yield
+        service.close()
+        task.cancel()
+
+    app = FastAPI(
+        title="embrew",
+        version=version("embrew"),
+        description="Text embeddings.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    key = [Depends(HTTPBearer(auto_error=False))] if service.keys else []  # for OpenAPI; `Guard` checks it
+    for router in (openai, tei, status):
+        app.include_router(router, dependencies=key)
+    app.include_router(public)
+    app.add_middleware(Guard, service=service, hosts=hosts, request_id=request_id)
+    add_handlers(app)
+    return app
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": ErrorBody} for status in statuses}
+
+
+Served = Annotated[Service, Depends(_service)]
+ERRORS = _responses(400, 401, 404, 405, 408, 413, 422, 429, 503)
+openai = APIRouter(tags=["OpenAI"])
+tei = APIRouter(tags=["Text Embeddings Inference"])
+status = APIRouter(tags=["status"])
+public = APIRouter(tags=["status"])  # what needs no API key
+
+
+@openai.post("/v1/embeddings", response_model=schemas.EmbeddingsAnswer, responses=ERRORS)
+async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service: Served) -> Response:
+    """Return the vectors of texts."""
+    names, as_base64 = service.settings.names, body.encoding_format == "base64"
+    if body.model is not None and body.model not in names:
+        message = f"model={body.model[:SHOWN]!r}; this server has {names[0]}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+    if as_base64 and body.precision != "float32":  # OpenAI's client, which asks for base64, would read codes as float32
+        message = f"encoding_format=base64 holds float32 numbers, and precision={body.precision}"
+        raise ApiError(400, f"{message}; set encoding_format to float", param="encoding_format")
+    vectors, computed = await _vectors(request, service, body.input, body)
+    content = openai_json(vectors, base64=as_base64, model=names[0], tokens=computed.tokens)
+    return _json(content, computed.headers)
+
+
+@openai.get("/v1/models", responses=_responses(401))
+async def models(service: Served) -> schemas.Models:
+    """Return the served model."""
+    return schemas.Models(data=[schemas.Model(id=service.settings.names[0], created=service.created)])
+
+
+@tei.post("/embed", response_model=list[list[float]], responses=ERRORS)
+async def embed(body: schemas.TeiRequest, request: Request, service: Served) -> Response:
+    """Return the vectors of texts."""
+    vectors, computed = await _vectors(request, service, body.inputs, body)
+    return _json(as_json(vectors), computed.headers)
+
+
+@tei.post("/embed_all", response_model=list[list[list[float]]], responses=ERRORS)
+async def embed_all(body: schemas.EmbedAllRequest, request: Request, service: Served) -> Response:
+    """Return the final state of every token that the model reads, those of the template and prompt included."""
+    computed = await _compute(request, service, body.inputs, body, states=True)
+    return _json(as_json(list(computed.results)), computed.headers)
+
+
+@tei.post("/similarity", response_model=list[float], responses=ERRORS)
+async def similarity(body: schemas.SimilarityRequest, request: Request, service: Served) -> Response:
+    """Return the cosine of the first text and each of the others."""
+    options = body.parameters or schemas.SimilarityParameters()
+    texts: list[Any] = [body.inputs.source_sentence, *body.inputs.sentences]
+    vectors, computed = await _vectors(request, service, texts, options)
+    unit = nn.functional.normalize(torch.from_numpy(vectors), dim=-1)
+    return _json(as_json((unit[1:] @ unit[0]).numpy()), computed.headers)
+
+
+@tei.post("/tokenize", response_model=list[list[schemas.Token]], responses=ERRORS)
+async def tokenize(body: schemas.TokenizeRequest, service: Served) -> Response:
+    """Return the tokens of texts as the model reads them."""
+    options = _read_options(body, service)
+    service.check_size(body.inputs, options)
+    calls = [methodcaller("tokenize", text, options, special=body.add_special_tokens) for text in body.inputs]
+    return _json(as_json([await service.with_reader(call) for call in calls]), {})
+
+
+@public.get("/health", responses=_responses(503))
+async def health(service: Served) -> dict[str, str]:
+    """Return 200 if the server computes vectors, else 503."""
+    service.ready()
+    return {"status": "ready"}
+
+
+@status.get("/info", responses=_responses(401, 503))
+async def info(service: Served, request: Request) -> dict[str, Any]:
+    """Return the model and the limits of this process; names as in Text Embeddings Inference, where it has them."""
+    about, settings = service.ready(), service.settings
+    return {
+        "model_id": settings.names[0],
+        **about,
+        "max_input_length": about["max_length"]["other"],
+        "max_batch_tokens": service.queue.batch_tokens,
+        "max_client_batch_size": settings.items,
+        "max_text_characters": service.characters,
+        "max_concurrent_requests": settings.concurrent,
+        "max_queued_tokens": service.queue.most,
+        "payload_limit": settings.body_bytes,
+        "auto_truncate": settings.auto_truncate,
+        "tokenization_workers": settings.tokenizers,
+        "int8_dimensions": None if service.ranges is None else len(service.ranges.minimum),
+        "server": "embrew",
+        "version": request.app.version,
+    }
+
+
+@status.get("/metrics", responses=_responses(401), response_class=Response)
+async def metrics(service: Served) -> Response:
+    """Return metrics for Prometheus."""
+    return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+@public.get("/", include_in_schema=False)
+async def root() -> Response:
+    """Return the page."""
+    body, policy = _page()
+    headers = {
+        "content-security-policy": policy,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-cache",
+    }
+    return Response(body, media_type="text/html; charset=utf-8", headers=headers)
+
+
+@cache
+def _page() -> tuple[bytes, str]:
+    """Return the page and its Content-Security-Policy.
+
+    It allows the page's own script and style, by their hashes, and requests to the server that it came from; no other
+    script, no other host, no form submission, no frame around it, and no text read as HTML.
+    """
+    body = resources.files("embrew.serving").joinpath("page/index.html").read_bytes()
+    own = {}
+    for tag in ("script", "style"):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), body, flags=re.DOTALL)
+        own[tag] = f"'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
+    policy = (
+        f"default-src 'none'; script-src {own['script']}; style-src {own['style']}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    return body, policy
+
+
+def _read_options(body: schemas.Reading, service: Service, *, states: bool = False) -> ReadOptions:
+    truncate = getattr(body, "truncate", None)
+    return ReadOptions(
+        side=body.input_type,
+        prompt_name=body.prompt_name,
+        prompt=body.prompt,
+        truncate=service.settings.auto_truncate if truncate is None else truncate,
+        num_layers=getattr(body, "num_layers", None),
+        states=states,
+    )
+
+
+async def _vectors(
+    request: Request, service: Service, texts: list[schemas.Text], options: schemas.Options
+) -> tuple[np.ndarray, Computed]:
+    """Return the vectors of texts `(texts, dimensions)` as the request wants them, and what was computed."""
+    about = service.ready()
+    check_options(options, about, service.ranges, service.ranges_of)
+    computed = await _compute(request, service, texts, options)
+    return finish(computed.results, options, about, service.ranges), computed
+
+
+async def _compute(
+    request: Request, service: Service, texts: list[schemas.Text], options: schemas.Reading, *, states: bool = False
+) -> Computed:
+    """Have texts computed, and add facts about the request to its log line."""
+    computed = await service.compute(texts, _read_options(options, service, states=states))
+    facts: dict[str, Any] = request.scope["facts"]
+    facts |= {"texts": len(texts), "tokens": computed.tokens}
+    for name in ("input_type", "prompt_name", "dimensions", "num_layers", "precision"):
+        value = getattr(options, name, None)
+        if value is not None:
+            facts[name] = value
+    return computed
+
+
+def _json(content: bytes, headers: Mapping[str, str]) -> Response:
+    return Response(content, media_type="application/json", headers=dict(headers))
