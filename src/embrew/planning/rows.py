@@ -51,7 +51,7 @@ def declared_rows(stage: StageConfig) -> int | None:
 
 
 def _is_here(config: DataConfig) -> bool:
-    paths = [config.path] if isinstance(config.path, str) else config.path
+    paths = config.paths
     try:
         return all(Path(expand(path)).exists() for path in paths)
     except (ValueError, FileNotFoundError):  # a variable that is not set

@@ -28,7 +28,25 @@ from embrew.storage.opening import SETTINGS
 from embrew.storage.parts import check_folder
 from embrew.text_encoder.hashes import vectors_hash
 
+logger = logging.getLogger(__name__)
 STAGE = formats.STAGE.file
+HASHES = "content.json"
+MODEL = "encoder.model"
+MODEL_FILES = (
+    "*.model",
+    "*.py",
+    "*.safetensors",
+    "*.tiktoken",
+    "added_tokens.json",
+    "config.json",
+    "merges.txt",
+    "model.safetensors.index.json",
+    "special_tokens_map.json",
+    "tekken.json",
+    "tokenizer*",
+    "vocab*",
+)
+Identity = Mapping[str, Any]
 PROCESSES = "processes"  # number of processes that the stage was begun in; only while it is in progress
 BF16 = re.compile(r"stages\.\d+\.training\.bf16")
 OR = "choose another output folder, or remove this stage and those after it"
@@ -36,6 +54,9 @@ OR = "choose another output folder, or remove this stage and those after it"
 
 class StageSettings:
     """Settings and inputs that a recipe's stages depend on, compared with those of existing folders.
+
+    The sha256 of files of 16 MiB or more are kept in `content.json`, by size and times and without paths, so that a
+    resumed run does not read a large corpus again to hash it.
 
     Args:
         recipe: of the run.
@@ -45,7 +66,6 @@ class StageSettings:
 
     def __init__(self, recipe: Recipe, folder: Path, start: Path | None = None) -> None:
         self.recipe, self.folder, self.start = recipe, folder, start
-        self.inputs = TrainingInputs(recipe, folder)
 
     def of_stage(self, index: int) -> dict[str, Any]:
         """Return the settings and inputs that stage `index` depends on, without paths of this machine."""
@@ -53,7 +73,7 @@ class StageSettings:
             "format": formats.STAGE.number,
             "hash": self.recipe.stage_hash(index),
             "recipe": self.recipe.public().resolved(index),
-            "content": self.inputs.of_stage(index),
+            "content": self.inputs(index),
             "arithmetic": self.arithmetic(index),
             **self.started_with,
         }
@@ -89,7 +109,7 @@ class StageSettings:
         keys = self.differing_keys(written, index)
         if keys is not None:
             raise ValueError(f"{folder} was trained with other settings ({', '.join(keys)}); {OR}")
-        inputs = self.inputs.of_stage(index)
+        inputs = self.inputs(index)
         for key in changed_inputs(inputs, written["content"]):
             what = "language model" if key == MODEL else "data set"
             raise ValueError(
@@ -130,7 +150,7 @@ class StageSettings:
             return False
         if written["arithmetic"] != self.arithmetic(index):
             return False
-        return not changed_inputs(self.inputs.of_stage(index), written["content"])
+        return not changed_inputs(self.inputs(index), written["content"])
 
     def differing_keys(self, written: Mapping[str, Any], index: int) -> list[str] | None:
         """Return the keys in which a stage's settings differ, apart from the content of files; None: in none.
@@ -141,6 +161,61 @@ class StageSettings:
             return None
         keys = self.recipe.differing_keys(written["recipe"], index)
         return None if keys and all(BF16.fullmatch(key) for key in keys) else keys
+
+    def inputs(self, index: int) -> dict[str, Identity]:
+        """Return names and sha256 of the data sets and the model of stage `index`, by key: see `data_identity`."""
+        inputs: dict[str, Identity] = {MODEL: self._model()}
+        for i, stage in enumerate(self.recipe.stages[: index + 1]):
+            for place, config in stage.placed_datasets:
+                for n, path in enumerate(config.paths):
+                    key = f"stages.{i}.{place}.path" + ("" if isinstance(config.path, str) else f".{n}")
+                    inputs[key] = data_identity(path, split=config.split, revision=config.revision, sha256=self._sha256)
+        deciding = self.recipe.resolved(index)
+        if self.recipe.evaluation is not None and ("evaluation" in deciding or "dev_rows" in deciding):
+            for n, one in enumerate(self.recipe.evaluation.dev):
+                if "evaluation" in deciding or isinstance(one, DevRows):
+                    path = one if isinstance(one, str) else one.path
+                    inputs[f"evaluation.dev.{n}"] = data_identity(path, split=None, revision=None, sha256=self._sha256)
+        return inputs
+
+    def _model(self) -> Identity:
+        """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
+        name, revision = self.recipe.encoder.model, self.recipe.encoder.revision
+        identity: dict[str, Any] = {"name": base_name(name)}
+        folder = ASSETS.get(name) or Path(name)
+        if folder.is_dir():
+            files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
+            return {**identity, "sha256": files_digest(folder, files, self._sha256)}
+        if name.startswith(LOCAL_PREFIX):
+            return identity
+        try:
+            cached = try_to_load_from_cache(name, "config.json", revision=revision)
+        except ValueError:  # no Hub id
+            return identity
+        return {**identity, "hub": name, "revision": Path(cached).parent.name if isinstance(cached, str) else revision}
+
+    def _sha256(self, file: Path) -> str:
+        about = file.stat()
+        if about.st_size < LARGE:
+            return file_sha256(file)
+        times = [about.st_mtime_ns, about.st_ctime_ns]
+        key = digest_of([os.path.realpath(file), about.st_ino, about.st_size, *times])
+        if key not in self._noted:
+            began = time.perf_counter()
+            self._noted[key] = file_sha256(file, cached=True)
+            seconds = time.perf_counter() - began
+            if seconds > 1:
+                logger.info("%s: sha256 of %.1f GB took %.1f s", file.name, about.st_size / 1e9, seconds)
+            write_json(self.folder / HASHES, {"files": self._noted})
+        return self._noted[key]
+
+    @cached_property
+    def _noted(self) -> dict[str, str]:
+        try:
+            digests = json.loads((self.folder / HASHES).read_text(encoding="utf-8"))["files"]
+            return {str(key): str(value) for key, value in digests.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # it is computed again
+            return {}
 
 
 def arithmetic_of(recipe: Recipe, stage: StageConfig, folder: Path) -> str:
@@ -184,101 +259,6 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
         if not all(isinstance(one, dict) for one in dict(written["content"]).values()):
             raise TypeError("content is not an object of objects")
     return written
-
-
-logger = logging.getLogger(__name__)
-HASHES = "content.json"
-MODEL = "encoder.model"
-MODEL_FILES = (
-    "*.model",
-    "*.py",
-    "*.safetensors",
-    "*.tiktoken",
-    "added_tokens.json",
-    "config.json",
-    "merges.txt",
-    "model.safetensors.index.json",
-    "special_tokens_map.json",
-    "tekken.json",
-    "tokenizer*",
-    "vocab*",
-)
-Identity = Mapping[str, Any]
-
-
-class TrainingInputs:
-    """Names and sha256 of a recipe's data sets and language model.
-
-    The sha256 of files of 16 MiB or more are kept in `content.json`, by size and times and without paths, so that a
-    resumed run does not read a large corpus again to hash it.
-
-    Args:
-        recipe: names the inputs.
-        folder: of the run.
-    """
-
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        self.recipe, self.path = recipe, folder / HASHES
-
-    def of_stage(self, index: int) -> dict[str, Identity]:
-        """Return the inputs that stage `index` depends on, by the recipe's key: see `data_identity`."""
-        inputs: dict[str, Identity] = {MODEL: self._model()}
-        for i, stage in enumerate(self.recipe.stages[: index + 1]):
-            several = isinstance(stage.data, list)
-            for number, config in enumerate(stage.datasets):
-                key = f"stages.{i}.data.{number}.path" if several else f"stages.{i}.data.path"
-                paths = [config.path] if isinstance(config.path, str) else config.path
-                for n, path in enumerate(paths):
-                    name = key if isinstance(config.path, str) else f"{key}.{n}"
-                    inputs[name] = self._data(path, config.split, config.revision)
-        deciding = self.recipe.resolved(index)
-        if self.recipe.evaluation is not None and ("evaluation" in deciding or "dev_rows" in deciding):
-            for n, one in enumerate(self.recipe.evaluation.dev):
-                if "evaluation" in deciding or isinstance(one, DevRows):
-                    inputs[f"evaluation.dev.{n}"] = self._data(one if isinstance(one, str) else one.path, None, None)
-        return inputs
-
-    def _data(self, path: str, split: str | None, revision: str | None) -> Identity:
-        return data_identity(path, split=split, revision=revision, sha256=self._sha256)
-
-    def _model(self) -> Identity:
-        """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
-        name, revision = self.recipe.encoder.model, self.recipe.encoder.revision
-        identity: dict[str, Any] = {"name": base_name(name)}
-        folder = ASSETS.get(name) or Path(name)
-        if folder.is_dir():
-            files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
-            return {**identity, "sha256": files_digest(folder, files, self._sha256)}
-        if name.startswith(LOCAL_PREFIX):
-            return identity
-        try:
-            cached = try_to_load_from_cache(name, "config.json", revision=revision)
-        except ValueError:  # no Hub id
-            return identity
-        return {**identity, "hub": name, "revision": Path(cached).parent.name if isinstance(cached, str) else revision}
-
-    def _sha256(self, file: Path) -> str:
-        about = file.stat()
-        if about.st_size < LARGE:
-            return file_sha256(file)
-        times = [about.st_mtime_ns, about.st_ctime_ns]
-        key = digest_of([os.path.realpath(file), about.st_ino, about.st_size, *times])
-        if key not in self._noted:
-            began = time.perf_counter()
-            self._noted[key] = file_sha256(file, cached=True)
-            seconds = time.perf_counter() - began
-            if seconds > 1:
-                logger.info("%s: sha256 of %.1f GB took %.1f s", file.name, about.st_size / 1e9, seconds)
-            write_json(self.path, {"files": self._noted})
-        return self._noted[key]
-
-    @cached_property
-    def _noted(self) -> dict[str, str]:
-        try:
-            digests = json.loads(self.path.read_text(encoding="utf-8"))["files"]
-            return {str(key): str(value) for key, value in digests.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # it is computed again
-            return {}
 
 
 def changed_inputs(ours: Mapping[str, Identity], theirs: Mapping[str, Identity]) -> list[str]:
