@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from embrew.domain import Settings
 from embrew.domain import run as run_domain
 from embrew.recipe import Recipe
 from embrew.sweep import read_sweep, run_sweep
-from embrew.training import stage_json
 from embrew.training.stage_json import StageSettings, changed_inputs
 from embrew.training.trainer import StageTrainer
 from tests.domain.test_run import TINY, docs, write
@@ -197,30 +195,6 @@ def test_broken_json(stopped: dict[str, Any], tmp_path: Path) -> None:
             with pytest.raises(ValueError, match=words):
                 train(recipe, out, resume=True)
         (out / file).write_text(whole)
-
-
-def test_large_files_are_read_once(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Their sha256 is kept in the run's folder, without their path, until size or times change."""
-    monkeypatch.setattr(stage_json, "LARGE", 1000)
-    recipe, read = Recipe.from_values(values), []
-    file_sha256 = stage_json.file_sha256
-    monkeypatch.setattr(stage_json, "file_sha256", lambda path, **known: read.append(path.name) or file_sha256(path))
-    caplog.set_level(logging.INFO, logger="embrew")
-    (tmp_path / "out").mkdir()
-    first = StageSettings(recipe, tmp_path / "out").inputs(2)
-    assert {"texts.jsonl", "pairs.jsonl", "model.safetensors"} <= set(read)
-    assert first["stages.0.data.path"] == first["stages.1.data.path"] != first["stages.2.data.path"]
-    read.clear()
-    assert StageSettings(recipe, tmp_path / "out").inputs(2) == first
-    assert not {"texts.jsonl", "pairs.jsonl", "model.safetensors"} & set(read)
-    os.utime(tmp_path / "texts.jsonl")
-    assert StageSettings(recipe, tmp_path / "out").inputs(2) == first
-    assert read.count("texts.jsonl") == 1 and "pairs.jsonl" not in read
-    assert paths_in(tmp_path / "out", tmp_path) == []
-    (tmp_path / "out" / "content.json").write_text("[")
-    assert StageSettings(recipe, tmp_path / "out").inputs(2) == first
 
 
 def test_hub_data_are_compared_by_revision() -> None:

@@ -174,10 +174,10 @@ class Announcer:
         hours = plan.hours
         known = hours is not None and not math.isnan(hours)
         taking = f", about {_duration(3600 * hours)} at {UTILIZATION:.0%} of the peak FLOP/s" if known and hours else ""
+        steps = "1 step" if plan.steps == 1 else f"{plan.steps:,} steps"
         logger.info(
-            "%s  plan: %s steps of about %s tokens%s; peak about %.2f GB of %.1f GB on %s: %s",
-            name, f"{plan.steps:,}", f"{plan.tokens:,}", taking, plan.bytes["peak"] / 1e9, plan.free / 1e9, place.name,
-            verdict,
+            "%s  plan: %s of about %s tokens%s; peak about %.2f GB of %.1f GB on %s: %s",
+            name, steps, f"{plan.tokens:,}", taking, plan.bytes["peak"] / 1e9, plan.free / 1e9, place.name, verdict,
         )  # fmt: skip
 
 
