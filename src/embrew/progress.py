@@ -76,19 +76,15 @@ def progress(total: int | None, description: str, unit: str, *, shown: bool | No
         return Bar(common.shown, unit, is_part=True)
     style = _style or ("bar" if shown else terminal_style())
     options: dict[str, Any] = {"desc": in_context(description), "total": total}
-    options |= {"unit": unit, "initial": initial, "leave": False, **_width()}
-    if shown is False or style == "off":
-        return Bar(tqdm(disable=True, **options), unit)
-    return Bar(LogLines(**options) if style == "lines" else notebook_or_terminal(**options), unit)
-
-
-def _width() -> dict[str, Any]:
-    """Return the options of tqdm for the bar's width; some terminals, such as a container's, report 0 columns."""
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):
         columns = 80
-    return {"dynamic_ncols": True} if columns else {"ncols": 80}
+    width = {"dynamic_ncols": True} if columns else {"ncols": 80}  # some terminals, as a container's, report 0 columns
+    options |= {"unit": unit, "initial": initial, "leave": False, **width}
+    if shown is False or style == "off":
+        return Bar(tqdm(disable=True, **options), unit)
+    return Bar(LogLines(**options) if style == "lines" else notebook_or_terminal(**options), unit)
 
 
 class Bar:

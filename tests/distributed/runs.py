@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +22,6 @@ from safetensors.torch import save_file
 from embrew.encoder import Encoder
 from embrew.methods import Contrastive
 from embrew.methods import autoregembed as alignment
-from embrew.methods.autoregembed import keyed_scores
 from embrew.model import prefix
 from embrew.recipe import Recipe
 from embrew.training.stages import train
@@ -135,7 +133,7 @@ def train_aligned(folder: Path, out: Path, processes: int) -> None:
         return compute(self, rows, encoder)
 
     with (
-        patch.object(alignment, "keyed_scores", partial(keyed_scores, unit=5)),
+        patch.object(alignment, "UNIT", 5),
         patch.object(alignment.Alignment, "_references", counted),
     ):
         train(aligned(folder, processes), out / "aligned")

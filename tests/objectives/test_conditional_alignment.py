@@ -182,11 +182,13 @@ def test_divergences_of_the_appendix(variant, make_encoder):
 
 def test_references_stay_with_their_texts(make_encoder):
     encoder, objective, dataset = ready(make_encoder)
+    of_query = {row["query"]: row["reference"] for row in dataset}
     mixed = dataset.shuffle(seed=1).select([3, 0])
-    assert torch.isfinite(objective(encoder, objective.collate(list(mixed), encoder))["loss"])
-    row = {**dataset[0], "positive": "another text"}
-    with pytest.raises(ValueError, match="were computed for other texts"):
-        objective.collate([row], encoder)
+    batch = objective.collate(list(mixed), encoder)
+    assert torch.isfinite(objective(encoder, batch)["loss"])
+    near, far = [of_query[query][0] for query in mixed["query"]], [of_query[query][1:] for query in mixed["query"]]
+    assert batch["near_reference"].tolist() == pytest.approx(near, rel=1e-6)
+    assert batch["far_reference"].tolist() == pytest.approx([value for row in far for value in row], rel=1e-6)
 
 
 def test_rows_without_negatives_are_left_out(make_encoder):

@@ -1,82 +1,56 @@
-"""Scores kept by key: reused where they are of the same rows and the same encoder, and nowhere else."""
+"""Reference scores: of the rows and the encoder they are read for, and computed again from a damaged file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import pytest
+from datasets import Dataset
 
-from embrew.methods.autoregembed import keyed_scores, read_scores, write_scores
-
-
-def key_of(text: str) -> str:
-    return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-class Computer:
-    """Scores that differ between texts, and the number of requests for them."""
-
-    def __init__(self, texts: list[str], stop_after: int | None = None) -> None:
-        self.texts, self.stop_after = texts, stop_after
-        self.asked: list[range] = []
-
-    def __call__(self, rows: range) -> list[list[float]]:
-        if len(self.asked) == self.stop_after:
-            raise KeyboardInterrupt
-        self.asked.append(rows)
-        return [wanted(self.texts[row]) for row in rows]
-
-
-def wanted(text: str) -> list[float]:
-    return [-float(ord(text[0])), *[0.5 + i for i in range(ord(text[0]) % 3)]]  # of 1 to 3 scores
-
-
-def run(texts: list[str], folder: Path | None, *, origin: str = "one", stop_after: int | None = None) -> Computer:
-    computer = Computer(texts, stop_after)
-    scores = keyed_scores([key_of(text) for text in texts], computer, folder=folder, origin=origin, unit=4)
-    assert scores == [wanted(text) for text in texts]
-    return computer
-
+from embrew.methods import Alignment
+from embrew.methods import autoregembed as alignment
+from embrew.methods.autoregembed import stored_scores
 
 TEXTS = list("abcdefghij")
+Computed = list[list[str]]
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_every_row_has_its_own(kept: bool, tmp_path: Path) -> None:
-    computer = run(TEXTS, tmp_path / "kept" if kept else None)
-    assert computer.asked == [range(4), range(4, 8), range(8, 10)]
-    assert run([], tmp_path / "none").asked == []
-    if kept:
-        assert run(TEXTS, tmp_path / "kept").asked == []
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> Computed:
+    """The queries of each file that is computed; scores differ between them, one to three a row."""
+    queries: Computed = []
+
+    def references(self: Alignment, rows: Any, encoder: Any) -> list[list[float]]:
+        queries.append([row["query"] for row in rows])
+        return [scores_of(row["query"]) for row in rows]
+
+    monkeypatch.setattr(Alignment, "_references", references)
+    monkeypatch.setattr(alignment, "UNIT", 4)
+    return queries
 
 
-def test_what_was_stopped_goes_on(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(TEXTS, tmp_path, stop_after=2)
-    assert run(TEXTS, tmp_path).asked == [range(8, 10)]
+def scores_of(text: str) -> list[float]:
+    return [-float(ord(text[0])), *[0.5 + i for i in range(ord(text[0]) % 3)]]
 
 
-@pytest.mark.parametrize(
-    ("texts", "again"),
-    [
-        (TEXTS[::-1], 3),  # in another order
-        (TEXTS[1:], 2),  # one row was left out: all but the last file have lost one
-        (TEXTS[:9], 0),  # the last one was: all that is wanted is there
-        (["b", "a", "d", "c", *TEXTS[4:]], 0),  # in another order, each in the same file
-        ([*TEXTS[:4], "x", *TEXTS[5:]], 1),
-        (["a", "a", "b", "a"], 0),
-    ],
-)
-def test_other_rows_never_get_them(texts: list[str], again: int, tmp_path: Path) -> None:
-    run(TEXTS, tmp_path)
-    assert len(run(texts, tmp_path).asked) == again
+def run(texts: list[str], encoder: Any, folder: Path | None) -> None:
+    rows = [{"query": text, "positive": "p", "negatives": ["n"]} for text in texts]
+    scored = Alignment().precompute(Dataset.from_list(rows), encoder, folder)
+    assert list(scored["reference"]) == [scores_of(text) for text in texts]
 
 
-def test_another_encoder_computes_its_own(tmp_path: Path) -> None:
-    run(TEXTS, tmp_path)
-    assert len(run(TEXTS, tmp_path, origin="another").asked) == 3
+def test_files_are_of_their_rows_and_encoder(make_encoder: Any, computed: Computed, tmp_path: Path) -> None:
+    encoder, parts = make_encoder(memory_tokens=2), [TEXTS[:4], TEXTS[4:8], TEXTS[8:]]
+    run(TEXTS, encoder, None)
+    run(TEXTS, encoder, tmp_path)
+    assert computed == [*parts, *parts]
+    run(TEXTS, encoder, tmp_path)
+    run([*TEXTS[:4], "x", *TEXTS[5:]], encoder, tmp_path)
+    assert computed[6:] == [["x", *TEXTS[5:8]]]
+    run(TEXTS, make_encoder(memory_tokens=3), tmp_path)
+    assert computed[7:] == parts
 
 
 @pytest.mark.parametrize(
@@ -85,16 +59,15 @@ def test_another_encoder_computes_its_own(tmp_path: Path) -> None:
 def test_a_damaged_file_is_computed_again(
     damage: Callable[[bytes], bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(TEXTS, tmp_path)
-    path = tmp_path / "000001.safetensors"
+    scores, calls = [[-1.0, 0.25], [], [3.5]], []
+    path = tmp_path / "file.safetensors"
+
+    def compute() -> list[list[float]]:
+        calls.append(1)
+        return scores
+
+    assert [stored_scores(path, compute) for _ in range(2)] == [scores] * 2 and len(calls) == 1
     path.write_bytes(damage(path.read_bytes()))
-    assert run(TEXTS, tmp_path).asked == [range(4, 8)]
-    assert "000001.safetensors is damaged" in caplog.text
-    assert run(TEXTS, tmp_path).asked == []
-
-
-def test_a_file_holds_float32_as_they_are(tmp_path: Path) -> None:
-    scores = {key_of("a"): [-1.0, 0.25], key_of("b"): [], key_of("c"): [3.5]}
-    write_scores(tmp_path / "file.safetensors", scores, "one")
-    assert read_scores(tmp_path / "file.safetensors", "one") == scores
-    assert [path.name for path in tmp_path.iterdir()] == ["file.safetensors"]  # and nothing temporary beside it
+    assert stored_scores(path, compute) == scores and len(calls) == 2
+    assert "file.safetensors is damaged" in caplog.text
+    assert [file.name for file in tmp_path.iterdir()] == ["file.safetensors"]  # and nothing temporary beside it

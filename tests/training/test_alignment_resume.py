@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from embrew.methods import autoregembed as alignment
-from embrew.methods.autoregembed import keyed_scores
 from embrew.recipe import Recipe
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, by_default
@@ -68,7 +66,7 @@ class Counted:
             return original(self, rows, encoder)
 
         monkeypatch.setattr(alignment.Alignment, "_references", references)
-        monkeypatch.setattr(alignment, "keyed_scores", partial(keyed_scores, unit=UNIT))
+        monkeypatch.setattr(alignment, "UNIT", UNIT)
 
 
 @pytest.fixture
@@ -83,7 +81,7 @@ def test_stopped_among_the_references(recipe: Recipe, counted: Counted, tmp_path
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path / "halves")
     kept = tmp_path / "halves" / "align.work" / "computed" / "0"
-    assert sorted(path.name for path in kept.iterdir()) == [f"{i:06d}.safetensors" for i in range(3)]
+    assert len(list(kept.glob("*.safetensors"))) == len(list(kept.iterdir())) == 3
     counted.calls, counted.stop_after = 0, -1
     train(recipe, tmp_path / "halves", resume=True)
     assert counted.calls == 2  # the other two

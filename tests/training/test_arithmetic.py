@@ -106,7 +106,7 @@ def test_a_stage_goes_on_as_it_was_begun(
     trained: Path, model_folder: Callable[[str], Path], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A finished stage is skipped on any machine; one in progress keeps its dtype, or is refused."""
-    from embrew.training.stage_json import arithmetic_of
+    from embrew.training.stage_json import StageSettings
 
     lora = recipe(model_folder("llama"), data)
     computing(monkeypatch, False)
@@ -119,12 +119,12 @@ def test_a_stage_goes_on_as_it_was_begun(
         (tmp_path / "one.work" / "stage.json").write_text(json.dumps({**written, "arithmetic": arithmetic}))
 
     begun({"one": "float32"})
-    assert arithmetic_of(lora, lora.stages[0], tmp_path) == "float32"
+    assert StageSettings(lora, tmp_path).arithmetic(0) == {"one": "float32"}
     begun({"one": "bfloat16"})
-    assert arithmetic_of(lora, lora.stages[0], tmp_path) == "bfloat16"
+    assert StageSettings(lora, tmp_path).arithmetic(0) == {"one": "bfloat16"}
     computing(monkeypatch, False)
     with pytest.raises(ValueError, match="begun in bfloat16, which this device only emulates"):
-        arithmetic_of(lora, lora.stages[0], tmp_path)
+        StageSettings(lora, tmp_path).arithmetic(0)
 
 
 def test_merged_weights_are_scored_in_their_dtype(trained: Path, tmp_path: Path) -> None:

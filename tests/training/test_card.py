@@ -15,7 +15,7 @@ from embrew.evaluation.dev import dev_sets
 from embrew.export.exporting import export_encoder
 from embrew.merging import merge_encoder
 from embrew.recipe import Recipe
-from embrew.training.run_json import card_facts
+from embrew.training.run_json import RunResults
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.training.test_stages import values
@@ -121,7 +121,8 @@ def test_an_untrained_encoder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("settings", "said"), [([], "default"), (["stages.0.objective.preset=paper"], "paper")])
-def test_the_preset_of_espresso_is_in_the_record(settings, said):
+def test_the_preset_of_espresso_is_in_the_record(settings, said, tmp_path):
     recipe = Recipe.load("ese/nano", settings)
-    record = card_facts(recipe, 0, {"data": {}, "scores": {}}, None, None)
+    results = RunResults(recipe, tmp_path, dict, writes=False, arithmetic={}, command=())  # type: ignore[arg-type]
+    record = results.card_facts(0, None)
     assert record["objectives"] == {"espresso": f"espresso, preset {said}"}

@@ -17,14 +17,14 @@ from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
 from embrew.inspection import inspect
-from embrew.methods.gap import Gap, Shares
+from embrew.methods.gap import Gap
 from embrew.model.kernels import use_own_sdpa
 from embrew.recipe import Recipe
 from embrew.report.page import write_report
 from embrew.report.scores import gaps_of
 from embrew.report.sources import Source
 from embrew.training import run_json
-from embrew.training.gap_closed import MARGIN, GapClosed, has_trained
+from embrew.training.gap_closed import MARGIN, GapClosed
 from embrew.training.reuse import reuse_stages
 from embrew.training.stage_evaluation import gap_words
 from embrew.training.trainer import StageTrainer
@@ -144,7 +144,7 @@ def test_training_is_the_same_with_it(values: dict[str, Any], tmp_path: Path, mo
 
 
 def test_the_share_chooses_the_step(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = iter([0.2, 0.6, 0.4, 0.5])
+    script = iter([0.0, 0.2, 0.6, 0.4, 0.5])  # the first before training
     monkeypatch.setattr(GapClosed, "scores", lambda *_: {"gap": next(script), "gap_other": -0.1})
     recipe = compress(values, tmp_path, evaluation={"every": 1, "metric": "gap", "patience": 2})
     encoder = train(recipe, tmp_path / "run", evaluate=unscored)
@@ -230,12 +230,11 @@ def test_a_stage_that_hardly_trained_is_named(
     own: float, other: float, trained: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both controls count: no memory at all, and another text's."""
-    monkeypatch.setattr(GapClosed, "measured", lambda *_: Shares(own, other))
+    monkeypatch.setattr(GapClosed, "scores", lambda *_: {"gap": own, "gap_other": other})
     record: dict[str, Any] = {"texts": 3, "curve": [{"step": 0, "share": -0.02, "other": 0.0}]}
     closed = GapClosed("compress", None, record, bfloat16=False)  # type: ignore[arg-type]
     with caplog.at_level(logging.INFO, logger="embrew"):
         closed.finish(None, 300)  # type: ignore[arg-type]
-    assert has_trained(Shares(own, other)) == trained
     warned = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING]
     assert len(warned) == (0 if trained else 1)
     assert all("compress  the memory tokens hardly help: share of the gap closed" in line for line in warned)

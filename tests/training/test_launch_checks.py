@@ -26,6 +26,10 @@ def stage_of(kind: str, **settings: Any) -> StageConfig:
     return StageConfig.model_validate(values)
 
 
+def check(stage: StageConfig, args: Any, *, sharded: bool) -> None:
+    check_launch(Recipe.load("baselines/nli-nano").model_copy(update={"stages": [stage]}), 0, args, sharded=sharded)
+
+
 def arguments(stage: StageConfig) -> tuple[Any, Any]:
     on_cpu = stage.model_copy(update={"training": {"use_cpu": True, **stage.training}})
     objective = assembly.objective(stage.objective)
@@ -35,10 +39,10 @@ def arguments(stage: StageConfig) -> tuple[Any, Any]:
 def test_fp16_under_fsdp2():
     stage = stage_of("contrastive")
     _, args = arguments(stage)
-    check_launch(stage, args, sharded=True)
+    check(stage, args, sharded=True)
     args.fp16 = True
     with pytest.raises(ValueError, match="fp16 is not supported under FSDP2.*use bf16"):
-        check_launch(stage, args, sharded=True)
+        check(stage, args, sharded=True)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +58,10 @@ def test_deepspeed(zero3, batch, words):
     _, args = arguments(stage)
     args.deepspeed_plugin = SimpleNamespace(hf_ds_config=SimpleNamespace(is_zero3=lambda: zero3))
     if words is None:
-        check_launch(stage, args, sharded=False)
+        check(stage, args, sharded=False)
     else:
         with pytest.raises(ValueError, match=words):
-            check_launch(stage, args, sharded=False)
+            check(stage, args, sharded=False)
 
 
 @pytest.mark.parametrize(

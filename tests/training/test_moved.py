@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -21,8 +20,7 @@ from embrew.domain import Settings
 from embrew.domain import run as run_domain
 from embrew.recipe import Recipe
 from embrew.sweep import read_sweep, run_sweep
-from embrew.training import stage_json
-from embrew.training.stage_json import TrainingInputs, changed_inputs
+from embrew.training.stage_json import StageSettings, changed_inputs
 from embrew.training.trainer import StageTrainer
 from tests.domain.test_run import TINY, docs, write
 from tests.training.test_stages import equal, values
@@ -199,30 +197,6 @@ def test_broken_json(stopped: dict[str, Any], tmp_path: Path) -> None:
         (out / file).write_text(whole)
 
 
-def test_large_files_are_read_once(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Their sha256 is kept in the run's folder, without their path, until size or times change."""
-    monkeypatch.setattr(stage_json, "LARGE", 1000)
-    recipe, read = Recipe.from_values(values), []
-    file_sha256 = stage_json.file_sha256
-    monkeypatch.setattr(stage_json, "file_sha256", lambda path, **known: read.append(path.name) or file_sha256(path))
-    caplog.set_level(logging.INFO, logger="embrew")
-    (tmp_path / "out").mkdir()
-    first = TrainingInputs(recipe, tmp_path / "out").of_stage(2)
-    assert {"texts.jsonl", "pairs.jsonl", "model.safetensors"} <= set(read)
-    assert first["stages.0.data.path"] == first["stages.1.data.path"] != first["stages.2.data.path"]
-    read.clear()
-    assert TrainingInputs(recipe, tmp_path / "out").of_stage(2) == first
-    assert not {"texts.jsonl", "pairs.jsonl", "model.safetensors"} & set(read)
-    os.utime(tmp_path / "texts.jsonl")
-    assert TrainingInputs(recipe, tmp_path / "out").of_stage(2) == first
-    assert read.count("texts.jsonl") == 1 and "pairs.jsonl" not in read
-    assert paths_in(tmp_path / "out", tmp_path) == []
-    (tmp_path / "out" / "content.json").write_text("[")
-    assert TrainingInputs(recipe, tmp_path / "out").of_stage(2) == first
-
-
 def test_hub_data_are_compared_by_revision() -> None:
     """Without one, by the id alone."""
     values: dict[str, Any] = {"encoder": {"model": "org/lm", "pooling": {"mode": "mean"}}}
@@ -230,7 +204,7 @@ def test_hub_data_are_compared_by_revision() -> None:
 
     def of(path: str, revision: str | None) -> Any:
         recipe = Recipe.from_values({**values, "stages": [{**stage, "data": {"path": path, "revision": revision}}]})
-        return TrainingInputs(recipe, Path("no/folder")).of_stage(0)
+        return StageSettings(recipe, Path("no/folder")).inputs(0)
 
     pinned = of("org/pairs", "1234")
     assert pinned["stages.0.data.path"] == {"name": "pairs", "hub": "org/pairs", "revision": "1234"}
@@ -254,9 +228,9 @@ def test_a_folder_and_a_repository_of_the_hub_are_compared(tmp_path: Path) -> No
 def test_files_of_other_tokenizers_count(name: str, tmp_path: Path) -> None:
     recipe = Recipe.from_values({"encoder": {"model": str(tmp_path), "pooling": {"mode": "mean"}}, "stages": []})
     (tmp_path / name).write_text("one")
-    before = TrainingInputs(recipe, tmp_path).of_stage(0)
+    before = StageSettings(recipe, tmp_path).inputs(0)
     (tmp_path / name).write_text("two")
-    assert changed_inputs(TrainingInputs(recipe, tmp_path).of_stage(0), before) == ["encoder.model"]
+    assert changed_inputs(StageSettings(recipe, tmp_path).inputs(0), before) == ["encoder.model"]
 
 
 @pytest.fixture

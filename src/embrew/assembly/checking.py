@@ -54,9 +54,8 @@ def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
     check_is_model(recipe.encoder.model, Path(recipe.encoder.model))
     implementation = recipe.encoder.attn_implementation
     implementations = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
-    if (
-        implementation is not None and implementation not in implementations and "/" not in implementation
-    ):  # with "/": a kernel of the Hub
+    of_hub = "/" in (implementation or "")
+    if implementation is not None and implementation not in implementations and not of_hub:
         raise ValueError(f"encoder.attn_implementation={implementation!r}; choose from {', '.join(implementations)}")
     if recipe.encoder.lora is not None:
         check_fields(LORA, recipe.encoder.lora, path=("encoder", "lora"))
@@ -92,21 +91,13 @@ def check_stage(recipe: Recipe, index: int, *, here: bool = False) -> None:
             f"stage {stage.name}: evaluation.metric={GAP}, the share of the gap closed, exists where the objective is "
             "compression with held_out above 0; name such stages in evaluation.stages, or choose another metric"
         )
-    args = training_arguments(
-        stage if here else _anywhere(stage),
-        built,
-        Path(stage.name),
-        seed=recipe.seed,
-        every=None if evaluation is None else evaluation.every,
-    )
+    every, portable = None if evaluation is None else evaluation.every, stage
+    if not here:  # without the settings that fail only because this machine has no GPU
+        training = {key: value for key, value in stage.training.items() if key != "tf32" or not isinstance(value, bool)}
+        portable = stage.model_copy(update={"training": {"use_cpu": True, **training}})
+    args = training_arguments(portable, built, Path(stage.name), seed=recipe.seed, every=every)
     _check_optimizer(stage, args, here=here)
     _check_schedule(stage, args)
-
-
-def _anywhere(stage: StageConfig) -> StageConfig:
-    """Return the stage without the settings that fail only because this machine has no GPU."""
-    training = {key: value for key, value in stage.training.items() if key != "tf32" or not isinstance(value, bool)}
-    return stage.model_copy(update={"training": {"use_cpu": True, **training}})
 
 
 def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool) -> None:
@@ -169,8 +160,8 @@ def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
     """
     stage, encoder = recipe.stages[index], recipe.encoder
     where = f"stages.{stage.name}"
-    for number, config in enumerate(stage.datasets):
-        place = f"{where}.data.{number}" if isinstance(stage.data, list) else f"{where}.data"
+    for key, config in stage.placed_datasets:
+        place = f"{where}.{key}"
         columns = ACCEPTED[built.rows_kind]
         for column in config.columns:
             if column not in columns:

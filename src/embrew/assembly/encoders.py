@@ -152,7 +152,7 @@ def opening_dtype(recipe: Recipe, device: Any = None, *, source: Path | None = N
         ValueError: the recipe's dtype is only emulated by the device.
     """
     dtype = pick_dtype(recipe.encoder.dtype, pick_device(device))
-    if _trains_all(recipe):
+    if recipe.stages and recipe.encoder.lora is None:  # every weight is trained
         return "float32"
     settings = {} if source is None else read_settings(source)
     if settings.get("full_weights") and settings["dtype"] == "float32" and dtype.itemsize < 4:
@@ -172,7 +172,7 @@ def autocasts(recipe: Recipe, device: Any = None) -> bool:
         return False
     place = pick_device(device)
     if recipe.encoder.dtype == "auto":
-        return computes(torch.bfloat16, place) and not (place.type == "cpu" and _trains_all(recipe))
+        return computes(torch.bfloat16, place) and not (place.type == "cpu" and recipe.encoder.lora is None)
     return pick_dtype(recipe.encoder.dtype, place) == torch.bfloat16
 
 
@@ -186,7 +186,3 @@ def arithmetic(recipe: Recipe, stage: StageConfig, device: Any = None) -> Arithm
         return "float16"
     chosen = training.get("bf16") if {"bf16", "fp16"} & training.keys() else autocasts(recipe, device)
     return "bfloat16" if chosen else "float32"
-
-
-def _trains_all(recipe: Recipe) -> bool:
-    return bool(recipe.stages) and recipe.encoder.lora is None

@@ -51,9 +51,7 @@ def datasets(
     with reject_file(rejected) as file:
         try:
             parts = [
-                rows(
-                    config, built, max_rows=config.max_rows, reserved=reserved, rejects=_rejects(config, file, rejected)
-                )
+                rows(config, built, max_rows=config.max_rows, reserved=reserved, file=file, listed=rejected)
                 for config in stage.datasets
             ]
         except FileNotFoundError as error:
@@ -61,8 +59,16 @@ def datasets(
             raise FileNotFoundError(f"{error}; for data of yours, give {instead}") from None
     for number, config in enumerate(stage.datasets):
         part = parts[number]
-        if reserved is not None:
-            part = _without_reserved(part, stage.name)
+        if reserved is not None:  # rows were marked before they were split into sentences
+            trained = part.select(np.flatnonzero(~np.array(part[RESERVED], dtype=bool))).remove_columns(RESERVED)
+            left_out = len(part) - len(trained)
+            if not len(trained):
+                raise ValueError(
+                    f"stage {stage.name}: all {len(part)} rows of a data set hold dev rows; lower rows of "
+                    "evaluation.dev"
+                )
+            logger.info("%s  %d of %d rows hold dev rows and are not trained on", stage.name, left_out, len(part))
+            part = trained
         understood = describe(part)
         logger.info("%s  %s", stage.name, understood["columns"])
         for example in understood["examples"]:
@@ -123,7 +129,8 @@ def rows(
     *,
     max_rows: int | None,
     reserved: np.ndarray | None = None,
-    rejects: Rejects | None = None,
+    file: IO[str] | None = None,
+    listed: Path | None = None,
 ) -> Dataset:
     """The canonical rows of one data set, before any filter that needs a tokenizer.
 
@@ -132,8 +139,13 @@ def rows(
         built: the objective that is trained.
         max_rows: rows kept.
         reserved: as for `load`.
-        rejects: decides about rows that cannot be used; by default as `on_bad_rows` says, without a list of them.
+        file: receives a list of the rows that `on_bad_rows: skip` skips.
+        listed: its path.
     """
+    rejects = Rejects()
+    if config.on_bad_rows == "skip":
+        rate = MAX_RATE if config.max_reject_rate is None else config.max_reject_rate
+        rejects = Rejects(file or io.StringIO(), max_rate=rate, use="trained on", listed=str(listed or ""))
     return data.load(
         config.path,
         kind=built.rows_kind,
@@ -150,26 +162,8 @@ def rows(
         max_rows=max_rows,
         shuffle_seed=config.shuffle_seed,
         reserved=None if reserved is None else set(reserved.tolist()),
-        rejects=rejects or _rejects(config),
+        rejects=rejects,
     )
-
-
-def _rejects(config: DataConfig, file: IO[str] | None = None, listed: Path | None = None) -> Rejects:
-    if config.on_bad_rows != "skip":
-        return Rejects()
-    rate = MAX_RATE if config.max_reject_rate is None else config.max_reject_rate
-    return Rejects(file or io.StringIO(), max_rate=rate, use="trained on", listed=str(listed or ""))
-
-
-def _without_reserved(part: Dataset, name: str) -> Dataset:
-    """Return the rows that are not marked as reserved; they are marked before rows are split into sentences."""
-    trained = part.select(np.flatnonzero(~np.array(part[RESERVED], dtype=bool))).remove_columns(RESERVED)
-    if not len(trained):
-        raise ValueError(
-            f"stage {name}: all {len(part)} rows of a data set hold dev rows; lower rows of evaluation.dev"
-        )
-    logger.info("%s  %d of %d rows hold dev rows and are not trained on", name, len(part) - len(trained), len(part))
-    return trained
 
 
 def short_rows(part: Dataset, config: DataConfig, encoder: Encoder) -> Dataset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from embrew.config.suggestions import choose_from
 from embrew.config.validation import KeyPath, check_fields, dotted, fields_model
 from embrew.distributed import world_size
 from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
-from embrew.methods.base import check_values
+from embrew.methods.base import settings_of
 from embrew.recipe import Recipe, StageConfig
 from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES
 
@@ -52,8 +52,13 @@ def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
     words = "" if path else f"objective {name}: "
     here = f"{dotted(path)}: objective {name}" if path else f"objective {name}"
     names = [field.name for field in fields(kind)]
-    if "scale" in settings and "temperature" in names:
-        settings["temperature"] = _from_scale(settings, here)
+    if "scale" in settings and "temperature" in names:  # what Sentence-Transformers and LLM2Vec use
+        scale = settings.pop("scale")
+        if "temperature" in settings:
+            raise ValueError(f"{here}: scale is 1 / temperature; give one of them")
+        if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < float("inf"):
+            raise ValueError(f"{here}: scale={scale!r}; give a number above 0, such as 20 (temperature 0.05)")
+        settings["temperature"] = 1.0 / scale
     unknown = next((key for key in settings if key not in names), None)
     if unknown is not None:
         raise ValueError(f"{here} has no key {unknown!r}; {choose_from(unknown, names)}")
@@ -65,11 +70,7 @@ def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
         raise ValueError(
             f"{here}: base={settings['base']!r}; give an objective as a mapping, such as {{type: contrastive}}"
         )
-    required = [field.name for field in fields(kind) if field.init and _is_required(field)]
-    missing = [key for key in required if key not in settings]
-    if missing:
-        raise ValueError(f"{words}{dotted((*path, missing[0]))} is missing; it is required")
-    checked = check_values(kind, settings, path=path, words=words)
+    checked = check_fields(settings_of(kind), settings, path=path, words=words)
     try:
         return kind(**{name: getattr(checked, name) for name in settings})
     except ValueError as error:  # incompatible settings
@@ -92,20 +93,6 @@ def _kind(name: Any, path: KeyPath) -> type[Objective]:
     if not (isinstance(kind, type) and issubclass(kind, Objective) and is_dataclass(kind)):
         raise ValueError(f"{here}={name!r} is not a dataclass derived from embrew.methods.Objective")
     return kind
-
-
-def _is_required(field: Any) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
-
-
-def _from_scale(settings: dict[str, Any], here: str) -> float:
-    """Return the temperature, 1 / scale, and remove `scale`, which Sentence-Transformers and LLM2Vec use."""
-    scale = settings.pop("scale")
-    if "temperature" in settings:
-        raise ValueError(f"{here}: scale is 1 / temperature; give one of them")
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < float("inf"):
-        raise ValueError(f"{here}: scale={scale!r}; give a number above 0, such as 20 (temperature 0.05)")
-    return 1.0 / scale
 
 
 DEFAULTS: dict[str, Any] = {

@@ -50,44 +50,11 @@ def apply_overrides(
         ValueError: not `key.path=value`, or the path does not exist in a list or below a value.
     """
     result: dict[str, Any] = _copy(dict(values))
-    if keys_of is not None:
-        _drop_lacking(result, overrides, keys_of)
-    for text in overrides:
-        keys, value = parse_override(text)
-        node: Any = result
-        for depth, key in enumerate(keys):
-            last = depth == len(keys) - 1
-            where = ".".join(keys[:depth])
-            if isinstance(node, list):
-                place: Any = _place(node, key, where=where, override=text)
-            elif isinstance(node, dict):
-                place = key
-                if not last and node.get(key) is None:
-                    node[key] = {}
-            else:
-                raise ValueError(
-                    f"override {quoted(text)}: {where} is {node!r}, which has no keys; set {where}=... instead"
-                )
-            if last:
-                node[place] = value
-            else:
-                node = node[place]
-    return result
-
-
-def _drop_lacking(values: dict[str, Any], overrides: Sequence[str], keys_of: KeysOf) -> None:
-    """Drop from objectives whose type is overridden the keys that the new type lacks, and log which."""
     parsed = [(*parse_override(text), text) for text in overrides]
-    types = {tuple(keys[:-1]): (kind, text) for keys, kind, text in parsed if keys[-1] == "type"}
+    types = {} if keys_of is None else {tuple(k[:-1]): (v, text) for k, v, text in parsed if k[-1] == "type"}
     for path, (kind, text) in types.items():
-        node: Any = values
-        for depth, key in enumerate(path):
-            if isinstance(node, list):
-                node = node[_place(node, key, where=".".join(path[:depth]), override=text)]
-            else:
-                node = node.get(key) if isinstance(node, dict) else None
-        changes = "objective" in path and isinstance(node, dict) and node.get("type") != kind
-        allowed = keys_of(kind) if changes else None
+        node: Any = _enter(result, path, text) if "objective" in path else None
+        allowed = keys_of(kind) if keys_of and isinstance(node, dict) and node.get("type") != kind else None
         lacking = [] if allowed is None else [key for key in node if key not in allowed and key != "type"]
         for key in lacking:
             del node[key]
@@ -96,6 +63,20 @@ def _drop_lacking(values: dict[str, Any], overrides: Sequence[str], keys_of: Key
                 "%s.type=%s: dropped %s of the recipe, which %s does not have",
                 ".".join(path), kind, ", ".join(lacking), kind,
             )  # fmt: skip
+    for keys, value, text in parsed:
+        node = _enter(result, keys[:-1], text)
+        node[_place(node, keys[-1], where=".".join(keys[:-1]), override=text)] = value
+    return result
+
+
+def _enter(node: Any, path: Sequence[str], override: str) -> Any:
+    """Return the value at a path; missing mappings are created."""
+    for depth, key in enumerate(path):
+        place = _place(node, key, where=".".join(path[:depth]), override=override)
+        if isinstance(node, dict) and node.get(place) is None:
+            node[place] = {}
+        node = node[place]
+    return node
 
 
 def _copy(value: Any) -> Any:
@@ -105,14 +86,21 @@ def _copy(value: Any) -> Any:
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _place(items: list[Any], key: str, *, where: str, override: str) -> int:
-    names = [item["name"] if isinstance(item, dict) and isinstance(item.get("name"), str) else None for item in items]
+def _place(node: Any, key: str, *, where: str, override: str) -> Any:
+    """Return the key or the index of an item of a mapping or a list."""
+    if isinstance(node, dict):
+        return key
+    if not isinstance(node, list):
+        raise ValueError(
+            f"override {quoted(override)}: {where} is {node!r}, which has no keys; set {where}=... instead"
+        )
+    names = [item["name"] if isinstance(item, dict) and isinstance(item.get("name"), str) else None for item in node]
     if key in names:
         return names.index(key)
-    if key.isdecimal() and int(key) < len(items):
+    if key.isdecimal() and int(key) < len(node):
         return int(key)
     known_names = [name for name in names if name]
-    allowed = f"0 to {len(items) - 1}" if items else "nothing, it is empty"
+    allowed = f"0 to {len(node) - 1}" if node else "nothing, it is empty"
     if known_names:
         allowed += f" or by name: {', '.join(known_names)}"
     hint = did_you_mean(key, known_names)

@@ -30,21 +30,6 @@ def one_of(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
-def nearest_names(word: str, names: Sequence[str], *, most: int = 3) -> list[str]:
-    """Return the names most similar to a word, compared whole and by their last part.
-
-    >>> nearest_names("nanno", ["baselines/mean", "epic/nano", "lbr/ratio"])
-    ['epic/nano']
-    """
-
-    def alike(name: str) -> float:
-        parts = [name, name.rpartition("/")[2]]
-        return max(difflib.SequenceMatcher(None, word.lower(), part.lower()).ratio() for part in parts)
-
-    ratios = {name: alike(name) for name in names}
-    return sorted((name for name in names if ratios[name] >= 0.6), key=lambda name: -ratios[name])[:most]
-
-
 def quoted(text: str, most: int = 300) -> str:
     """Return the text in quotes, truncated to `most` characters.
 

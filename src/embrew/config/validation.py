@@ -143,7 +143,7 @@ class Fields(Config):
 def fields_model(
     kind: type, types: Mapping[str, Any] | None = None, refused: Mapping[str, str] | None = None
 ) -> type[Fields]:
-    """Return a pydantic model with the fields of a dataclass, none of them required.
+    """Return a pydantic model with the fields of a dataclass; those without a default are required.
 
     Args:
         kind: the dataclass.
@@ -151,10 +151,13 @@ def fields_model(
         refused: patterns of fields that are left out.
     """
     hints = typing.get_type_hints(kind, include_extras=True)
-    names = [field.name for field in dataclasses.fields(kind) if field.init and not reason(field.name, refused or {})]
-    annotated: dict[str, Any] = {name: _checkable(hints[name]) for name in names} | dict(types or {})
-    optional: dict[str, Any] = {name: (hint, None) for name, hint in annotated.items()}
-    return create_model(kind.__name__, __base__=Fields, **optional)
+    annotated: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        if field.init and not reason(field.name, refused or {}):
+            required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            hint = (types or {}).get(field.name) or _checkable(hints[field.name])
+            annotated[field.name] = (hint, ... if required else None)
+    return create_model(kind.__name__, __base__=Fields, **annotated)
 
 
 def check_fields(model: type[Fields], values: Mapping[str, Any], *, path: KeyPath = (), words: str = "") -> Fields:

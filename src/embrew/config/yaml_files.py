@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from embrew.config.suggestions import nearest_names, one_of, quoted
+from embrew.config.suggestions import did_you_mean, one_of, quoted
 from embrew.files.reading import content_of
 
 MAX_CHARACTERS = 1_000_000  # of a YAML text; shipped files have up to 10,000
@@ -212,12 +212,11 @@ def read_shipped(
         raise ValueError(f"{quoted(name)} is a pipe or a device, not a file; give a {what}'s YAML file")
     if _looks_like_path(name, shipped):
         raise FileNotFoundError(f"no file {quoted(name)}{_near_path(path, shipped, what)}")
-    close = [repr(one) for one in nearest_names(name, list(files))]
-    hint = f"did you mean {one_of(close)}? " if close else ""
+    hint = did_you_mean(name, files, most=3)
     choices = f"give a YAML file, or choose from {', '.join(sorted(shipped))}"
     if len(shipped) > LISTED:
         choices = f"embrew recipe list shows all {len(shipped)}"
-    raise FileNotFoundError(f"no {what} named {quoted(name)}; {hint}{choices}")
+    raise FileNotFoundError(f"no {what} named {quoted(name)}{hint}; {choices}")
 
 
 def read_text(path: Path, *, what: str) -> str:

@@ -169,7 +169,7 @@ def _other_rows(recipe: Recipe, data: Prepared) -> Iterator[Mapping[str, Any]]:
     """Yield the training rows of the recipe's stages that are not from the prepared folder (by overrides)."""
     for stage in recipe.stages:
         for config in stage.datasets:
-            paths = [config.path] if isinstance(config.path, str) else config.path
+            paths = config.paths
             if any(Path(expand(path)).resolve().parent != data.folder.resolve() for path in paths):
                 yield from assembly.rows(config, assembly.objective(stage.objective), max_rows=config.max_rows)
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from datasets import Dataset
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed
 
 from embrew.distributed import rank, world_size
@@ -22,7 +22,6 @@ from embrew.files.writing import atomic_path
 from embrew.losses.conditional_alignment import conditional_alignment_loss, token_divergences
 from embrew.losses.vocabulary import token_log_probs
 from embrew.methods.base import (
-    Objective,
     Positive,
     RowsKind,
     check_target_fits,
@@ -31,16 +30,9 @@ from embrew.methods.base import (
     text_ids,
     usable,
 )
-from embrew.methods.frozen_decoder import (
-    PrecomputedGradient,
-    check_memory,
-    decoder_row,
-    memory_states,
-    setup_frozen_decoder,
-)
+from embrew.methods.frozen_decoder import FrozenDecoder, PrecomputedGradient, memory_states
 from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
-from embrew.settings.encoder import EncoderSettings
 from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens, at, take, upload
 from embrew.text_encoder.hashes import vectors_hash
@@ -52,7 +44,7 @@ Scores = list[float]
 
 
 @dataclass(kw_only=True)
-class Alignment(Objective):
+class Alignment(FrozenDecoder):
     """*Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment*, Eq. 2.
 
     With e_q the memory of a query under its prompt (I_next: predict the document), e_+ that of its document under the
@@ -78,24 +70,18 @@ class Alignment(Objective):
     """
 
     rows_kind: ClassVar[RowsKind] = "pairs"
+    name = "alignment"
+    doing = "conditional distribution alignment"
     variant: Literal["sigmoid", "log_sigmoid", "kl", "js"] = "sigmoid"
     beta: Positive = 0.1
     temperature: Positive = 0.1
     detach_self: bool = False
-    end: bool = True
     decoder_bos: bool = False
 
-    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
-        """Raise unless there are memory tokens."""
-        check_memory(memory_tokens, "alignment")
-
-    def setup(self, encoder: Encoder) -> None:
-        """Keep a copy of the original LM; raise unless the encoder is a causal LM whose texts get all memory tokens."""
-        encoder.backbone.check_decoder("conditional distribution alignment")
-        super().setup(encoder)
+    def check_lengths(self, encoder: Encoder) -> None:
+        """Raise if the decoder's longest row exceeds the model's positions."""
         before = len(encoder.template.bos_ids) * self.decoder_bos + len(encoder.template.memory_ids)
         check_target_fits(encoder, before, encoder.max_length["document"], read="BOS and memory tokens in the decoder")
-        setup_frozen_decoder(encoder, "alignment", end=self.end)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Leave out rows without negatives.
@@ -108,28 +94,39 @@ class Alignment(Objective):
         return usable(dataset, keep, otherwise=none, left_out="alignment leaves out {} of {} rows without negatives")
 
     def precompute(self, dataset: Dataset, encoder: Encoder, folder: Path | None = None) -> Dataset:
-        """Add `reference`, the scores of the encoder at this moment, and `reference_key`, a hash of the row's texts.
+        """Add `reference`, the scores of the encoder at this moment: [a, c_1, …].
 
-        Scores are stored by that key, in `folder` and in the row, and every batch compares the key: after shuffling,
-        filtering or resuming, no row has the scores of another. Files of another encoder or tokenizer are not read.
+        A file in `folder` holds the scores of `UNIT` rows; its name is a hash of these rows' texts, the encoder and the
+        settings. Several processes share the work, and a resumed run computes only what is missing. A unit is always
+        computed as a whole, so that it gets the same numbers.
         """
         if not self.has_references:
             return dataset
-
-        def compute(rows: range) -> list[list[float]]:
-            scores: list[list[float]] = []
-            for start in range(rows.start, rows.stop, ROWS):
-                scores += self._references([dataset[i] for i in range(start, min(start + ROWS, rows.stop))], encoder)
-            return scores
-
-        keys = [row_key(row) for row in dataset]
         layout = f"end={'of whole texts' if self.end else None} decoder_bos={self.decoder_bos}"
         origin = "" if folder is None else f"{vectors_hash(encoder)} {encoder.backbone.dtype} {layout}"
+
+        def scores_of(start: int) -> list[Scores]:
+            rows = dataset.select(range(start, min(start + UNIT, len(dataset)))).to_list()
+            if folder is None:
+                return self._references(rows, encoder)
+            texts = [(row["query"], row["positive"], row["negatives"], row.get("instruction")) for row in rows]
+            key = blake2b(repr((origin, texts)).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+            return stored_scores(folder / f"{key}.safetensors", lambda: self._references(rows, encoder))
+
+        units = range(0, len(dataset), UNIT)
         was_training = encoder.training
         encoder.eval()
-        scores = keyed_scores(keys, compute, folder=folder, origin=origin)
+        if folder is not None and world_size() > 1:
+            for start in units[rank() :: world_size()]:
+                scores_of(start)
+            distributed.barrier()
+        scores: list[Scores] = []
+        for number, start in enumerate(units, start=1):
+            scores += scores_of(start)
+            if number % 16 == 0 or number == len(units):
+                logger.info("reference scores  %d/%d rows", len(scores), len(dataset))
         encoder.train(was_training)
-        return dataset.add_column("reference", scores).add_column("reference_key", keys)
+        return dataset.add_column("reference", scores)
 
     @property
     def has_references(self) -> bool:
@@ -137,34 +134,26 @@ class Alignment(Objective):
         return self.variant in ("sigmoid", "log_sigmoid")
 
     @torch.no_grad()
-    def _references(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[list[float]]:
+    def _references(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Scores]:
         """Return [a, c_1, …] of each row, with the encoder at this moment."""
-        laid_out = self._lay_out(rows, encoder)
-        batch = {**laid_out, **{name: laid_out[name].to(encoder.device) for name in ("text", "decoded")}}
-        memory = memory_states(encoder, batch["text"])
-        with encoder.backbone.frozen_lm() as lm:
-            values = self._log_probs(lm, memory, batch, (0, 2))
-        scores: list[list[float]] = [[] for _ in rows]
-        for owner, value in zip(batch["owner"].tolist(), values.tolist(), strict=True):
-            if value == value:  # parts that were not computed are NaN
-                scores[owner].append(value)
+        scores: list[Scores] = [[] for _ in rows]
+        for start in range(0, len(rows), ROWS):
+            laid_out = self._lay_out(rows[start : start + ROWS], encoder)
+            batch = {**laid_out, **{name: laid_out[name].to(encoder.device) for name in ("text", "decoded")}}
+            memory = memory_states(encoder, batch["text"])
+            with encoder.backbone.frozen_lm() as lm:
+                values = self._log_probs(lm, memory, batch, (0, 2))
+            for owner, value in zip(batch["owner"].tolist(), values.tolist(), strict=True):
+                if value == value:  # parts that were not computed are NaN
+                    scores[start + owner].append(value)
         return scores
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """Return the texts to encode, those to decode from their memories, and the references.
-
-        Raises:
-            ValueError: a row has the references of other texts.
-        """
+        """Return the texts to encode, those to decode from their memories, and the references."""
         batch = self._lay_out(rows, encoder)
         if self.has_references:
-            for row in rows:
-                if row["reference_key"] != row_key(row):
-                    raise ValueError(
-                        f"the reference scores of query {row['query'][:60]!r} were computed for other texts; "
-                        "start the stage again"
-                    )
-            batch["reference"] = torch.tensor([value for row in rows for value in row["reference"]])
+            batch["near_reference"] = torch.tensor([row["reference"][0] for row in rows])
+            batch["far_reference"] = torch.tensor([value for row in rows for value in row["reference"][1:]])
         return batch
 
     def _lay_out(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> dict[str, Any]:
@@ -188,7 +177,7 @@ class Alignment(Objective):
         if not self.has_references:
             decoded += [(i, 2 * size + n, 3, text) for n, (i, text) in enumerate(negatives)]
         end = end_ids(encoder, end=self.end)
-        before = decoder_row(encoder, bos=self.decoder_bos)
+        before = self.before_target(encoder)
         texts = text_ids([text for *_, text in decoded], encoder)
         targets = [target_ids(ids, end=end, limit=lengths["document"]) for ids in texts]
         return {
@@ -225,8 +214,7 @@ class Alignment(Objective):
         if self.has_references:
             values = self._log_probs(lm, memory, batch, (0, 1, 2))
             a, b, c = (take(values, np.flatnonzero(part == number)) for number in range(3))
-            near_reference, far_reference = self._split_references(batch)
-            margin = (a[negatives] - near_reference[negatives]) - (c - far_reference)
+            margin = (a[negatives] - batch["near_reference"][negatives]) - (c - batch["far_reference"])
             near, far = self.beta * (a - b).abs(), self.beta * margin
             parts = {"gap": (a - b).abs().mean().detach(), "margin": margin.mean().detach()}
         else:
@@ -237,14 +225,6 @@ class Alignment(Objective):
             near, far, negatives, temperature=self.temperature, logarithm=self.variant == "log_sigmoid"
         )
         return loss * (pairs * self.unit_weights(batch, memory.device)["pairs"]), parts
-
-    def _split_references(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """Return the references of positives, which come first in every pair, and of negatives."""
-        counts = np.bincount(batch["owner"][batch["part"] == 2], minlength=self.counts(batch)["pairs"])
-        first = np.zeros(counts.sum() + len(counts), dtype=bool)
-        first[(counts + 1).cumsum() - counts - 1] = True
-        references: Tensor = batch["reference"]
-        return take(references, np.flatnonzero(first)), take(references, np.flatnonzero(~first))
 
     def _log_probs(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any], parts: tuple[int, ...]) -> Tensor:
         """Return the log-probability of every decoded text `(decoded,)` float32; NaN for other parts."""
@@ -291,88 +271,20 @@ class Alignment(Objective):
                 dummies.append(0.0 * states.sum())
 
 
-class RowKey(NamedTuple):
-    """The texts on which reference scores depend."""
-
-    query: str
-    positive: str
-    negatives: tuple[str, ...]
-    instruction: str | None
-
-
-def row_key(row: dict[str, Any]) -> str:
-    """Return a hash of the texts of a row."""
-    key = RowKey(row["query"], row["positive"], tuple(row["negatives"]), row.get("instruction"))
-    return blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def keyed_scores(
-    keys: Sequence[str],
-    compute: Callable[[range], list[Scores]],
-    *,
-    folder: Path | None,
-    origin: str,
-    unit: int = UNIT,
-) -> list[Scores]:
-    """Return the scores of every row: read if a file has them under the row's key, else computed and written.
-
-    Files are written atomically, one per unit; several processes share the work. A unit is always computed as a whole,
-    so that a resumed run gets the same numbers.
-
-    Args:
-        keys: key of each row, hexadecimal digits of one length; rows with equal keys have equal scores.
-        compute: function from row indices to scores.
-        folder: folder of the files; None: nothing is written.
-        origin: identifies the model and the settings; files of another origin are not read.
-        unit: rows per file.
-    """
-    units = [range(start, min(start + unit, len(keys))) for start in range(0, len(keys), unit)]
-
-    def scores_of(number: int) -> list[Scores]:
-        rows = units[number]
-        if folder is None:
-            return compute(rows)
-        path, own = folder / f"{number:06d}.safetensors", keys[rows.start : rows.stop]
-        stored = read_scores(path, origin)
-        if not all(key in stored for key in own):
-            write_scores(path, dict(zip(own, compute(rows), strict=True)), origin)
-            stored = read_scores(path, origin)
-        return [stored[key] for key in own]
-
-    if folder is not None and world_size() > 1:
-        for number in range(rank(), len(units), world_size()):
-            scores_of(number)
-        distributed.barrier()
-    scores: list[Scores] = []
-    for number in range(len(units)):
-        scores += scores_of(number)
-        if len(scores) % (16 * unit) == 0 or len(scores) == len(keys):
-            logger.info("reference scores  %d/%d rows", len(scores), len(keys))
-    return scores
-
-
-def write_scores(path: Path, scores: dict[str, Scores], origin: str) -> None:
-    """Write scores by key, atomically."""
-    tensors = {
-        "key": torch.tensor([list(bytes.fromhex(key)) for key in scores], dtype=torch.uint8),
-        "count": torch.tensor([len(values) for values in scores.values()]),
-        "score": torch.tensor([value for values in scores.values() for value in values], dtype=torch.float32),
-    }
-    with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"origin": origin})
-
-
-def read_scores(path: Path, origin: str) -> dict[str, Scores]:
-    """Return the scores of a file by key; none if there is no file, it is damaged, or it has another origin."""
-    if not path.is_file():
-        return {}
-    try:
-        with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("origin") != origin:
-                return {}
-            keys, counts, values = (file.get_tensor(name) for name in ("key", "count", "score"))
-    except (OSError, SafetensorError, ValueError):
-        logger.warning("%s is damaged; its scores are computed again", path)
-        return {}
-    rows = values.split(counts.tolist())
-    return {bytes(key).hex(): row.tolist() for key, row in zip(keys.tolist(), rows, strict=True)}
+def stored_scores(path: Path, compute: Callable[[], list[Scores]]) -> list[Scores]:
+    """Return the scores of rows from a file; where there is none, or it is damaged, compute and write them."""
+    tensors: dict[str, Tensor] = {}
+    if path.is_file():
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError):
+            logger.warning("%s is damaged; its scores are computed again", path)
+    if not tensors:
+        scores = compute()
+        tensors = {
+            "count": torch.tensor([len(values) for values in scores]),
+            "score": torch.tensor([value for values in scores for value in values], dtype=torch.float32),
+        }
+        with atomic_path(path) as temporary:
+            save_file(tensors, temporary)
+    return [values.tolist() for values in tensors["score"].split(tensors["count"].tolist())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from datasets import Dataset
 from pydantic import Field
 from torch import Tensor, nn
 
-from embrew.config.validation import Fields, KeyPath, check_fields, fields_model
+from embrew.config.validation import Fields, check_fields, fields_model
 from embrew.distributed import sum_over_processes, world_size
 from embrew.encoder import Encoder
 from embrew.settings.encoder import EncoderSettings
@@ -31,6 +31,8 @@ RowsKind = Literal["text", "pairs", "scored"]
 """What a row holds: `text`; `pairs`: query, positive, negatives; `scored`: sentence1, sentence2, score."""
 COLUMNS = {"query": "instruction", "document": "document_instruction"}
 UNIT_WEIGHTS = "unit_weights"  # their key in a batch
+settings_of: Callable[[type], type[Fields]] = cache(fields_model)
+"""The pydantic model of an objective's settings, by its class."""
 
 
 @dataclass(kw_only=True)
@@ -39,7 +41,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
-        check_values(type(self), settings, words=f"{type(self).__name__}: ")
+        check_fields(settings_of(type(self)), settings, words=f"{type(self).__name__}: ")
         self.check_settings()
 
     def check_settings(self) -> None:
@@ -99,23 +101,9 @@ class Objective:
         weights: Mapping[str, float] | None = batch.get(UNIT_WEIGHTS)
         return weights_of_units([self.counts(batch)], device) if weights is None else weights
 
-    def concern(self, figures: Mapping[str, float]) -> str | None:
-        """Return a warning about the loss and its logged parts, means over some steps; None if nothing is wrong."""
-        return None
-
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return `loss`, a scalar with gradient, and detached parts for the log."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
-
-
-def check_values(kind: type, settings: Mapping[str, Any], *, path: KeyPath = (), words: str = "") -> Fields:
-    """Check the settings of an objective's class, which are its fields; see `check_fields`."""
-    return check_fields(_model(kind), settings, path=path, words=words)
-
-
-@cache
-def _model(kind: type) -> type[Fields]:
-    return fields_model(kind)
 
 
 def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) -> dict[str, float]:

@@ -32,8 +32,7 @@ class RowsToShow:
         leads: its instruction as part of a demonstration.
         query_ids: token ids of its query, if queries are text.
         passage_ids: token ids of its passage, if passages are text.
-        instructions: the distinct instructions, if these are vectors.
-        instruction_of: index of the instruction of each row.
+        instruction_of: index of the instruction of each row, if these are vectors.
     """
 
     seed: int
@@ -41,12 +40,7 @@ class RowsToShow:
     leads: Sequence[Lead]
     query_ids: Sequence[Sequence[int]] | None = None
     passage_ids: Sequence[Sequence[int]] | None = None
-    instructions: Tokens | None = None
     instruction_of: Sequence[int] = ()
-
-    def to(self, device: torch.device | str) -> RowsToShow:
-        """Return a copy whose instructions are on another device."""
-        return self if self.instructions is None else replace(self, instructions=self.instructions.to(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +129,7 @@ class DemonstratedPairs(Inputs):
     """
 
     rows_kind = "pairs"
+    roles = ("query", "document", "instruction")
     embed: Embed = embed_with_samples
     pairs: Pairs
     most: int
@@ -149,7 +144,7 @@ class DemonstratedPairs(Inputs):
         return dataset.add_column("data_set", [int(text_keys([described]))] * len(dataset))
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
-        """Return the pairs, and `to_show`: the content of demonstrations."""
+        """Return the pairs, `to_show`, the content of demonstrations, and `instruction` if instructions are vectors."""
         batch = self.pairs.collate(rows, encoder, seed=seed)
         settings, template = check_reads(encoder), encoder.template
         instructions = instructions_of(rows, encoder)
@@ -167,7 +162,7 @@ class DemonstratedPairs(Inputs):
         if settings.form("instruction") == "vector":
             unique = sorted(set(instructions))
             limit = encoder.max_length["query"]
-            more["instructions"] = Tokens.pad(template.rows([""] * len(unique), instruction=unique, max_length=limit))
+            batch["instruction"] = Tokens.pad(template.rows([""] * len(unique), instruction=unique, max_length=limit))
             more["instruction_of"] = [unique.index(one) for one in instructions]
         data_sets = torch.tensor([row.get("data_set") or 0 for row in rows])
         to_show = RowsToShow(
@@ -236,11 +231,6 @@ class DemonstratedPairs(Inputs):
                 examples[j] = Example(**ids, **table.example(j, number, [int(side[j]) for side in slots]))
             draws.append(examples)
         return draws
-
-    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """Return `query` and `document`; and `instruction`, if instructions are vectors."""
-        instructions = batch["to_show"].instructions
-        return self.pairs.texts(batch) | ({} if instructions is None else {"instruction": instructions})
 
     def prompted(self, batch: dict[str, Any]) -> dict[str, Tokens]:
         """Return `prompted`: queries after their demonstrations."""

@@ -29,11 +29,13 @@ class Inputs:
 
     Attributes:
         rows_kind: the kind of rows that `collate` reads.
+        roles: names of the texts to embed in a batch; one that it lacks is left out.
         embed: function of encoder and tokens that returns embeddings `(..., rows, hidden)`.
         vectors: whether embeddings may be inserted into further texts (`prompted`, `prompt_vectors`).
     """
 
     rows_kind: ClassVar[RowsKind] = "text"
+    roles: ClassVar[tuple[str, ...]] = ("query", "document")
     embed: Embed = Encoder.__call__
     vectors: bool = False
 
@@ -51,7 +53,26 @@ class Inputs:
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
         """Return the texts to embed, by role."""
-        raise NotImplementedError(f"{type(self).__name__} has no texts")
+        return {role: batch[role] for role in self.roles if role in batch}
+
+    def embed_all(
+        self, encoder: Encoder, batch: dict[str, Any], embed: Callable[[str, Tokens], Tensor]
+    ) -> tuple[dict[str, Tensor], list[str]]:
+        """Return embeddings by role, each `(..., rows, hidden)`, and the roles that were embedded after the others.
+
+        Args:
+            encoder: embeds texts.
+            batch: as `complete` returned it.
+            embed: function of a role and its tokens.
+        """
+        embeddings = {role: embed(role, tokens) for role, tokens in self.texts(batch).items()}
+        prompted = self.prompted(batch)
+        if prompted:
+            table = self.prompt_vectors(encoder, embeddings, batch)
+            for role, tokens in prompted.items():  # of no texts: the inputs of `table` get a gradient of 0
+                none = table[:0] + 0.0 * table.sum()
+                embeddings[role] = embed(role, tokens.with_soft(table)) if len(tokens) else none
+        return embeddings, list(prompted)
 
     def prompted(self, batch: dict[str, Any]) -> dict[str, Tokens]:
         """Return texts to embed after `texts`, with SOFT positions and without their vectors; there may be no rows."""
@@ -71,11 +92,8 @@ class RepeatedTexts(Inputs):
         texts = [row["text"] for row in rows]
         prompt = encoder.prompts.get(encoder.default_prompt_name or "", "")
         tokens = Tokens.pad(encoder.template.rows(texts, instruction=prompt, max_length=encoder.max_seq_length))
-        return {"query": tokens, "query_keys": text_keys(texts), "document_keys": text_keys(texts)}
-
-    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """Return the same tokens in both roles."""
-        return {"query": batch["query"], "document": batch["query"]}
+        keys = text_keys(texts)
+        return {"query": tokens, "document": tokens, "query_keys": keys, "document_keys": keys}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +101,7 @@ class ScoredPairs(Inputs):
     """Pairs of texts with a score, as one role `text`: all first texts, then all second ones."""
 
     rows_kind = "scored"
+    roles = ("text",)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
         """Return tokens, keys, the scores as `grades` `(rows,)`, and the texts of pairs whose score is not 0."""
@@ -94,10 +113,6 @@ class ScoredPairs(Inputs):
             "grades": grades,
             "graded": np.flatnonzero(grades.repeat(2)),
         }
-
-    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """Return the role `text`."""
-        return {"text": batch["text"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +161,6 @@ class Pairs(Inputs):
             "owners": torch.tensor(owners),
         }
         return {**batch, **teacher_scores(rows, counts)} if self.scores else batch
-
-    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """Return the roles `query` and `document`."""
-        return {"query": batch["query"], "document": batch["document"]}
 
 
 def teacher_scores(rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> dict[str, Tensor]:
@@ -203,27 +214,14 @@ class EmbeddingObjective(Objective):
         """Convert rows to a batch of the inputs."""
         return self.inputs.collate(rows, encoder, seed=seed)
 
-    def embed(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Return embeddings by role, each `(..., rows, hidden)`, of a batch that `Inputs.complete` returned."""
-        inputs = self.inputs
-        embed = partial(embed_by_length, partial(inputs.embed, encoder), cost=encoder.cost)
-        embeddings = {role: embed(tokens) for role, tokens in inputs.texts(batch).items()}
-        prompted = inputs.prompted(batch)
-        if prompted:
-            table = inputs.prompt_vectors(encoder, embeddings, batch)
-            for role, tokens in prompted.items():
-                embeddings[role] = embed(tokens.with_soft(table)) if len(tokens) else no_embeddings(table)
-        return embeddings
-
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Embed the texts of a batch and return the loss of the embeddings."""
-        batch = self.inputs.complete(encoder, batch)
-        return self.loss(self.embed(encoder, batch), batch)
-
-
-def no_embeddings(table: Tensor) -> Tensor:
-    """Return embeddings of no texts, `(0, hidden)`, through which the inputs of `table` get a gradient of 0."""
-    return table[:0] + 0.0 * table.sum()
+        inputs = self.inputs
+        batch, embed = inputs.complete(encoder, batch), partial(inputs.embed, encoder)
+        embeddings, _ = inputs.embed_all(
+            encoder, batch, lambda _, tokens: embed_by_length(embed, tokens, cost=encoder.cost)
+        )
+        return self.loss(embeddings, batch)
 
 
 @dataclass(kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -158,21 +157,6 @@ class Espresso(Nested):
             parts["compress"] = compress.detach()
             total = total + self.compress_weight * compress
         return {"loss": total, **parts}
-
-    def concern(self, figures: Mapping[str, float]) -> str | None:
-        """Return a warning where β · compress is above α · express."""
-        express, compress = (
-            self.express_weight * figures["express"],
-            self.compress_weight * figures.get("compress", 0.0),
-        )
-        if not self.express_weight or compress <= express:
-            return None
-        smaller = "a smaller compress_weight"
-        advice = smaller if self.align_norm == "l2" else f"align_norm: l2, or {smaller}"
-        return (
-            f"the compress term, {compress:.4g}, is larger than the express term, {express:.4g} (weights included): "
-            f"most of the loss only moves leading dimensions towards their compressed form; set {advice}"
-        )
 
     def _weights(self, count: int, batch: dict[str, Any]) -> Tensor:
         if self.layers == "none":

@@ -2,41 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from embrew.encoder import Encoder
-from embrew.methods.base import end_ids
+from embrew.methods.base import Objective, end_ids
 from embrew.model.batching import embed_by_length
+from embrew.settings.encoder import EncoderSettings
 from embrew.text.tokens import Row, Segment, Tokens
 
 
-def check_memory(memory_tokens: int, name: str) -> None:
-    """Raise if an encoder has no memory tokens; `name` is the objective that needs them."""
-    if not memory_tokens:
-        raise ValueError(
-            f"memory_tokens=0: {name} needs memory tokens; set encoder.memory_tokens and put {{memory}} in the template"
-        )
+@dataclass(kw_only=True)
+class FrozenDecoder(Objective):
+    """An objective whose loss the original LM computes from the memory states of texts, each text with all of them.
 
-
-def setup_frozen_decoder(encoder: Encoder, name: str, *, end: bool) -> None:
-    """Keep a copy of the original LM and switch attention dropout off, for the objective `name`.
-
-    Raises:
-        ValueError: texts get some of the memory tokens only, or there is no EOS token and `end` needs it.
+    Attributes:
+        name: of the objective, for messages.
+        doing: what it does, for messages.
+        end: predict EOS after a target, unless the target is truncated.
+        decoder_bos: put BOS before the memory states in the decoder, if the tokenizer has one.
     """
-    encoder.template.check_all_memory(name)
-    end_ids(encoder, end=end)
-    encoder.keep_frozen_lm()
-    encoder.backbone.set_attention_dropout(0.0)
 
+    name: ClassVar[str]
+    doing: ClassVar[str]
+    end: bool = True
+    decoder_bos: bool = True
 
-def decoder_row(encoder: Encoder, *, bos: bool) -> Row:
-    """Return what the decoder reads before a target: BOS, and positions for the memory states."""
-    begin = Row.labelled(encoder.template.bos_ids if bos else [], Segment.PROMPT)
-    return begin + Row.labelled([0] * len(encoder.template.memory_ids), Segment.SOFT)
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
+        """Raise unless there are memory tokens."""
+        if not memory_tokens:
+            raise ValueError(
+                f"memory_tokens=0: {self.name} needs memory tokens; set encoder.memory_tokens and put {{memory}} in "
+                "the template"
+            )
+
+    def check_lengths(self, encoder: Encoder) -> None:
+        """Raise if the decoder's longest row exceeds the model's positions."""
+        raise NotImplementedError(f"{type(self).__name__} has no check_lengths")
+
+    def setup(self, encoder: Encoder) -> None:
+        """Keep a copy of the original LM and switch attention dropout off; raise where the encoder does not fit.
+
+        Raises:
+            ValueError: it is no causal LM; rows may be too long; texts get some of the memory tokens only; or there is
+                no EOS token and `end` needs it.
+        """
+        encoder.backbone.check_decoder(self.doing)
+        super().setup(encoder)
+        self.check_lengths(encoder)
+        encoder.template.check_all_memory(self.name)
+        end_ids(encoder, end=self.end)
+        encoder.keep_frozen_lm()
+        encoder.backbone.set_attention_dropout(0.0)
+
+    def before_target(self, encoder: Encoder) -> Row:
+        """Return what the decoder reads before a target: BOS, and positions for the memory states."""
+        begin = Row.labelled(encoder.template.bos_ids if self.decoder_bos else [], Segment.PROMPT)
+        return begin + Row.labelled([0] * len(encoder.template.memory_ids), Segment.SOFT)
 
 
 def memory_states(encoder: Encoder, tokens: Tokens) -> Tensor:

@@ -20,7 +20,6 @@ from embrew.methods.base import (
     Count,
     CountOrNone,
     NotNegative,
-    Objective,
     RowsKind,
     check_target_fits,
     end_ids,
@@ -28,27 +27,29 @@ from embrew.methods.base import (
     text_ids,
     usable,
 )
-from embrew.methods.frozen_decoder import (
-    PrecomputedGradient,
-    check_memory,
-    decoder_row,
-    memory_states,
-    setup_frozen_decoder,
-)
+from embrew.methods.frozen_decoder import FrozenDecoder, PrecomputedGradient, memory_states
 from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
-from embrew.settings.encoder import EncoderSettings
 from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens, at, take, upload
 
 logger = logging.getLogger(__name__)
 
 
-class Fewest(NamedTuple):
-    """The smallest numbers of text tokens of a context (without BOS) and of a continuation."""
+class Sizes(NamedTuple):
+    """Numbers of tokens.
 
+    Attributes:
+        text: largest of a text, without BOS.
+        context: largest of a context, besides the template's tokens.
+        least_context: smallest of a context.
+        least_rest: smallest of a continuation; 0: texts are not split.
+    """
+
+    text: int
     context: int
-    continuation: int
+    least_context: int
+    least_rest: int
 
 
 class Parts(NamedTuple):
@@ -66,7 +67,7 @@ class Parts(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Compression(Objective):
+class Compression(FrozenDecoder):
     """Compress a context into its memory states so that the original LM can continue, or repeat, it.
 
     "Learning to Compress: Unlocking the Potential of Large Language Models for Text Representation"
@@ -107,6 +108,8 @@ class Compression(Objective):
             closed (`methods.gap`), at most one in twenty; 0: none, and the share is not measured.
     """
 
+    name = "compression"
+    doing = "context compression"
     divergence: Literal["kl", "nll", "reconstruction"] = "kl"
     target: Literal["continuation", "same", "both"] | None = None
     split: Literal["token", "sentence"] | None = None
@@ -116,7 +119,6 @@ class Compression(Objective):
     min_context_tokens: CountOrNone = 10
     min_target_tokens: Count = 10
     include_last: bool = True
-    decoder_bos: bool = True
     nll_weight: NotNegative = 0.0
     held_out: CountOrNone = 64
 
@@ -133,11 +135,6 @@ class Compression(Objective):
         if self.target == "both":
             return {"continuation": "", "same": "_same"}
         return {self.target or ("same" if self.divergence == "reconstruction" else "continuation"): ""}
-
-    @property
-    def _where(self) -> Literal["token", "sentence"] | None:
-        """Where texts are split; None: they are not."""
-        return self.split or ("token" if "continuation" in self.targets else None)
 
     def check_settings(self) -> None:
         """Raise where targets and rows do not go together."""
@@ -158,17 +155,6 @@ class Compression(Objective):
         if self.held_out == 1:
             raise ValueError("held_out=1; the control of a share is another text's memory, so give 0, or 2 or more")
 
-    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
-        """Raise unless there are memory tokens."""
-        check_memory(memory_tokens, "compression")
-
-    def setup(self, encoder: Encoder) -> None:
-        """Keep a copy of the original LM; raise unless the encoder is a causal LM whose texts get all memory tokens."""
-        encoder.backbone.check_decoder("context compression")
-        super().setup(encoder)
-        self._check_lengths(encoder)
-        setup_frozen_decoder(encoder, "compression", end=self.end)
-
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Leave out texts that are too short to split, and pairs whose target has no token with a loss.
 
@@ -182,15 +168,16 @@ class Compression(Objective):
             none = f"no target of {count} pairs has more tokens than skip_rows={skip}; lower it"
             shorter = f"compression leaves out {{}} of {{}} pairs: no token of theirs after skip_rows={skip}"
             return usable(dataset, keep, otherwise=none, left_out=shorter) if skip else dataset
-        shortest = sum(self._fewest(encoder))
+        sizes = self._sizes(encoder)
+        shortest = sizes.least_context + sizes.least_rest
         keep = [i for i, ids in enumerate(text_ids(list(dataset["text"]), encoder)) if len(ids) >= shortest]
         none = f"none of {count} texts has {shortest} tokens, the least that compression can split"
         shorter = f"compression leaves out {{}} of {{}} texts shorter than {shortest} tokens"
         dataset = usable(dataset, keep, otherwise=none, left_out=shorter)
         if self.split == "sentence":
             texts = list(dataset["text"])
-            ranges = zip(self._sizes(text_ids(texts, encoder), encoder), sentence_ends(texts, encoder), strict=True)
-            without = sum(not any(end in sizes for end in ends) for sizes, ends in ranges)
+            ranges = zip(self._splits(text_ids(texts, encoder), encoder), sentence_ends(texts, encoder), strict=True)
+            without = sum(not any(end in splits for end in ends) for splits, ends in ranges)
             what = "have no inner sentence end where they may be split, and are split at a random token"
             logger.info("compression: %d of %d texts %s", without, len(texts), what)
         return dataset
@@ -202,7 +189,7 @@ class Compression(Objective):
         workers.
         """
         parts = self.parts(rows, encoder, seed=seed)
-        soft = decoder_row(encoder, bos=self.decoder_bos)
+        soft = self.before_target(encoder)
         batch = {"context": Tokens.pad(parts.contexts)}
         for suffix, targets in parts.targets.items():
             batch["student" + suffix] = Tokens.pad([soft + target for target in targets])
@@ -241,54 +228,56 @@ class Compression(Objective):
 
         Seed and text decide the draw of the split. A text that is not split has an empty continuation.
         """
-        most, where = room_of(encoder)[0], self._where
-        ends: list[list[int]] = sentence_ends(texts, encoder) if where == "sentence" else [[]] * len(texts)
+        sizes = self._sizes(encoder)
         halves: list[tuple[list[int], list[int]]] = []
-        tokens = [ids[:most] for ids in text_ids(texts, encoder)]
-        for ids, sizes, stops in zip(tokens, self._sizes(tokens, encoder), ends, strict=True):
-            if where is None:
-                halves.append((ids[: sizes[-1]], []))
+        ends: list[list[int]] = sentence_ends(texts, encoder) if self.split == "sentence" else [[]] * len(texts)
+        tokens = [ids[: sizes.text] for ids in text_ids(texts, encoder)]
+        for ids, splits, stops in zip(tokens, self._splits(tokens, encoder), ends, strict=True):
+            if not sizes.least_rest:
+                halves.append((ids[: splits[-1]], []))
                 continue
             draw = random.Random(f"{seed} {ids}")
-            possible = [size for size in stops if size in sizes]
-            size = draw.choice(possible) if possible else draw.randint(sizes[0], sizes[-1])
+            possible = [size for size in stops if size in splits]
+            size = draw.choice(possible) if possible else draw.randint(splits[0], splits[-1])
             halves.append((ids[:size], ids[size:]))
         return halves
 
-    def _sizes(self, tokens: Sequence[list[int]], encoder: Encoder) -> list[range]:
+    def _splits(self, tokens: Sequence[list[int]], encoder: Encoder) -> list[range]:
         """Return the numbers of tokens that the context of each text may have."""
-        (most, room), fewest = room_of(encoder), self._fewest(encoder)
-        return [range(fewest.context, min(min(len(ids), most) - fewest.continuation, room) + 1) for ids in tokens]
+        most, room, least, rest = self._sizes(encoder)
+        return [range(least, min(min(len(ids), most) - rest, room) + 1) for ids in tokens]
 
-    def _fewest(self, encoder: Encoder) -> Fewest:
-        """Return the smallest numbers of text tokens of a context (without BOS) and of a continuation."""
-        scored = self.skip_rows + 1
-        context = max(self.min_context_tokens - len(encoder.template.bos_ids), scored if "same" in self.targets else 1)
-        return Fewest(context, 0 if self._where is None else max(self.min_target_tokens, scored))
+    def _sizes(self, encoder: Encoder) -> Sizes:
+        """Return the limits of texts, contexts and continuations."""
+        limit, bos, scored = encoder.max_length["document"], len(encoder.template.bos_ids), self.skip_rows + 1
+        room = limit - len(encoder.template.rows([[]])[0].ids)
+        least = max(self.min_context_tokens - bos, scored if "same" in self.targets else 1)
+        is_split = self.split is not None or "continuation" in self.targets
+        return Sizes(limit - bos, room, least, max(self.min_target_tokens, scored) if is_split else 0)
 
     def _positives(self, texts: list[str], encoder: Encoder) -> list[list[int]]:
         """Return the targets of pairs."""
-        end, limit = end_ids(encoder, end=self.end), room_of(encoder)[0]
+        end, limit = end_ids(encoder, end=self.end), self._sizes(encoder).text
         return [target_ids(ids, end=end, limit=limit) for ids in text_ids(texts, encoder)]
 
-    def _check_lengths(self, encoder: Encoder) -> None:
+    def check_lengths(self, encoder: Encoder) -> None:
         """Raise if no text could be read and split, or the decoder's longest row exceeds the model's positions."""
         template, limit = encoder.template, encoder.max_length["document"]
-        (most, room), fewest = room_of(encoder), self._fewest(encoder)
+        most, room, least, rest = self._sizes(encoder)
         if self.rows == "text" and template.between is not None:
             raise ValueError(
                 f"template={template.pattern!r} repeats the text, and compression splits it where it is read once; "
                 "leave {echo} out"
             )
-        if self.rows == "text" and (fewest.context > room or sum(fewest) > most):
+        if self.rows == "text" and (least > room or least + rest > most):
             raise ValueError(
                 f"max_length.document={limit} has room for a context of {room} tokens and a text of {most}, and the "
-                f"shortest context has {fewest.context}, the shortest continuation {fewest.continuation} "
+                f"shortest context has {least}, the shortest continuation {rest} "
                 f"(skip_rows={self.skip_rows}, min_context_tokens={self.min_context_tokens}, "
                 f"min_target_tokens={self.min_target_tokens}); lower one of the three, or raise max_length"
             )
         bos, slots = len(template.bos_ids), len(template.memory_ids)
-        sizes = {"positive": most, "continuation": most - fewest.context, "same": min(most, room)}
+        sizes = {"positive": most, "continuation": most - least, "same": min(most, room)}
         target = max(sizes[name] for name in self.targets)
         read = "BOS and memory tokens in the decoder"
         check_target_fits(encoder, bos * self.decoder_bos + slots, target, read=read)
@@ -324,17 +313,13 @@ class Compression(Objective):
                 if self.divergence == "kl":
                     teacher = batch["teacher" + suffix].select(group)
                     loss = loss + self._kl(lm, states, student, teacher, weights["texts"])
-                if self.divergence != "kl" or self.nll_weight:
-                    nll = self._nll(lm, states, student, weights["tokens" + suffix])
+                if self.divergence != "kl" or self.nll_weight:  # Eqs. 2 and 3
+                    scored = self._scored(student.host.predicting(Segment.TARGET))
+                    labels = at(student.input_ids, self._scored(student.host.where(Segment.TARGET)))
+                    each = torch.full((len(labels),), weights["tokens" + suffix], device=states.device)
+                    nll = token_nll(at(states, scored), labels, *lm.head, row_weights=each)
                     loss = loss + (self.nll_weight if self.divergence == "kl" else 1.0) * nll
                 yield loss * float(counts) / len(self.targets)
-
-    def _nll(self, lm: FrozenLM, states: Tensor, student: Tokens, weight: float) -> Tensor:
-        """Return the negative log-likelihood of the targets (Eqs. 2 and 3); `weight` is that of a token."""
-        labels = at(student.input_ids, self._scored(student.host.where(Segment.TARGET)))
-        rows = torch.full((len(labels),), weight, device=states.device)
-        scored = self._scored(student.host.predicting(Segment.TARGET))
-        return token_nll(at(states, scored), labels, *lm.head, row_weights=rows)
 
     def _kl(self, lm: FrozenLM, states: Tensor, student: Tokens, teacher: Tokens, weight: float) -> Tensor:
         """Return the divergence from the teacher (Eq. 5); `weight` is that of a text, which is the mean of its rows."""
@@ -358,12 +343,6 @@ class Compression(Objective):
             target = batch["student" + suffix].host.where(Segment.TARGET)
             counts["tokens" + suffix] = int(self._scored(target).sum())
         return counts
-
-
-def room_of(encoder: Encoder) -> tuple[int, int]:
-    """Return the largest numbers of tokens of a text without BOS, and of a context besides the template's tokens."""
-    limit = encoder.max_length["document"]
-    return limit - len(encoder.template.bos_ids), limit - len(encoder.template.rows([[]])[0].ids)
 
 
 def sentence_ends(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:

@@ -167,9 +167,8 @@ def declared_rows(stage: StageConfig) -> int | None:
 
 
 def _is_here(config: DataConfig) -> bool:
-    paths = [config.path] if isinstance(config.path, str) else config.path
     try:
-        return all(Path(expand(path)).exists() for path in paths)
+        return all(Path(expand(path)).exists() for path in config.paths)
     except (ValueError, FileNotFoundError):  # a variable that is not set
         return False
 
@@ -234,7 +233,7 @@ def announce(
     time = f", about {_duration(3600 * hours)} at {UTILIZATION:.0%} of the peak FLOP/s" if hours and hours > 0 else ""
     memory = f"{plan.bytes['peak'] / 1e9:.2f} GB of {plan.bytes['device'] / 1e9:.1f} GB on {place.name}"
     verdict = "fits" if plan.fits else "DOES NOT FIT: see embrew plan"
-    steps = f"{plan.steps:,} steps of about {plan.tokens:,} tokens"
+    steps = f"{plan.steps:,} step{'' if plan.steps == 1 else 's'} of about {plan.tokens:,} tokens"
     logger.info("%s  plan: %s%s; peak about %s: %s", name, steps, time, memory, verdict)
 
 

@@ -11,25 +11,30 @@ from embrew.files.names import LOCAL_PREFIX
 Change = Callable[[str], str]
 
 
-def with_paths(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
+def with_paths(values: Mapping[str, Any], change: Change, *, data_only: bool = False) -> dict[str, Any]:
     """Return a copy of a recipe's values, or of `deciding`'s, with `change` applied to every path.
 
-    Strings in objectives and training arguments count as paths if they begin with `/` or `~/`.
+    Strings in objectives and training arguments count as paths if they begin with `/` or `~/`. With `data_only`, only
+    the paths of data, dev and guard sets are changed.
     """
     changed = dict(values)
+    settings = {} if data_only else {"objective": _rooted, "training": _rooted}
+    of_stage: dict[str, Callable[[Any, Change], Any]] = {"data": _paths, **settings}
     encoder = values.get("encoder")
-    if isinstance(encoder, Mapping) and isinstance(encoder.get("model"), str):
+    if not data_only and isinstance(encoder, Mapping) and isinstance(encoder.get("model"), str):
         changed["encoder"] = {**encoder, "model": change(encoder["model"])}
-    return with_data_paths(changed, change, settings=True)
-
-
-def with_data_paths(values: Mapping[str, Any], change: Change, *, settings: bool = False) -> dict[str, Any]:
-    """Like `with_paths`, for data, dev and guard sets only; with `settings`, also objectives and training arguments."""
-    changed = dict(values)
     if isinstance(values.get("stages"), list):
-        changed["stages"] = [_stage(stage, change, settings) for stage in values["stages"]]
+        changed["stages"] = [
+            {key: of_stage[key](value, change) if key in of_stage else value for key, value in stage.items()}
+            if isinstance(stage, Mapping)
+            else stage
+            for stage in values["stages"]
+        ]
     if isinstance(values.get("evaluation"), Mapping):
-        changed["evaluation"] = {key: _sets(value, change, key) for key, value in values["evaluation"].items()}
+        changed["evaluation"] = {
+            key: _paths(value, change) if key in ("dev", "guard", "uniformity") else value
+            for key, value in values["evaluation"].items()
+        }
     if "dev_rows" in values:
         changed["dev_rows"] = _paths(values["dev_rows"], change)
     return changed
@@ -52,31 +57,15 @@ def beside(folder: Path, written: dict[str, str]) -> Change:
     return change
 
 
-def _stage(stage: Any, change: Change, settings: bool) -> Any:
-    if not isinstance(stage, Mapping):
-        return stage
-    changed = {**stage, "data": _paths(stage.get("data"), change)} if "data" in stage else dict(stage)
-    for key in ("objective", "training") if settings else ():
-        if key in changed:
-            changed[key] = _rooted(changed[key], change)
-    return changed
-
-
-def _sets(value: Any, change: Change, key: str) -> Any:
-    if key in ("dev", "guard") and isinstance(value, list):
-        return [change(one) if isinstance(one, str) else _paths(one, change) for one in value]
-    return _paths(value, change) if key == "uniformity" else value
-
-
 def _paths(value: Any, change: Change) -> Any:
-    """Change the value of the key `path`, a string or a list, in one mapping or several."""
+    """Change strings in a list, and the value of the key `path` of a mapping."""
     match value:
+        case str():
+            return change(value)
         case list():
             return [_paths(one, change) for one in value]
-        case {"path": str(path)}:
-            return {**value, "path": change(path)}
-        case {"path": list(paths)}:
-            return {**value, "path": [change(one) if isinstance(one, str) else one for one in paths]}
+        case {"path": path}:
+            return {**value, "path": _paths(path, change)}
     return value
 
 

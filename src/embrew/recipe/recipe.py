@@ -17,7 +17,7 @@ from embrew.config.yaml_files import dump_yaml, line_of, list_shipped, parse_yam
 from embrew.files.names import base_name, public_path
 from embrew.recipe.encoder import EncoderConfig
 from embrew.recipe.evaluation import EvaluationConfig
-from embrew.recipe.paths import beside, with_data_paths, with_paths
+from embrew.recipe.paths import beside, with_paths
 from embrew.recipe.stage import StageConfig
 
 
@@ -46,23 +46,15 @@ class Recipe(Config):
         return stages
 
     @model_validator(mode="after")
-    def _check_one_template(self) -> Recipe:
+    def _check_stages(self) -> Recipe:
         if self.stages and len(self.encoder.templates) > 1:
             raise ValueError(f"encoder.template has {len(self.encoder.templates)} templates; stages train one")
-        return self
-
-    @model_validator(mode="after")
-    def _check_quantization(self) -> Recipe:
         chosen = self.encoder.quantization
         if self.stages and chosen is not None and self.encoder.lora is None:
             raise ValueError(
                 f"encoder.quantization={chosen.type} without encoder.lora: 4-bit weights cannot be trained; give "
                 "encoder.lora, which is trained on them, or leave quantization out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_evaluation_stages(self) -> Recipe:
         names = [stage.name for stage in self.stages]
         for name in (self.evaluation and self.evaluation.stages) or []:
             if name not in names:
@@ -92,7 +84,7 @@ class Recipe(Config):
             raise ValueError(f"{source}: a recipe is a mapping with the keys {', '.join(cls.model_fields)}")
         file, written = Path(name_or_path).expanduser(), dict[str, str]()
         if file.is_file():
-            values = with_data_paths(values, beside(file.parent, written))
+            values = with_paths(values, beside(file.parent, written), data_only=True)
         values = apply_overrides(values, overrides, keys_of)
         recipe = cls.from_values(values, source=source, text=text, overrides=overrides)
         recipe._written.update(written)
@@ -149,9 +141,7 @@ class Recipe(Config):
 
         With `index`, only values that the outcome of that stage depends on are compared.
         """
-        other = dict(other_resolved)
-        if index is not None:
-            other = deciding(other, index)
+        other = dict(other_resolved) if index is None else deciding(other_resolved, index)
         ours, theirs = (canonical(with_paths(values, base_name)) for values in (self.resolved(index), other))
         return [dotted(path) for path in differences(ours, theirs)]
 

@@ -141,6 +141,11 @@ class DataConfig(Config):
     on_bad_rows: Literal["strict", "skip"] | None = None
     max_reject_rate: Annotated[float, Field(ge=0, le=1)] | None = None
 
+    @property
+    def paths(self) -> list[str]:
+        """`path` as a list, whether one is given or several."""
+        return [self.path] if isinstance(self.path, str) else self.path
+
     @model_validator(mode="after")
     def _check_lengths(self) -> DataConfig:
         if self.min_chars is not None and self.max_chars is not None and self.min_chars > self.max_chars:
@@ -234,3 +239,10 @@ class StageConfig(Config):
     def datasets(self) -> list[DataConfig]:
         """`data` as a list, whether one data set is given or several."""
         return self.data if isinstance(self.data, list) else [self.data]
+
+    @property
+    def placed_datasets(self) -> list[tuple[str, DataConfig]]:
+        """The data sets, each after its key in the stage: `data`, or `data.0` and so on."""
+        if not isinstance(self.data, list):
+            return [("data", self.data)]
+        return [(f"data.{number}", config) for number, config in enumerate(self.data)]

@@ -6,7 +6,6 @@ import fnmatch
 import json
 import logging
 import os
-import re
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -46,8 +45,9 @@ def trained_tensors(step: TrainStep) -> dict[str, Tensor]:
 
 def put_trained(step: TrainStep, tensors: Mapping[str, Tensor]) -> None:
     """Write gathered tensors into a step's parameters; all processes that share the parameters must call."""
-    for name, parameter in step.trainable().items():
-        sharding.put(parameter, tensors[name])
+    with torch.no_grad():
+        for name, parameter in step.trainable().items():
+            parameter.copy_(sharding.like(tensors[name], parameter))
 
 
 def write_trained(step: TrainStep, path: Path, *, writes: bool) -> None:
@@ -125,16 +125,11 @@ def is_whole(checkpoint: Path, needed: Collection[str] = ()) -> bool:
         hashes = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
-    if not isinstance(hashes, dict) or not hashes or not all(_is_entry(*entry) for entry in hashes.items()):
+    if not isinstance(hashes, dict) or not hashes or not all(is_safe_name(name) for name in hashes):
         return False
     if not all(fnmatch.filter(hashes, pattern) for pattern in needed):
         return False
     return all((checkpoint / name).is_file() and file_sha256(checkpoint / name) == sha for name, sha in hashes.items())
-
-
-def _is_entry(name: str, sha256: Any) -> bool:
-    """Whether a manifest entry is valid: the name of a file within the checkpoint, and a sha256."""
-    return is_safe_name(name) and isinstance(sha256, str) and re.fullmatch(r"[0-9a-f]{64}", sha256) is not None
 
 
 def newest(folder: Path, needed: Collection[str] = ()) -> Path | None:

@@ -20,7 +20,7 @@ from embrew.distributed import decided
 from embrew.encoder import Encoder
 from embrew.files.formats import GAP, GAP_OTHER
 from embrew.methods import Objective
-from embrew.methods.gap import Gap, Shares, held_out_of, rows_that_fit
+from embrew.methods.gap import Gap, held_out_of, rows_that_fit
 from embrew.methods.llm2comp import Compression
 from embrew.training.stage_evaluation import Point, Scores, gap_words, signed
 
@@ -53,20 +53,15 @@ class GapClosed:
     def __init__(self, name: str, gap: Gap, record: MutableMapping[str, Any], *, bfloat16: bool) -> None:
         self.name, self.gap, self.record, self.bfloat16 = name, gap, record, bfloat16
 
-    def measured(self, encoder: Encoder) -> Shares:
-        """Return the shares of the encoder as it is now."""
-        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=self.bfloat16):
-            return self.gap.shares(encoder)
-
     def scores(self, encoder: Encoder) -> Scores:
-        """Return the shares as scores of an evaluation within the stage."""
-        shares = self.measured(encoder)
+        """Return the shares of the encoder as it is now, as scores of an evaluation within the stage."""
+        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=self.bfloat16):
+            shares = self.gap.shares(encoder)
         return {GAP: shares.own, GAP_OTHER: shares.other}
 
     def add_curve(self, points: Iterable[Point]) -> None:
         """Replace the measurements after the start by those of a learning curve."""
-        later = [_entry(point["step"], _shares(point)) for point in points]
-        self.record["curve"] = [*self.record["curve"][:1], *later]
+        self.record["curve"] = [*self.record["curve"][:1], *(entry_of(one["step"], one["scores"]) for one in points)]
 
     def finish(self, encoder: Encoder, steps: int, curve: Sequence[Point] = ()) -> None:
         """Record and log the shares of the weights that the stage ends with; warn if they say that it did not train.
@@ -78,20 +73,20 @@ class GapClosed:
         """
         if curve:
             self.add_curve(curve)
-            shares = next(_shares(point) for point in curve if point["step"] == steps)
+            end = entry_of(steps, next(point["scores"] for point in curve if point["step"] == steps))
         else:
-            shares = self.measured(encoder)
-            self.record["curve"].append(_entry(steps, shares))
-        self.record["end"] = _entry(steps, shares)
-        before = signed(self.record["curve"][0]["share"])
-        logger.info("%s  %s, %s before training", self.name, gap_words(*shares), before)
+            end = entry_of(steps, self.scores(encoder))
+            self.record["curve"].append(end)
+        self.record["end"] = end
+        before, words = signed(self.record["curve"][0]["share"]), gap_words(end["share"], end["other"])
+        logger.info("%s  %s, %s before training", self.name, words, before)
         texts = self.record["texts"]
-        if not has_trained(shares):
+        if end["share"] - max(end["other"], 0.0) < MARGIN:  # no memory at all, and another text's
             logger.warning(
                 "%s  the memory tokens hardly help: %s, on %d texts%s; the stage is undertrained, or its learning rate "
                 "is wrong (see docs/how-to/watch-training.md)",
                 self.name,
-                gap_words(*shares),
+                words,
                 texts,
                 FEW if texts < 20 else "",
             )
@@ -141,11 +136,10 @@ def at_start(
             why = NO_GAP.format(gap.context, gap.none)
             if gap.exists:
                 closed.append(GapClosed(name, gap, record, bfloat16=bfloat16))
-                shares = closed[0].measured(encoder)
-                record["curve"] = [_entry(0, shares)]
-                logger.info(
-                    "%s  %s, on %d held-out texts, before training", name, gap_words(*shares), gap.counts["texts"]
-                )
+                first = entry_of(0, closed[0].scores(encoder))
+                record["curve"] = [first]
+                words = gap_words(first["share"], first["other"])
+                logger.info("%s  %s, on %d held-out texts, before training", name, words, gap.counts["texts"])
                 return
         if chooses:
             raise ValueError(f"stage {name}: no share of the gap closed: {why}; choose another evaluation.metric")
@@ -156,18 +150,6 @@ def at_start(
     return closed[0] if closed else None
 
 
-def has_trained(shares: Shares) -> bool:
-    """Return whether a share is at least `MARGIN` above both controls: no memory, and another text's.
-
-    >>> has_trained(Shares(0.2, -0.1)), has_trained(Shares(0.04, -0.3)), has_trained(Shares(0.2, 0.18))
-    (True, False, False)
-    """
-    return shares.own - max(shares.other, 0.0) >= MARGIN
-
-
-def _shares(point: Point) -> Shares:
-    return Shares(point["scores"][GAP], point["scores"][GAP_OTHER])
-
-
-def _entry(step: int, shares: Shares) -> dict[str, Any]:
-    return {"step": step, "share": shares.own, "other": shares.other}
+def entry_of(step: int, scores: Scores) -> dict[str, Any]:
+    """Return an entry of `run.json`: the shares of an evaluation after `step` steps."""
+    return {"step": step, "share": scores[GAP], "other": scores[GAP_OTHER]}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective
-from embrew.methods.embedding import no_embeddings
+from embrew.methods.embedding import Embed
 from embrew.model.batching import passes_by_length
 from embrew.text.tokens import Tokens, take, upload
 
@@ -55,62 +55,31 @@ def cached_loss(
     """
     inputs = objective.inputs
     batch = inputs.complete(encoder, batch)
-    pieces: dict[str, list[_Piece]] = {}
-
-    def first(role: str, tokens: Tokens) -> Tensor:
-        parts, pieces[role], rows = [], [], []
-        for group, counts in passes_by_length(tokens, encoder.cost, batch_size=chunks.rows, batch_tokens=chunks.tokens):
-            places = upload(torch.tensor(group), encoder.device) if counts else None
-            piece = _Piece(places, tokens.select(group), _random_state(encoder.device))
-            vectors = inputs.embed(encoder, piece.tokens)
-            pieces[role].append(piece)
-            if counts:
-                parts.append(vectors)
-                rows += group
-        order = torch.tensor(rows).argsort()
-        return take(torch.cat(parts, dim=-2), order, dim=-2)
-
+    passes = _Passes(inputs.embed, encoder, chunks)
     with torch.no_grad():
-        embeddings = {role: first(role, tokens) for role, tokens in inputs.texts(batch).items()}
-        plain, prompted = list(embeddings), inputs.prompted(batch)
-        if prompted:
-            table = inputs.prompt_vectors(encoder, embeddings, batch)
-            for role, tokens in prompted.items():
-                embeddings[role] = first(role, tokens.with_soft(table)) if len(tokens) else no_embeddings(table)
+        embeddings, prompted = inputs.embed_all(encoder, batch, passes.first)
     if not torch.is_grad_enabled():
         return objective.loss(embeddings, batch)
+    plain = [role for role in embeddings if role not in prompted]
     leaves = {role: vectors.detach().requires_grad_() for role, vectors in embeddings.items()}
     parts = objective.loss(leaves, batch)
     learned = [parameter for parameter in batch.get("learned", {}).values() if parameter.requires_grad]
-    sought = [*leaves.values(), *learned]
-    grads = torch.autograd.grad(parts["loss"], sought, materialize_grads=bool(prompted))
-    wanted = dict(zip(leaves, grads, strict=False))
-    again = _same_autocast(encoder.device.type)
-
-    def second(role: str, wanted: Tensor, soft: Tensor | None = None) -> None:
-        for piece in pieces.get(role, []):
-            tokens = piece.tokens if soft is None else piece.tokens.with_soft(soft)
-            with torch.enable_grad(), _replayed(piece.random_state, encoder.device), again():
-                vectors = inputs.embed(encoder, tokens)
-            grad = torch.zeros_like(vectors)
-            if piece.rows is not None:
-                grad = wanted.index_select(-2, piece.rows)
-            torch.autograd.backward(vectors, grad.to(vectors.dtype))
+    grads = torch.autograd.grad(parts["loss"], [*leaves.values(), *learned], materialize_grads=bool(prompted))
 
     def replay(scale: Tensor) -> None:
-        gradients = {role: grad * scale for role, grad in wanted.items()}
+        gradients = {role: grad * scale for role, grad in zip(leaves, grads, strict=False)}
         if prompted:  # last first: gradients of their vectors are added to those of the texts they come from
             sources = {role: leaves[role].detach().requires_grad_() for role in plain}
-            with torch.enable_grad(), again():
+            with torch.enable_grad(), passes.autocast():
                 table = inputs.prompt_vectors(encoder, sources, batch)
             held = table.detach().requires_grad_()
             for role in prompted:
-                second(role, gradients[role], held)
+                passes.second(role, gradients[role], held)
             torch.autograd.backward(table, torch.zeros_like(table) if held.grad is None else held.grad)
             for role, vectors in sources.items():
                 gradients[role] = gradients[role] if vectors.grad is None else gradients[role] + vectors.grad
         for role in plain:
-            second(role, gradients[role])
+            passes.second(role, gradients[role])
         for parameter, grad in zip(learned, grads[len(leaves) :], strict=True):
             torch.autograd.backward(parameter, grad * scale)
 
@@ -119,11 +88,45 @@ def cached_loss(
     return {**parts, "loss": loss}
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     rows: Tensor | None  # None: a dummy forward pass
     tokens: Tokens
     random_state: tuple[Tensor, ...]
+
+
+class _Passes:
+    """The forward passes over texts in chunks: without a graph, and again with one, under the autocast of the first."""
+
+    def __init__(self, embed: Embed, encoder: Encoder, chunks: Chunks) -> None:
+        self.embed, self.encoder, self.chunks = embed, encoder, chunks
+        self.pieces: dict[str, list[_Piece]] = {}
+        kind = encoder.device.type
+        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        self.autocast = lambda: torch.autocast(kind, dtype=dtype, enabled=enabled)
+
+    def first(self, role: str, tokens: Tokens) -> Tensor:
+        """Return the embeddings of the texts of a role, and keep its chunks with the random state of each."""
+        parts, rows, device = [], [], self.encoder.device
+        pieces = self.pieces[role] = []
+        limits: dict[str, Any] = {"batch_size": self.chunks.rows, "batch_tokens": self.chunks.tokens}
+        for group, counts in passes_by_length(tokens, self.encoder.cost, **limits):
+            places = upload(torch.tensor(group), device) if counts else None
+            piece = _Piece(places, tokens.select(group), _random_state(device))
+            vectors = self.embed(self.encoder, piece.tokens)
+            pieces.append(piece)
+            if counts:
+                parts.append(vectors)
+                rows += group
+        return take(torch.cat(parts, dim=-2), torch.tensor(rows).argsort(), dim=-2)
+
+    def second(self, role: str, wanted: Tensor, soft: Tensor | None = None) -> None:
+        """Embed each chunk again and propagate the gradients `wanted` of the role's embeddings."""
+        for piece in self.pieces.get(role, []):
+            tokens = piece.tokens if soft is None else piece.tokens.with_soft(soft)
+            with torch.enable_grad(), _replayed(piece.random_state, self.encoder.device), self.autocast():
+                vectors = self.embed(self.encoder, tokens)
+            grad = torch.zeros_like(vectors) if piece.rows is None else wanted.index_select(-2, piece.rows)
+            torch.autograd.backward(vectors, grad.to(vectors.dtype))
 
 
 class _Replay(torch.autograd.Function):
@@ -156,9 +159,3 @@ def _replayed(state: tuple[Tensor, ...], device: torch.device) -> Iterator[None]
         if devices:
             torch.get_device_module(device).set_rng_state(state[1], device)
         yield
-
-
-def _same_autocast(device_type: str) -> Callable[[], torch.autocast]:
-    """Return the autocast settings that are active now, for a backward pass that runs outside them."""
-    enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
-    return lambda: torch.autocast(device_type, dtype=dtype, enabled=enabled)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe import Recipe
 
 USE, VERSION, OFFLOAD = "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_OFFLOAD_PARAMS"
 
@@ -38,37 +38,35 @@ def sharding_requested() -> Iterator[bool]:
         os.environ[USE] = value
 
 
-def check_sharding(recipe: Recipe) -> None:
-    """Raise if a recipe cannot be trained with sharded weights (FSDP2).
-
-    Raises:
-        ValueError: names what is unsupported, and an alternative.
-    """
-    if recipe.encoder.quantization is not None:
-        raise ValueError(
-            "encoder.quantization under FSDP2: 4-bit weights cannot be sharded; train with plain data parallelism "
-            "(torchrun, or launch/ddp), where each process holds them all, or leave quantization out"
-        )
-    for index, stage in enumerate(recipe.stages):
-        if recipe.stage_evaluation(index) is not None:
-            raise ValueError(
-                f"stage {stage.name}: evaluation.every and at are not supported under FSDP2: during training, no "
-                "process holds all weights; leave them out, and the stage is evaluated at its end"
-            )
-
-
-def check_launch(stage: StageConfig, args: TrainingArguments, *, sharded: bool) -> None:
-    """Raise if a stage cannot be trained in the mode that the launcher requests.
+def check_launch(recipe: Recipe, index: int, args: TrainingArguments, *, sharded: bool) -> None:
+    """Raise if stage `index` cannot be trained in the mode that the launcher requests.
 
     Args:
-        stage: its settings.
-        args: built from them.
+        recipe: of the run.
+        index: of the stage.
+        args: built from the stage's settings.
         sharded: whether weights are sharded (FSDP2).
 
     Raises:
         ValueError: names the unsupported combination, and an alternative.
     """
-    _check_reporting(stage, args)
+    stage = recipe.stages[index]
+    for name in list(args.report_to or ()):  # the Trainer would raise later
+        if name not in (*get_available_reporting_integrations(), "flyte"):  # transformers does not check for it
+            extra = "'embrew[tensorboard]'" if name == "tensorboard" else f"the library of {name}"
+            raise ValueError(
+                f"stage {stage.name}: training.report_to={name} is not installed; pip install {extra}, or leave it out"
+            )
+    if sharded and recipe.encoder.quantization is not None:
+        raise ValueError(
+            "encoder.quantization under FSDP2: 4-bit weights cannot be sharded; train with plain data parallelism "
+            "(torchrun, or launch/ddp), where each process holds them all, or leave quantization out"
+        )
+    if sharded and recipe.stage_evaluation(index) is not None:
+        raise ValueError(
+            f"stage {stage.name}: evaluation.every and at are not supported under FSDP2: during training, no "
+            "process holds all weights; leave them out, and the stage is evaluated at its end"
+        )
     if sharded and args.fp16:
         raise ValueError(f"stage {stage.name}: fp16 is not supported under FSDP2 (no gradient scaling); use bf16: true")
     if args.deepspeed_plugin is None:
@@ -84,13 +82,3 @@ def check_launch(stage: StageConfig, args: TrainingArguments, *, sharded: bool) 
             "chunk, and the engine expects one per step; leave out batch.mini_batch_…, or use FSDP2 (embrew recipe "
             "copy launch/fsdp2)"
         )
-
-
-def _check_reporting(stage: StageConfig, args: TrainingArguments) -> None:
-    """Raise if `training.report_to` names a library that is not installed; the Trainer would raise later."""
-    for name in list(args.report_to or ()):
-        if name not in (*get_available_reporting_integrations(), "flyte"):  # transformers does not check for it
-            extra = "'embrew[tensorboard]'" if name == "tensorboard" else f"the library of {name}"
-            raise ValueError(
-                f"stage {stage.name}: training.report_to={name} is not installed; pip install {extra}, or leave it out"
-            )

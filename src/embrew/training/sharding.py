@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -41,7 +41,7 @@ def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None
     policy = MixedPrecisionPolicy(
         param_dtype=compute, reduce_dtype=None if compute is None else torch.float32, cast_forward_inputs=False
     )
-    mesh = _mesh(device)
+    mesh = init_device_mesh(device.type, (world_size(),))
     copied = backbone.frozen_copy
     models = [(backbone, backbone.inner)] + ([] if copied is None else [(copied, copied.inner)])
     for module, inner in models:
@@ -58,11 +58,7 @@ def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None
 
 def shard_whole(module: nn.Module, device: torch.device) -> None:
     """Shard a small module, which is gathered whole for its forward pass, in its own dtype; in place."""
-    fully_shard(module, mesh=_mesh(device))
-
-
-def _mesh(device: torch.device) -> DeviceMesh:
-    return init_device_mesh(device.type, (world_size(),))
+    fully_shard(module, mesh=init_device_mesh(device.type, (world_size(),)))
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -74,12 +70,6 @@ def whole(tensor: Tensor) -> Tensor:
     """Return a sharded tensor gathered, or any other tensor, on the CPU; all processes must call."""
     detached = tensor.detach()
     return (detached.full_tensor() if isinstance(detached, DTensor) else detached).cpu().contiguous()
-
-
-def put(parameter: Tensor, value: Tensor) -> None:
-    """Write a whole tensor into a parameter, sharded or not; all processes must call."""
-    with torch.no_grad():
-        parameter.copy_(like(value, parameter))
 
 
 def like(value: Tensor, parameter: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainingArguments
 
 from embrew.encoder import Encoder
 from embrew.files.formats import GAP, GAP_OTHER, GUARD
@@ -70,20 +70,6 @@ def signed(share: float) -> str:
     return f"{share:.2f}".replace("-", "−")
 
 
-def without_gap(scores: Mapping[str, float]) -> Scores:
-    """Return the scores of dev and guard sets."""
-    return {name: value for name, value in scores.items() if name not in (GAP, GAP_OTHER)}
-
-
-def set_lines(about: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return a line per set: `dev set STSB: split dev, 1500 pairs, Spearman`."""
-    lines = []
-    for name, facts in about.items():
-        what = f"guard set {name.removeprefix(GUARD)}" if name.startswith(GUARD) else f"dev set {name}"
-        lines.append(f"{what}: split {facts['split']}, {facts.get('size', 'size unknown')}, {facts['metric']}")
-    return lines
-
-
 EvaluationPoints = Literal["log"] | Sequence[int]
 
 
@@ -111,21 +97,6 @@ def evaluation_steps(at: EvaluationPoints, *, last: int, per_step: int) -> list[
 def samples_per_step(args: TrainingArguments) -> int:
     """Return the rows per optimiser step, over all processes."""
     return args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-
-
-class EvaluateAtSteps(TrainerCallback):
-    """Tell the Trainer to evaluate at the steps of a learning curve; a resumed run evaluates at the same steps."""
-
-    def __init__(self, at: EvaluationPoints, per_step: int) -> None:
-        self.at, self.per_step = at, per_step
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Request an evaluation after the chosen steps."""
-        if state.global_step in evaluation_steps(self.at, last=state.max_steps, per_step=self.per_step):
-            control.should_evaluate = True
-        return control
 
 
 class Point(TypedDict):
@@ -167,19 +138,23 @@ class StageEvaluation:
 
 def curve_from_log(log_history: Iterable[Mapping[str, Any]]) -> list[Point]:
     """Return the learning curve from a Trainer's log, which every checkpoint holds."""
-    entries = [entry for entry in log_history if any(name.startswith("eval_") for name in entry)]
-    return [
-        {
-            "step": int(entry["step"]),
-            "scores": {name.removeprefix("eval_"): value for name, value in entry.items() if name.startswith("eval_")},
-        }
-        for entry in entries
-    ]
+    curve: list[Point] = []
+    for entry in log_history:
+        scores = {name.removeprefix("eval_"): value for name, value in entry.items() if name.startswith("eval_")}
+        if scores:
+            curve.append({"step": int(entry["step"]), "scores": scores})
+    return curve
 
 
 def of_sets(curve: Iterable[Point]) -> list[Point]:
     """Return a curve with the scores of dev and guard sets only."""
-    return [{"step": point["step"], "scores": without_gap(point["scores"])} for point in curve]
+    return [
+        {
+            "step": point["step"],
+            "scores": {name: value for name, value in point["scores"].items() if name not in (GAP, GAP_OTHER)},
+        }
+        for point in curve
+    ]
 
 
 def check_metric(recipe: Recipe, evaluate: Evaluate | None, known: Sequence[str] | None) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import re
-import time
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +15,35 @@ from embrew import assembly
 from embrew.data.reading import data_identity, files_digest
 from embrew.encoder import Encoder
 from embrew.files import formats
-from embrew.files.checksums import LARGE, digest_of, file_sha256
+from embrew.files.checksums import file_sha256
 from embrew.files.names import LOCAL_PREFIX, base_name
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
-from embrew.recipe import DevRows, Recipe, StageConfig
+from embrew.recipe import DevRows, Recipe
 from embrew.storage.base_model import ASSETS
 from embrew.storage.opening import SETTINGS
 from embrew.storage.parts import check_folder
 from embrew.text_encoder.hashes import vectors_hash
 
+logger = logging.getLogger(__name__)
 STAGE = formats.STAGE.file
+MODEL = "encoder.model"
+MODEL_FILES = (
+    "*.model",
+    "*.py",
+    "*.safetensors",
+    "*.tiktoken",
+    "added_tokens.json",
+    "config.json",
+    "merges.txt",
+    "model.safetensors.index.json",
+    "special_tokens_map.json",
+    "tekken.json",
+    "tokenizer*",
+    "vocab*",
+)
+Identity = Mapping[str, Any]
+sha256_of = partial(file_sha256, cached=True)  # large files are read once in a process
 PROCESSES = "processes"  # number of processes that the stage was begun in; only while it is in progress
 BF16 = re.compile(r"stages\.\d+\.training\.bf16")
 OR = "choose another output folder, or remove this stage and those after it"
@@ -45,7 +60,6 @@ class StageSettings:
 
     def __init__(self, recipe: Recipe, folder: Path, start: Path | None = None) -> None:
         self.recipe, self.folder, self.start = recipe, folder, start
-        self.inputs = TrainingInputs(recipe, folder)
 
     def of_stage(self, index: int) -> dict[str, Any]:
         """Return the settings and inputs that stage `index` depends on, without paths of this machine."""
@@ -53,14 +67,32 @@ class StageSettings:
             "format": formats.STAGE.number,
             "hash": self.recipe.stage_hash(index),
             "recipe": self.recipe.public().resolved(index),
-            "content": self.inputs.of_stage(index),
+            "content": self.inputs(index),
             "arithmetic": self.arithmetic(index),
             **self.started_with,
         }
 
     def arithmetic(self, index: int) -> dict[str, str]:
-        """Return the dtype of the matrix products of stage `index` and those before it."""
-        return {stage.name: arithmetic_of(self.recipe, stage, self.folder) for stage in self.recipe.stages[: index + 1]}
+        """Return the dtype of the matrix products of stage `index` and those before it.
+
+        A stage that was begun in the run's folder keeps its dtype.
+
+        Raises:
+            ValueError: it was begun in bfloat16 by default, which this device only emulates.
+        """
+        dtypes: dict[str, str] = {}
+        for stage in self.recipe.stages[: index + 1]:
+            work = self.folder / f"{stage.name}.work"
+            now, written = assembly.arithmetic(self.recipe, stage), read_stage(work)
+            chosen = written is None or stage.training.get("bf16") is not None
+            begun = now if chosen or written is None else written["arithmetic"][stage.name]
+            if (begun, now) == ("bfloat16", "float32") and not chosen:
+                raise ValueError(
+                    f"{work}: the stage was begun in bfloat16, which this device only emulates; resume it on a device "
+                    f"that computes in bfloat16, or remove {work}, and the stage is trained from its start in float32"
+                )
+            dtypes[stage.name] = begun
+        return dtypes
 
     @cached_property
     def started_with(self) -> dict[str, str]:
@@ -89,7 +121,7 @@ class StageSettings:
         keys = self.differing_keys(written, index)
         if keys is not None:
             raise ValueError(f"{folder} was trained with other settings ({', '.join(keys)}); {OR}")
-        inputs = self.inputs.of_stage(index)
+        inputs = self.inputs(index)
         for key in changed_inputs(inputs, written["content"]):
             what = "language model" if key == MODEL else "data set"
             raise ValueError(
@@ -126,11 +158,11 @@ class StageSettings:
     def could_reuse(self, folder: Path, index: int) -> bool:
         """Return whether a folder holds stage `index` with these settings, trained from the recipe's language model."""
         written = read_stage(folder)
-        if written is None or "start" in written or self.differing_keys(written, index) is not None:
+        if written is None or "start" in written or written["arithmetic"] != self.arithmetic(index):
             return False
-        if written["arithmetic"] != self.arithmetic(index):
-            return False
-        return not changed_inputs(self.inputs.of_stage(index), written["content"])
+        return self.differing_keys(written, index) is None and not changed_inputs(
+            self.inputs(index), written["content"]
+        )
 
     def differing_keys(self, written: Mapping[str, Any], index: int) -> list[str] | None:
         """Return the keys in which a stage's settings differ, apart from the content of files; None: in none.
@@ -142,24 +174,37 @@ class StageSettings:
         keys = self.recipe.differing_keys(written["recipe"], index)
         return None if keys and all(BF16.fullmatch(key) for key in keys) else keys
 
+    def inputs(self, index: int) -> dict[str, Identity]:
+        """Return names and sha256 of the data sets and the model of stage `index`, by key: see `data_identity`."""
+        inputs: dict[str, Identity] = {MODEL: self._model()}
+        for i, stage in enumerate(self.recipe.stages[: index + 1]):
+            for place, config in stage.placed_datasets:
+                for n, path in enumerate(config.paths):
+                    key = f"stages.{i}.{place}.path" + ("" if isinstance(config.path, str) else f".{n}")
+                    inputs[key] = data_identity(path, split=config.split, revision=config.revision, sha256=sha256_of)
+        deciding = self.recipe.resolved(index)
+        if self.recipe.evaluation is not None and ("evaluation" in deciding or "dev_rows" in deciding):
+            for n, one in enumerate(self.recipe.evaluation.dev):
+                if "evaluation" in deciding or isinstance(one, DevRows):
+                    path = one if isinstance(one, str) else one.path
+                    inputs[f"evaluation.dev.{n}"] = data_identity(path, split=None, revision=None, sha256=sha256_of)
+        return inputs
 
-def arithmetic_of(recipe: Recipe, stage: StageConfig, folder: Path) -> str:
-    """Return the dtype of a stage's matrix products: that in which it was begun in a run's folder, if it was.
-
-    Raises:
-        ValueError: it was begun in bfloat16 by default, which this device only emulates.
-    """
-    work = folder / f"{stage.name}.work"
-    now, written = assembly.arithmetic(recipe, stage), read_stage(work)
-    if written is None or stage.training.get("bf16") is not None:
-        return now
-    begun: str = written["arithmetic"][stage.name]
-    if begun == "bfloat16" and now == "float32":
-        raise ValueError(
-            f"{work}: the stage was begun in bfloat16, which this device only emulates; resume it on a device that "
-            f"computes in bfloat16, or remove {work}, and the stage is trained from its start in float32"
-        )
-    return begun
+    def _model(self) -> Identity:
+        """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
+        name, revision = self.recipe.encoder.model, self.recipe.encoder.revision
+        identity: dict[str, Any] = {"name": base_name(name)}
+        folder = ASSETS.get(name) or Path(name)
+        if folder.is_dir():
+            files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
+            return {**identity, "sha256": files_digest(folder, files, sha256_of)}
+        if name.startswith(LOCAL_PREFIX):
+            return identity
+        try:
+            cached = try_to_load_from_cache(name, "config.json", revision=revision)
+        except ValueError:  # no Hub id
+            return identity
+        return {**identity, "hub": name, "revision": Path(cached).parent.name if isinstance(cached, str) else revision}
 
 
 def read_stage(folder: Path) -> dict[str, Any] | None:
@@ -184,101 +229,6 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
         if not all(isinstance(one, dict) for one in dict(written["content"]).values()):
             raise TypeError("content is not an object of objects")
     return written
-
-
-logger = logging.getLogger(__name__)
-HASHES = "content.json"
-MODEL = "encoder.model"
-MODEL_FILES = (
-    "*.model",
-    "*.py",
-    "*.safetensors",
-    "*.tiktoken",
-    "added_tokens.json",
-    "config.json",
-    "merges.txt",
-    "model.safetensors.index.json",
-    "special_tokens_map.json",
-    "tekken.json",
-    "tokenizer*",
-    "vocab*",
-)
-Identity = Mapping[str, Any]
-
-
-class TrainingInputs:
-    """Names and sha256 of a recipe's data sets and language model.
-
-    The sha256 of files of 16 MiB or more are kept in `content.json`, by size and times and without paths, so that a
-    resumed run does not read a large corpus again to hash it.
-
-    Args:
-        recipe: names the inputs.
-        folder: of the run.
-    """
-
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        self.recipe, self.path = recipe, folder / HASHES
-
-    def of_stage(self, index: int) -> dict[str, Identity]:
-        """Return the inputs that stage `index` depends on, by the recipe's key: see `data_identity`."""
-        inputs: dict[str, Identity] = {MODEL: self._model()}
-        for i, stage in enumerate(self.recipe.stages[: index + 1]):
-            several = isinstance(stage.data, list)
-            for number, config in enumerate(stage.datasets):
-                key = f"stages.{i}.data.{number}.path" if several else f"stages.{i}.data.path"
-                paths = [config.path] if isinstance(config.path, str) else config.path
-                for n, path in enumerate(paths):
-                    name = key if isinstance(config.path, str) else f"{key}.{n}"
-                    inputs[name] = self._data(path, config.split, config.revision)
-        deciding = self.recipe.resolved(index)
-        if self.recipe.evaluation is not None and ("evaluation" in deciding or "dev_rows" in deciding):
-            for n, one in enumerate(self.recipe.evaluation.dev):
-                if "evaluation" in deciding or isinstance(one, DevRows):
-                    inputs[f"evaluation.dev.{n}"] = self._data(one if isinstance(one, str) else one.path, None, None)
-        return inputs
-
-    def _data(self, path: str, split: str | None, revision: str | None) -> Identity:
-        return data_identity(path, split=split, revision=revision, sha256=self._sha256)
-
-    def _model(self) -> Identity:
-        """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
-        name, revision = self.recipe.encoder.model, self.recipe.encoder.revision
-        identity: dict[str, Any] = {"name": base_name(name)}
-        folder = ASSETS.get(name) or Path(name)
-        if folder.is_dir():
-            files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
-            return {**identity, "sha256": files_digest(folder, files, self._sha256)}
-        if name.startswith(LOCAL_PREFIX):
-            return identity
-        try:
-            cached = try_to_load_from_cache(name, "config.json", revision=revision)
-        except ValueError:  # no Hub id
-            return identity
-        return {**identity, "hub": name, "revision": Path(cached).parent.name if isinstance(cached, str) else revision}
-
-    def _sha256(self, file: Path) -> str:
-        about = file.stat()
-        if about.st_size < LARGE:
-            return file_sha256(file)
-        times = [about.st_mtime_ns, about.st_ctime_ns]
-        key = digest_of([os.path.realpath(file), about.st_ino, about.st_size, *times])
-        if key not in self._noted:
-            began = time.perf_counter()
-            self._noted[key] = file_sha256(file, cached=True)
-            seconds = time.perf_counter() - began
-            if seconds > 1:
-                logger.info("%s: sha256 of %.1f GB took %.1f s", file.name, about.st_size / 1e9, seconds)
-            write_json(self.path, {"files": self._noted})
-        return self._noted[key]
-
-    @cached_property
-    def _noted(self) -> dict[str, str]:
-        try:
-            digests = json.loads(self.path.read_text(encoding="utf-8"))["files"]
-            return {str(key): str(value) for key, value in digests.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # it is computed again
-            return {}
 
 
 def changed_inputs(ours: Mapping[str, Identity], theirs: Mapping[str, Identity]) -> list[str]:

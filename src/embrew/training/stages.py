@@ -24,12 +24,12 @@ from embrew.encoder import Encoder
 from embrew.files.names import check_path_known
 from embrew.methods import Objective
 from embrew.methods.gap import held_out_of
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe import Recipe
 from embrew.storage.opening import final_stage
 from embrew.training import checkpoints, sharding
 from embrew.training.gap_closed import GapClosed
 from embrew.training.gradcache import Chunks
-from embrew.training.launch import check_launch, check_sharding, sharding_requested
+from embrew.training.launch import check_launch, sharding_requested
 from embrew.training.run_json import RUN, RunResults
 from embrew.training.stage_evaluation import Evaluate, samples_per_step
 from embrew.training.stage_json import STAGE, StageSettings
@@ -86,15 +86,27 @@ def train(
         PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
         with claimed_by_first(Path(output_dir), TRAINING):
             run = Run(
-                recipe, Path(output_dir), resume=resume, evaluate=evaluate, verify=verify, start=start, sharded=sharded
+                recipe,
+                Path(output_dir),
+                resume=resume,
+                evaluate=evaluate,
+                verify=verify,
+                start=start,
+                command=command,
+                announce=announce,
+                sharded=sharded,
             )
-            run.announce = announce
-            run.results.add_command(command)
             return run.all_stages()
 
 
 class Run:
-    """A run of a recipe in a folder."""
+    """A run of a recipe in a folder.
+
+    Attributes:
+        folders, work: of each stage: its folder, and that of checkpoints and cached data while it is in progress.
+        objectives, arguments: of each stage.
+        before: card facts of the encoder that training starts from, if it was trained before.
+    """
 
     def __init__(
         self,
@@ -105,24 +117,41 @@ class Run:
         evaluate: Evaluate | None,
         verify: str,
         start: str | Path | None = None,
+        command: Sequence[str] = (),
+        announce: Announce | None = None,
         sharded: bool = False,
     ) -> None:
-        self.recipe, self.folder, self.resume, self.verify = recipe, folder, resume, verify
-        self.announce: Announce | None = None
+        self.recipe, self.resume, self.verify, self.announce = recipe, resume, verify, announce
+        self.folders = [folder / stage.name for stage in recipe.stages]
+        self.work = [folder / f"{stage.name}.work" for stage in recipe.stages]
         self.start = None if start is None else final_stage(Path(start))
-        self.before: dict[str, Any] | None = None  # card facts of `start`
+        self.before: dict[str, Any] | None = None
         self.settings = StageSettings(recipe, folder, self.start)
         self.arithmetic = self.settings.arithmetic(len(recipe.stages) - 1)
         self.process = PartialState(cpu=not torch.accelerator.is_available())
         self.sharded = sharded and self.process.num_processes > 1
         assembly.check_recipe(recipe, here=True)  # invalid settings are found before anything is loaded
         self.objectives = [assembly.objective(stage.objective) for stage in recipe.stages]
-        if self.sharded:
-            check_sharding(recipe)
+        self.arguments: list[TrainingArguments] = []
         for index, stage in enumerate(recipe.stages):
-            check_launch(stage, self._arguments(index), sharded=self.sharded)
+            evaluation = recipe.stage_evaluation(index)
+            args = assembly.training_arguments(
+                stage,
+                self.objectives[index],
+                self.work[index],
+                seed=recipe.seed,
+                every=None if evaluation is None else evaluation.every,
+                autocast=self.arithmetic[stage.name] == "bfloat16",
+            )
+            check_launch(recipe, index, args, sharded=self.sharded)
+            self.arguments.append(args)
         self.results = RunResults(
-            recipe, folder, evaluate, writes=self.process.is_main_process, arithmetic=self.arithmetic
+            recipe,
+            folder,
+            evaluate,
+            writes=self.process.is_main_process,
+            arithmetic=self.arithmetic,
+            command=command,
         )
         if (folder / RUN).exists() and not resume:
             raise FileExistsError(
@@ -139,12 +168,12 @@ class Run:
             if finished[index]:
                 logger.info("%s  already finished, skipped", stage.name)
                 if self.process.is_main_process:  # checkpoints of a run that was interrupted after saving
-                    shutil.rmtree(self._work_folder(index), ignore_errors=True)
+                    shutil.rmtree(self.work[index], ignore_errors=True)
                 encoder = None
             else:
                 encoder = self.stage(index)
         return encoder or Encoder.from_pretrained(
-            self._stage_folder(len(self.recipe.stages) - 1),
+            self.folders[-1],
             device=self.process.device,
             merge_adapter=False,
             trust_remote_code=self.recipe.encoder.trust_remote_code,
@@ -157,13 +186,12 @@ class Run:
         if index == 0:
             self.results.score("base", encoder)
         assembly.prepare_encoder(encoder, self.recipe, index, objective)
-        settings = self._prepare_work_folder(index)
-        args = self._arguments(index)
-        rows, order, held_out = self._rows(index, encoder, args)
+        settings = decided(lambda: self._begin(index))
+        rows, order, held_out = self._rows(index, encoder)
         if self.announce is not None and self.process.is_main_process:
             self.announce(index, encoder, objective, rows, order, self.sharded)
         gap = self.results.gap_closed(index, objective, held_out, encoder)
-        trainer, steps = self._fit(index, encoder, args, rows, order, gap)
+        trainer, steps = self._fit(index, encoder, rows, order, gap)
         evaluation, curve = trainer.evaluation, trainer.curve
         trained: Encoder | None = None if self.sharded else encoder
         if self.sharded:
@@ -176,48 +204,38 @@ class Run:
             trained.backbone.zero_grad(set_to_none=True)
             trained.eval()
             self.results.score_trained(stage.name, trained, evaluation, curve, gap, steps)
-            self._save(index, trained, settings)
+            if self.process.is_main_process:
+                self._save(index, trained, settings)
         self.process.wait_for_everyone()
         saved = "saved" if self.verify == "off" else "saved and verified"
-        logger.info("%s  %s: %s", stage.name, saved, self._stage_folder(index))
+        logger.info("%s  %s: %s", stage.name, saved, self.folders[index])
         return trained
 
     def _start(self, index: int) -> Encoder:
         """Open the encoder that a stage starts from; note the card facts of what the run started from."""
-        source = self._stage_folder(index - 1) if index else self.start
+        source = self.folders[index - 1] if index else self.start
         encoder = assembly.starting_encoder(self.recipe, index, source, device=self.process.device)
         if source is not None:
             self.before = (encoder.record or {}).get("before") if index else encoder.record
         return encoder
 
-    def _prepare_work_folder(self, index: int) -> dict[str, Any]:
-        """Create the folder of checkpoints and cached data; keep an existing one if its settings are the same.
+    def _begin(self, index: int) -> dict[str, Any]:
+        """Return a stage's settings and inputs, which its folder will hold; create or keep its work folder."""
+        if not self.resume:
+            shutil.rmtree(self.work[index], ignore_errors=True)
+        settings = self.settings.of_stage(index)
+        self.settings.begin(self.work[index], index, settings, processes=self.process.num_processes)
+        return settings
 
-        Returns:
-            The stage's settings and inputs, which its folder will hold.
-        """
-        work = self._work_folder(index)
-
-        def begin() -> dict[str, Any]:
-            if not self.resume:
-                shutil.rmtree(work, ignore_errors=True)
-            settings = self.settings.of_stage(index)
-            self.settings.begin(work, index, settings, processes=self.process.num_processes)
-            return settings
-
-        return decided(begin)
-
-    def _rows(
-        self, index: int, encoder: Encoder, args: TrainingArguments
-    ) -> tuple[Dataset, MixedOrder | None, list[dict[str, Any]]]:
+    def _rows(self, index: int, encoder: Encoder) -> tuple[Dataset, MixedOrder | None, list[dict[str, Any]]]:
         """Return the rows of a stage, their order, and the rows that are set aside; they are logged and recorded."""
-        stage, objective = self.recipe.stages[index], self.objectives[index]
+        stage, objective, args = self.recipe.stages[index], self.objectives[index], self.arguments[index]
         with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as in training steps
             parts = assembly.datasets(
                 stage,
                 objective,
                 encoder,
-                keep=self._work_folder(index) / COMPUTED,
+                keep=self.work[index] / COMPUTED,
                 reserved=self.results.reserved,
                 rejected=self.results.rejected(stage.name),
             )
@@ -237,27 +255,24 @@ class Run:
         return rows, order, held_out
 
     def _fit(
-        self,
-        index: int,
-        encoder: Encoder,
-        args: TrainingArguments,
-        rows: Dataset,
-        order: MixedOrder | None,
-        gap: GapClosed | None,
+        self, index: int, encoder: Encoder, rows: Dataset, order: MixedOrder | None, gap: GapClosed | None
     ) -> tuple[StageTrainer, int]:
         """Train an encoder, from the newest complete checkpoint if there is one.
 
         Returns:
             The trainer, and the number of optimiser steps of the encoder's weights.
         """
-        stage, began = self.recipe.stages[index], time.perf_counter()
+        stage, args, began = self.recipe.stages[index], self.arguments[index], time.perf_counter()
         if self.sharded:
             logger.info("%s  weights sharded over %d processes (FSDP2)", stage.name, self.process.num_processes)
             sharding.shard(encoder, self.process.device, compute=torch.bfloat16 if args.bf16 else None)
-        step = TrainStep(encoder, self.objectives[index], _chunks(stage))
+        chunks = None
+        if stage.batch is not None and (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
+            chunks = Chunks(rows=stage.batch.mini_batch_size, tokens=stage.batch.mini_batch_num_tokens)
+        step = TrainStep(encoder, self.objectives[index], chunks)
         evaluation = self.results.stage_evaluation(index, encoder, gap)
         trainer = StageTrainer(step, args, rows, stage.name, order, evaluation)
-        newest = checkpoints.newest(self._work_folder(index), checkpoints.files_needed(args)) if self.resume else None
+        newest = checkpoints.newest(self.work[index], checkpoints.files_needed(args)) if self.resume else None
         steps = trainer.fit(newest)
         self.results.add_training(stage.name, trainer.state, time.perf_counter() - began)
         return trainer, steps
@@ -272,57 +287,25 @@ class Run:
         return encoder
 
     def _save(self, index: int, encoder: Encoder, settings: dict[str, Any]) -> None:
-        """Save the encoder of a stage, in the first process."""
-        if not self.process.is_main_process:
-            return
+        """Save the encoder of a stage."""
         self.results.write()  # before the stage's folder, which marks it as finished
-        encoder.record = self.results.facts_for_card(index, self.before)
+        encoder.record = self.results.card_facts(index, self.before)
         encoder.save_pretrained(
-            self._stage_folder(index),
+            self.folders[index],
             overwrite=self.resume,
             verify=self.verify,
             recipe=self.recipe.public().to_yaml(),
             extra={STAGE: json.dumps(settings, indent=2, sort_keys=True)},
         )
-        shutil.rmtree(self._work_folder(index), ignore_errors=True)
-
-    def _arguments(self, index: int) -> TrainingArguments:
-        stage, evaluation = self.recipe.stages[index], self.recipe.stage_evaluation(index)
-        return assembly.training_arguments(
-            stage,
-            self.objectives[index],
-            self._work_folder(index),
-            seed=self.recipe.seed,
-            every=None if evaluation is None else evaluation.every,
-            autocast=self.arithmetic[stage.name] == "bfloat16",
-        )
-
-    def _work_folder(self, index: int) -> Path:
-        return self.folder / f"{self.recipe.stages[index].name}.work"
-
-    def _stage_folder(self, index: int) -> Path:
-        return self.folder / self.recipe.stages[index].name
+        shutil.rmtree(self.work[index], ignore_errors=True)
 
     def _finished(self) -> list[bool]:
-        """Return whether each stage is finished with these settings; check the paths of the others."""
-        finished = [self.settings.holds(self._stage_folder(index), index) for index in range(len(self.recipe.stages))]
+        """Return whether each stage is finished with these settings; raise if others have paths of unknown folders."""
+        finished = [self.settings.holds(folder, index) for index, folder in enumerate(self.folders)]
         if not finished[0] and self.start is None:
             check_path_known(self.recipe.encoder.model, "encoder.model")
         for stage, done in zip(self.recipe.stages, finished, strict=True):
-            if not done:
-                check_data_paths(stage)
+            for key, config in [] if done else stage.placed_datasets:
+                for path in config.paths:
+                    check_path_known(path, f"stages.{stage.name}.{key}.path")
         return finished
-
-
-def check_data_paths(stage: StageConfig) -> None:
-    """Raise if only the name of a path of a stage's data was saved."""
-    for number, config in enumerate(stage.datasets):
-        data = f"data.{number}" if isinstance(stage.data, list) else "data"
-        for path in [config.path] if isinstance(config.path, str) else config.path:
-            check_path_known(path, f"stages.{stage.name}.{data}.path")
-
-
-def _chunks(stage: StageConfig) -> Chunks | None:
-    if stage.batch is None or not (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
-        return None
-    return Chunks(rows=stage.batch.mini_batch_size, tokens=stage.batch.mini_batch_num_tokens)

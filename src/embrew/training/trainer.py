@@ -23,14 +23,14 @@ from embrew.data.mixing import InstructedRows, MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.writing import writing_to
 from embrew.methods.base import UNIT_WEIGHTS, weights_of_units
+from embrew.progress import Bar, progress
 from embrew.training import checkpoints, sharding
 from embrew.training.checkpoints import BEST, WEIGHTS, link_or_copy, read_trained, write_trained
-from embrew.training.monitoring import Monitoring
 from embrew.training.stage_evaluation import (
-    EvaluateAtSteps,
     Point,
     StageEvaluation,
     curve_from_log,
+    evaluation_steps,
     samples_per_step,
 )
 from embrew.training.step import TrainStep
@@ -71,20 +71,17 @@ class StageTrainer(Trainer):
         # The Trainer requires an evaluation data set; `evaluation` has its own.
         nothing = None if evaluation is None else rows.select([])
         super().__init__(model=step, args=args, train_dataset=instructed, eval_dataset=nothing, data_collator=collate)
-        self.step = step
+        self.step, self.name = step, name
+        self.bar: Bar | None = None
         if step.sharded:  # else accelerate would wrap sharded weights in DistributedDataParallel
             step.__dict__["_is_accelerate_prepared"] = True
         self.loss_parts: dict[str, list[Tensor]] = {}
         self.step_losses: list[Tensor] = []  # of the micro-batches of an optimiser step
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
-        self.monitoring = Monitoring(name, step.objective, progress_bar=not args.disable_tqdm)
-        self.add_callback(self.monitoring)
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
                 callback.logging_dir = str(Path(str(args.output_dir)).with_suffix(TENSORBOARD))
-        if evaluation is not None and evaluation.at is not None:
-            self.add_callback(EvaluateAtSteps(evaluation.at, samples_per_step(args)))
 
     def compute_loss(
         self,
@@ -121,11 +118,14 @@ class StageTrainer(Trainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """Run the Trainer's step; with gradient caching under DDP, average the gradients afterwards.
 
-        Gradient caching runs one backward pass per chunk, and DistributedDataParallel synchronises in each.
+        Gradient caching runs one backward pass per chunk, and DistributedDataParallel synchronises in each. After the
+        last micro-batch of an optimiser step, losses are checked, and an evaluation is requested where one is due.
 
         Raises:
             ValueError: a loss of the optimiser step is not finite.
         """
+        if self.bar is None and self.is_world_process_zero() and not self.args.disable_tqdm:
+            self.bar = progress(self.state.max_steps, self.name, "step", initial=self.state.global_step)
         cached = model if self.step.chunks is not None and isinstance(model, DistributedDataParallel) else None
         with nullcontext() if cached is None else cached.no_sync():
             loss = super().training_step(model, inputs, *args, **kwargs)
@@ -140,10 +140,17 @@ class StageTrainer(Trainer):
                 )
             if cached is not None:
                 mean_gradients(self.step.trainable().values())
+            if self.bar is not None:
+                self.bar.update()
+            if self.evaluation is not None and self.evaluation.at is not None:
+                steps = evaluation_steps(
+                    self.evaluation.at, last=self.state.max_steps, per_step=samples_per_step(self.args)
+                )
+                self.control.should_evaluate = self.state.global_step + 1 in steps
         return loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the parts of the loss to a log line, averaged over micro-batches and processes like the loss.
+        """Add the parts of the loss, averaged over micro-batches and processes like the loss, and write a log line.
 
         A part that is NaN in a micro-batch does not exist there.
         """
@@ -152,6 +159,11 @@ class StageTrainer(Trainer):
             logs |= mean_of_figures({name: [one for one in of if one == one] for name, of in figures.items()})
             self.loss_parts.clear()
         super().log(logs, *args, **kwargs)
+        if "loss" in logs and self.is_world_process_zero():
+            if self.bar is not None:
+                self.bar.note(f"loss {logs['loss']:.4g}")
+            parts = "  ".join(f"{name} {value:.4g}" for name, value in logs.items() if name != "epoch")
+            logger.info("%s  step %d/%d  %s", self.name, self.state.global_step, self.state.max_steps, parts)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Score the current weights; keep the best, with early stopping after `patience` evaluations.
@@ -168,7 +180,7 @@ class StageTrainer(Trainer):
         curve = self.curve
         if self.args.process_index == 0:
             if self.evaluation.metric is not None and self.evaluation.best_point(curve) == curve[-1]:
-                self.write_trained(self.best_weights)
+                write_trained(self.step, self.best_weights, writes=self.args.should_save)
             self.evaluation.report(curve, self.state.max_steps)
         if self.evaluation.should_stop(curve):
             self.control.should_training_stop = True
@@ -200,7 +212,8 @@ class StageTrainer(Trainer):
             except UnpicklingError as error:  # only tensors and numbers are read
                 raise ValueError(checkpoints.not_state(checkpoint)) from error
             finally:
-                self.monitoring.close()
+                if self.bar is not None:
+                    self.bar.close()
         if self.evaluation is None or self.evaluation.metric is None:
             return self.state.global_step
         self.accelerator.wait_for_everyone()
@@ -232,12 +245,9 @@ class StageTrainer(Trainer):
         """The file of the best step's trained tensors."""
         return Path(self.args.output_dir or ".") / BEST
 
-    def write_trained(self, path: Path) -> None:
-        """Write the trained tensors; by one process, of all."""
-        write_trained(self.step, path, writes=self.args.should_save)
-
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        self.write_trained(Path(output_dir or self.args.output_dir or ".") / WEIGHTS)
+        folder = Path(output_dir or self.args.output_dir or ".")
+        write_trained(self.step, folder / WEIGHTS, writes=self.args.should_save)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.step.sharded and self.optimizer is not None and self.lr_scheduler is not None:
