@@ -15,8 +15,7 @@ from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.serving.asked import Asked, Key, Read
 from embrew.serving.errors import ApiError, text_too_long
 from embrew.serving.wire import Text
-from embrew.text.strings import tokens_before
-from embrew.text.template import Template
+from embrew.text.template import Template, tokens_before
 from embrew.text.texts import PREPARATIONS, SIDES, check_text
 from embrew.text.tokens import Row, Segment
 
@@ -183,7 +182,7 @@ def _places(template: Template, text: str, words: str, ids: Sequence[int]) -> li
     beginning = prepared[: CHARACTERS * (len(ids) + 1)]  # a truncated text may be long, and is tokenised alone
     found = (beginning, prepared + repeated + after, prepared)
     for rendered in found if len(beginning) < len(prepared) else found[1:]:
-        (encoding,) = template.strings.encode([before + rendered], places=True)
+        (encoding,) = template.encode([before + rendered], places=True)
         first = tokens_before(encoding, len(before)) if before else 0
         if encoding.ids[first : first + len(ids)] == ids:
             offsets = encoding.offsets[first : first + len(ids)]
