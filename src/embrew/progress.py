@@ -75,10 +75,10 @@ def progress(total: int | None, description: str, unit: str, *, shown: bool | No
     if common is not None and common.unit == unit:
         return Bar(common.shown, unit, is_part=True)
     style = _style or ("bar" if shown else terminal_style())
+    if shown is False or style == "off":
+        return Bar(tqdm(disable=True, total=total, initial=initial), unit)
     options: dict[str, Any] = {"desc": in_context(description), "total": total}
     options |= {"unit": unit, "initial": initial, "leave": False, **_width()}
-    if shown is False or style == "off":
-        return Bar(tqdm(disable=True, **options), unit)
     return Bar(LogLines(**options) if style == "lines" else notebook_or_terminal(**options), unit)
 
 

@@ -346,7 +346,10 @@ def keep_base(base: Base, source: Path | None, target: Path, *, code: bool = Fal
     target.mkdir()
     for path in sorted(path for path in source.iterdir() if path.is_file()):
         if path.suffix == ".safetensors":
-            _link(path, target / path.name)
+            try:
+                os.link(path.resolve(), target / path.name)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(path, target / path.name)
         elif path.name in SMALL or path.name.startswith(TOKENIZER) or (code and path.suffix == ".py"):
             shutil.copyfile(path, target / path.name)
     if base.sha256 is not None and weights_sha256(target) != base.sha256:
@@ -372,10 +375,3 @@ def check_kept_base(base: Base, folder: Path) -> None:
         f"{place} holds other weights than the encoder was trained on (sha256 {base.sha256[:12]}…); its adapter means "
         "nothing on them: copy the folder again from where it came from"
     )
-
-
-def _link(path: Path, target: Path) -> None:
-    try:
-        os.link(path.resolve(), target)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(path, target)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -18,7 +17,7 @@ from embrew.files import checksums
 from embrew.files.formats import ENCODER, RUN
 from embrew.files.names import check_file_name, path_inside
 from embrew.files.reading import content_of, read_json
-from embrew.files.writing import read_unchanged, recover, writing_to
+from embrew.files.writing import read_unchanged, recover
 from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, peft_warnings_off, restore_copies
 from embrew.model.backbone import Backbone, MemoryInit
 from embrew.model.contexts import start
@@ -46,7 +45,6 @@ from embrew.storage.parts import (
     read_adapter,
     read_contexts,
     read_tensors,
-    write_adapter,
 )
 
 if TYPE_CHECKING:
@@ -323,12 +321,12 @@ def _open_weights(
 
 
 def _with_adapter(model: PreTrainedModel, state: AdapterState, place: Path, *, trainable: bool) -> PeftModel:
-    with tempfile.TemporaryDirectory(prefix="embrew-adapter-") as scratch:
-        target = Path(scratch) / "adapter"
-        with writing_to(target):
-            write_adapter(state, target)
-        with peft_warnings_off(), content_of(place, also=(RuntimeError,)):
-            adapted = PeftModel.from_pretrained(model, target, is_trainable=trainable)
+    with peft_warnings_off(), content_of(place, also=(RuntimeError,)):
+        config = LoraConfig.from_peft_type(
+            **{**state.config, "inference_mode": not trainable, "base_model_name_or_path": None}
+        )
+        adapted = get_peft_model(model, config)
+        set_peft_model_state_dict(adapted, state.tensors)
     restore_copies(adapted, state.tensors)
     use_lora_linear(adapted)
     return adapted
