@@ -199,7 +199,8 @@ def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attentio
     """
     inputs: list[Tensor] = []
     taps = [_Tap(layer, before=inputs.append) for layer in layers_of(inner)]
-    return [*inputs, forward(inner, embedded, tokens, attention, layers=taps)]
+    last = forward(inner, embedded, tokens, attention, layers=taps)
+    return [*inputs, last]
 
 
 class _Tap(Wrapper):
