@@ -33,7 +33,6 @@ from embrew.settings.base import Base, Quantization
 from embrew.storage.foreign import (
     asks_for_code,
     check_is_model,
-    check_kernel,
     check_not_quantized,
     check_weights,
     own_code,
@@ -255,9 +254,7 @@ def open_weights(
     Raises:
         ValueError: it needs more than its own safetensors files; see `storage.foreign`.
     """
-    check_weights(name, source, **options)
-    if attn_implementation is None and not trust_remote_code:
-        check_kernel(name, source, "config.json", **options)
+    check_weights(name, source, kernels=attn_implementation is None and not trust_remote_code, **options)
     kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
     model: Any = kind.from_pretrained(
         source,
