@@ -176,14 +176,6 @@ def batches_of(
     return [[order[i] for i in batch] for batch in planned]
 
 
-def groups_by_length(
-    tokens: Tokens, cost: Cost, *, batch_size: int | None = None, batch_tokens: int | None = None
-) -> list[list[int]]:
-    """Return the rows of a padded batch in groups of similar length, by `plan`; without limits, large ones."""
-    lengths = tokens.lengths
-    return plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
-
-
 class Pass(NamedTuple):
     """The rows of one forward pass; with `counts` False a dummy pass, whose results are multiplied by 0."""
 
@@ -194,13 +186,14 @@ class Pass(NamedTuple):
 def passes_by_length(
     tokens: Tokens, cost: Cost, *, batch_size: int | None = None, batch_tokens: int | None = None
 ) -> list[Pass]:
-    """Return the passes of `groups_by_length`, followed by dummy passes where weights are sharded.
+    """Return passes of rows of similar length, by `plan`, followed by dummy passes where weights are sharded.
 
-    The number of groups depends on the lengths, so it differs between processes. Every pass through sharded weights
-    gathers them from all processes: each process runs as many as the one with the most groups. The dummy passes read
-    the shortest row; their backward passes must run too.
+    Without limits, passes are large. The number of groups depends on the lengths, so it differs between processes.
+    Every pass through sharded weights gathers them from all processes: each process runs as many as the one with the
+    most groups. The dummy passes read the shortest row; their backward passes must run too.
     """
-    groups = groups_by_length(tokens, cost, batch_size=batch_size, batch_tokens=batch_tokens)
+    lengths = tokens.lengths
+    groups = plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
     most = most_over_processes(len(groups), tokens.input_ids.device) if cost.alike else len(groups)
     return [Pass(group) for group in groups] + [Pass(groups[-1][-1:], counts=False)] * (most - len(groups))
 

@@ -110,7 +110,13 @@ def verify_folder(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]
                 f"{difference:.2e}, allowed {tolerance(encoder.backbone.dtype):.0e} ({encoder.backbone.dtype})"
             )
     if isinstance(encoder.backbone.model, PeftModel) and encoder.steps:
-        checks["cosine_to_switched_off"] = _check_adapter(encoder, vectors)
+        with encoder.backbone.adapter_off():
+            base = reference_vectors(encoder)
+        if torch.equal(base, vectors):
+            raise RuntimeError(f"the adapter was trained for {encoder.steps} steps and changes no vector at all")
+        cosine = checks["cosine_to_switched_off"] = float((base * vectors).sum(-1).mean())
+        if cosine > 0.9999:
+            logger.warning("the adapter hardly changes the vectors: mean cosine to the switched-off model %.6f", cosine)
     return checks
 
 
@@ -188,14 +194,3 @@ def _in_fresh_process(encoder: Encoder, folder: Path) -> Tensor:
         if done.returncode:
             raise RuntimeError(f"a fresh process cannot open the saved folder:\n{done.stderr[-2000:]}")
         return load_file(out)["vectors"]
-
-
-def _check_adapter(encoder: Encoder, vectors: Tensor) -> float:
-    with encoder.backbone.adapter_off():
-        base = reference_vectors(encoder)
-    if torch.equal(base, vectors):
-        raise RuntimeError(f"the adapter was trained for {encoder.steps} steps and changes no vector at all")
-    cosine = float((base * vectors).sum(-1).mean())
-    if cosine > 0.9999:
-        logger.warning("the adapter hardly changes the vectors: mean cosine to the switched-off model %.6f", cosine)
-    return cosine
