@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from embrew import identity
-from embrew.encoding import check_offered, convert, embed_texts, encode_side, read_mteb, unit
+from embrew.encoding import check_offered, convert, embed_texts, read_mteb, unit
 from embrew.generation import Bos, Source, generate
 from embrew.model.adapters import AdapterState, adapter_state
 from embrew.model.attention import Attention
@@ -91,7 +91,7 @@ class Encoder(nn.Module):
         if self.settings.demonstrations is not None:
             backbone.check_decoder("a prompt with demonstrations")
             self.demonstrator = Demonstrator(self.settings.demonstrations, backbone.hidden_size).to(backbone.device)
-        _check_longest(self)
+        self.check_longest()
         self.contexts: dict[str, PreparedContext] = {}
         self.truncate_dim: int | None = None
         self.num_layers: int | None = None
@@ -124,14 +124,12 @@ class Encoder(nn.Module):
         """Open a saved encoder, or put an encoder around a causal LM or a BERT-type model.
 
         Args:
-            name: a folder written by `save_pretrained`, or by training (its last stage); or `nano`, a folder or
-                Hub id of a causal LM or of a BERT-type encoder.
+            name: a folder that embrew saved; or `nano`, a folder or Hub id of a causal LM or BERT-type encoder.
             revision: Hub revision of the LM.
             dtype: `float32`, `bfloat16`, `auto` (a saved encoder's own; else float32 on a CPU, bfloat16 on a GPU), or
                 `as_trained` (of a saved encoder that was trained in bfloat16: that, where the device computes in it).
             device: defaults to the first GPU, else the CPU.
-            attn_implementation: the LM's attention kernel, passed to the library: `sdpa`, `eager`, … (on a GPU also
-                `flash_attention_2` and others, not run here); None: the library's choice.
+            attn_implementation: the LM's attention kernel: `sdpa`, `eager`, … ; None: the library's choice.
             memory_tokens: how many learned tokens to add (an LM only).
             memory_init: how they start: `vocab`, `noise`, `mean`.
             soft_prompt_tokens: how many learned tokens a soft prompt has (an LM only).
@@ -144,11 +142,8 @@ class Encoder(nn.Module):
             quantization: keep the linear layers in 4 bits: `nf4`, `fp4`, or a mapping with `type` and `double_quant`
                 (`Quantization`); needs the extra `qlora`. A saved encoder says itself how its base is quantised.
             settings: how texts are read (`EncoderSettings`); not for a saved encoder, which has its own.
-            **changes: single settings, by the names of `EncoderSettings`; they override those in `settings`. Without
-                any, a causal LM is read at its last token, a BERT-type encoder by its mean.
-
-        Examples:
-            >>> encoder = Encoder.from_pretrained("nano", pooling="mean")  # doctest: +SKIP
+            **changes: single settings, such as `pooling="mean"`; they override those in `settings`. Without any, a
+                causal LM is read at its last token, a BERT-type encoder by its mean.
         """
         return open_encoder(
             cls,
@@ -182,7 +177,7 @@ class Encoder(nn.Module):
         Args:
             folder: where to; must not exist, unless `overwrite`.
             overwrite: replace an existing encoder folder.
-            verify: `fast` re-opens tokenizer, settings and adapter into this model, and the whole folder where the
+            verify: `fast` re-opens tokenizer, settings and tensors and compares them, and the whole folder where the
                 weights under the adapter are not the base's, or may not be; `full` loads it in a fresh process; `off`.
             recipe: the resolved recipe as YAML, saved in the folder.
             extra: further text files for the folder, by name.
@@ -218,12 +213,11 @@ class Encoder(nn.Module):
         max_length: int | None = None,
         **mteb: Any,
     ) -> np.ndarray | Tensor | list[Tensor]:
-        """Embed texts; arguments as in Sentence-Transformers 6, followed by four of embrew.
+        """Embed texts; arguments as in Sentence-Transformers 6, followed by three of embrew.
 
         Args:
-            inputs: a text or several: a list, an array, a Series, a generator, … (`text.inputs`); a text
-                may also be a list of token ids. Empty texts are embedded like any other (see `Pooling` for what a
-                text without tokens gives).
+            inputs: a text or several, in any container (`text.texts`); a text may also be a list of token ids. Empty
+                texts are embedded like any other (see `Pooling` for what a text without tokens gives).
             prompt_name: name of a stored prompt that fills `{instruction}`, or of a context, whose demonstrations
                 precede the text.
             prompt: the prompt itself; wins over `prompt_name`.
@@ -236,8 +230,8 @@ class Encoder(nn.Module):
             device: move the encoder there first.
             normalize_embeddings: unit length, also where the encoder itself does not normalise.
             truncate_dim: number of leading dimensions to keep, before normalising.
-            pool: not offered; run one process per device.
-            chunk_size: not offered, as `pool`.
+            pool: not offered, nor is chunk_size; run one process per device.
+            chunk_size: see `pool`.
             num_layers: number of layers to run.
             batch_tokens: budget of padded tokens per batch, instead of `batch_size`; where neither is given, 2,048 on
                 a CPU and 16,384 on a GPU.
@@ -254,19 +248,15 @@ class Encoder(nn.Module):
         """
         if mteb:
             inputs, prompt_name, max_length = read_mteb(self, inputs, prompt_name, max_length, mteb)
-        precision = "float32" if precision is None else precision
         check_offered(output_value, precision, pool, chunk_size)
         whole("batch_size", batch_size)
         whole("batch_tokens", batch_tokens)
         whole("num_layers", num_layers, most=self.backbone.num_layers)
         limit = whole("max_length", max_length, most=self.backbone.max_positions) or self.max_seq_length
-        width = self.width
-        wanted = self.truncate_dim if truncate_dim is None else truncate_dim
-        dimensions = whole("truncate_dim", wanted, most=width) or width
-        normalize = flag("normalize_embeddings", normalize_embeddings) or self.normalize
+        truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
+        if show_progress_bar is None:
+            show_progress_bar = logger.isEnabledFor(logging.INFO)
         as_numpy, as_tensor = flag("convert_to_numpy", convert_to_numpy), flag("convert_to_tensor", convert_to_tensor)
-        shown = logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar
-        shown = flag("show_progress_bar", shown)
         texts, single = self.texts_of(inputs)
         instruction, context = self.resolve_prompt(prompt_name, prompt)
         if device is not None:
@@ -282,9 +272,9 @@ class Encoder(nn.Module):
             num_layers=num_layers,
             batch_size=batch_size,
             batch_tokens=batch_tokens,
-            dimensions=dimensions,
-            normalize=normalize,
-            show_progress_bar=shown,
+            dimensions=whole("truncate_dim", truncate_dim, most=self.width),
+            normalize=flag("normalize_embeddings", normalize_embeddings) or self.normalize,
+            show_progress_bar=flag("show_progress_bar", show_progress_bar),
         )
         return convert(vectors, single, precision, as_numpy, as_tensor)
 
@@ -292,13 +282,17 @@ class Encoder(nn.Module):
         self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
-        return encode_side(self, "query", inputs, prompt_name, prompt, options)
+        if options.get("max_length") is None:
+            options["max_length"] = self.max_length["query"]
+        return self.encode(inputs, "query" if prompt_name is prompt is None else prompt_name, prompt, **options)
 
     def encode_document(
         self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
-        return encode_side(self, "document", inputs, prompt_name, prompt, options)
+        if options.get("max_length") is None:
+            options["max_length"] = self.max_length["document"]
+        return self.encode(inputs, "document" if prompt_name is prompt is None else prompt_name, prompt, **options)
 
     def resolve_prompt(
         self, prompt_name: str | None = None, prompt: str | None = None
@@ -430,17 +424,23 @@ class Encoder(nn.Module):
         """
         changed = copy.copy(self)
         changed.settings = self.settings.replace(**changes)
-        if _head(changed.pooling) != _head(self.pooling):
+        trained = ("latents", "heads", "head_width")
+        if any(getattr(changed.pooling, name) != getattr(self.pooling, name) for name in trained):
             raise ValueError("pooling.latents, heads and head_width belong to trained weights; build another encoder")
         if changed.settings.demonstrations != self.settings.demonstrations:
             raise ValueError("demonstrations belong to trained weights; build another encoder")
-        _check_longest(changed)
+        changed.check_longest()
         changed.settings.check_learned_tokens(len(self.template.memory_ids), len(self.template.soft_prompt_ids))
         if not {"template", *self.settings.template_options}.isdisjoint(changes):
             changed.templates = changed.make_templates(self.tokenizer, self.template.memory_ids)
         if "attention" in changes:
             changed.use_attention(changed.settings.attention)
         return changed
+
+    def check_longest(self) -> None:
+        """Raise where `max_length` exceeds the model's positions."""
+        longest = self.max_seq_length
+        self.backbone.check_longest(longest, f"max_length={longest}", "set max_length to that or less")
 
     def use_attention(self, mode: AttentionMode) -> None:
         """Set the attention, and measure that the model follows it.
@@ -641,14 +641,8 @@ class Encoder(nn.Module):
     @property
     def mteb_model_meta(self) -> Any:
         """What mteb notes about the model: its name, the hash of what decides its vectors, and cosine."""
-        return identity.mteb_model_meta(self)
+        from mteb.models import ModelMeta
+        from mteb.models.model_meta import ScoringFunction
 
-
-def _check_longest(encoder: Encoder) -> None:
-    """Raise where `max_length` exceeds the model's positions."""
-    longest = encoder.max_seq_length
-    encoder.backbone.check_longest(longest, f"max_length={longest}", "set max_length to that or less")
-
-
-def _head(pooling: Pooling) -> tuple[int | None, ...]:
-    return pooling.latents, pooling.heads, pooling.head_width
+        about = {"name": f"embrew/{Path(self.base.name).name}", "revision": self.weights_hash()}
+        return ModelMeta.create_empty(overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE})

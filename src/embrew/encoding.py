@@ -25,13 +25,13 @@ MTEB = ("task_metadata", "hf_split", "hf_subset", "prompt_type")
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 
-def check_offered(output_value: str | None, precision: str, pool: Any, chunk_size: Any) -> None:
+def check_offered(output_value: str | None, precision: str | None, pool: Any, chunk_size: Any) -> None:
     """Raise ValueError for arguments of Sentence-Transformers' `encode` that are not offered here."""
     if output_value != "sentence_embedding":
         raise ValueError(f"output_value={output_value!r}; only sentence_embedding (use hidden_states for tokens)")
     if pool is not None or chunk_size is not None:
         raise ValueError("pool and chunk_size are not offered; run one process per device")
-    if precision not in PRECISIONS:
+    if precision not in (None, *PRECISIONS):
         raise ValueError(f"precision={precision!r}; choose from {', '.join(PRECISIONS)}")
 
 
@@ -56,16 +56,6 @@ def read_mteb(
             raise ValueError(f"mteb gives {', '.join(batch)} and no text; an encoder reads texts only")
         texts += batch["text"]
     return texts, prompt_name, max_length
-
-
-def encode_side(
-    encoder: Encoder, side: str, inputs: Any, prompt_name: str | None, prompt: str | None, options: dict[str, Any]
-) -> Any:
-    """Return `encode` with the prompt and the length limit of one side, unless others are given."""
-    if options.get("max_length") is None:
-        options["max_length"] = encoder.max_length[side]
-    name = side if prompt_name is None and prompt is None else prompt_name
-    return encoder.encode(inputs, name, prompt, **options)
 
 
 def rows_by_text(
@@ -150,7 +140,7 @@ def embed(
 
     def embed_batch(tokens: Tokens, count: int) -> Tensor:
         tokens = tokens if context is None else tokens.with_soft(context.vectors)
-        shared = prefix.at(tokens, count)
+        shared = prefix.at(tokens, count) if count else None
         pooled = encoder(tokens.to(encoder.device), num_layers=num_layers, shared=shared)[:, :dimensions]
         return nn.functional.normalize(pooled, dim=-1) if normalize else pooled
 
@@ -172,10 +162,10 @@ def embed(
 
 
 def convert(
-    vectors: Tensor, single: bool, precision: str, as_numpy: bool, as_tensor: bool
+    vectors: Tensor, single: bool, precision: str | None, as_numpy: bool, as_tensor: bool
 ) -> np.ndarray | Tensor | list[Tensor]:
     """Return vectors in the form the caller asked for, quantised as Sentence-Transformers does it."""
-    if precision != "float32":
+    if precision not in (None, "float32"):
         from sentence_transformers.util import quantize_embeddings
 
         quantized = quantize_embeddings(vectors.numpy(), precision=precision)  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -86,12 +85,3 @@ class CardData:
     def set_evaluation_metrics(self, evaluator: Any, metrics: Mapping[str, Any], epoch: int = 0, step: int = 0) -> None:
         """Keep what an evaluator computed; it calls this itself."""
         self.eval_results_dict[evaluator] = dict(metrics)
-
-
-def mteb_model_meta(encoder: Encoder) -> Any:
-    """Return what mteb notes about the model: its name, the hash of what decides its vectors, and cosine."""
-    from mteb.models import ModelMeta
-    from mteb.models.model_meta import ScoringFunction
-
-    about = {"name": f"embrew/{Path(encoder.base.name).name}", "revision": encoder.weights_hash()}
-    return ModelMeta.create_empty(overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE})

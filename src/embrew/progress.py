@@ -75,6 +75,8 @@ def progress(total: int | None, description: str, unit: str, *, shown: bool | No
     if common is not None and common.unit == unit:
         return Bar(common.shown, unit, is_part=True)
     style = _style or ("bar" if shown else terminal_style())
+    if shown is False or style == "off":
+        return Bar(tqdm(disable=True, total=total, initial=initial), unit)
     options: dict[str, Any] = {"desc": in_context(description), "total": total}
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
@@ -82,8 +84,6 @@ def progress(total: int | None, description: str, unit: str, *, shown: bool | No
         columns = 80
     width = {"dynamic_ncols": True} if columns else {"ncols": 80}  # some terminals, as a container's, report 0 columns
     options |= {"unit": unit, "initial": initial, "leave": False, **width}
-    if shown is False or style == "off":
-        return Bar(tqdm(disable=True, **options), unit)
     return Bar(LogLines(**options) if style == "lines" else notebook_or_terminal(**options), unit)
 
 

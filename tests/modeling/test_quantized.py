@@ -20,7 +20,7 @@ from embrew.model.adapters import dequantize, quantized_layers
 from embrew.recipe import Recipe
 from embrew.settings.base import Quantization
 from embrew.storage import base_model
-from embrew.storage.verification import TOLERANCE, reference_vectors
+from embrew.storage.verification import reference_vectors, tolerance
 from embrew.text.tokens import Tokens
 from tests.conftest import SENTENCES, stir, wide_model
 
@@ -124,14 +124,14 @@ def test_a_folder_gives_the_same_vectors(dtype, folder, tmp_path, monkeypatch):
     encoder.save_pretrained(tmp_path / "saved")
     settings = json.loads((tmp_path / "saved" / "embrew.json").read_text())
     assert settings["base"]["quantization"] == {"type": "nf4", "double_quant": True}
-    assert settings["versions"]["bitsandbytes"] and settings["checks"]["reopened_max_difference"] == 0
+    assert settings["versions"]["bitsandbytes"] and settings["checks"]["verify"] == "fast"
     assert "The base is quantised to nf4" in (tmp_path / "saved" / "README.md").read_text()
     again = Encoder.from_pretrained(tmp_path / "saved", dtype=dtype)
     assert hasattr(again.backbone.model, "peft_config")  # "auto" does not merge
     same = [one.backbone.model.state_dict() for one in (encoder, again)]
     packed = [name for name, tensor in same[0].items() if tensor.dtype == torch.uint8]
     assert packed and all(torch.equal(same[0][name], same[1][name]) for name in packed)
-    assert largest(encoder, again) <= (0 if dtype == "float32" else TOLERANCE[dtype])
+    assert largest(encoder, again) <= (0 if dtype == "float32" else tolerance(getattr(torch, dtype)))
     with pytest.raises(ValueError, match="is a saved encoder, which has its settings already; leave out quantization"):
         Encoder.from_pretrained(tmp_path / "saved", quantization="nf4")
 
@@ -195,7 +195,7 @@ def test_merge_takes_the_dequantised_weights(dtype, folder, tmp_path, monkeypatc
     encoder = adapted(opened(folder))
     encoder.save_pretrained(tmp_path / "saved", verify="off")
     merged = merge_encoder(tmp_path / "saved", tmp_path / "merged", dtype=dtype, verify="fast")
-    assert largest(merged, encoder) < TOLERANCE[dtype] and not merged.backbone.is_quantized
+    assert largest(merged, encoder) < tolerance(getattr(torch, dtype)) and not merged.backbone.is_quantized
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     assert largest(Encoder.from_pretrained(tmp_path / "merged"), merged) == 0
 
@@ -210,7 +210,7 @@ def test_exports_take_the_dequantised_weights(folder, tmp_path):
     assert encoder.backbone.is_quantized  # the export is a copy
     assert "quantization_config" not in (tmp_path / "stock" / "config.json").read_text()
     vectors = SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(SENTENCES, convert_to_tensor=True)
-    assert (vectors - torch.as_tensor(encoder.encode(SENTENCES))).abs().max() < TOLERANCE["float32"]
+    assert (vectors - torch.as_tensor(encoder.encode(SENTENCES))).abs().max() < tolerance(torch.float32)
     export_encoder(encoder, tmp_path / "gguf", runtimes=["llama.cpp"], weights="fp32", verify="off")
     (path,) = (tmp_path / "gguf").glob("*.gguf")
     weights = {tensor.name: torch.tensor(tensor.data) for tensor in GGUFReader(path).tensors}

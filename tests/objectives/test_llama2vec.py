@@ -97,7 +97,7 @@ def test_texts_of_one_sentence_are_left_out(make_encoder):
 def test_long_texts_lose_their_end_and_no_block(make_encoder):
     encoder, _objective, batch = ready(make_encoder, max_length=40)
     for name in ("document", "query"):
-        assert len(encoder.template.suffix(encoder.prompts[name])) < 30
+        assert len(encoder.template.suffix(encoder.prompts[name]).ids) < 30
     assert batch["text"].where(Segment.MEMORY).sum(-1).tolist() == [6] * 5
     assert (batch["text"].position_ids[batch["text"].attention_mask.bool()] < 40).all()
 

@@ -12,7 +12,7 @@ from torch import nn
 from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.methods import Compression, EmbeddingObjective
-from embrew.model.batching import groups_by_length
+from embrew.model.batching import passes_by_length
 from embrew.text.tokens import Tokens
 from embrew.training.gradcache import Chunks, cached_loss
 from embrew.training.step import TrainStep
@@ -108,7 +108,9 @@ def test_dropout_is_replayed(make_encoder, settings, lora_dropout, checkpointing
     loss, found = gradients(step, batch)
     after = torch.rand(1)
     torch.manual_seed(3)
-    plain, wanted = in_groups(step, batch, lambda tokens: groups_by_length(tokens, encoder.cost, batch_size=2))
+    plain, wanted = in_groups(
+        step, batch, lambda tokens: [one.rows for one in passes_by_length(tokens, encoder.cost, batch_size=2)]
+    )
     assert abs(loss - plain) <= 1e-6
     same(found, wanted)
     assert torch.equal(after, torch.rand(1)), "the second pass must not move the random numbers of the training"

@@ -19,7 +19,6 @@ from embrew.storage.foreign import (
     asks_for_code,
     check_adapter,
     check_index,
-    check_kernel,
     check_not_quantized,
     check_settings,
     check_weights,
@@ -102,7 +101,6 @@ def check_stock(name: str) -> None:
                     "model.safetensors), and give that folder"
                 )
         check_index(name, name, **where)
-        check_kernel(name, name, *SETTINGS, **where)
         check_settings(name, name, *SETTINGS, **where)
         config = file_of(name, "config.json", **where)
         if config is not None:
@@ -120,7 +118,6 @@ def _check_base(config: dict[str, Any]) -> None:
     if isinstance(base, str) and base:
         options: dict[str, Any] = {"revision": revision} if revision and not Path(base).is_dir() else {}
         check_weights(base, base, **options)
-        check_kernel(base, base, "config.json", **options)
 
 
 def _modules(name: str) -> Iterator[tuple[str, str]]:

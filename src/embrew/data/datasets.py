@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -54,65 +56,31 @@ def load(
     Args:
         path: A file, a folder, a BEIR folder (pairs), a data set of the Hub, or a list of them.
         kind: What the rows are, see `embrew.data.columns`.
+        name: Configuration of a data set of the Hub.
         split: Split of a folder, of a BEIR folder's relevance judgements, or on the Hub.
+        revision: Revision on the Hub.
         columns: Canonical column -> column in the file, for names that are not known.
         where: Column in the file -> value; other rows are left out.
-        sentences: Whether each text is split into sentences, one row per sentence; in pairs, whether each positive is
-            replaced by the sentence of its query that contains it (an answer in a passage); pairs without one are
-            dropped.
+        sentences: Whether each text is split into sentences, one row per sentence; in pairs, each positive is replaced
+            by the sentence of its query that contains it (an answer in a passage), and pairs without one are dropped.
         instruction: Instruction of every pair, instead of those in the file.
         instruct: `both`: documents also get the pair's instruction.
         min_chars: Rows with a shorter text are dropped (pairs: query or positive), without white space at the ends.
         max_chars: Rows with a longer text are dropped.
         max_rows: Maximum rows, after filters and shuffle.
+        shuffle_seed: Seed of the shuffle; None: rows stay in order.
         reserved: Fingerprints of texts (see `overlap.fingerprints`). Adds the column `reserved`: whether the row, or
             the row that it is a sentence of, contains one of them.
-        rejects: Policy for rows that cannot be read, that have other columns or an empty text; by default the first one
-            raises an error.
+        rejects: Policy for rows that cannot be used; by default the first one raises an error.
     """
-    paths = [path] if isinstance(path, str | Path) else list(path)
-    names = ", ".join(str(one) for one in paths)
     _check_options(kind, max_rows, sentences, instruction)
-    layouts: dict[str, None] = {}  # matched columns, in order
-    counts = {"read": 0, "dropped": 0, "elsewhere": 0}
-    rejects = rejects or Rejects()
-
-    def filtered(row: dict[str, Any] | None, place: str) -> Iterator[dict[str, Any]]:
-        is_reserved = reserved is not None and row is not None and holds(row, reserved)
-        for part in _parts(row, sentences):
-            counts["read"] += 1
-            if part is None:
-                counts["elsewhere"] += 1
-            elif part and _within(part, min_chars, max_chars):
-                check_filled(part, where=place)
-                yield part if reserved is None else {**part, RESERVED: is_reserved or holds(part, reserved)}
-            else:
-                counts["dropped"] += 1
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for one in paths:
-            folder = Path(expand(one))
-            if is_beir(folder):
-                for row, place in _beir_rows(folder, kind, split, instruction, where, layouts):
-                    yield from filtered(row, place)
-                continue
-            by_columns: dict[tuple[str, ...], Layout] = {}  # rows of one file may differ in their optional columns
-            for record in read(one, name=name, split=split, revision=revision, rejects=rejects):
-                try:
-                    pairs = _rows(record, kind, columns, where, instruction, instruct, by_columns, layouts)
-                    parts = [part for row in pairs for part in filtered(row, record.where)]
-                except ValueError as error:
-                    rejects.refuse(record, error)
-                else:
-                    rejects.good()
-                    yield from parts
-
-    first = rows() if max_rows is None or shuffle_seed is not None else islice(rows(), max_rows)
-    dataset = _dataset(first, kind, marked=reserved is not None)
-    dataset.info.description = "\n".join(layouts)
-    rejects.end()
-    limits = {"min_chars": min_chars, "max_chars": max_chars, "where": where and dict(where)}
-    _report(names, len(dataset), counts, rejects, limits)
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    reader = _Reader(kind, columns or {}, where or {}, sentences, instruction, instruct, min_chars, max_chars, reserved)
+    reader.rejects = rejects or reader.rejects
+    rows = reader.rows(paths, name, split, revision)
+    dataset = _dataset(rows if shuffle_seed is not None else islice(rows, max_rows), kind, marked=reserved is not None)
+    dataset.info.description = "\n".join(reader.layouts)
+    reader.report(", ".join(str(one) for one in paths), len(dataset))
     if shuffle_seed is not None:
         order = np.random.default_rng(shuffle_seed).permutation(len(dataset))
         dataset = dataset.select(order[:max_rows])
@@ -126,25 +94,6 @@ def _check_options(kind: Kind, max_rows: int | None, sentences: bool, instructio
         raise ValueError(f"sentences=True is for text rows and pairs, and these are {kind} rows; leave it out")
     if instruction is not None and kind != "pairs":
         logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
-
-
-def _report(names: str, rows: int, counts: Mapping[str, int], rejects: Rejects, limits: Mapping[str, Any]) -> None:
-    """Raise if a data set has no rows; log how many were left out."""
-    if rejects.count:
-        files = ", ".join(f"{count:,} of {file}" for file, count in rejects.files.items())
-        logger.warning(
-            "%s: %d of %d rows cannot be used and are left out: %s", names, rejects.count, rejects.rows, files
-        )
-    if not counts["read"] or 0 < rejects.count == rejects.rows:
-        raise ValueError(f"{names} holds no rows" + (" that can be used" if rejects.count else ""))
-    if not rows:
-        wanted = ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
-        raise ValueError(
-            f"{names}: none of {counts['read']} rows has {wanted or 'what is asked for'}; widen the limits"
-        )
-    for reason, by in (("dropped", "min_chars, max_chars or sentences"), ("elsewhere", "where")):
-        if counts[reason]:
-            logger.info("%s: %d of %d rows dropped by %s", names, counts[reason], counts["read"], by)
 
 
 def describe(dataset: Dataset, *, rows: int = 3, width: int = 80) -> dict[str, Any]:
@@ -170,76 +119,130 @@ def row_text(row: Mapping[str, Any]) -> str:
     return "; ".join(f"{name}: {shown(value)}" for name, value in row.items() if value not in (None, []))
 
 
-def _rows(
-    record: Record,
-    kind: Kind,
-    mapping: Mapping[str, str] | None,
-    where: Mapping[str, Any] | None,
-    instruction: str | None,
-    instruct: Literal["query", "both"],
-    by_columns: dict[tuple[str, ...], Layout],
-    seen: dict[str, None],
-) -> list[dict[str, Any] | None]:
-    """Return the canonical rows of a record; None for one that `where` leaves out.
+@dataclass
+class _Reader:
+    """Reads canonical rows and filters them; arguments as of `load`.
 
-    `by_columns` holds the layouts of the columns so far; matched columns are added to `seen`.
+    Attributes:
+        rejects: policy for rows that cannot be used.
+        layouts: matched columns, in order.
+        counts: rows that were read; that limits or `sentences` dropped; that `where` left out.
     """
-    if where and not _holds(record, where):
-        return [None]
-    key = tuple(record.values)
-    if key not in by_columns:
-        try:
-            by_columns[key] = match(key, kind, mapping=mapping, chosen=where or ())
-        except ValueError as error:
-            raise ValueError(f"{record.where}: {error}") from error
-        seen[matched_columns(key, by_columns[key])] = None
-    layout, place = by_columns[key], record.where
-    return list(canonical_rows(record.values, layout, kind, where=place, instruction=instruction, instruct=instruct))
 
+    kind: Kind
+    columns: Mapping[str, str]
+    where: Mapping[str, bool | int | float | str]
+    sentences: bool
+    instruction: str | None
+    instruct: Literal["query", "both"]
+    min_chars: int | None
+    max_chars: int | None
+    reserved: Collection[int] | None
+    rejects: Rejects = field(default_factory=Rejects)
+    layouts: dict[str, None] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
-def _beir_rows(
-    folder: Path,
-    kind: Kind,
-    split: str,
-    instruction: str | None,
-    where: Mapping[str, Any] | None,
-    seen: dict[str, None],
-) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the pairs of a BEIR folder, and the position of each for messages."""
-    if where:
-        raise ValueError(f"{folder} is a BEIR folder, which has no columns to filter by; leave out where={where}")
-    if kind != "pairs":
-        raise ValueError(f"{folder} is a BEIR folder, which holds pairs; for {kind} rows, give a file in it")
-    seen["columns query from queries; positive from corpus, title and text, by the qrels"] = None
-    data = read_beir(folder, split)
-    texts = {document.id: document.content for document in data.corpus}
-    for query, grades in data.qrels.items():
-        for document, grade in grades.items():
-            if grade > 0:
-                place = f"{folder}, query {query!r} and document {document!r}"
-                if document not in texts:
-                    raise ValueError(f"{place}: the document is not in the corpus; repair the qrels")
-                row = {"query": data.queries[query], "positive": texts[document], "negatives": []}
-                yield {**row, "instruction": instruction}, place
+    def rows(
+        self, paths: Sequence[str | Path], name: str | None, split: str, revision: str | None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the rows of files, folders and data sets of the Hub."""
+        for path in paths:
+            folder = Path(expand(path))
+            if is_beir(folder):
+                for row, place in self._pairs(folder, split):
+                    yield from self._filtered(row, place)
+                continue
+            by_columns: dict[tuple[str, ...], Layout] = {}  # rows of one file may differ in their optional columns
+            for record in read(path, name=name, split=split, revision=revision, rejects=self.rejects):
+                try:
+                    rows = self._canonical(record, by_columns)
+                    parts = [part for row in rows for part in self._filtered(row, record.where)]
+                except ValueError as error:
+                    self.rejects.refuse(record, error)
+                else:
+                    self.rejects.good()
+                    yield from parts
 
+    def _canonical(self, record: Record, by_columns: dict[tuple[str, ...], Layout]) -> Iterator[dict[str, Any]]:
+        """Yield the canonical rows of a record; none for one that `where` leaves out."""
+        for column in self.where:
+            if column not in record.values:
+                raise ValueError(
+                    f"{record.where}: where names the column {column!r}; the columns are {', '.join(record.values)}"
+                )
+        if not all(_equals(record.values[column], value) for column, value in self.where.items()):
+            self.counts.update(read=1, elsewhere=1)
+            return
+        key = tuple(record.values)
+        if key not in by_columns:
+            try:
+                by_columns[key] = match(key, self.kind, mapping=self.columns, chosen=self.where)
+            except ValueError as error:
+                raise ValueError(f"{record.where}: {error}") from error
+            self.layouts[matched_columns(key, by_columns[key])] = None
+        options: dict[str, Any] = {"instruction": self.instruction, "instruct": self.instruct}
+        yield from canonical_rows(record.values, by_columns[key], self.kind, where=record.where, **options)
 
-def _parts(row: dict[str, Any] | None, sentences: bool) -> list[dict[str, Any] | None]:
-    """Return the row, or what `sentences` makes of it; an empty row if there is no such sentence."""
-    if not row or not sentences:
-        return [row]
-    if "text" in row:
-        return [{"text": sentence} for sentence in split_sentences(row["text"])]
-    around = next((sentence for sentence in split_sentences(row["query"]) if row["positive"] in sentence), None)
-    return [{} if around is None else {**row, "positive": around}]
-
-
-def _holds(record: Record, where: Mapping[str, Any]) -> bool:
-    for column in where:
-        if column not in record.values:
+    def _pairs(self, folder: Path, split: str) -> Iterator[tuple[dict[str, Any], str]]:
+        """Yield the pairs of a BEIR folder, and the position of each for messages."""
+        if self.where:
             raise ValueError(
-                f"{record.where}: where names the column {column!r}; the columns are {', '.join(record.values)}"
+                f"{folder} is a BEIR folder, which has no columns to filter by; leave out where={dict(self.where)}"
             )
-    return all(_equals(record.values[column], value) for column, value in where.items())
+        if self.kind != "pairs":
+            raise ValueError(f"{folder} is a BEIR folder, which holds pairs; for {self.kind} rows, give a file in it")
+        self.layouts["columns query from queries; positive from corpus, title and text, by the qrels"] = None
+        data = read_beir(folder, split)
+        texts = {document.id: document.content for document in data.corpus}
+        for query, grades in data.qrels.items():
+            for document, grade in grades.items():
+                if grade > 0:
+                    place = f"{folder}, query {query!r} and document {document!r}"
+                    if document not in texts:
+                        raise ValueError(f"{place}: the document is not in the corpus; repair the qrels")
+                    row = {"query": data.queries[query], "positive": texts[document], "negatives": []}
+                    yield {**row, "instruction": self.instruction}, place
+
+    def _filtered(self, row: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
+        """Yield a row, or what `sentences` makes of it, within the limits."""
+        is_reserved = self.reserved is not None and holds(row, self.reserved)
+        parts = [row]
+        if self.sentences and "text" in row:
+            parts = [{"text": sentence} for sentence in split_sentences(row["text"])]
+        elif self.sentences:
+            around = [sentence for sentence in split_sentences(row["query"]) if row["positive"] in sentence]
+            parts = [{**row, "positive": around[0]} if around else {}]
+        for part in parts:
+            self.counts["read"] += 1
+            lengths = [len(part[column].strip()) for column in LENGTH_OF if isinstance(part.get(column), str)]
+            least, most = self.min_chars or 0, float("inf") if self.max_chars is None else self.max_chars
+            if not part or not all(least <= length <= most for length in lengths):
+                self.counts["dropped"] += 1
+                continue
+            check_filled(part, where=place)
+            marked = {} if self.reserved is None else {RESERVED: is_reserved or holds(part, self.reserved)}
+            yield {**part, **marked}
+
+    def report(self, names: str, rows: int) -> None:
+        """Raise if a data set has no rows, or too many that cannot be used; log how many were left out."""
+        self.rejects.end()
+        counts, rejects = self.counts, self.rejects
+        if rejects.count:
+            files = ", ".join(f"{count:,} of {file}" for file, count in rejects.files.items())
+            logger.warning(
+                "%s: %d of %d rows cannot be used and are left out: %s", names, rejects.count, rejects.rows, files
+            )
+        if not counts["read"] or 0 < rejects.count == rejects.rows:
+            raise ValueError(f"{names} holds no rows" + (" that can be used" if rejects.count else ""))
+        if not rows:
+            limits = {"min_chars": self.min_chars, "max_chars": self.max_chars, "where": dict(self.where) or None}
+            wanted = ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
+            raise ValueError(
+                f"{names}: none of {counts['read']} rows has {wanted or 'what is asked for'}; widen the limits"
+            )
+        for reason, by in (("dropped", "min_chars, max_chars or sentences"), ("elsewhere", "where")):
+            if counts[reason]:
+                logger.info("%s: %d of %d rows dropped by %s", names, counts[reason], counts["read"], by)
 
 
 def _equals(value: Any, wanted: bool | int | float | str) -> bool:
@@ -252,13 +255,6 @@ def _equals(value: Any, wanted: bool | int | float | str) -> bool:
         return float(value) == wanted
     except ValueError:
         return False
-
-
-def _within(row: Mapping[str, Any], min_chars: int | None, max_chars: int | None) -> bool:
-    if min_chars is None and max_chars is None:
-        return True
-    lengths = [len(row[column].strip()) for column in LENGTH_OF if isinstance(row.get(column), str)]
-    return min(lengths) >= (min_chars or 0) and (max_chars is None or max(lengths) <= max_chars)
 
 
 def _dataset(rows: Iterable[dict[str, Any]], kind: Kind, *, marked: bool) -> Dataset:

@@ -31,7 +31,6 @@ FORM = "a .json file holds an array of objects, or one object per line"
 MAX_CELL = 1 << 30  # characters; Python's own limit is 131,072, less than some documents have
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 BATCH = 1000  # rows of Parquet and Arrow files
-_BLANK = re.compile(r"[ \t\r\n]*")
 
 
 class Record(NamedTuple):
@@ -260,14 +259,14 @@ def _read_json(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
         with _open(path) as file:
             start = file.read(1 << 16)
             if start.lstrip(codecs.BOM_UTF8 + b" \t\r\n").startswith(b"["):
-                for item in _array(path, (start + file.read()).decode("utf-8-sig")):
-                    number = item.number
-                    yield item
+                text = (start + file.read()).decode("utf-8-sig")
+                for number, value in enumerate(json.loads(text), start=1):
+                    try:
+                        yield Record(_checked_object(value, escapes="\\u" in text), str(path), number)
+                    except ValueError as error:
+                        yield _bad(path, number, str(error), unit="row")
                 return
-    except GZIP_ERRORS as error:
-        yield _broken(path, number, error, unit="row")
-        return
-    except UnicodeDecodeError as error:
+    except (*GZIP_ERRORS, UnicodeDecodeError) as error:
         yield _broken(path, number, error, unit="row")
         return
     except (ValueError, RecursionError) as error:
@@ -275,31 +274,6 @@ def _read_json(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
         return
     for item in _read_lines(path, max_bytes, _parse_object):
         yield item._replace(reason=f"{item.reason}; {FORM}") if isinstance(item, Bad) else item
-
-
-def _array(path: Place, text: str) -> Iterator[Record | Bad]:
-    """Yield the objects of a JSON array, parsed one by one."""
-
-    def skip(at: int) -> int:
-        return _BLANK.match(text, at).end()  # type: ignore[union-attr]  # an empty match at least
-
-    parse, number = json.JSONDecoder().raw_decode, 0
-    at = skip(skip(0) + 1)
-    separator = "," if text[at : at + 1] != "]" else "]"
-    while separator == ",":
-        value, end = parse(text, at)
-        number += 1
-        try:
-            yield Record(_checked_object(value, escapes="\\u" in text[at:end]), str(path), number)
-        except ValueError as error:
-            yield _bad(path, number, str(error), unit="row")
-        at = skip(end)
-        separator = text[at : at + 1]
-        at = skip(at + 1) if separator == "," else at
-    if separator != "]":
-        raise ValueError(f"no comma or ] after row {number}" if separator else "the file ends within the array")
-    if skip(at + 1) < len(text):
-        raise ValueError("there is text after the array")
 
 
 def _read_table(path: Place) -> Iterator[Record | Bad]:
@@ -354,16 +328,9 @@ def _read_arrow(path: Place) -> Iterator[Record | Bad]:
     number = 0
     try:
         for batch in _parquet_batches(path) if kind == "Parquet" else _arrow_batches(path):
-            try:
-                rows = batch.to_pylist()
-            except UnicodeDecodeError:
-                rows = [_row(batch, i) for i in range(len(batch))]
-            for values in rows:
+            for values in batch.to_pylist():
                 number += 1
-                if isinstance(values, UnicodeDecodeError):
-                    yield _bad(path, number, f"not valid UTF-8 ({values.reason}); write the file again", unit="row")
-                else:
-                    yield Record(values, str(path), number)
+                yield Record(values, str(path), number)
     except (ConnectionError, PermissionError):
         raise
     except (OSError, ValueError) as error:  # pyarrow's own errors are among these
@@ -387,11 +354,3 @@ def _arrow_batches(path: Place) -> Iterator[Any]:
             batch.validate(full=True)
             for start in range(0, len(batch), BATCH):
                 yield batch.slice(start, BATCH)
-
-
-def _row(batch: Any, i: int) -> dict[str, Any] | UnicodeDecodeError:
-    try:
-        row: dict[str, Any] = batch.slice(i, 1).to_pylist()[0]
-    except UnicodeDecodeError as error:
-        return error
-    return row

@@ -113,14 +113,10 @@ class InstructedRows:
         """Return the rows of several numbers of a `MixedOrder`."""
         places = [number % len(self.rows) for number in numbers]
         some = self.rows.__getitems__(places)
-        return [
-            self._instructed(row, place, number // len(self.rows))
-            for row, place, number in zip(some, places, numbers, strict=True)
-        ]
-
-    def _instructed(self, row: dict[str, Any], place: int, drawn: int) -> dict[str, Any]:
-        wordings = self.instructions[int(np.searchsorted(self.ends, place, side="right"))]
-        if not wordings:
-            return row
-        columns = [name for name in ("instruction", "document_instruction") if row.get(name) is not None]
-        return {**row, **dict.fromkeys(columns, wordings[drawn])}
+        instructed = []
+        for row, place, number in zip(some, places, numbers, strict=True):
+            wordings = self.instructions[int(np.searchsorted(self.ends, place, side="right"))]
+            columns = [name for name in ("instruction", "document_instruction") if row.get(name) is not None]
+            drawn = wordings[number // len(self.rows)] if wordings else None
+            instructed.append({**row, **dict.fromkeys(columns, drawn)} if wordings else row)
+        return instructed

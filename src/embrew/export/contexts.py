@@ -101,7 +101,7 @@ def _same(
 ) -> bool:
     """Return whether a prompt gives the encoder's tokens before every text; special tokens are verified later."""
     template = encoder.template
-    begin, end = len(template.first_ids), len(template.suffix(instruction))
+    begin, end = len(template.first_ids), len(template.suffix(instruction).ids)
     rows = template.rows(TEXTS, instruction=instruction, max_length=room)
     for text, own in zip(TEXTS, insert(rows, row, template), strict=True):
         wanted = [*stock, *own.ids[begin + len(stock) : len(own.ids) - end]]

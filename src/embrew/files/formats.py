@@ -62,19 +62,4 @@ SWEEP = Format("a sweep", "sweep.json")
 PATHS = Format("paths of results", "paths.json")  # within results, and not a kind of folder
 REPORT = Format("files of a report", "comparison.json")
 DOMAIN = Format("data of a domain", "manifest.json", 4)
-FORMATS = {
-    "checksums": CHECKSUMS,
-    "encoder": ENCODER,
-    "context": CONTEXT,
-    "run": RUN,
-    "stage": STAGE,
-    "export": EXPORT,
-    "openvino": OPENVINO,
-    "vectors": VECTORS,
-    "index": INDEX,
-    "result": RESULT,
-    "sweep": SWEEP,
-    "paths": PATHS,
-    "report": REPORT,
-    "domain": DOMAIN,
-}
+FORMATS = {name.lower(): one for name, one in list(globals().items()) if isinstance(one, Format)}

@@ -275,9 +275,11 @@ def _held(path: Path) -> Iterator[bool]:
 def exchange(one: Path, other: Path) -> bool:
     """Exchange two folders of one file system in one step; return False if system or file system cannot."""
     name, here = ("renameatx_np", -2) if sys.platform == "darwin" else ("renameat2", -100)
-    rename = _of_libc(name)
+    rename: Any = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if rename is None:
         return False
+    rename.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    rename.restype = ctypes.c_int
     ctypes.set_errno(0)
     if rename(here, os.fsencode(one), here, os.fsencode(other), 2) == 0:  # 2: RENAME_EXCHANGE, RENAME_SWAP
         return True
@@ -285,14 +287,6 @@ def exchange(one: Path, other: Path) -> bool:
     if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         return False
     raise OSError(number, os.strerror(number), str(one), None, str(other))
-
-
-def _of_libc(name: str) -> Callable[..., int] | None:
-    function: Any = getattr(ctypes.CDLL(None, use_errno=True), name, None)
-    if function is not None:
-        function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-        function.restype = ctypes.c_int
-    return function
 
 
 DISK = {

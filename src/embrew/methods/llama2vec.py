@@ -122,7 +122,7 @@ class Llama2Vec(Objective):
     @staticmethod
     def _blocks(encoder: Encoder) -> tuple[Row, Row]:
         """Return the two blocks after a text: for the text itself, and for the text that follows."""
-        document, query = (encoder.template.suffix(encoder.prompts[name]) for name in ("document", "query"))
+        document, query = (encoder.template.suffix(encoder.prompts[name]).ids for name in ("document", "query"))
         return _labelled(document, encoder), _labelled(query, encoder)
 
     def _bag(self, text: str, encoder: Encoder) -> list[int]:

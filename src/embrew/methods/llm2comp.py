@@ -208,7 +208,7 @@ class Compression(FrozenDecoder):
         if self.rows == "pairs":
             queries = [row["query"] for row in rows]
             contexts = template.rows(queries, instruction=instructions_of(rows, encoder), max_length=limit)
-            first, last = len(template.first_ids), len(template.tail_ids)
+            first, last = len(template.first_ids), len(template.tail_row.ids)
             read = [row.ids[first : len(row.ids) - last] for row in contexts]
             targets = [self._positives([row["positive"] for row in rows], encoder)]
         else:

@@ -138,14 +138,6 @@ def is_quantized(layer: nn.Module | None) -> bool:
     return hasattr(layer, "quant_state")
 
 
-def add_beside(layer: Any, down: Tensor, up: Tensor) -> None:
-    """Add `up @ down` to a 4-bit layer, beside its weights, in float32."""
-    if not hasattr(layer, "merged"):
-        layer.merged = LowRank(layer.in_features, layer.out_features).to(down.device)
-        layer.register_forward_hook(_with_merged)
-    layer.merged.add(down, up)
-
-
 def _with_merged(layer: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
     return output + layer.merged(*inputs).to(output.dtype)
 
@@ -243,13 +235,17 @@ def check_for_quantized(settings: Mapping[str, Any]) -> None:
         )
 
 
-def restore_copies(model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
-    """Give trained copies of whole modules the float32 values of a saved adapter, which peft rounds as the base is."""
-    copies = [module.modules_to_save for module in model.modules() if isinstance(module, ModulesToSaveWrapper)]
-    for copy in copies:
-        copy.float()
-    if copies:
-        set_peft_model_state_dict(model, dict(tensors))
+def reopened_lora(model: PreTrainedModel, state: AdapterState, *, trainable: bool) -> PeftModel:
+    """Put a saved LoRA on a model; its trained copies of whole modules stay float32, which peft would round."""
+    about = {**state.config, "inference_mode": not trainable, "base_model_name_or_path": None}
+    with peft_warnings_off():
+        adapted = get_peft_model(model, LoraConfig.from_peft_type(**about))
+        for module in adapted.modules():
+            if isinstance(module, ModulesToSaveWrapper):
+                module.modules_to_save.float()
+        set_peft_model_state_dict(adapted, state.tensors)
+    use_lora_linear(adapted)
+    return adapted
 
 
 @contextmanager
@@ -310,7 +306,10 @@ def _merge_layer(layer: BaseTunerLayer) -> None:
         lora: Any = layer
         for name in lora.active_adapters:
             if name in lora.lora_A:
-                add_beside(base, lora.lora_A[name].weight, lora.lora_B[name].weight.float() * lora.scaling[name])
+                if not hasattr(base, "merged"):
+                    base.merged = LowRank(base.in_features, base.out_features).to(base.weight.device)
+                    base.register_forward_hook(_with_merged)
+                base.merged.add(lora.lora_A[name].weight, lora.lora_B[name].weight.float() * lora.scaling[name])
         return
     weight = getattr(base, _held(layer), None)
     if not hasattr(layer, "get_delta_weight") or weight is None:
@@ -341,7 +340,8 @@ class AdapterSwitch:
         self.layers: list[Any] = [
             m for m in model.modules() if isinstance(m, BaseTunerLayer | AuxiliaryTrainingWrapper)
         ]
-        self.dropouts = [pair for pair in probabilities(model) if not _inside_lora(pair[0], self.layers)]
+        own = {id(dropout) for layer in self.layers for dropout in getattr(layer, "lora_dropout", {}).values()}
+        self.dropouts = [pair for pair in probabilities(model) if id(pair[0]) not in own]
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -359,7 +359,3 @@ class AdapterSwitch:
                 layer._disable_adapters = flag
             for module, name, value in active:
                 setattr(module, name, value)
-
-
-def _inside_lora(module: nn.Module, layers: list[nn.Module]) -> bool:
-    return any(module is dropout for layer in layers for dropout in getattr(layer, "lora_dropout", {}).values())

@@ -17,7 +17,7 @@ from embrew.model.attention import Attention
 from embrew.model.dropout import set_attention_dropout
 from embrew.model.forward import check_attention, forward, raw_states, read_layers, write_soft
 from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
-from embrew.model.layers import check_longest, check_positions, layers_of, max_positions, view
+from embrew.model.layers import check_positions, layers_of, max_positions, view
 from embrew.model.prefix import Prefix, Shared
 from embrew.model.weights import differing, tensors_under_adapter, without_adapter
 from embrew.text.tokens import Segment, Tokens, take, upload, write_at
@@ -208,8 +208,19 @@ class Backbone(nn.Module):
         check_attention(self.inner, attention)
 
     def check_longest(self, longest: float, what: str, advice: str) -> None:
-        """Raise ValueError where the longest row that settings allow has more tokens than there are positions."""
-        check_longest(self.inner, longest, what, advice)
+        """Raise where the longest row that settings allow has more tokens than the model has positions.
+
+        Args:
+            longest: tokens of that row; infinity where nothing limits it.
+            what: the settings and how many tokens they come to.
+            advice: what to lower.
+
+        Raises:
+            ValueError: it has more.
+        """
+        limit = self.max_positions
+        if longest > limit:
+            raise ValueError(f"{what}, and {type(self.inner).__name__} has positions for {limit:g} tokens; {advice}")
 
     def set_attention_dropout(self, probability: float) -> None:
         """Set the dropout on attention weights in every layer (SimCSE's noise).
@@ -367,10 +378,10 @@ class Backbone(nn.Module):
         at the same time.
         """
         if self.frozen_copy is not None:
-            yield FrozenLM(self.frozen_copy.model, states=self.frozen_copy.original_states)
+            yield FrozenLM(self.frozen_copy.model, hidden_states=self.frozen_copy.original_states)
             return
         with self.adapter_off():
-            yield FrozenLM(self.causal_lm, states=self.original_states)
+            yield FrozenLM(self.causal_lm, hidden_states=self.original_states)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode as `nn.Module` does."""

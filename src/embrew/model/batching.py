@@ -176,14 +176,6 @@ def batches_of(
     return [[order[i] for i in batch] for batch in planned]
 
 
-def groups_by_length(
-    tokens: Tokens, cost: Cost, *, batch_size: int | None = None, batch_tokens: int | None = None
-) -> list[list[int]]:
-    """Return the rows of a padded batch in groups of similar length, by `plan`; without limits, large ones."""
-    lengths = tokens.lengths
-    return plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
-
-
 class Pass(NamedTuple):
     """The rows of one forward pass; with `counts` False a dummy pass, whose results are multiplied by 0."""
 
@@ -194,13 +186,14 @@ class Pass(NamedTuple):
 def passes_by_length(
     tokens: Tokens, cost: Cost, *, batch_size: int | None = None, batch_tokens: int | None = None
 ) -> list[Pass]:
-    """Return the passes of `groups_by_length`, followed by dummy passes where weights are sharded.
+    """Return passes of rows of similar length, by `plan`, followed by dummy passes where weights are sharded.
 
-    The number of groups depends on the lengths, so it differs between processes. Every pass through sharded weights
-    gathers them from all processes: each process runs as many as the one with the most groups. The dummy passes read
-    the shortest row; their backward passes must run too.
+    Without limits, passes are large. The number of groups depends on the lengths, so it differs between processes.
+    Every pass through sharded weights gathers them from all processes: each process runs as many as the one with the
+    most groups. The dummy passes read the shortest row; their backward passes must run too.
     """
-    groups = groups_by_length(tokens, cost, batch_size=batch_size, batch_tokens=batch_tokens)
+    lengths = tokens.lengths
+    groups = plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
     most = most_over_processes(len(groups), tokens.input_ids.device) if cost.alike else len(groups)
     return [Pass(group) for group in groups] + [Pass(groups[-1][-1:], counts=False)] * (most - len(groups))
 
@@ -250,10 +243,9 @@ def encode_rows(
         batch_size: rows per batch, where no token budget is given.
         batch_tokens: token budget per batch.
         show_progress_bar: show one.
+        tokenize_ahead: make the next rows in a thread at the same time; on a CPU it would take turns with the model.
         share: look for a prefix that all rows share.
         cost: of a forward pass.
-        tokenize_ahead: make the rows of the next window in a thread at the same time. On a CPU it would only take
-            turns with the model.
 
     Raises:
         NotFinite: an embedding is not finite; names the text.
@@ -264,9 +256,9 @@ def encode_rows(
     with progress(total, "encode", "text", shown=show_progress_bar) as bar:
         for start, rows in ahead(windows) if tokenize_ahead else windows:
             shared = shared_prefix(rows) if share else 0
-            limits: dict[str, Any] = {"batch_size": batch_size, "batch_tokens": batch_tokens}
-            batches = batches_of(rows, **limits, shared=shared, cost=cost)
-            waiting = deque(batches)
+            waiting = deque(
+                batches_of(rows, batch_size=batch_size, batch_tokens=batch_tokens, shared=shared, cost=cost)
+            )
             while waiting:
                 batch = waiting.popleft()
                 padded = len(batch) * (len(rows[batch[0]].ids) - shared)
@@ -275,7 +267,8 @@ def encode_rows(
                     try:
                         vectors = embed(Tokens.pad([rows[i] for i in batch]), shared).float().cpu()
                     except RuntimeError as error:
-                        if len(batch) == 1 or not is_out_of_memory(error):
+                        is_memory = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
+                        if len(batch) == 1 or not is_memory:
                             raise
                         most = padded // 2
                 if vectors is None:  # handled here, where the error no longer holds on to the tensors
@@ -291,11 +284,6 @@ def encode_rows(
     if most is not None:
         logger.warning("out of memory: continued with at most %d padded tokens per batch; begin there next time", most)
     return out
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether an error says that memory ran out, on whichever device."""
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
 
 
 def ahead(items: Iterator[Item]) -> Generator[Item]:

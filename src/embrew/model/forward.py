@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -39,21 +39,41 @@ def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
     return write_at(embedded, places, soft.to(embedded.dtype))
 
 
-def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:
-    """Run the layers under an attention pattern; the model is not changed, so several threads may run at once."""
+def forward(
+    inner: Any,
+    embedded: Tensor,
+    tokens: Tokens,
+    attention: Attention,
+    num_layers: int | None = None,
+    *,
+    layers: Sequence[nn.Module] | None = None,
+) -> Tensor:
+    """Run the layers under an attention pattern; the model is not changed, so several threads may run at once.
+
+    Args:
+        inner: the model without its head.
+        embedded: `(batch, tokens, hidden)` input embeddings.
+        tokens: the batch.
+        attention: who reads whom.
+        num_layers: run only that many layers, from the first.
+        layers: modules to run in place of the layers.
+    """
     if num_layers is not None and not 1 <= num_layers <= len(layers_of(inner)):
         raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(layers_of(inner))}")
     check_positions(inner, tokens)
-    return _forward(inner, embedded, tokens, attention, num_layers)
-
-
-def _forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:
     by_mask = attention.is_causal is False and tokens.position_ids is None and bidirectional_by(inner) == "mask"
-    return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
+    used = inner if layers is None else with_layers(inner, layers)
+    return _run(used, embedded, tokens, attention, num_layers, by_mask=by_mask)
 
 
 def _run(
-    inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None, *, by_mask: bool
+    inner: Any,
+    embedded: Tensor,
+    tokens: Tokens,
+    attention: Attention,
+    num_layers: int | None = None,
+    *,
+    by_mask: bool,
 ) -> Tensor:
     walls: dict[str, Any] = {}
     places = tokens.position_ids
@@ -67,13 +87,17 @@ def _run(
         mask = None  # padding is on the right, where no real position looks; kernels are faster without a mask
     elif tokens.device.type == "cpu" or not attention.takes_mask(inner.config):
         mask = tokens.attention_mask
-    elif tokens.is_padded:  # the library would look for padding in a mask of two dimensions, and wait for the device
+    elif min(tokens.lengths) < embedded.shape[1]:
+        # the library would look for padding in a mask of two dimensions, and wait for the device
         mask = attention.mask(tokens, inner.config, embedded.dtype)
         if not is_bert_type(inner):  # such encoders count positions themselves, RoBERTa from another number than 0
             places = torch.arange(embedded.shape[1], device=embedded.device)[None]
     else:
         mask = None
-    unmasked = bool(walls) or (mask is None and attention.is_causal is True and is_plainly_causal(inner, embedded))
+    unmasked = bool(walls)
+    if mask is None and attention.is_causal is True and inner.config._attn_implementation in ("sdpa", TWO_CALLS):
+        limits = (getattr(inner.config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+        unmasked = all(embedded.shape[1] <= limit for limit in limits if limit)
     seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers, library_masks=not unmasked)
     states: Tensor = seen(
         inputs_embeds=embedded, attention_mask=mask, position_ids=places, use_cache=False, **walls
@@ -96,7 +120,7 @@ def bidirectional_by(inner: Any) -> Literal["flag", "mask"] | None:
         attention = Attention("bidirectional")
         ways: tuple[Literal["flag", "mask"], ...] = ("flag", "mask")
         for how in ways:
-            if follows(inner, attention, partial(_probed, inner, attention, how == "mask")):
+            if follows(inner, attention, partial(_run, inner, attention=attention, by_mask=how == "mask")):
                 _BIDIRECTIONAL[key] = how
                 break
     return _BIDIRECTIONAL.get(key)
@@ -140,26 +164,8 @@ def _follows(inner: Any, attention: Attention) -> bool:
     if attention.is_causal is False:
         return bidirectional_by(inner) is not None
     layers = 1 if attention.bottleneck else None  # through two layers, a target knows the text by way of the memory
-    run = partial(_probed, inner, attention, False, num_layers=layers)
+    run = partial(_run, inner, attention=attention, num_layers=layers, by_mask=False)
     return follows(inner, attention, run, num_layers=layers)
-
-
-def _probed(
-    inner: Any,
-    attention: Attention,
-    by_mask: bool,
-    embedded: Tensor,
-    tokens: Tokens,
-    num_layers: int | None = None,
-) -> Tensor:
-    return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
-
-
-def is_plainly_causal(inner: Any, embedded: Tensor) -> bool:
-    """Return whether rows of such a length need no mask under causal attention: sdpa, and no shorter window."""
-    config, width = inner.config, embedded.shape[1]
-    limits = (getattr(config, name, None) or width for name in ("sliding_window", "attention_chunk_size"))
-    return config._attn_implementation in ("sdpa", TWO_CALLS) and all(width <= limit for limit in limits)
 
 
 def read_layers(
@@ -178,15 +184,10 @@ def read_layers(
         norm = nn.Identity()
     if norm is None:
         raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
-    check_positions(inner, tokens)
     outputs: list[Tensor] = []
-
-    def keep(states: Tensor) -> None:
-        outputs.append(read(norm(states)))
-
     *below, top = layers_of(inner)
-    taps = [_Tap(layer, after=keep) for layer in below]
-    last = _forward(with_layers(inner, [*taps, top]), embedded, tokens, attention, None)
+    taps = [_Tap(layer, after=lambda states: outputs.append(read(norm(states)))) for layer in below]
+    last = forward(inner, embedded, tokens, attention, layers=[*taps, top])
     return [*outputs, read(last)]
 
 
@@ -197,9 +198,8 @@ def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attentio
     would stay there.
     """
     inputs: list[Tensor] = []
-    taps: list[nn.Module] = [_Tap(layer, before=inputs.append) for layer in layers_of(inner)]
-    check_positions(inner, tokens)
-    last = _forward(with_layers(inner, taps), embedded, tokens, attention, None)
+    taps = [_Tap(layer, before=inputs.append) for layer in layers_of(inner)]
+    last = forward(inner, embedded, tokens, attention, layers=taps)
     return [*inputs, last]
 
 

@@ -18,8 +18,6 @@ from embrew.model.lora_linear import Copies
 from embrew.model.reach import at_rest
 from embrew.text.tokens import Tokens
 
-CAUSAL = Attention("causal")
-
 
 class Head(NamedTuple):
     """The language-model head: logits = softcap(scale · (hidden @ weight.T + bias)).
@@ -42,7 +40,7 @@ class Head(NamedTuple):
 def original_states(model: Any, tokens: Tokens) -> Tensor:
     """Return final states `(batch, tokens, hidden)` of a causal LM under causal attention."""
     embedded = write_soft(model.get_input_embeddings()(tokens.input_ids), tokens)
-    return forward(model.base_model, embedded, tokens, CAUSAL, None)
+    return forward(model.base_model, embedded, tokens, Attention("causal"))
 
 
 class FrozenCopy(nn.Module):
@@ -68,17 +66,14 @@ class FrozenLM:
 
     Attributes:
         model: a causal LM.
-        states: computes hidden states with it; by default `original_states`. Where weights are sharded, it is a method
-            of the module that gathers them, and they stay gathered, the head among them, until a backward pass.
+        hidden_states: returns final states `(batch, tokens, hidden)` under causal attention, differentiable in
+            `tokens.soft`; by default `original_states`. Where weights are sharded, it is a method of the module that
+            gathers them, and they stay gathered, the head among them, until a backward pass.
     """
 
-    def __init__(self, model: Any, *, states: Callable[[Tokens], Tensor] | None = None) -> None:
+    def __init__(self, model: Any, *, hidden_states: Callable[[Tokens], Tensor] | None = None) -> None:
         self.model = model
-        self.states = states or partial(original_states, model)
-
-    def hidden_states(self, tokens: Tokens) -> Tensor:
-        """Return final states `(batch, tokens, hidden)` under causal attention; differentiable in `tokens.soft`."""
-        return self.states(tokens)
+        self.hidden_states = hidden_states or partial(original_states, model)
 
     @property
     def cost(self) -> Cost:

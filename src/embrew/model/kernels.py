@@ -50,7 +50,9 @@ def sdpa(
         attention_mask = attention_mask.to(torch.promote_types(attention_mask.dtype, torch.float32))
     with float32_on_cpu(query, key, value) as (query, key, value):
         if dropout and kwargs.get("position_bias") is None and kwargs.get("cache") is None:
-            causal = _is_causal(module, query, attention_mask, kwargs.get("is_causal"))
+            layer = kwargs.get("is_causal")
+            layer = getattr(module, "is_causal", True) if layer is None else layer
+            causal = attention_mask is None and query.shape[2] > 1 and bool(layer)  # the library's choice
             output = _with_dropout(query, key, value, attention_mask, dropout, scaling, is_causal=causal)
         else:
             output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **how)
@@ -65,12 +67,6 @@ def float32_on_cpu(*states: Tensor) -> Iterator[tuple[Tensor, ...]]:
         return
     with torch.autocast("cpu", enabled=False):
         yield tuple(state if state.dtype.itemsize >= 4 else state.float() for state in states)
-
-
-def _is_causal(module: nn.Module, query: Tensor, mask: Tensor | None, requested: bool | None) -> bool:
-    """Return the library's choice: causal where there is no mask, several positions, and a layer that is causal."""
-    layer = getattr(module, "is_causal", True) if requested is None else requested
-    return mask is None and query.shape[2] > 1 and bool(layer)
 
 
 def _with_dropout(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import nn
 
 from embrew.text.tokens import Tokens
@@ -108,10 +107,21 @@ def max_positions(inner: Any) -> float:
     A causal LM has as many as the rows of its embedding of positions (GPT-2, OPT, GPT-Neo), or of its table of angles
     (GPT-J, CodeGen); a BERT-type encoder what its configuration says.
     """
-    limit = _KNOWN.get(inner)
-    if limit is None:
-        limit = _KNOWN[inner] = _of_encoder(inner) if is_bert_type(inner) else _of_tables(inner)
-    return limit
+    if inner not in _KNOWN:
+        size, limits = getattr(inner.config, "max_position_embeddings", None), [float("inf")]
+        if is_bert_type(inner):
+            padding = getattr(inner.embeddings, "padding_idx", None)  # RoBERTa counts on from its padding
+            limits.append(int(size or 0) - (0 if padding is None else int(padding) + 1))
+        else:
+            words = inner.get_input_embeddings()
+            for name, module in inner.named_modules():
+                if isinstance(module, nn.Embedding) and module is not words and NAMED.search(name):
+                    limits.append(module.num_embeddings - int(getattr(module, "offset", 0)))
+                for key, table in module.named_buffers(recurse=False):
+                    if NAMED.search(key) and table.ndim == 2 and len(table) == size and table.is_floating_point():
+                        limits.append(len(table))
+        _KNOWN[inner] = min(limits)
+    return _KNOWN[inner]
 
 
 def known_positions(inner: Any) -> float:
@@ -126,45 +136,6 @@ def is_bert_type(inner: Any) -> bool:
     """Return whether a model without its head has the layers of a BERT-type encoder."""
     embeddings = getattr(inner, "embeddings", None)
     return embeddings is not None and not isinstance(embeddings, nn.Embedding)
-
-
-def first_position(inner: Any) -> int:
-    """Return the number that a model gives to the first position of a row; RoBERTa counts on from its padding."""
-    padding = getattr(getattr(inner, "embeddings", None), "padding_idx", None) if is_bert_type(inner) else None
-    return 0 if padding is None else int(padding) + 1
-
-
-def _of_encoder(inner: Any) -> float:
-    return int(inner.config.max_position_embeddings) - first_position(inner)
-
-
-def _of_tables(inner: Any) -> float:
-    words, limits = inner.get_input_embeddings(), [float("inf")]
-    size = getattr(inner.config, "max_position_embeddings", None)
-    for name, module in inner.named_modules():
-        if isinstance(module, nn.Embedding) and module is not words and NAMED.search(name):
-            limits.append(module.num_embeddings - int(getattr(module, "offset", 0)))
-        for key, table in module.named_buffers(recurse=False):
-            if NAMED.search(key) and table.ndim == 2 and len(table) == size and torch.is_floating_point(table):
-                limits.append(len(table))
-    return min(limits)
-
-
-def check_longest(inner: Any, longest: float, what: str, advice: str) -> None:
-    """Raise where the longest row that settings allow has more tokens than a model has positions.
-
-    Args:
-        inner: the model without its head.
-        longest: tokens of that row; infinity where nothing limits it.
-        what: the settings and how many tokens they come to.
-        advice: what to lower.
-
-    Raises:
-        ValueError: it has more.
-    """
-    limit = max_positions(inner)
-    if longest > limit:
-        raise ValueError(f"{what}, and {type(inner).__name__} has positions for {limit:g} tokens; {advice}")
 
 
 def check_positions(inner: Any, tokens: Tokens) -> None:

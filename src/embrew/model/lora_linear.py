@@ -103,16 +103,12 @@ class LoraLinear(PeftLinear):
     def parts(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return weight and bias of the base in a dtype, A, B, scaling; no A and B where adapters are off."""
         name = self.active_adapters[0]
+        weight: Any = self.base_layer.weight
         bias: Any = self.base_layer.bias
-        base = self.weight_in(dtype), None if bias is None else bias.to(dtype)
+        base = self.copies.of(weight, dtype), None if bias is None else bias.to(dtype)
         if self.disable_adapters:
             return *base, None, None, 0.0
         return *base, self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]
-
-    def weight_in(self, dtype: torch.dtype) -> Tensor:
-        """Return the frozen base weight in a dtype; a copy is kept until the weight changes."""
-        weight: Any = self.base_layer.weight
-        return self.copies.of(weight, dtype)
 
     @property
     def dropout_now(self) -> float:
@@ -181,8 +177,8 @@ class _LoraProducts(torch.autograd.Function):
         outputs, factors = [], []
         count = x[..., 0].numel()
         with torch.autocast(x.device.type, enabled=False):
-            rows = _rows(x, dtype)
-            for drawn, (base, bias, a, b, scaling) in zip(masks, _by_layer(parts), strict=True):
+            rows, layers = _rows(x, dtype), [parts[i : i + 5] for i in range(0, len(parts), 5)]
+            for drawn, (base, bias, a, b, scaling) in zip(masks, layers, strict=True):
                 mask, probability = drawn or (None, 0.0)
                 factor = scaling / (1 - probability)
                 output = nn.functional.linear(rows, base, bias)
@@ -254,7 +250,3 @@ def common_size(count: int) -> int:
     """
     step = max(1, 1 << max(count - 1, 1).bit_length() - 1 >> 4) if count > 16 else 16
     return -(-count // step) * step
-
-
-def _by_layer(parts: Sequence[Any]) -> list[Sequence[Any]]:
-    return [parts[i : i + 5] for i in range(0, len(parts), 5)]

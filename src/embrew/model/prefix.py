@@ -89,13 +89,11 @@ class Prefix:
         """Size of what is kept."""
         return sum(kept.bytes for kept in list(self._kept.values()))
 
-    def at(self, tokens: Tokens, count: int) -> Shared | None:
-        """Return the first `count` positions of a batch, which all its rows share; None: nothing is shared.
+    def at(self, tokens: Tokens, count: int) -> Shared:
+        """Return the first `count` positions of a batch, which all its rows share.
 
         Call it with a batch on the CPU, where reading values does not wait for an accelerator.
         """
-        if not count:
-            return None
         ids, segments = tokens.input_ids[0, :count], tokens.segment_ids[0, :count]
         soft = b""
         if tokens.soft is not None:

@@ -50,7 +50,13 @@ def follows(
             for padding in (0, PADDING):
                 tokens = _probe(inner, attention, width, padding)
                 states = run(inner.get_input_embeddings()(tokens.input_ids), tokens)[:, :width].float()
-                if not torch.isfinite(states).all() or not _as_expected(states, attention, tokens, layers, inner.dtype):
+                moved = (states[1:] - states[:1]).abs().amax(-1).T  # [i, j]: state i under a change of token j
+                reads = attention.visible(tokens)[0, :width, :width].double()
+                reaches = torch.linalg.matrix_power(reads, layers) > 0
+                scale, noise = states[0].abs().max(), max(MOVED, 4 * torch.finfo(inner.dtype).eps)
+                if not torch.isfinite(states).all():
+                    return False
+                if not ((moved[reaches] > MOVED * scale).all() and (moved[~reaches] <= noise * scale).all()):
                     return False
                 states_by_padding.append(states[0])
     except torch.OutOfMemoryError:
@@ -74,17 +80,6 @@ def _probe(inner: Any, attention: Attention, width: int, padding: int) -> Tokens
         segments[:, -1] = int(Segment.TARGET)
     pad = torch.zeros(width + 1, padding, dtype=torch.long)
     return Tokens(torch.cat([ids, pad], 1), torch.cat([segments, pad], 1)).to(inner.device)
-
-
-def _as_expected(states: Tensor, attention: Attention, tokens: Tokens, layers: int, dtype: torch.dtype) -> bool:
-    """Return whether position i moves with token j just where the pattern lets i read j, through all layers."""
-    width = states.shape[1]
-    moved = (states[1:] - states[:1]).abs().amax(-1).T  # [i, j]: state i under a change of token j
-    reads = attention.visible(tokens)[0, :width, :width].double()
-    reaches = torch.linalg.matrix_power(reads, layers) > 0
-    noise = max(MOVED, 4 * torch.finfo(dtype).eps)
-    scale = states[0].abs().max()
-    return bool((moved[reaches] > MOVED * scale).all() and (moved[~reaches] <= noise * scale).all())
 
 
 @contextmanager

@@ -20,8 +20,7 @@ from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.serving.errors import ApiError
 from embrew.serving.reading import NOT_FINITE, Key, ReadOptions, TokenizedTexts, check_finite, check_lengths
 from embrew.serving.schemas import Text
-from embrew.text.strings import tokens_before
-from embrew.text.template import Template
+from embrew.text.template import Template, tokens_before
 from embrew.text.texts import PREPARATIONS, SIDES, check_text
 from embrew.text.tokens import Row, Segment, Tokens
 
@@ -226,7 +225,7 @@ def _spans(template: Template, text: str, words: str, ids: Sequence[int]) -> lis
     repeated = "" if template.between is None else template.between + prepared
     beginning = prepared[: CHARACTERS * (len(ids) + 1)]  # a truncated text may be long, and is tokenised alone
     for rendered in (beginning, prepared + repeated + after, prepared):
-        (encoding,) = template.strings.encode([before + rendered], places=True)
+        (encoding,) = template.encode([before + rendered], places=True)
         first = tokens_before(encoding, len(before)) if before else 0
         if encoding.ids[first : first + len(ids)] == ids:
             offsets = encoding.offsets[first : first + len(ids)]

@@ -95,11 +95,6 @@ class Pooling:
             if self.over != "memory":
                 raise ValueError(f"pooling.slots={self.slots} over {self.over!r}; slots choose among memory tokens")
 
-    def check_slots(self, memory_tokens: int) -> None:
-        """Raise where an encoder with that many memory tokens lacks one of the slots."""
-        if self.slots is not None and not (self.slots and set(self.slots) <= set(range(memory_tokens))):
-            raise ValueError(f"pooling.slots={self.slots}; choose one or more from 0 to {memory_tokens - 1}")
-
     def dimensions(self, width: int, memory_tokens: int) -> int:
         """Return the dimensions of what is pooled from states of a width."""
         if self.mode != "concat":
@@ -333,7 +328,9 @@ class EncoderSettings(BaseModel):
         """Raise unless these settings go with that many memory tokens, and tokens of a soft prompt."""
         for template in self.templates:
             check_learned(template, memory_tokens, soft_prompt_tokens)
-        self.pooling.check_slots(memory_tokens)
+        slots = self.pooling.slots
+        if slots is not None and not (slots and set(slots) <= set(range(memory_tokens))):
+            raise ValueError(f"pooling.slots={slots}; choose one or more from 0 to {memory_tokens - 1}")
 
     @field_validator("template")
     @classmethod

@@ -33,7 +33,6 @@ from embrew.settings.base import Base, Quantization
 from embrew.storage.foreign import (
     asks_for_code,
     check_is_model,
-    check_kernel,
     check_not_quantized,
     check_weights,
     own_code,
@@ -255,9 +254,7 @@ def open_weights(
     Raises:
         ValueError: it needs more than its own safetensors files; see `storage.foreign`.
     """
-    check_weights(name, source, **options)
-    if attn_implementation is None and not trust_remote_code:
-        check_kernel(name, source, "config.json", **options)
+    check_weights(name, source, kernels=attn_implementation is None and not trust_remote_code, **options)
     kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
     model: Any = kind.from_pretrained(
         source,
@@ -346,7 +343,10 @@ def keep_base(base: Base, source: Path | None, target: Path, *, code: bool = Fal
     target.mkdir()
     for path in sorted(path for path in source.iterdir() if path.is_file()):
         if path.suffix == ".safetensors":
-            _link(path, target / path.name)
+            try:
+                os.link(path.resolve(), target / path.name)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(path, target / path.name)
         elif path.name in SMALL or path.name.startswith(TOKENIZER) or (code and path.suffix == ".py"):
             shutil.copyfile(path, target / path.name)
     if base.sha256 is not None and weights_sha256(target) != base.sha256:
@@ -372,10 +372,3 @@ def check_kept_base(base: Base, folder: Path) -> None:
         f"{place} holds other weights than the encoder was trained on (sha256 {base.sha256[:12]}…); its adapter means "
         "nothing on them: copy the folder again from where it came from"
     )
-
-
-def _link(path: Path, target: Path) -> None:
-    try:
-        os.link(path.resolve(), target)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(path, target)

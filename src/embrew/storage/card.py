@@ -129,21 +129,19 @@ def _parts(
     if any(prompts.values()):
         yield "Prompts:\n\n" + "\n".join(f"- `{name}`: `{text!r}`" for name, text in prompts.items())
     if encoder.contexts:
-        yield _contexts(encoder) + ("" if stock is None else "\n\n" + MARKERS)
+        lines = [
+            f"- `{name}`: `{prepared.context.instruction!r}`, {len(prepared.context.demonstrations)} demonstrations, "
+            f"{len(prepared.row.ids)} positions"
+            for name, prepared in encoder.contexts.items()
+        ]
+        yield "Contexts, prompts with demonstrations, given as `prompt_name`:\n\n" + "\n".join(lines)
+        if stock is not None:
+            yield MARKERS
     yield from notes
     if encoder.record is not None:
         yield _scores(encoder.record)
         for past in _history(encoder.record):
             yield _training(past, again=past is not encoder.record)
-
-
-def _contexts(encoder: Encoder) -> str:
-    lines = [
-        f"- `{name}`: `{prepared.context.instruction!r}`, {len(prepared.context.demonstrations)} demonstrations, "
-        f"{len(prepared.row.ids)} positions"
-        for name, prepared in encoder.contexts.items()
-    ]
-    return "Contexts, prompts with demonstrations, given as `prompt_name`:\n\n" + "\n".join(lines)
 
 
 def _longest(encoder: Encoder, stock: bool, lengths: Mapping[str, int] | None) -> str:
@@ -234,19 +232,17 @@ def _training(record: Mapping[str, Any], *, again: bool) -> str:
     short = [name for name, dtype in record.get("arithmetic", {}).items() if dtype == "bfloat16"]
     if short:
         sections.append(f"Matrix products in bfloat16, weights and losses in float32: {', '.join(short)}.")
-    overlaps = list(_overlaps(record))
+    overlaps = [
+        (stage, entry, name, overlap)
+        for stage, entries in record["data"].items()
+        for entry in entries
+        for name, overlap in entry.get("overlap", {}).items()
+    ]
     if overlaps:
         sections.append("### Texts of the dev and guard sets in the training data")
         sections.append("Compared ignoring case, white space and Unicode form. " + _table_or_none(overlaps))
     sections.append(f"### Recipe\n\n```yaml\n{record['recipe'].strip()}\n```")
     return "\n\n".join(sections)
-
-
-def _overlaps(record: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
-    for stage, entries in record["data"].items():
-        for entry in entries:
-            for name, overlap in entry.get("overlap", {}).items():
-                yield stage, entry, name, overlap
 
 
 def _table_or_none(overlaps: list[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]) -> str:
@@ -261,12 +257,8 @@ def _table_or_none(overlaps: list[tuple[str, Mapping[str, Any], str, Mapping[str
     ]
     for stage, entry, name, overlap in shared:
         columns = ", ".join(f"{column} {count:,}" for column, count in overlap["columns"].items() if count)
-        examples = "; ".join(_cell(text) for text in overlap["examples"])
+        cells = (text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for text in overlap["examples"])
+        examples = "; ".join(f"“{text}”" for text in cells)
         rows, share = f"{overlap['rows']:,} of {entry['rows']:,}", f"{overlap['share']:.2%}"
         lines.append(f"| {stage} | {entry['name']} | {name} | {rows} | {share} | {columns} | {examples} |")
     return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    """Return a text in a table of Markdown."""
-    return "“" + text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") + "”"

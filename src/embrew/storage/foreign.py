@@ -6,7 +6,7 @@ an attention kernel from the Hub, put an adapter on a model, read weights of ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +77,13 @@ def check_hub_name(name: str, *, source: Path) -> None:
         )
 
 
-def check_weights(name: str, source: str, **options: Any) -> None:
+def check_weights(name: str, source: str, *, kernels: bool = True, **options: Any) -> None:
     """Raise where a folder or Hub model holds more than its own weights in safetensors files.
 
     Args:
         name: what errors call it.
         source: a folder or Hub id.
+        kernels: refuse a configuration that asks for an attention kernel of the Hub.
         options: `revision`, for the Hub.
 
     Raises:
@@ -95,39 +96,50 @@ def check_weights(name: str, source: str, **options: Any) -> None:
             "models: merge the adapter into its base and save that (peft's merge_and_unload)"
         )
     check_index(name, source, **options)
-    check_settings(name, source, "config.json", **options)
+    check_settings(name, source, "config.json", kernels=kernels, **options)
 
 
-def check_settings(name: str, source: str, *files: str, **options: Any) -> None:
-    """Raise where a model's configuration names weights other than safetensors files of the usual names.
+def check_settings(name: str, source: str, *files: str, kernels: bool = True, **options: Any) -> None:
+    """Raise where a model's configuration names other weights than its own, or a kernel of the Hub.
 
-    An index of another name may list pickled files, which transformers reads although `use_safetensors` is given.
+    An index of another name may list pickled files, which transformers reads although `use_safetensors` is given. A
+    kernel is compiled code.
 
     Args:
         name: what errors call it.
         source: a folder or Hub id.
         files: names of the JSON files to look in.
+        kernels: also look for attention kernels.
         options: `revision` and `subfolder`.
 
     Raises:
         ValueError: it does.
     """
-    for file, values in _read_each(source, files, **options):
-        for key, value in _other_weights(values):
-            if key != "transformers_weights" or not is_safe_name(value) or not value.endswith(".safetensors"):
+    for file in files:
+        path = file_of(source, file, **options)
+        for keys, value in () if path is None else _entries(read_json(Path(path))):
+            key = next((key for key in keys if key in OTHER_WEIGHTS), None)
+            is_usual = key == "transformers_weights" and is_safe_name(value) and value.endswith(".safetensors")
+            if key is not None and value is not None and not is_usual:
                 raise ValueError(
                     f"{name}: its {file} asks for other weights ({key}: {str(value)[:80]!r}); embrew reads "
                     f".safetensors files by their usual names: remove {key}, and save the weights as model.safetensors"
                 )
+            named = any(key.removeprefix("_").startswith("attn_implementation") for key in keys)
+            if kernels and named and isinstance(value, str) and "/" in value:
+                raise ValueError(
+                    f"{name}: its {file} asks for the attention kernel {value[:80]!r} of the Hub, which is code and is "
+                    "not run unasked; remove it there, or choose a kernel yourself (attn_implementation: sdpa)"
+                )
 
 
-def _other_weights(values: Any) -> Iterator[tuple[str, Any]]:
-    """Yield settings of `OTHER_WEIGHTS` in a configuration and in those within it."""
+def _entries(values: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the values in a configuration and in those within it, each with the keys that lead to it."""
     if isinstance(values, dict):
         for key, value in values.items():
-            if key in OTHER_WEIGHTS and value is not None:
-                yield key, value
-            yield from _other_weights(value)
+            yield from _entries(value, (*keys, key))
+    else:
+        yield keys, values
 
 
 def check_index(name: str, source: str, **options: Any) -> None:
@@ -149,43 +161,6 @@ def check_index(name: str, source: str, **options: Any) -> None:
             f"{name}: {INDEX} names {foreign[:80]!r}; embrew reads .safetensors files of the model's own folder only, "
             "and no pickled weights"
         )
-
-
-def check_kernel(name: str, source: str, *files: str, **options: Any) -> None:
-    """Raise where a model's own configuration asks for an attention kernel of the Hub, which is compiled code.
-
-    Args:
-        name: what errors call it.
-        source: a folder or Hub id.
-        files: names of the JSON files to look in.
-        options: `revision` and `subfolder`.
-
-    Raises:
-        ValueError: it does.
-    """
-    for file, values in _read_each(source, files, **options):
-        for kernel in _kernels(values):
-            raise ValueError(
-                f"{name}: its {file} asks for the attention kernel {kernel[:80]!r} of the Hub, which is code and is "
-                "not run unasked; remove it there, or choose a kernel yourself (attn_implementation: sdpa)"
-            )
-
-
-def _kernels(values: Any, *, named: bool = False) -> Iterator[str]:
-    """Yield names of Hub kernels in a configuration and in those within it."""
-    if isinstance(values, dict):
-        for key, value in values.items():
-            yield from _kernels(value, named=named or key.removeprefix("_").startswith("attn_implementation"))
-    elif named and isinstance(values, str) and "/" in values:
-        yield values
-
-
-def _read_each(source: str, files: Sequence[str], **options: Any) -> Iterator[tuple[str, Any]]:
-    """Yield those of a model's JSON files that exist: their names and what they hold."""
-    for file in files:
-        path = file_of(source, file, **options)
-        if path is not None:
-            yield file, read_json(Path(path))
 
 
 def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> str | None:

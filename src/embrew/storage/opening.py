@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -18,11 +17,10 @@ from embrew.files import checksums
 from embrew.files.formats import ENCODER, RUN
 from embrew.files.names import check_file_name, path_inside
 from embrew.files.reading import content_of, read_json
-from embrew.files.writing import read_unchanged, recover, writing_to
-from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, peft_warnings_off, restore_copies
+from embrew.files.writing import read_unchanged, recover
+from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, reopened_lora
 from embrew.model.backbone import Backbone, MemoryInit
 from embrew.model.contexts import start
-from embrew.model.lora_linear import use_lora_linear
 from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
 from embrew.settings.base import Base, Kind, Quantization
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
@@ -46,7 +44,6 @@ from embrew.storage.parts import (
     read_adapter,
     read_contexts,
     read_tensors,
-    write_adapter,
 )
 
 if TYPE_CHECKING:
@@ -200,29 +197,21 @@ def _load(
         raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
     if base.kind == "folder":
         check_file_name(base.name, what=f"{folder / SETTINGS}: base")
-    target = _dtype_of_weights(dtype, settings, device)
-    states = [read_adapter(place) for place in places]
+    states, target = [read_adapter(place) for place in places], _dtype_of_weights(dtype, settings, device)
     to_encode = settings["active_adapter"] and merge_adapter == "auto" and not settings["full_weights"]
     to_encode = to_encode and base.quantization is None  # beside 4-bit weights, it would take as long as before
     active = settings["active_adapter"] and merge_adapter is not True and not to_encode
     merged = states[:-1] if active else states
     how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
     how["dtype"] = torch.float32 if merged and base.quantization is None else target
-    model = _open_weights(folder, base, settings, verified=verified, device=device, **how)
-    backbone = Backbone(model)
-    for i, state in enumerate(merged):
-        last = to_encode and i + 1 == len(merged)
-        adapted = _with_adapter(backbone.causal_lm, state, folder / "adapters", trainable=last)
-        backbone.use_adapter(adapted)
-        if last and lost_to_rounding(adapted, target) > ROUNDED:
-            to_encode, active, merged = False, True, merged[:-1]
-        else:
-            # of all but the last adapter, training in bfloat16 rounded the sums in the same way
-            rounded_before = dtype == AS_TRAINED and i + 1 < len(states)
-            backbone.merge_adapter(rounds_to=None if rounded_before else target)
+    backbone = Backbone(_open_weights(folder, base, settings, verified=verified, device=device, **how))
+    rounded = len(states) - 1 if dtype == AS_TRAINED else 0
+    if not _replay(backbone, merged, folder / "adapters", to=target, to_encode=to_encode, rounded=rounded):
+        to_encode, active, merged = False, True, merged[:-1]
     cast_weights(without_adapter(backbone.causal_lm), target)
     if active and not isinstance(backbone.model, PeftModel):
-        backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], folder / "adapters", trainable=True))
+        with content_of(folder / "adapters", also=(RuntimeError,)):
+            backbone.use_adapter(reopened_lora(backbone.causal_lm, states[-1], trainable=True))
     if os.path.lexists(folder / LEARNED):
         for part, rows in read_tensors(folder / LEARNED).items():
             if part not in LEARNED_PARTS:
@@ -257,6 +246,36 @@ def _load(
     return encoder.eval()
 
 
+def _replay(
+    backbone: Backbone,
+    states: Sequence[AdapterState],
+    source: Path,
+    *,
+    to: torch.dtype,
+    to_encode: bool = False,
+    rounded: int = 0,
+) -> bool:
+    """Merge adapters into the weights, in order; return False where the last one is left on them.
+
+    Args:
+        backbone: without an adapter.
+        states: the adapters.
+        source: what errors call them.
+        to: dtype of the sums.
+        to_encode: leave the last one where rounding takes more than a little of it.
+        rounded: how many of the first ones were rounded in the same way by training in bfloat16.
+    """
+    for i, state in enumerate(states):
+        last = to_encode and i + 1 == len(states)
+        with content_of(source, also=(RuntimeError,)):
+            adapted = reopened_lora(backbone.causal_lm, state, trainable=last)
+        backbone.use_adapter(adapted)
+        if last and lost_to_rounding(adapted, to) > ROUNDED:
+            return False
+        backbone.merge_adapter(rounds_to=None if i < rounded else to)
+    return True
+
+
 def knows_base(encoder: Encoder) -> bool:
     """Return whether the base of an encoder can be opened again."""
     return encoder.base.kind != "folder" or encoder.base_folder is not None
@@ -285,9 +304,7 @@ def difference_to_base(encoder: Encoder) -> str | None:
     if encoder.backbone.is_quantized or not knows_base(encoder):
         return None
     again = Backbone(open_base_again(encoder, torch.float32 if encoder.chain else None))
-    for state in encoder.chain:
-        again.use_adapter(_with_adapter(again.causal_lm, state, Path("adapters"), trainable=False))
-        again.merge_adapter(rounds_to=encoder.backbone.dtype)
+    _replay(again, encoder.chain, Path("adapters"), to=encoder.backbone.dtype)
     cast_weights(again.causal_lm, encoder.backbone.dtype)
     ours, theirs = (tensors_under_adapter(one.causal_lm) for one in (encoder.backbone, again))
     return differing(ours, theirs, exactly=not encoder.chain)
@@ -320,15 +337,3 @@ def _open_weights(
     name = str(folder / BASE) if own else base.name
     model, _, _ = open_base(name, revision=base.revision, expected=base, verified=own, device=device, **how)
     return model
-
-
-def _with_adapter(model: PreTrainedModel, state: AdapterState, place: Path, *, trainable: bool) -> PeftModel:
-    with tempfile.TemporaryDirectory(prefix="embrew-adapter-") as scratch:
-        target = Path(scratch) / "adapter"
-        with writing_to(target):
-            write_adapter(state, target)
-        with peft_warnings_off(), content_of(place, also=(RuntimeError,)):
-            adapted = PeftModel.from_pretrained(model, target, is_trainable=trainable)
-    restore_copies(adapted, state.tensors)
-    use_lora_linear(adapted)
-    return adapted

@@ -8,11 +8,10 @@ import logging
 import re
 import shutil
 import tempfile
-import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -55,9 +54,6 @@ LOOKED_UP = frozenset(
 )
 """Names that embrew, transformers and Sentence-Transformers look for in a folder, and that change what they open."""
 
-_said: set[Path] = set()
-_lock = threading.Lock()
-
 
 def check_folder(folder: Path, *, large: bool = True) -> bool:
     """Compare the files of an encoder, a context or an export with its checksums; warn once if it has none.
@@ -77,10 +73,11 @@ def check_folder(folder: Path, *, large: bool = True) -> bool:
     try:
         verified = check_files(folder, read=LOOKED_UP, large=large)
     except Damaged as error:
-        shared = [name for name in error.changed if _is_shared(folder, name)]
+        in_base = [name for name in error.changed if PurePosixPath(name).parts[0] == BASE]
+        shared = [name for name in in_base if (folder / name).is_file() and (folder / name).stat().st_nlink > 1]
         raise shared_weights(folder, shared) if shared else error from None
     if not verified:
-        _say_once(folder)
+        _warn_unverified(folder.resolve())
     return verified
 
 
@@ -102,17 +99,9 @@ def shared_weights(folder: Path, names: list[str]) -> Damaged:
     )
 
 
-def _is_shared(folder: Path, name: str) -> bool:
-    path = folder / name
-    return PurePosixPath(name).parts[0] == BASE and path.is_file() and path.stat().st_nlink > 1
-
-
-def _say_once(folder: Path) -> None:
-    place = folder.resolve()
-    with _lock:
-        if place in _said:
-            return
-        _said.add(place)
+@cache
+def _warn_unverified(folder: Path) -> None:
+    """Log it once for a folder."""
     logger.warning("%s has no %s, so damage to its files is not detected; save it again to add one", folder, NAME)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,12 +23,14 @@ from embrew.storage.card import model_card
 from embrew.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, difference_to_base, trained_parts
 from embrew.storage.parts import BASE, check_tokenizer, up_to_date, write_adapter, write_context, write_tokenizer
 from embrew.storage.verification import verify_folder
+from embrew.text_encoder.provenance import versions
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 CARD = "README.md"
+PACKAGES = ("embrew", "torch", "transformers", "peft", "tokenizers")
 
 
 def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
@@ -80,7 +81,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             "arithmetic": encoder.arithmetic,
             "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
             **encoder.settings.as_dict(),
-            "versions": _versions(encoder),
+            "versions": versions([*PACKAGES, *([LIBRARY] if encoder.backbone.is_quantized else [])]),
         }
         encoder.contexts = up_to_date(encoder)
         for name, context in encoder.contexts.items():
@@ -95,17 +96,3 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         settings["checks"] = verify_folder(encoder, out, verify) if verify != "off" else {"verify": "off"}
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)
-
-
-def _versions(encoder: Encoder) -> dict[str, str]:
-    """Return the versions of the libraries that decide the vectors."""
-    names = ["embrew", "torch", "transformers", "peft", "tokenizers"]
-    return {name: _version(name) for name in [*names, *([LIBRARY] if encoder.backbone.is_quantized else [])]}
-
-
-def _version(name: str) -> str:
-    """Return an installed version; a checkout may be used without being installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"

@@ -7,13 +7,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import PeftModel, set_peft_model_state_dict
+from peft import PeftModel
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -24,8 +22,7 @@ from embrew.model.contexts import Context, prepare
 from embrew.model.weights import differing, tensors_under_adapter
 from embrew.settings.encoder import Demonstration, EncoderSettings
 from embrew.storage.opening import LEARNED, PARTS, load_encoder, read_settings, trained_parts
-from embrew.storage.parts import check_written, first_difference, open_tokenizer, read_adapter
-from embrew.text.tokens import Segment, Tokens
+from embrew.storage.parts import check_written, first_difference, open_tokenizer, read_adapter, read_tensors
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -54,31 +51,28 @@ TEXTS = (
 
 INSTRUCTION = "Find a similar text: "
 REFERENCE = "<reference>"  # no name that a user can give
-TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
 
 
 def tolerance(dtype: torch.dtype) -> float:
     """Return largest difference allowed between two unit vectors that should be the same."""
-    return TOLERANCE.get(str(dtype).removeprefix("torch."), 2e-2)
+    return 1e-5 if dtype == torch.float32 else 2e-2
 
 
 def reference_vectors(encoder: Encoder) -> Tensor:
     """Return unit vectors of the reference texts, `(16, hidden)` float32; with demonstrations, 16 more after two."""
+    how: dict[str, Any] = {"batch_size": 8, "show_progress_bar": False}
     with full_float32(encoder.device.type):
-        return _reference_vectors(encoder)
-
-
-def _reference_vectors(encoder: Encoder) -> Tensor:
-    found = [encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)]
-    if encoder.demonstrator is not None:
-        pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: encoder.demonstrator.settings.learnable or 2]
-        context = prepare(encoder, Context(_instruction(encoder), pairs))
-        encoder.contexts[REFERENCE] = context  # added, since another thread may encode with the others
-        try:
-            found.append(encoder.encode(list(TEXTS), REFERENCE, batch_size=8, show_progress_bar=False))
-        finally:
-            del encoder.contexts[REFERENCE]
-    return torch.nn.functional.normalize(torch.cat([torch.as_tensor(vectors) for vectors in found]), dim=-1)
+        vectors = [encoder.encode(list(TEXTS), **how)]
+        if encoder.demonstrator is not None:
+            learnable = encoder.demonstrator.settings.learnable
+            pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: learnable or 2]
+            context = prepare(encoder, Context(_instruction(encoder), pairs))
+            encoder.contexts[REFERENCE] = context  # added, since another thread may encode with the others
+            try:
+                vectors.append(encoder.encode(list(TEXTS), REFERENCE, **how))
+            finally:
+                del encoder.contexts[REFERENCE]
+        return torch.nn.functional.normalize(torch.cat([torch.as_tensor(part) for part in vectors]), dim=-1)
 
 
 def _instruction(encoder: Encoder) -> str:
@@ -99,27 +93,30 @@ def verify_folder(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]
     Raises:
         RuntimeError: a check failed; says which and by how much.
     """
-    vectors = reference_vectors(encoder)
-    checks: dict[str, Any] = {"verify": verify}
     _check_settings(encoder, folder)
     check_written(encoder, folder)
-    _check_files(encoder, folder)
-    if verify == "full":
-        reopened, checks["compared_with"] = _in_fresh_process(encoder, folder, vectors), "the folder in a fresh process"
-    elif encoder.backbone.owns_weights:
-        reopened, checks["compared_with"] = _opened_anew(encoder, folder), "the folder opened anew"
-    else:
-        reopened, checks["compared_with"] = _reopened(encoder, folder), "its files on the base in memory"
-    difference = float((reopened - vectors).abs().max())
-    checks["reopened_max_difference"] = difference
-    if not difference <= tolerance(encoder.backbone.dtype):
-        raise RuntimeError(
-            f"the saved folder gives other vectors than the encoder in memory: largest difference {difference:.2e}, "
-            f"allowed {tolerance(encoder.backbone.dtype):.0e} ({encoder.backbone.dtype})"
-        )
-    checks["attention"] = check_attention(encoder)
+    _check_tensors(encoder, folder)
+    checks: dict[str, Any] = {"verify": verify, "compared_with": "its tensors and those in memory, to the bit"}
+    vectors = reference_vectors(encoder)
+    if verify == "full" or encoder.backbone.owns_weights:
+        if verify == "full":
+            reopened, checks["compared_with"] = _in_fresh_process(encoder, folder), "the folder in a fresh process"
+        else:
+            reopened, checks["compared_with"] = _opened_anew(encoder, folder), "the folder opened anew"
+        difference = checks["reopened_max_difference"] = float((reopened - vectors).abs().max())
+        if not difference <= tolerance(encoder.backbone.dtype):
+            raise RuntimeError(
+                "the saved folder gives other vectors than the encoder in memory: largest difference "
+                f"{difference:.2e}, allowed {tolerance(encoder.backbone.dtype):.0e} ({encoder.backbone.dtype})"
+            )
     if isinstance(encoder.backbone.model, PeftModel) and encoder.steps:
-        checks["cosine_to_switched_off"] = _check_adapter(encoder, vectors)
+        with encoder.backbone.adapter_off():
+            base = reference_vectors(encoder)
+        if torch.equal(base, vectors):
+            raise RuntimeError(f"the adapter was trained for {encoder.steps} steps and changes no vector at all")
+        cosine = checks["cosine_to_switched_off"] = float((base * vectors).sum(-1).mean())
+        if cosine > 0.9999:
+            logger.warning("the adapter hardly changes the vectors: mean cosine to the switched-off model %.6f", cosine)
     return checks
 
 
@@ -141,45 +138,23 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
                     )
 
 
-def _check_files(encoder: Encoder, folder: Path) -> None:
-    """Raise unless the adapters, and tensors trained in addition to the language model, were written to the bit."""
-    for part, tensors in trained_parts(encoder).items():
-        _same_tensors(tensors, load_file(folder / PARTS[part]), part)
+def _check_tensors(encoder: Encoder, folder: Path) -> None:
+    """Raise unless adapters, learned tokens and what is trained in addition to the language model are the encoder's."""
+    written = {part: read_tensors(folder / PARTS[part]) for part in trained_parts(encoder)}
+    ours = dict(trained_parts(encoder))
+    if encoder.backbone.learned:
+        ours["memory"] = {name: rows.detach() for name, rows in encoder.backbone.learned.items()}
+        written["memory"] = read_tensors(folder / LEARNED)
     states = replayed(encoder)
-    for i, state in enumerate(states):
-        _same_tensors(state.tensors, read_adapter(folder / "adapters" / str(i)).tensors, f"adapter {i}")
     if isinstance(encoder.backbone.model, PeftModel):
-        written = read_adapter(folder / "adapters" / str(len(states)))
-        _same_tensors(adapter_state(encoder.backbone.model).tensors, written.tensors, "adapter")
-
-
-def _reopened(encoder: Encoder, folder: Path) -> Tensor:
-    """Return vectors after reading the written tensors into the live model (and putting its own back)."""
-    undo: list[Callable[[], None]] = []
-    try:
-        for name, rows in encoder.backbone.learned.items():
-            before = rows.data
-            rows.data = load_file(folder / LEARNED)[name].to(before.device)
-            undo.append(partial(setattr, rows, "data", before))
-        model = encoder.backbone.model
-        if isinstance(model, PeftModel):
-            own = adapter_state(model)
-            written = read_adapter(folder / "adapters" / str(len(replayed(encoder))))
-            set_peft_model_state_dict(model, written.tensors)
-            undo.append(lambda: set_peft_model_state_dict(model, own.tensors) and None)
-        return reference_vectors(encoder)
-    finally:
-        for step in undo:
-            step()
-
-
-def _same_tensors(ours: dict[str, Tensor], written: dict[str, Tensor], what: str) -> None:
-    if ours.keys() != written.keys():
-        odd = sorted(ours.keys() ^ written.keys())
-        raise RuntimeError(f"{what}: the written file and the model differ in their tensors: {', '.join(odd[:3])}")
-    for name, tensor in ours.items():
-        if not torch.equal(tensor.cpu(), written[name]):
-            raise RuntimeError(f"{what}: tensor {name} was written with other values than the model holds")
+        states.append(adapter_state(encoder.backbone.model))
+    for i, state in enumerate(states):
+        ours[f"adapter {i}"] = state.tensors
+        written[f"adapter {i}"] = read_adapter(folder / "adapters" / str(i)).tensors
+    for part, tensors in ours.items():
+        difference = differing(tensors, written[part], exactly=True)
+        if difference is not None:
+            raise RuntimeError(f"{part} was written with other values than the encoder holds: {difference}")
 
 
 def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
@@ -207,62 +182,15 @@ def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
     return vectors
 
 
-def _in_fresh_process(encoder: Encoder, folder: Path, vectors: Tensor) -> Tensor:
+def _in_fresh_process(encoder: Encoder, folder: Path) -> Tensor:
     with tempfile.TemporaryDirectory(prefix="embrew-verify-") as scratch:
         out = Path(scratch) / "vectors.safetensors"
-        command = [
-            sys.executable,
-            "-m",
-            "embrew.reopened",
-            str(folder),
-            str(out),
-            str(vectors.device),
-        ]
+        command = [sys.executable, "-m", "embrew.reopened", str(folder), str(out), "cpu"]
         command += ["--trust-remote-code"] if encoder.trust_remote_code else []
         command += [] if isinstance(encoder.backbone.model, PeftModel) else ["--merge-adapter"]
-        path = os.pathsep.join(
-            filter(None, sys.path)
-        )  # modules from where this process has them, not the current folder
+        path = os.pathsep.join(filter(None, sys.path))  # modules from where this process has them
         environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             raise RuntimeError(f"a fresh process cannot open the saved folder:\n{done.stderr[-2000:]}")
         return load_file(out)["vectors"]
-
-
-def check_attention(encoder: Encoder) -> str:
-    """Change the last token of a text and see whether its first position moves, as the attention mode says.
-
-    Alone and in a batch with a longer text, so padded and not.
-
-    Raises:
-        RuntimeError: the attention is not what the encoder says.
-    """
-    expected = encoder.attention.mode != "causal"
-    short, long = encoder.template.rows(["one two three", "four five six seven eight nine ten"])
-    for rows, case in (([short], "batch of one"), ([short, long], "batch of two, padded")):
-        tokens = Tokens.pad(rows).to(encoder.device)
-        text = tokens.where(Segment.TEXT)[0].nonzero()[:, 0]
-        changed = tokens.input_ids.clone()
-        changed[0, text[-1]] = (changed[0, text[-1]] + 1) % encoder.backbone.vocab_size
-        with torch.inference_mode():
-            before = encoder.hidden_states(tokens)[0, text[0]]
-            after = encoder.hidden_states(Tokens(changed, tokens.segment_ids))[0, text[0]]
-        moved = bool((before - after).abs().max() > 1e-6 * before.abs().max())
-        if moved != expected:
-            raise RuntimeError(
-                f"attention={encoder.attention.mode}, but the first token {'moves' if moved else 'does not move'} when "
-                f"the last one changes ({case})"
-            )
-    return encoder.attention.mode
-
-
-def _check_adapter(encoder: Encoder, vectors: Tensor) -> float:
-    with encoder.backbone.adapter_off():
-        base = reference_vectors(encoder)
-    if torch.equal(base, vectors):
-        raise RuntimeError(f"the adapter was trained for {encoder.steps} steps and changes no vector at all")
-    cosine = float((base * vectors).sum(-1).mean())
-    if cosine > 0.9999:
-        logger.warning("the adapter hardly changes the vectors: mean cosine to the switched-off model %.6f", cosine)
-    return cosine

@@ -33,19 +33,6 @@ class Pattern(NamedTuple):
         """Whether the pattern has `{instruction}`, before or after the text."""
         return "{instruction}" in self.before + self.after
 
-    def around(self, instruction: str) -> tuple[str, str]:
-        """Return the words before and after a text, with the instruction filled in.
-
-        An instruction before the text may itself hold `{text}` once, and then surrounds it, as in bge-en-icl:
-        `"<instruct>Find the answer <query>{text} <response>"`.
-        """
-        if "{instruction}" in self.after:
-            return self.before, self.after.replace("{instruction}", instruction)
-        head, _, rest = instruction.partition(HOLE)
-        if "{instruction}" not in self.before:
-            return self.before, self.after
-        return self.before.replace("{instruction}", head), rest + self.after
-
 
 def split_pattern(pattern: str) -> Pattern:
     """Split a template pattern into the words before the text, the words after it, and the fields at the end.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from functools import cached_property
 from math import ceil
 
+from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
 from embrew.text.pattern import HOLE, WordsAfter, check_learned, check_words_after, split_pattern
-from embrew.text.strings import Frame, Strings, characters_kept, first_of, last_of, tokens_before, whole_rows
 from embrew.text.texts import PREPARATIONS, Preparation, check_text
 from embrew.text.tokens import Row, Segment
 
@@ -60,7 +60,7 @@ def truncated(head: Row, room: int, segment: Segment) -> Row:
     Raises:
         ValueError: nothing of the text would be left.
     """
-    start = _start(head, segment)
+    start = len(head.ids) - head.segments.count(segment)
     if start >= room:
         raise ValueError(
             f"max_length leaves {room} tokens before the suffix, and BOS with the instruction already takes {start}; "
@@ -69,40 +69,24 @@ def truncated(head: Row, room: int, segment: Segment) -> Row:
     return Row(head.ids[:room], head.segments[:room])
 
 
-def repeated(
-    head: Row, between: Row, again: Sequence[int] | None, suffix: Row, *, max_length: int | None, segment: Segment
-) -> Row:
-    """Return a row with its text twice; both copies lose the same number of tokens where the limit requires it.
+def touching(encoding: Encoding, begin: int, end: int) -> tuple[int, int]:
+    """Return the tokens that touch the characters from `begin` up to `end`: index of the first, and after the last.
 
-    Args:
-        head: a row that ends with its text.
-        between: the words between both copies.
-        again: ids of the second copy; None: those of the first.
-        suffix: what follows the second copy.
-        max_length: limit of the whole row.
-        segment: label of the first copy; the second is ECHO.
-
-    Raises:
-        ValueError: the limit leaves no token for one of the copies.
+    Byte-level tokenizers leave a space at the edge of a token out of its offsets; such a space touches nothing.
     """
-    start = _start(head, segment)
-    text = head.ids[start:]
-    again = text if again is None else again
-    if max_length is not None:
-        room = max_length - start - len(between.ids) - len(suffix.ids)
-        if room < 2:
-            raise ValueError(
-                f"max_length={max_length} leaves {max(room, 0)} tokens for the text and its repetition after the "
-                f"template's own {max_length - room}; raise max_length or shorten the instruction"
-            )
-        text, again = text[: room // 2], again[: room // 2]
-    before = Row(head.ids[:start], head.segments[:start])
-    return before + Row.labelled(text, segment) + between + Row.labelled(again, Segment.ECHO) + suffix
+    stop = bisect_left(encoding.offsets, (end, 0))
+    if begin == end:
+        return stop, stop
+    first = tokens_before(encoding, begin)
+    return first, max(first, stop)
 
 
-def _start(row: Row, segment: Segment) -> int:
-    """Return the position at which the text of a row begins."""
-    return next((i for i, label in enumerate(row.segments) if label == segment), len(row.ids))
+def tokens_before(encoding: Encoding, begin: int) -> int:
+    """Return the number of tokens that end at or before character `begin`; a token beyond it belongs to the text."""
+    first = encoding.char_to_token(begin)
+    if first is None:  # nothing follows, or a character that the tokenizer drops
+        first = next((i for i, (_, end) in enumerate(encoding.offsets) if end > begin), len(encoding.ids))
+    return int(first)
 
 
 class Template:
@@ -130,6 +114,15 @@ class Template:
             as a stock tokenizer does it; both copies of a text are then the same tokens. By default `joined` where the
             pattern ends with words or `{echo}`; see `text.pattern`. Around a text given as ids they are
             separate.
+
+    Attributes:
+        bos_ids: what the tokenizer puts before every text by itself: BOS, or CLS; nothing (Qwen, GPT-NeoX, Phi).
+        sep_ids: what a BERT-type tokenizer puts after every text by itself: SEP; nothing for those of causal LMs.
+        first_ids: what comes first in every row: BOS or CLS, then the soft prompt.
+        tail_row: what comes last in every row: memory tokens and EOS, and the SEP of a BERT-type tokenizer.
+
+    Raises:
+        ValueError: the tokenizer has no character offsets, no vocabulary, or not the EOS of the pattern.
     """
 
     def __init__(
@@ -143,39 +136,50 @@ class Template:
         memory_ratio: float | None = None,
         words_after: WordsAfter | None = None,
     ) -> None:
+        if not getattr(tokenizer, "is_fast", False):
+            raise ValueError(
+                f"{type(tokenizer).__name__} has no character offsets; embrew needs a fast tokenizer "
+                "(a folder with tokenizer.json)"
+            )
+        one, other = tokenizer(["A plain sentence.", "another 1"], add_special_tokens=False, verbose=False)["input_ids"]
+        if not one or one == other:  # transformers opens a folder without the vocabulary's files as an empty one
+            raise ValueError(
+                f"{type(tokenizer).__name__} of {tokenizer.name_or_path or 'this model'} has {len(tokenizer)} tokens "
+                "and gives different texts the same ones: its vocabulary was not found; the folder needs "
+                "tokenizer.json, or the vocabulary files of its kind (vocab.json and merges.txt, vocab.txt, "
+                "tokenizer.model)"
+            )
         self.pattern = pattern
         self.words_after = check_words_after(words_after, [pattern])
-        self.tokenizer, self.strings = tokenizer, Strings(tokenizer)
+        self.tokenizer = tokenizer
         self.memory_ids, self.soft_prompt_ids = list(memory_ids), list(soft_prompt_ids)
-        self._memory_set, self._suffixes = set(self.memory_ids), dict[str, list[int]]()
         self.preparation = preparation
         self.memory_ratio = memory_ratio
-        self.parts = parts = split_pattern(pattern)
-        self.before, self.between, self.after, self.tail = parts.before, parts.between, parts.after, parts.tail
+        self.before, self.between, self.after, self.tail, _ = split_pattern(pattern)
         check_learned(pattern, len(self.memory_ids), len(self.soft_prompt_ids))
         if "eos" in self.tail and tokenizer.eos_token_id is None:
             raise ValueError(f"template={pattern!r} ends with {{eos}}, but the tokenizer has no EOS token")
-
-    @cached_property
-    def bos_ids(self) -> list[int]:
-        """What the tokenizer puts before every text by itself; see `strings.first_of`."""
-        return first_of(self.tokenizer)
-
-    @property
-    def first_ids(self) -> list[int]:
-        """What comes first in every row: BOS or CLS, then the soft prompt."""
-        return self.bos_ids + self.soft_prompt_ids
-
-    @cached_property
-    def sep_ids(self) -> list[int]:
-        """What a BERT-type tokenizer puts after every text by itself; see `strings.last_of`."""
-        return [] if "eos" in self.tail else last_of(self.tokenizer)
+        ids, sep, cls = list(tokenizer("a").input_ids), tokenizer.sep_token_id, tokenizer.cls_token_id
+        self.bos_ids = ids[:1] if ids and ids[0] in (tokenizer.bos_token_id, cls) else []
+        self.first_ids = self.bos_ids + self.soft_prompt_ids
+        self.tail_row = Row([], [])
+        for field in self.tail:
+            is_memory = field == "memory"
+            self.tail_row += Row.labelled(
+                self.memory_ids if is_memory else [tokenizer.eos_token_id],
+                Segment.MEMORY if is_memory else Segment.PROMPT,
+            )
+        is_bert = None not in (sep, cls) and ids[-1:] == [sep]
+        self.sep_ids = [sep] if is_bert and "eos" not in self.tail else []
+        self.tail_row += Row.labelled(self.sep_ids, Segment.PROMPT)
+        self._suffixes: dict[str, Row] = {}
+        self._between = Row.labelled(self.after_text(self.between or ""), Segment.PROMPT)
 
     def most_memory(self, max_length: int) -> int:
         """Return the largest number of memory tokens of a text, in rows of `max_length` tokens."""
         if self.memory_ratio is None:
             return len(self.memory_ids)
-        room = max_length - len(self.first_ids) - self.tail.count("eos") - len(self.sep_ids)
+        room = max_length - len(self.first_ids) - self.tail_row.segments.count(Segment.PROMPT)
         return memory_count(room, ratio=self.memory_ratio, bank=len(self.memory_ids), room=room)
 
     def check_all_memory(self, what: str) -> None:
@@ -192,18 +196,27 @@ class Template:
 
         An instruction after the text is left out; see `suffix`.
         """
-        return self.suffix("")
+        return self.suffix("").ids
 
-    def suffix(self, instruction: str) -> list[int]:
-        """Return tokens after a text whose words are separate, with an instruction in its place if that is there."""
-        ids = self._suffixes.get(instruction)
-        if ids is None:
-            ids = self._suffixes[instruction] = self.after_text(self.around(instruction)[1]) + self.tail_ids
-        return list(ids)
+    def suffix(self, instruction: str) -> Row:
+        """Return what follows a text whose words are separate, with an instruction in its place if that is there."""
+        words = self.around(instruction)[1]
+        if words not in self._suffixes:
+            self._suffixes[words] = Row.labelled(self.after_text(words), Segment.PROMPT) + self.tail_row
+        return self._suffixes[words]
 
     def around(self, instruction: str) -> tuple[str, str]:
-        """Return the words before and after a text, with the instruction filled in; see `Pattern.around`."""
-        return self.parts.around(instruction)
+        """Return the words before and after a text, with the instruction filled in.
+
+        An instruction before the text may itself hold `{text}` once, and then surrounds it, as in bge-en-icl:
+        `"<instruct>Find the answer <query>{text} <response>"`.
+        """
+        if "{instruction}" in self.after:
+            return self.before, self.after.replace("{instruction}", instruction)
+        if "{instruction}" not in self.before:
+            return self.before, self.after
+        head, _, rest = instruction.partition(HOLE)
+        return self.before.replace("{instruction}", head), rest + self.after
 
     def with_words(self, instruction: str) -> str:
         """Return the pattern with an instruction written into it."""
@@ -211,9 +224,44 @@ class Template:
         head, rest = (words.replace("{", "{{").replace("}", "}}") for words in (head, rest))
         return self.pattern.replace("{text}", "{text}" + rest).replace("{instruction}", head)
 
+    def adds_nothing(self, instruction: str = "") -> bool:
+        """Return whether rows hold the tokens of their text only; an empty text gets an EOS (or padding) token."""
+        before, after = self.around(instruction)
+        return not (self.first_ids or before or after or self.between is not None or self.tail_row.ids)
+
+    def encode(self, strings: list[str], *, places: bool) -> list[Encoding]:
+        """Return strings in tokens, without special tokens; with character offsets on request.
+
+        The fast tokenizer is called directly: what transformers builds around it takes twice as long as tokenising.
+        """
+        backend = self.tokenizer.backend_tokenizer
+        if not backend.encode_special_tokens:
+            backend.encode_special_tokens = True
+        if backend.truncation is not None:
+            backend.no_truncation()
+        if backend.padding is not None:
+            backend.no_padding()
+        encode = backend.encode_batch if places else backend.encode_batch_fast
+        encodings: list[Encoding] = encode(strings, add_special_tokens=False)
+        return encodings
+
     def words(self, words: str) -> list[int]:
         """Return ids of words at the beginning of a text, without special tokens."""
-        return self.strings.first(words)
+        return list(self.encode([words], places=False)[0].ids) if words else []
+
+    def after_text(self, words: str) -> list[int]:
+        """Return ids of words that follow a text: without the leading-space piece that some tokenizers add."""
+        return [i for i, _ in self._behind(words)] if words else []
+
+    def _behind(self, words: str) -> list[tuple[int, int]]:
+        """Return the tokens of words that follow a text: ids, and the character at which each ends."""
+        for stem in ("a", "0", ".", "。", "\n", ""):
+            (encoded,) = self.encode([stem + words], places=True)
+            size, offsets = len(stem), encoded.offsets
+            if all(start >= size or end <= size for start, end in offsets):
+                break  # no token holds a character of both
+        pairs = zip(encoded.ids, offsets, strict=True)
+        return [(i, end - size) for i, (start, end) in pairs if start >= size]
 
     def text_ids(self, texts: Sequence[str], *, limit: int, after: bool = False) -> list[list[int]]:
         """Return ids of texts alone, at most `limit` each; with `after`, as they follow other texts."""
@@ -221,10 +269,6 @@ class Template:
             check_text(text, number)
         prepared = [PREPARATIONS[self.preparation](text) for text in texts]
         return [(self.after_text(text) if after else self.words(text))[:limit] for text in prepared]
-
-    def after_text(self, words: str) -> list[int]:
-        """Return ids of words that follow a text: without the leading-space piece that some tokenizers add."""
-        return [i for i, _ in self.strings.behind(words)] if words else []
 
     def rows(
         self,
@@ -251,129 +295,112 @@ class Template:
         instructions = [instruction] * len(texts) if isinstance(instruction, str) else list(instruction)
         if len(instructions) != len(texts):
             raise ValueError(f"{len(instructions)} instructions for {len(texts)} texts; give one, or one per text")
-        suffixes = self._suffix_rows(instructions)
         for i, text in enumerate(texts):
             if not isinstance(text, list | tuple):
                 check_text(text, first + i)
         if self.preparation != "none":
             prepare = PREPARATIONS[self.preparation]
             texts = [prepare(text) if isinstance(text, str) else text for text in texts]
+        words = {one: (self.around(one), self.suffix(one)) for one in set(instructions)}
         begin = Row.labelled(self.first_ids, Segment.PROMPT)
-        joined = self.words_after == "joined"
-        rows = self._joined_rows(begin, texts, instructions, segment, max_length) if joined else {}
+        rows: dict[int, Row] = {}
+        if self.words_after == "joined":
+            frames = [words[one][0] for one in instructions]
+            rows = self._joined_rows(begin, texts, frames, segment, max_length)
         left = [i for i in range(len(texts)) if i not in rows]
-        bodies = self._bodies([texts[i] for i in left], [instructions[i] for i in left], segment)
-        for i, body in zip(left, bodies, strict=True):
-            suffix = suffixes[i]
+        before = [words[instructions[i]][0][0] for i in left]
+        for i, body in zip(left, self._bodies([texts[i] for i in left], before, segment), strict=True):
+            suffix = words[instructions[i]][1]
             if self.between is not None:
                 rows[i] = self._repeated(begin + body, texts[i], suffix, max_length, segment)
                 continue
             if self.memory_ratio is not None:
                 suffix = with_fewer(suffix, begin + body, segment, ratio=self.memory_ratio, max_length=max_length)
             if max_length is not None and len(begin.ids) + len(body.ids) + len(suffix.ids) > max_length:
-                row = truncated(begin + body, max_length - len(suffix.ids), segment) + suffix
+                rows[i] = truncated(begin + body, max_length - len(suffix.ids), segment) + suffix
             else:  # in one go: these lists are most of what Python does here
-                row = Row(begin.ids + body.ids + suffix.ids, begin.segments + body.segments + suffix.segments)
-            if not row.ids:
-                row = self._nothing()
-            rows[i] = row
+                rows[i] = Row(begin.ids + body.ids + suffix.ids, begin.segments + body.segments + suffix.segments)
+            if not rows[i].ids:  # an empty text where the template adds nothing
+                tokens = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, 0
+                rows[i] = Row.labelled([next(i for i in tokens if i is not None)], Segment.PROMPT)
         return [rows[i] for i in range(len(texts))]
+
+    def _bodies(self, texts: Sequence[str | Sequence[int]], before: Sequence[str], segment: Segment) -> list[Row]:
+        """Return the words before each text, and the text, as rows."""
+        strings = [i for i, text in enumerate(texts) if isinstance(text, str)]
+        rendered = [before[i] + texts[i] for i in strings]  # type: ignore[operator]
+        encodings = dict(zip(strings, self.encode(rendered, places=any(before)), strict=True))
+        bodies = []
+        for i, text in enumerate(texts):
+            if i in encodings:
+                ids = encodings[i].ids
+                count = tokens_before(encodings[i], len(before[i])) if before[i] else 0
+                bodies.append(Row(ids, [int(Segment.PROMPT)] * count + [int(segment)] * (len(ids) - count)))
+            else:
+                prefix = self.words(before[i])
+                bodies.append(Row.labelled(prefix, Segment.PROMPT) + Row.labelled(text, segment))  # type: ignore[arg-type]
+        return bodies
 
     def _joined_rows(
         self,
         begin: Row,
         texts: Sequence[str | Sequence[int]],
-        instructions: list[str],
+        frames: Sequence[tuple[str, str]],
         segment: Segment,
         max_length: int | None,
     ) -> dict[int, Row]:
-        """Rows, by number, that are one string with the words after their text: those that fit their limit."""
-        frames = {}
-        for i, text in enumerate(texts):
-            before, after = self.around(instructions[i])
+        """Return rows, by number, that are one string with the words around their text: those that fit their limit.
+
+        A token that touches the text is labelled `segment` (ECHO in its repetition), even if it holds a character of
+        other words; everything else is PROMPT.
+        """
+        strings: dict[int, str] = {}
+        for i, (text, (before, after)) in enumerate(zip(texts, frames, strict=True)):
             if isinstance(text, str) and (after or self.between is not None):
-                frames[i] = Frame(before, text, self.between, after)
+                again = "" if self.between is None else self.between + text
+                strings[i] = before + text + again + after
         rows = {}
-        for i, body in zip(frames, whole_rows(self.strings, list(frames.values()), segment), strict=True):
-            row, tail = begin + body, self._tail
+        encodings = self.encode(list(strings.values()), places=True) if strings else []
+        for i, encoding in zip(strings, encodings, strict=True):
+            at, size = len(frames[i][0]), len(texts[i])
+            start, stop = touching(encoding, at, at + size)
+            labels = [int(Segment.PROMPT)] * start + [int(segment)] * (stop - start)
+            if self.between is not None:
+                at += size + len(self.between)
+                start, stop = (max(place, stop) for place in touching(encoding, at, at + size))
+                labels += [int(Segment.PROMPT)] * (start - len(labels)) + [int(Segment.ECHO)] * (stop - start)
+            row = begin + Row(encoding.ids, labels + [int(Segment.PROMPT)] * (len(encoding.ids) - len(labels)))
+            tail = self.tail_row
             if self.memory_ratio is not None:
                 tail = with_fewer(tail, row, segment, ratio=self.memory_ratio, max_length=max_length)
             if max_length is None or len(row.ids) + len(tail.ids) <= max_length:
                 rows[i] = row + tail
         return rows
 
-    @cached_property
-    def _tail(self) -> Row:
-        """What follows the words after a text: memory tokens and EOS, and SEP."""
-        return self._labelled(self.tail_ids)
-
-    @cached_property
-    def tail_ids(self) -> list[int]:
-        """All memory tokens, EOS and SEP: what comes last in every row."""
-        ids: list[int] = []
-        for field in self.tail:
-            ids += self.memory_ids if field == "memory" else [self.tokenizer.eos_token_id]
-        return ids + self.sep_ids
-
-    def _labelled(self, ids: list[int]) -> Row:
-        labels = [Segment.MEMORY if i in self._memory_set else Segment.PROMPT for i in ids]
-        return Row(ids, [int(label) for label in labels])
-
-    def _suffix_rows(self, instructions: list[str]) -> list[Row]:
-        """Return what follows each text, labelled; rows are shared where the instruction makes no difference."""
-        rows: dict[str, Row] = {}
-        follows = "{instruction}" in self.after or any(HOLE in instruction for instruction in instructions)
-        for instruction in instructions if follows else instructions[:1]:
-            if instruction not in rows:
-                rows[instruction] = self._labelled(self.suffix(instruction if follows else ""))
-        return [rows[i] for i in instructions] if follows else list(rows.values()) * len(instructions)
-
-    def adds_nothing(self, instruction: str = "") -> bool:
-        """Return whether rows hold the tokens of their text only; an empty text gets an EOS (or padding) token."""
-        before, after = self.around(instruction)
-        return not (self.first_ids or before or after or self.between is not None or self.tail_ids)
-
-    def _nothing(self) -> Row:
-        """Return the row of an empty text where the template adds nothing: one EOS (or padding) token."""
-        fallback = self.tokenizer.eos_token_id
-        if fallback is None:
-            fallback = self.tokenizer.pad_token_id
-        return Row.labelled([0 if fallback is None else fallback], Segment.PROMPT)
-
     def _repeated(
         self, head: Row, text: str | Sequence[int], suffix: Row, max_length: int | None, segment: Segment
     ) -> Row:
-        """Return the text, the words between, and the text again.
+        """Return the text, the words between, and the text again; both copies lose as many tokens where they must.
 
         The second copy is the tokens of the first; or, where words are joined, what follows the words between them.
         """
-        words, again = Row.labelled(self._between_ids, Segment.PROMPT), None
+        start, words = len(head.ids) - head.segments.count(segment), self._between
+        one = again = head.ids[start:]
         if self.words_after == "joined" and isinstance(text, str):
-            pieces = self.strings.behind((self.between or "") + text)
+            pieces = self._behind((self.between or "") + text)
             size = sum(end <= len(self.between or "") for _, end in pieces)
             words = Row.labelled([i for i, _ in pieces[:size]], Segment.PROMPT)
             again = [i for i, _ in pieces[size:]]
-        return repeated(head, words, again, suffix, max_length=max_length, segment=segment)
-
-    @cached_property
-    def _between_ids(self) -> list[int]:
-        return self.after_text(self.between or "")
-
-    def _bodies(self, texts: Sequence[str | Sequence[int]], instructions: list[str], segment: Segment) -> list[Row]:
-        prefixes = [self.around(filled)[0] for filled in instructions]
-        strings = [i for i, text in enumerate(texts) if isinstance(text, str)]
-        rendered = [prefixes[i] + texts[i] for i in strings]  # type: ignore[operator]
-        encodings = dict(zip(strings, self.strings.encode(rendered, places=any(prefixes)), strict=True))
-        bodies = []
-        for i, text in enumerate(texts):
-            if i in encodings:
-                ids = encodings[i].ids
-                before = tokens_before(encodings[i], len(prefixes[i])) if prefixes[i] else 0
-                bodies.append(Row(ids, [int(Segment.PROMPT)] * before + [int(segment)] * (len(ids) - before)))
-            else:
-                prefix = self.words(prefixes[i])
-                bodies.append(Row.labelled(prefix, Segment.PROMPT) + Row.labelled(text, segment))  # type: ignore[arg-type]
-        return bodies
+        if max_length is not None:
+            room = max_length - start - len(words.ids) - len(suffix.ids)
+            if room < 2:
+                raise ValueError(
+                    f"max_length={max_length} leaves {max(room, 0)} tokens for the text and its repetition after the "
+                    f"template's own {max_length - room}; raise max_length or shorten the instruction"
+                )
+            one, again = one[: room // 2], again[: room // 2]
+        before = Row(head.ids[:start], head.segments[:start])
+        return before + Row.labelled(one, segment) + words + Row.labelled(again, Segment.ECHO) + suffix
 
 
 def split_where_truncated(
@@ -386,9 +413,13 @@ def split_where_truncated(
     """
     prepared = [PREPARATIONS[template.preparation](text) for text in texts]
     before = template.around(instruction)[0]
-    encodings = template.strings.encode([before + text for text in prepared], places=True)
+    begin = len(before)
     halves = []
-    for text, row, encoding in zip(prepared, rows, encodings, strict=True):
-        size = characters_kept(encoding, len(before), len(text), row.segments.count(Segment.TEXT))
+    for text, row, encoding in zip(
+        prepared, rows, template.encode([before + text for text in prepared], places=True), strict=True
+    ):
+        first, last = touching(encoding, begin, begin + len(text))
+        end = first + row.segments.count(Segment.TEXT)
+        size = len(text) if end >= last else min(max(encoding.offsets[end][0] - begin, 0), len(text))
         halves.append((text[:size], text[size:]))
     return halves

@@ -138,35 +138,25 @@ def texts_of(inputs: Any, *, vocabulary: int, first: int = 0) -> tuple[list[Text
         >>> texts_of([3, 4], vocabulary=10)
         ([[3, 4]], True)
     """
-    if isinstance(inputs, str):
-        return [str(inputs)], True
-    items = _items(inputs)
-    if isinstance(items, str):
-        return [items], True
-    if items and is_integer(items[0]):
-        return [_token_ids(items, 0, vocabulary)], True
-    return [_text(item, place, vocabulary) for place, item in enumerate(items, first)], False
-
-
-def _items(inputs: Any) -> list[Any] | str:
-    """Return the members of a container; a string where an array without dimensions holds one."""
     dimensions = getattr(inputs, "ndim", None)
     if dimensions is not None and hasattr(inputs, "tolist"):  # NumPy, torch, pandas' Series
         if dimensions > 2 or (dimensions == 2 and "int" not in str(inputs.dtype)):
             raise ValueError(f"texts of shape {tuple(inputs.shape)}; give one dimension, such as .ravel() of them")
-        if dimensions == 0:
-            inputs = [inputs.item()]
-            return str(inputs[0]) if isinstance(inputs[0], str) else [_text(inputs[0], 0, 0)]
-        inputs = inputs.tolist()
+        inputs = inputs.tolist() if dimensions else _text(inputs.item(), 0, vocabulary)
     elif dimensions is not None:  # a DataFrame, whose iteration gives the names of its columns
         raise TypeError(f"texts are given as {type(inputs).__name__}; give one of its columns")
     for name in ("to_pylist", "to_list"):  # Arrow, polars
         if hasattr(inputs, name):
             inputs = getattr(inputs, name)()
+    if isinstance(inputs, str):
+        return [str(inputs)], True
     if isinstance(inputs, NOT_TEXTS) or not isinstance(inputs, Iterable):
         kind = type(inputs).__name__
         raise TypeError(f"texts are given as {kind}; give a string or a list of strings" + _hint(kind))
-    return list(inputs)
+    items = list(inputs)
+    if items and is_integer(items[0]):
+        return [_token_ids(items, 0, vocabulary)], True
+    return [_text(item, place, vocabulary) for place, item in enumerate(items, first)], False
 
 
 def _text(item: Any, place: int, vocabulary: int) -> Text:

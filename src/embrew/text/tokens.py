@@ -26,20 +26,16 @@ def upload(value: Tensor, device: torch.device | str) -> Tensor:
     return value.to(device, non_blocking=True)
 
 
-def index_of(chosen: Tensor, device: torch.device | str) -> Tensor:
-    """Return the indices `(positions,)` of the true entries of a mask on the CPU, flattened, on a device."""
-    return upload(chosen.flatten().nonzero()[:, 0], device)
-
-
 def at(values: Tensor, chosen: Tensor) -> Tensor:
     """Return `values[chosen]`, for a mask on the CPU and values on any device."""
-    return values.flatten(0, chosen.ndim - 1).index_select(0, index_of(chosen, values.device))
+    index = upload(chosen.flatten().nonzero()[:, 0], values.device)
+    return values.flatten(0, chosen.ndim - 1).index_select(0, index)
 
 
 def write_at(values: Tensor, chosen: Tensor, rows: Tensor) -> Tensor:
     """Return a copy of `values` with `rows` at the true entries of a mask on the CPU, in order."""
-    flat = values.flatten(0, chosen.ndim - 1)
-    return flat.index_copy(0, index_of(chosen, values.device), rows).view_as(values)
+    index = upload(chosen.flatten().nonzero()[:, 0], values.device)
+    return values.flatten(0, chosen.ndim - 1).index_copy(0, index, rows).view_as(values)
 
 
 def take(values: Tensor, rows: Rows, dim: int = 0) -> Tensor:
@@ -117,24 +113,15 @@ class Tokens:
 
     def _mapped(self, move: Callable[[Tensor], Tensor]) -> Tokens:
         """Return a batch of what a function makes of every tensor."""
-        branches = self.branch_ids
-        return Tokens(
-            move(self.input_ids),
-            move(self.segment_ids),
-            None if self.soft is None else move(self.soft),
-            None if branches is None else move(branches),
-        )
+        parts = self.input_ids, self.segment_ids, self.soft, self.branch_ids
+        ids, segments, soft, branches = (None if part is None else move(part) for part in parts)
+        return Tokens(ids, segments, soft, branches)  # type: ignore[arg-type]
 
     @property
     def lengths(self) -> list[int]:
         """Number of real positions of each row."""
         counts: list[int] = self.host.attention_mask.sum(1).tolist()
         return counts
-
-    @property
-    def is_padded(self) -> bool:
-        """Whether a row is shorter than the batch is wide."""
-        return min(self.lengths, default=0) < self.input_ids.shape[1]
 
     @property
     def position_ids(self) -> Tensor | None:
@@ -176,7 +163,8 @@ class Tokens:
         """Return the batch on another device, which keeps its integers on the CPU too; copies are not waited for."""
         device = torch.device(device)
         if device.type == "cpu":
-            return self if self.device.type == "cpu" else replace(self.host, soft=_on_cpu(self.soft))
+            soft = None if self.soft is None else self.soft.cpu()
+            return self if self.device.type == "cpu" else replace(self.host, soft=soft)
         return replace(self._mapped(partial(upload, device=device)), kept=replace(self.host, soft=None))
 
     def pin_memory(self) -> Tokens:
@@ -215,7 +203,3 @@ class Tokens:
         ids[real] = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, lengths.sum())
         segments[real] = np.fromiter(chain.from_iterable(row.segments for row in rows), np.int64, lengths.sum())
         return cls(torch.from_numpy(ids), torch.from_numpy(segments))
-
-
-def _on_cpu(part: Tensor | None) -> Tensor | None:
-    return None if part is None else part.cpu()

@@ -206,12 +206,12 @@ def test_what_the_default_check_opened(model_folder: Callable[[str], Path], tmp_
 
     encoder = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
     add_lora(encoder)
-    assert checked(encoder, "adapter") == "its files on the base in memory"
+    assert checked(encoder, "adapter") == "its tensors and those in memory, to the bit"
     encoder.merge_adapter()
     add_lora(encoder, seed=7)
-    assert checked(encoder, "chain") == "its files on the base in memory"
+    assert checked(encoder, "chain") == "its tensors and those in memory, to the bit"
     again = Encoder.from_pretrained(tmp_path / "chain", merge_adapter=False)
-    assert checked(again, "again") == "its files on the base in memory"
+    assert checked(again, "again") == "its tensors and those in memory, to the bit"
     again.to(torch.bfloat16).to(torch.float32)
     with pytest.raises(RuntimeError, match="gives other vectors"):  # the frequencies of positions were rounded, too
         again.save_pretrained(tmp_path / "rounded")
