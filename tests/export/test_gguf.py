@@ -20,8 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.runtimes.llama_cpp.pre_tokenizer import LLAMA3, QWEN2, kind_of, prepared
-from embrew.export.runtimes.llama_cpp.vocabulary import vocabulary_of
+from embrew.export.runtimes.gguf_tokenizer import LLAMA3, QWEN2, kind_of, vocabulary_of
 from embrew.settings.encoder import Pooling
 
 LAST = {"memory_tokens": 0, "attention": "causal", "template": "{instruction}{text}{eos}", "pooling": "last"}
@@ -206,7 +205,6 @@ def test_pre_tokenizers_by_definition() -> None:
         kind_of(of(pre_tokenizers.ByteLevel(False), normalizer=normalizers.Lowercase()))
     with pytest.raises(ValueError, match="is not SentencePiece's space"):
         kind_of(of(pre_tokenizers.Metaspace(split=True), byte_fallback=True))
-    assert prepared(" e\u0301", ["nfc", "without one leading space"]) == "é"
 
 
 def test_sentencepiece_merges_become_scores() -> None:

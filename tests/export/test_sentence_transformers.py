@@ -114,7 +114,7 @@ def test_a_failed_proof_leaves_nothing(
 
     encoder = make_encoder(lora={}, max_length=64)
     monkeypatch.setattr(module, "stock_prompts", lambda encoder: {"query": "other ", "document": ""})
-    with pytest.raises(RuntimeError, match="other ids for"):
+    with pytest.raises(RuntimeError, match="other token ids for"):
         export_encoder(encoder, tmp_path / "stock")
     assert list(tmp_path.iterdir()) == []
 

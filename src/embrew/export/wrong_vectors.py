@@ -53,11 +53,6 @@ class WrongVectors:
     truncated: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, parts: Parts) -> WrongVectors:
-        """Compute the wrong vectors of an encoder, about 15 short forward passes and some on one long text."""
-        return _Faults(parts).wrong_vectors()
-
-    @classmethod
     def read(cls, path: Path) -> WrongVectors:
         """Return what `write` wrote.
 
@@ -88,6 +83,11 @@ class WrongVectors:
         save_file(tensors, path, metadata={"texts": json.dumps(about, ensure_ascii=False)})
 
 
+def wrong_vectors(parts: Parts) -> WrongVectors:
+    """Compute the wrong vectors of an encoder, about 15 short forward passes and some on one long text."""
+    return _Faults(parts).wrong_vectors()
+
+
 class _Faults:
     """Applies faults to the token ids, attention and pooling of an encoder."""
 
@@ -102,7 +102,9 @@ class _Faults:
         self.right = Pooling("last") if pools_last_token(self.encoder) else self.encoder.pooling
 
     def wrong_vectors(self) -> WrongVectors:
-        words = [case["prompt"] for case in self.parts.parity["cases"] if case["prompt_name"] not in self.parts.baked]
+        words = [
+            case["prompt"] for case in self.parts.parity["cases"] if case["prompt_name"] not in self.parts.contexts
+        ]
         prompts = [*([""] if "" in words else []), *[prompt for prompt in dict.fromkeys(words) if prompt]][:2]
         rows = [(prompt, text) for prompt in prompts for text in CHOSEN]
         found = dict(self._by_tokens([self._body(prompt + text) for prompt, text in rows]))

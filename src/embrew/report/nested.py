@@ -46,7 +46,7 @@ def nested_scores(encoder: Any, subject: Subject) -> dict[str, Any] | None:
 def _surface(encoder: Any, data: Task, label: str | None) -> dict[str, Any] | None:
     from embrew.analysis.surface_scores import surface_of
     from embrew.config.yaml_files import parse_yaml
-    from embrew.export.dimensions import nested_dimensions
+    from embrew.export.parts import nested_dimensions
 
     dims = nested_dimensions(encoder)
     has_depth = bool(DEPTH & set(_types(parse_yaml(encoder.recipe or "", source="the recipe of the encoder"))))
