@@ -22,6 +22,7 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.runtimes.gguf_tokenizer import LLAMA3, QWEN2, kind_of, vocabulary_of
 from embrew.settings.encoder import Pooling
+from tests.conftest import by_default
 
 LAST = {"memory_tokens": 0, "attention": "causal", "template": "{instruction}{text}{eos}", "pooling": "last"}
 MEMORY = {"memory_tokens": 1, "attention": "causal"}
@@ -46,7 +47,7 @@ def tensors(reader: Any) -> dict[str, np.ndarray]:
     return {t.name: dequantize(t.data, t.tensor_type).reshape(*t.shape.tolist()[::-1]) for t in reader.tensors}
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", by_default(["llama", "qwen3"], ["llama", "mistral", "qwen2", "qwen3"]))
 def test_tensors_are_the_merged_weights(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(family, lora={}, max_length=8, **LAST)
     found = tensors(written(encoder, tmp_path / "out", "fp32"))

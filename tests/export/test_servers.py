@@ -22,7 +22,7 @@ from embrew.export.runtimes.served import Unreadable
 from embrew.export.runtimes.tei import read_as_tei
 from embrew.export.runtimes.vllm import read_as_vllm
 from embrew.settings.encoder import Pooling
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, by_default
 
 LAST = {"memory_tokens": 0, "pooling": "last", "template": "{instruction}{text}{eos}", "attention": "causal"}
 ONE = {"memory_tokens": 1, "pooling": Pooling("last", "memory")}
@@ -50,9 +50,7 @@ def verify(name: str, folder: Path) -> None:
     verify_runtime(RUNTIMES[name], folder, json.loads((folder / "parity.json").read_text()), "cpu")
 
 
-@pytest.mark.parametrize(
-    "kind", [kind if "one" in kind or "bi" in kind else pytest.param(kind, marks=pytest.mark.slow) for kind in SERVED]
-)
+@pytest.mark.parametrize("kind", by_default(["one memory token"], SERVED))
 @pytest.mark.usefixtures("forked")
 def test_read_as_the_encoder_is(kind: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     folder = exported(make_encoder("qwen3", lora={}, max_length=48, **SERVED[kind]), tmp_path / "stock")
@@ -60,7 +58,8 @@ def test_read_as_the_encoder_is(kind: str, make_encoder: Callable[..., Encoder],
         verify(name, folder)
 
 
-@pytest.mark.parametrize("family", ["llama", pytest.param("qwen2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
 @pytest.mark.usefixtures("forked")
 def test_other_families_and_fewer_dimensions(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(family, lora={}, max_length=48, **MEAN)
@@ -137,7 +136,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("servers") / "sound"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", by_default(["another pooling", "another limit", "no memory token"], FAULTS))
 @pytest.mark.usefixtures("forked")
 def test_a_planted_fault_is_found(
     fault: str, sound: Path, make_encoder: Callable[..., Encoder], tmp_path: Path
@@ -234,7 +233,7 @@ def test_servers_refuse_what_they_would_misread(make_encoder: Callable[..., Enco
     assert "max_trained_positions" not in config
 
 
-@pytest.mark.parametrize("added", ["{memory}", "{memory}{eos}"])
+@pytest.mark.parametrize("added", ["{memory}", pytest.param("{memory}{eos}", marks=pytest.mark.slow)])
 def test_the_mean_of_memory_states(added: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     """A client that gets the raw states of a text's tokens: those of its memory tokens, their mean, unit length."""
     encoder = make_encoder(lora={}, max_length=48, template="{text}" + added)

@@ -62,20 +62,21 @@ def _training(modules: Sequence[str]) -> list[str]:
     return [TRAINING.format(line=line, reasons=reasons)]
 
 
-def int8_card(found: Mapping[str, Any]) -> str:
+def int8_card(measured: Mapping[str, Any]) -> str:
     """Return what the card says of weights in int8.
 
     Args:
-        found: `int8` of `parity.json`.
+        measured: `int8` of `parity.json`.
     """
     lines = [
         "## Weights in int8",
-        f"Weights are int8, and activations {found['activations']}. On {found['texts']} texts, the cosine to the "
-        f"encoder's vectors is {found['mean_cosine']:.4f} on average and {found['min_cosine']:.4f} at least.",
+        f"Weights are int8, and activations {measured['activations']}. On {measured['texts']} texts, the cosine to the "
+        f"encoder's vectors is {measured['mean_cosine']:.4f} on average and {measured['min_cosine']:.4f} at least.",
     ]
-    if found["dev"]:
+    if measured["dev"]:
         rows = [
-            f"| {name} | {score['encoder']:.4f} | {score['int8']:.4f} |" for name, score in sorted(found["dev"].items())
+            f"| {name} | {score['encoder']:.4f} | {score['int8']:.4f} |"
+            for name, score in sorted(measured["dev"].items())
         ]
         lines.append("\n".join(["| score | encoder | int8 |", "|---|---:|---:|", *rows]))
     return "\n\n".join(lines)

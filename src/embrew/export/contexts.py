@@ -91,12 +91,12 @@ def _words_and_markers(tokenizer: PreTrainedTokenizerBase, row: Row, stem: str) 
     words, marked = "", dict[int, str]()
     for segment, run in groupby(enumerate(row.segments), lambda pair: pair[1]):
         places = [place for place, _ in run]
-        kept: list[int] = []
+        as_words: list[int] = []
         if segment != Segment.SOFT:
-            kept = places[:-1] if places[-1] + 1 == len(row.ids) else places
-            plain = _words_between_markers(tokenizer, stem, [row.ids[i] for i in kept], first=places[0] == 0)
-            kept, words = ([], words) if plain is None else (kept, words + plain)
-        for place in places[len(kept) :]:
+            as_words = places[:-1] if places[-1] + 1 == len(row.ids) else places
+            plain = _words_between_markers(tokenizer, stem, [row.ids[i] for i in as_words], first=places[0] == 0)
+            as_words, words = ([], words) if plain is None else (as_words, words + plain)
+        for place in places[len(as_words) :]:
             marked[place] = _marker(tokenizer, stem, len(marked))
             words += marked[place]
     return words, marked

@@ -108,13 +108,13 @@ def _chosen(names: Sequence[str]) -> list[Runtime]:
     return [runtime for name, runtime in RUNTIMES.items() if name in names or (stock and name == STOCK)]
 
 
-def _weights(runtime: Runtime, asked: str | None, *, alone: bool) -> str:
+def _weights(runtime: Runtime, weights: str | None, *, alone: bool) -> str:
     """Return the type of weights to write for a runtime."""
-    if asked is None or (not alone and len(runtime.weights) == 1):
+    if weights is None or (not alone and len(runtime.weights) == 1):
         return runtime.weights[0]
-    if asked not in runtime.weights:
-        raise ValueError(f"weights={asked!r} for {runtime.name}; choose from {', '.join(runtime.weights)}")
-    return asked
+    if weights not in runtime.weights:
+        raise ValueError(f"weights={weights!r} for {runtime.name}; choose from {', '.join(runtime.weights)}")
+    return weights
 
 
 def _card(parts: Parts, chosen: Sequence[Runtime], out: Path) -> str:

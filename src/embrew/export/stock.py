@@ -103,9 +103,9 @@ def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int
     names = [f"<|memory_{i}|>" for i in range(len(encoder.template.memory_ids))]
     names += [f"<|soft_prompt_{i}|>" for i in range(len(encoder.template.soft_prompt_ids))]
     vocabulary = tokenizer.get_vocab()  # every call makes a new dictionary of all tokens
-    taken = [name for name in names if name in vocabulary]
-    if taken:
-        raise ValueError(f"the tokenizer has a token {taken[0]} already; learned tokens cannot be named so")
+    in_use = [name for name in names if name in vocabulary]
+    if in_use:
+        raise ValueError(f"the tokenizer has a token {in_use[0]} already; learned tokens cannot be named so")
     tokenizer.add_special_tokens({"additional_special_tokens": names})
     own = encoder.template.memory_ids + encoder.template.soft_prompt_ids
     added = tokenizer.get_added_vocab()
@@ -143,9 +143,9 @@ def _template_processing(names: dict[int, str], before: list[int], after: list[i
         "pair": [*pieces(before), first, second, *pieces(after)],
         "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in names.items()},
     }
-    made = processors.TemplateProcessing()
-    made.__setstate__(json.dumps(state).encode())
-    return made
+    processor = processors.TemplateProcessing()
+    processor.__setstate__(json.dumps(state).encode())
+    return processor
 
 
 def pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: dict[int, int]) -> list[nn.Module]:

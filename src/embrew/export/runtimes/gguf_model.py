@@ -75,14 +75,14 @@ def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
     arch = ARCHITECTURES[config.model_type]
     names = get_tensor_name_map(MODEL_ARCH[arch.upper()], config.num_hidden_layers)
     for name, value in model.state_dict().items():
-        found = names.get_name(f"model.{name}", try_suffixes=(".weight", ".bias"))
-        if found is None:
+        tensor_name = names.get_name(f"model.{name}", try_suffixes=(".weight", ".bias"))
+        if tensor_name is None:
             raise ValueError(f"gguf has no name for the tensor {name} of a {config.model_type} model")
         if arch in INTERLEAVED and ".q_proj." in name:
             value = interleaved(value, config.num_attention_heads)
         elif arch in INTERLEAVED and ".k_proj." in name:
             value = interleaved(value, config.num_key_value_heads)
-        yield found, value.detach().float().cpu().contiguous().numpy()
+        yield tensor_name, value.detach().float().cpu().contiguous().numpy()
     if config.rope_parameters.get("rope_type") == "llama3":
         yield "rope_freqs.weight", _llama3_factors(config)
 

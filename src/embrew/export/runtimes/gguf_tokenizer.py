@@ -177,19 +177,19 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, kind: Kind, rows: int) -> 
     ranks = _ranks(plain, merges) if kind.model == "llama" else {}
     tokens, types, scores = [], [], []
     for i in range(rows):
-        name, kept = names.get(i), NORMAL
+        name, token_type = names.get(i), NORMAL
         if i in added and added[i]["special"]:
-            name, kept = f"{added[i]['content']} (special token {i})", UNUSED
+            name, token_type = f"{added[i]['content']} (special token {i})", UNUSED
         elif i in added:
-            name, kept = added[i]["content"], USER_DEFINED
+            name, token_type = added[i]["content"], USER_DEFINED
         elif name is None:
-            name, kept = f"unused row {i}", UNUSED
+            name, token_type = f"unused row {i}", UNUSED
         elif kind.model == "llama" and name in BYTES:
-            kept = BYTE
+            token_type = BYTE
         elif kind.model == "llama" and len(name) > 1 and name not in ranks:
-            name, kept = f"{name} (no merge makes it, {i})", UNUSED
+            name, token_type = f"{name} (no merge makes it, {i})", UNUSED
         tokens.append(name)
-        types.append(kept)
+        types.append(token_type)
         scores.append(-float(ranks.get(name, 0)))
     if kind.model == "llama":
         return Vocabulary(tokens, types, scores, [])
@@ -228,23 +228,23 @@ def _ranks(plain: set[str], merges: Sequence[tuple[str, ...]]) -> dict[str, int]
     pairs, previous = set(merges), None
     ranks: dict[str, int] = {}
     for rank, pair in enumerate(merges):
-        made = "".join(pair)
-        if made in ranks and made != previous:
+        merged = "".join(pair)
+        if merged in ranks and merged != previous:
             raise ValueError(
-                f"its tokenizer's merges make {made!r} at ranks {ranks[made]} and {rank}, with others between; "
+                f"its tokenizer's merges make {merged!r} at ranks {ranks[merged]} and {rank}, with others between; "
                 "llama.cpp has one rank per token"
             )
-        ranks.setdefault(made, rank)
-        previous = made
-    for made in ranks:
-        for i in range(1, len(made)):
-            left, right = made[:i], made[i:]
-            known = (len(left) == 1 or left in ranks) and (len(right) == 1 or right in ranks)
-            if known and (left, right) not in pairs:
+        ranks.setdefault(merged, rank)
+        previous = merged
+    for merged in ranks:
+        for i in range(1, len(merged)):
+            left, right = merged[:i], merged[i:]
+            mergeable = (len(left) == 1 or left in ranks) and (len(right) == 1 or right in ranks)
+            if mergeable and (left, right) not in pairs:
                 raise ValueError(
-                    f"its tokenizer does not merge {left!r} and {right!r} to {made!r}, and llama.cpp would"
+                    f"its tokenizer does not merge {left!r} and {right!r} to {merged!r}, and llama.cpp would"
                 )
-    missing = sorted(made for made in ranks if made not in plain)
+    missing = sorted(merged for merged in ranks if merged not in plain)
     if missing:
         raise ValueError(f"its tokenizer's merges make {missing[0]!r}, which is no plain token")
     return ranks

@@ -167,8 +167,8 @@ def write_gguf(parts: Parts, out: Path, weights: str) -> None:
         writer.add_array(f"{PROMPTS}.names", list(parts.prompts))
         writer.add_array(f"{PROMPTS}.texts", list(parts.prompts.values()))
     for tensor, value in tensors(parts.model):
-        data, kept = encoded(tensor, value, TYPES[weights])
-        writer.add_tensor(tensor, data, raw_dtype=gguf.GGMLQuantizationType[kept])
+        data, dtype = encoded(tensor, value, TYPES[weights])
+        writer.add_tensor(tensor, data, raw_dtype=gguf.GGMLQuantizationType[dtype])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -217,9 +217,9 @@ def interpreter() -> str | None:
 
 @lru_cache
 def _with_llama_cpp(python: str) -> str | None:
-    found = "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is None)"
+    search = "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is None)"
     try:
-        return None if subprocess.run([python, "-c", NOT_HERE + found], check=False).returncode else python
+        return None if subprocess.run([python, "-c", NOT_HERE + search], check=False).returncode else python
     except OSError as error:
         raise ValueError(f"{PYTHON}={python}: no such interpreter ({error})") from error
 
