@@ -180,10 +180,8 @@ def _measure(parts: Parts, out: Path) -> None:
         )
     scores = {}
     if settings.score is not None:
-        after = settings.score(int8)
-        scores = {
-            name: {"encoder": score, "int8": after[name]} for name, score in settings.score(parts.encoder).items()
-        }
+        before, after = settings.score(parts.encoder), settings.score(int8)
+        scores = {name: {"encoder": before[name], "int8": after[name]} for name in before}
     for name, score in scores.items():
         logger.info("%s: encoder %.4f, int8 %.4f", name, score["encoder"], score["int8"])
     fixed = f"too, with ranges of {len(texts)} texts"
