@@ -25,8 +25,8 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from embrew.export.exporting import export_encoder
-from embrew.runtimes.conversion import Program
 from embrew.runtimes.folder import GRAPH, open_openvino
+from embrew.runtimes.openvino import Program
 from embrew.storage.base_model import computes
 
 DEFAULT = 32  # rows per batch, Sentence-Transformers' default

@@ -21,7 +21,7 @@ from models import minilm
 from embrew import evaluation, opening
 from embrew.corpus.sample import sample_texts
 from embrew.export.exporting import export_encoder
-from embrew.export.int8 import Int8
+from embrew.export.parts import Int8
 
 TASKS = ("STSB", "STS12", "BIOSSES", "cranfield")  # of the suite `evidence`: its smallest, and one retrieval set
 ALLOWED = 0.005  # 0.5 points

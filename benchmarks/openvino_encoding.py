@@ -24,7 +24,7 @@ from sentence_transformers import SentenceTransformer
 from embrew.data.datasets import load
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.int8 import Int8
+from embrew.export.parts import Int8
 from embrew.model.batching import plan
 from embrew.runtimes.folder import open_openvino
 from embrew.storage.base_model import computes

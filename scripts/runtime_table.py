@@ -3,8 +3,8 @@
     EMBREW_TOKENIZERS=../shared/tokenizers python scripts/runtime_table.py [--checks-only]
 
 Encoders are those of shipped recipes, on tiny random models with tokenizers of public models. Every runtime of
-`embrew.export.runtimes` is a column: its own `check` refuses, its own `verify` compares vectors. With `--checks-only`,
-which takes a minute instead of half an hour, nothing is exported, and cells say what was accepted.
+`embrew.export.runtimes` is a column: its own `check` refuses, and its vectors are compared. With
+`--checks-only`, which takes a minute instead of half an hour, nothing is exported, and cells say what was accepted.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from transformers import (
 from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.parts import Fixed
+from embrew.export.parts import fixed_form
 from embrew.export.runtimes import RUNTIMES
-from embrew.export.runtimes.llama_cpp.running import interpreter
+from embrew.export.runtimes.llama_cpp import interpreter
 from embrew.model.contexts import Context
 from embrew.recipe import Recipe
 from embrew.settings.encoder import Demonstration
@@ -198,7 +198,7 @@ def encoder_of(form: Form, root: Path) -> Encoder:
 def refusals(form: Form, encoder: Encoder) -> dict[str, str]:
     """Return why each runtime that refuses an encoder does so, by its name."""
     try:
-        fixed = Fixed.of(encoder, prompt_name=form.prompt_name)
+        fixed = fixed_form(encoder, prompt_name=form.prompt_name)
     except ValueError as error:
         return dict.fromkeys(RUNTIMES, str(error))
     found = {}

@@ -21,7 +21,7 @@ from embrew.recipe import Recipe, list_recipes
 from embrew.runtimes.converted import converted
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino
-from embrew.runtimes.library import openvino
+from embrew.runtimes.openvino import openvino
 from embrew.settings.encoder import MODES
 from embrew.storage.base_model import ASSETS, is_encoder, open_config, pick_dtype
 from embrew.storage.opening import AS_TRAINED

@@ -13,8 +13,8 @@ from transformers import AutoConfig
 
 from embrew import Encoder
 from embrew.cutting import cut
-from embrew.export.dimensions import nested_dimensions
 from embrew.export.exporting import export_encoder
+from embrew.export.parts import nested_dimensions
 from embrew.settings.encoder import Pooling
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from embrew.encoder import Encoder
-from embrew.export.fresh_process import run_fresh
-from embrew.export.runtimes.llama_cpp import running
+from embrew.export.fresh_process import NOT_HERE
+from embrew.export.runtimes import llama_cpp
+
+
+def run_fresh(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", NOT_HERE + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_files_of_the_current_folder_hide_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,10 +29,10 @@ def test_files_of_the_current_folder_hide_no_library(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "there"))
     done = run_fresh("import sys, fractions, colours; print(fractions.__file__, sys.argv)", "one")
     assert done.returncode == 0 and done.stdout.endswith("fractions.py ['-c', 'one']\n"), done.stderr
-    running._with_llama_cpp.cache_clear()
-    monkeypatch.setenv(running.PYTHON, sys.executable)
-    assert (running.interpreter() is None) == (run_fresh("import llama_cpp").returncode != 0)
-    running._with_llama_cpp.cache_clear()
+    llama_cpp._with_llama_cpp.cache_clear()
+    monkeypatch.setenv(llama_cpp.PYTHON, sys.executable)
+    assert (llama_cpp.interpreter() is None) == (run_fresh("import llama_cpp").returncode != 0)
+    llama_cpp._with_llama_cpp.cache_clear()
 
 
 @pytest.mark.slow

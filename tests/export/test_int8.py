@@ -18,7 +18,8 @@ from embrew.cli import app
 from embrew.corpus.sample import sample_texts
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.int8 import Int8
+from embrew.export.fresh_process import verify_runtime
+from embrew.export.parts import Int8
 from embrew.export.runtimes import openvino as target
 from embrew.opening import open_model
 from tests.conftest import SENTENCES
@@ -73,8 +74,8 @@ def test_weights_alone(encoder: Encoder, tmp_path: Path, forked: None) -> None:
     changed = tmp_path / "changed"  # other vectors than were measured are found
     shutil.copytree(folder, changed)
     parity["cases"][0]["texts"][0]["vector"] = parity["cases"][0]["texts"][0]["vector"][::-1]
-    with pytest.raises(RuntimeError, match="OpenVINO with int8 weights gives other vectors"):
-        target.verify_openvino(changed, parity, "cpu")
+    with pytest.raises(RuntimeError, match="OpenVINO gives other vectors"):
+        verify_runtime(target.OPENVINO, changed, parity, "cpu")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,9 @@ import pytest
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.runtimes.llama_cpp import verification, writing
-from embrew.export.runtimes.llama_cpp.pre_tokenizer import prepared
-from embrew.export.runtimes.llama_cpp.running import PYTHON, interpreter, run_gguf
-from embrew.export.runtimes.llama_cpp.verification import cosine, verify_gguf
+from embrew.export.fresh_process import cosines, verify_runtime
+from embrew.export.runtimes import RUNTIMES, gguf_model, llama_cpp
+from embrew.export.runtimes.llama_cpp import PYTHON, interpreter
 from embrew.model.contexts import Context, start
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
@@ -35,6 +35,15 @@ import json, sys, llama_cpp
 model = llama_cpp.Llama(model_path=sys.argv[1], vocab_only=True, verbose=False)
 print(json.dumps(model.tokenize(sys.argv[2].encode(), special=True)))
 """  # llama-server and llama-embedding look for special tokens in texts; embed of llama-cpp-python does not
+RUN = """
+import json, sys, llama_cpp
+sizes = dict.fromkeys(("n_ctx", "n_batch", "n_ubatch"), 64)
+model = llama_cpp.Llama(model_path=sys.argv[1], embedding=True, verbose=False, n_threads=1, **sizes)
+texts = json.loads(sys.argv[2])
+ids = [model.tokenize(text.encode()) for text in texts]
+vectors = [model.embed(t, normalize=True, truncate=False) if len(i) <= 64 else None for t, i in zip(texts, ids)]
+print(json.dumps({"ids": ids, "vectors": vectors}))
+"""
 CUT = """
 import json, sys, llama_cpp
 path, limit = sys.argv[1], int(sys.argv[3])
@@ -49,6 +58,18 @@ def exported(encoder: Encoder, folder: Path, weights: str = "fp32") -> tuple[Pat
     return path, json.loads((folder / "parity.json").read_text())
 
 
+def run_gguf(path: Path, texts: list[str]) -> tuple[list[list[int]], list[Any]]:
+    """Token ids and vectors of texts, in llama-cpp-python with a limit of 64 tokens."""
+    command = [str(interpreter()), "-c", RUN, str(path), json.dumps(texts)]
+    answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return answer["ids"], [None if vector is None else np.array(vector) for vector in answer["vectors"]]
+
+
+def prepared(text: str, steps: list[str]) -> str:
+    text = unicodedata.normalize("NFC", text) if "nfc" in steps else text
+    return text[1:] if "without one leading space" in steps and text.startswith((" ", "\u2581")) else text
+
+
 def own_ids(encoder: Encoder, text: str) -> list[int]:
     return list(encoder.template.rows([text], max_length=encoder.max_seq_length)[0].ids)
 
@@ -56,7 +77,7 @@ def own_ids(encoder: Encoder, text: str) -> list[int]:
 @pytest.mark.parametrize("form", FORMS)
 def test_nano(form: str, tmp_path: Path) -> None:
     found = exported(encoder_of("nano", form, tmp_path), tmp_path / "out")[1]["verified"]["llama.cpp"]
-    assert found["run"].startswith("llama-cpp-python ") and found["texts"] >= 48 and found["beyond_limit"] == 6
+    assert found["run"].startswith("llama.cpp ") and found["texts"] >= 48 and found["beyond_limit"] == 6
     assert found["lowest_cosine"] >= 0.9999
     found = exported(encoder_of("nano", form, tmp_path), tmp_path / "half", "fp16")[1]["verified"]["llama.cpp"]
     assert found["lowest_cosine"] >= 0.999
@@ -70,10 +91,10 @@ def test_every_architecture_with_a_real_tokenizer(model: str, tmp_path: Path) ->
     assert parity["verified"]["llama.cpp"]["lowest_cosine"] >= 0.9999
     texts = [SPECIAL, " one space", "   three spaces", "tab\tand\n\n\nlines", "12345 3.14 ١٢٣", "don't DON'T it's", NFC]
     steps = parity["llama.cpp"]["text_preparation"]
-    found = run_gguf(path, [prepared(text, steps) for text in texts], limit=64)
-    for text, ids, vector in zip(texts, found.ids, found.vectors, strict=True):
+    answer = run_gguf(path, [prepared(text, steps) for text in texts])
+    for text, ids, vector in zip(texts, *answer, strict=True):
         assert ids == own_ids(encoder, text), text
-        assert vector is not None and cosine(encoder.encode(text), vector) >= 0.9999, text
+        assert vector is not None and cosines(encoder.encode(text), vector) >= 0.9999, text
 
 
 @pytest.fixture
@@ -91,21 +112,21 @@ def test_texts(tmp_path: Path) -> None:
     memory = max(id for text in parity["cases"][0]["texts"] for id in text["ids"])
     own = [[memory if i >= 8192 else i for i in own_ids(encoder, text)] for text in (NFD, NFC, SPECIAL)]
     assert own[0] == own[1], "this encoder normalises to NFC"
-    found = run_gguf(path, [NFD, NFC, SPECIAL, "words and more " * 40], limit=64)
-    assert found.ids[0] != own[0] and found.ids[1:3] == own[1:], "llama.cpp does not; a client has to"
-    similarity = cosine(encoder.encode(NFD), found.vectors[0])
-    assert similarity < 0.99 < 0.9999 <= cosine(encoder.encode(NFD), found.vectors[1]), similarity
+    ids, vectors = run_gguf(path, [NFD, NFC, SPECIAL, "words and more " * 40])
+    assert ids[0] != own[0] and ids[1:3] == own[1:], "llama.cpp does not; a client has to"
+    similarity = cosines(encoder.encode(NFD), vectors[0])
+    assert similarity < 0.99 < 0.9999 <= cosines(encoder.encode(NFD), vectors[1]), similarity
     assert parity["llama.cpp"]["text_preparation"] == ["nfc"] and "to NFC" in (tmp_path / "out/README.md").read_text()
     as_server = subprocess.run(
         [str(interpreter()), "-c", AS_SERVER, str(path), SPECIAL], capture_output=True, text=True, check=True
     )
     assert json.loads(as_server.stdout) == own[2], "names of special tokens stay text where llama.cpp looks for them"
-    assert found.vectors[3] is None and len(found.ids[3]) > 64 and found.ids[3][-1] == memory
+    assert vectors[3] is None and len(ids[3]) > 64 and ids[3][-1] == memory
     long = "words and more " * 40
     cut = subprocess.run(
         [str(interpreter()), "-c", CUT, str(path), long, "64"], capture_output=True, text=True, check=True
     )
-    assert cosine(encoder.encode(long), np.array(json.loads(cut.stdout))) < 0.99, "the memory token was cut off"
+    assert cosines(encoder.encode(long), np.array(json.loads(cut.stdout))) < 0.99, "the memory token was cut off"
 
 
 @pytest.mark.parametrize("case", ["context", "bfloat16", "cut", "unnormalised"])
@@ -131,22 +152,18 @@ def test_other_encoders(case: str, tmp_path: Path) -> None:
 def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = encoder_of("nano", "last", tmp_path)
 
-    def fails(words: str, target: str, value: Any) -> None:
+    def fails(words: str, module: Any, name: str, value: Any) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(f"embrew.export.runtimes.llama_cpp.{target}", value)
+            patch.setattr(module, name, value)
             with pytest.raises(RuntimeError, match=words):
                 exported(encoder, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
-    write = writing.write_vocabulary
-    fails("another vector .*cosine", "writing.pooling_type", lambda encoder: 1)
-    fails("another vector .*cosine", "architecture.interleaved", lambda value, heads: value)
-    fails("other token ids .*index 0 of", "writing.write_vocabulary", lambda *a, **k: write(*a, **{**k, "first": None}))
-    fails(
-        "other token ids .*given nothing", "writing.write_vocabulary", lambda *a, **k: write(*a, **{**k, "last": None})
-    )
-    monkeypatch.setattr(verification, "interpreter", lambda: None)
-    assert exported(encoder, tmp_path / "out")[1]["verified"]["llama.cpp"] == {"run": None}, "said, not passed over"
+    write = llama_cpp.write_vocabulary
+    fails("other vectors .*cosine", llama_cpp, "POOLING", {"mean": 1, "cls": 2, "last": 1})
+    fails("other vectors .*cosine", gguf_model, "interleaved", lambda value, heads: value)
+    for end in ("first", "last"):
+        fails("other token ids", llama_cpp, "write_vocabulary", lambda *a, end=end, **k: write(*a, **{**k, end: None}))
 
 
 def test_other_files(tmp_path: Path) -> None:
@@ -156,8 +173,8 @@ def test_other_files(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(other.read_bytes())
     with pytest.raises(RuntimeError, match="other token ids"):
-        verify_gguf(tmp_path / "out", parity, "cpu")
+        verify_runtime(RUNTIMES["llama.cpp"], tmp_path / "out", parity, "cpu")
     for broken in (whole[: len(whole) // 2], b"GGUF", whole.replace(b"llama", b"lemma")):
         path.write_bytes(broken)
-        with pytest.raises(RuntimeError, match="llama.cpp cannot run nano-F32.gguf"):
-            verify_gguf(tmp_path / "out", parity, "cpu")
+        with pytest.raises(RuntimeError, match="llama.cpp cannot open the exported folder"):
+            verify_runtime(RUNTIMES["llama.cpp"], tmp_path / "out", parity, "cpu")

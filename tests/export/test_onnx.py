@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
+from embrew.export.fresh_process import verify_runtime
 from embrew.export.runtimes import onnx as target
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
 from tests.hard_texts import HARD_TEXTS, REAL_TOKENIZERS, real_tokenizer_folder
@@ -102,24 +103,24 @@ def test_a_changed_file_is_found(folder: Path, tmp_path: Path, forked: None) -> 
     changed = tmp_path / "changed"
     shutil.copytree(folder, changed)
     parity = json.loads((changed / "parity.json").read_text())
-    target.verify_onnx(changed, parity, "cpu")
+    verify_runtime(target.ONNX, changed, parity, "cpu")
     model = onnx.load(changed / "onnx" / "model.onnx")
     weight = next(tensor for tensor in model.graph.initializer if len(tensor.dims) == 2 and tensor.data_type == 1)
     values = onnx.numpy_helper.to_array(weight).copy()
     values[:, 0] += 0.1
     weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
     onnx.save(model, changed / "onnx" / "model.onnx")
-    with pytest.raises(RuntimeError, match=r"ONNX Runtime \(in batches\) gives other vectors \(prompt query"):
-        target.verify_onnx(changed, parity, "cpu")
+    with pytest.raises(RuntimeError, match=r"ONNX Runtime gives other vectors .*\(prompt query"):
+        verify_runtime(target.ONNX, changed, parity, "cpu")
     (changed / "onnx" / "model.onnx").write_bytes(b"not a model")
-    with pytest.raises(RuntimeError, match="ONNX Runtime cannot open the exported model"):
-        target.verify_onnx(changed, parity, "cpu")
+    with pytest.raises(RuntimeError, match="ONNX Runtime cannot open the exported folder"):
+        verify_runtime(target.ONNX, changed, parity, "cpu")
     shutil.copy(folder / "onnx" / "model.onnx", changed / "onnx" / "model.onnx")
     tokenizer = json.loads((changed / "tokenizer.json").read_text())
     tokenizer["post_processor"] = None
     (changed / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(RuntimeError, match="the exported tokenizer gives other ids"):
-        target.verify_onnx(changed, parity, "cpu")
+    with pytest.raises(RuntimeError, match="ONNX Runtime gives other token ids"):
+        verify_runtime(target.ONNX, changed, parity, "cpu")
 
 
 def test_large_weights_have_a_file_of_their_own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,13 @@ from transformers import AutoTokenizer
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
+from embrew.export.fresh_process import verify_runtime
+from embrew.export.parts import Parts
 from embrew.export.runtimes import openvino as target
 from embrew.files.checksums import Damaged
 from embrew.opening import open_model
 from embrew.runtimes.encoder import RuntimeEncoder
-from embrew.runtimes.library import openvino
+from embrew.runtimes.openvino import openvino
 from embrew.settings.encoder import Pooling
 from embrew.text_encoder.hashes import tokenizer_sha256
 from tests.conftest import FAMILIES, SENTENCES
@@ -171,7 +173,8 @@ def test_an_encoder_in_bfloat16(make_encoder: Callable[..., Encoder], tmp_path: 
     encoder = make_encoder(lora={})
     encoder.backbone.to(torch.bfloat16)
     export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], verify="off")
-    target.verify_openvino(tmp_path / "export", json.loads((tmp_path / "export" / "parity.json").read_text()), "cpu")
+    parity = json.loads((tmp_path / "export" / "parity.json").read_text())
+    verify_runtime(target.OPENVINO, tmp_path / "export", parity, "cpu")
     assert cosines(open_model(str(tmp_path / "export")).encode(TEXTS), encoder.encode(TEXTS)).min() > 0.999
 
 
@@ -179,14 +182,14 @@ def test_an_encoder_in_bfloat16(make_encoder: Callable[..., Encoder], tmp_path: 
 def test_a_graph_with_other_vectors_leaves_no_folder(
     encoder: Encoder, tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def with_other_direction(parts: target.Parts) -> object:
+    def with_other_direction(parts: Parts) -> object:
         graph = original(parts)
         graph.labelled.attention = type(encoder.attention)("causal")
         return graph
 
-    original = target.graph_of
-    monkeypatch.setattr(target, "graph_of", with_other_direction)
-    with pytest.raises(RuntimeError, match=r"OpenVINO with fp32 weights gives other vectors \(prompt"):
+    original = Parts.graph
+    monkeypatch.setattr(Parts, "graph", with_other_direction)
+    with pytest.raises(RuntimeError, match=r"OpenVINO gives other vectors .*\(prompt"):
         export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], max_length=64)
     assert not list(tmp_path.iterdir())
 

@@ -70,7 +70,7 @@ def compare(encoder: Encoder, folder: Path) -> None:
     assert stock.max_seq_length == encoder.max_seq_length
 
 
-QUICK = ["memory-with-words", "some-memory-tokens", "last-with-words", "default-prompt", "soft-prompt-and-memory"]
+QUICK = ["last-with-words", "default-prompt", "soft-prompt-and-memory"]
 
 
 @pytest.mark.parametrize("case", by_default(QUICK, CASES))
@@ -80,7 +80,7 @@ def test_every_kind_of_encoder(case: str, make_encoder: Callable[..., Encoder], 
     compare(encoder, tmp_path / "stock")
 
 
-@pytest.mark.parametrize("family", by_default(["llama-tied", "gemma3"], FAMILIES))
+@pytest.mark.parametrize("family", by_default(["gemma3"], FAMILIES))
 def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(family, lora={}, max_length=64)
     before = encoder.encode(TEXTS)
@@ -114,7 +114,7 @@ def test_a_failed_proof_leaves_nothing(
 
     encoder = make_encoder(lora={}, max_length=64)
     monkeypatch.setattr(module, "stock_prompts", lambda encoder: {"query": "other ", "document": ""})
-    with pytest.raises(RuntimeError, match="other ids for"):
+    with pytest.raises(RuntimeError, match="other token ids for"):
         export_encoder(encoder, tmp_path / "stock")
     assert list(tmp_path.iterdir()) == []
 

@@ -16,12 +16,13 @@ from transformers import AutoModel, AutoTokenizer
 from embrew.cli.export import Target
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
+from embrew.export.fresh_process import verify_runtime
 from embrew.export.runtimes import RUNTIMES
 from embrew.export.runtimes.served import Unreadable
-from embrew.export.runtimes.tei import check_tei, read_as_tei
-from embrew.export.runtimes.vllm import check_vllm, read_as_vllm
+from embrew.export.runtimes.tei import read_as_tei
+from embrew.export.runtimes.vllm import read_as_vllm
 from embrew.settings.encoder import Pooling
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, by_default
 
 LAST = {"memory_tokens": 0, "pooling": "last", "template": "{instruction}{text}{eos}", "attention": "causal"}
 ONE = {"memory_tokens": 1, "pooling": Pooling("last", "memory")}
@@ -46,19 +47,20 @@ def exported(encoder: Encoder, folder: Path, **options: object) -> Path:
 
 
 def verify(name: str, folder: Path) -> None:
-    RUNTIMES[name].verify(folder, json.loads((folder / "parity.json").read_text()), "cpu")
+    verify_runtime(RUNTIMES[name], folder, json.loads((folder / "parity.json").read_text()), "cpu")
 
 
-@pytest.mark.parametrize(
-    "kind", [kind if "one" in kind or "bi" in kind else pytest.param(kind, marks=pytest.mark.slow) for kind in SERVED]
-)
+@pytest.mark.parametrize("kind", by_default(["one memory token"], SERVED))
+@pytest.mark.usefixtures("forked")
 def test_read_as_the_encoder_is(kind: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     folder = exported(make_encoder("qwen3", lora={}, max_length=48, **SERVED[kind]), tmp_path / "stock")
     for name in ("vllm", "tei"):
         verify(name, folder)
 
 
-@pytest.mark.parametrize("family", ["llama", pytest.param("qwen2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.usefixtures("forked")
 def test_other_families_and_fewer_dimensions(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(family, lora={}, max_length=48, **MEAN)
     folder = exported(encoder, tmp_path / "stock", num_layers=1, truncate_dim=12)
@@ -96,7 +98,7 @@ FAULTS = {
         "1_Pooling/config.json",
         lambda c: c.update(pooling_mode="weightedmean", pooling_mode_lasttoken=False),
         BOTH,
-        "would (not read|refuse)",
+        "would refuse the folder",
     ),
     "causal for vLLM": ("config.json", lambda c: c.update(is_causal=True), ("vllm",), "gives other vectors"),
     "causal for TEI": (
@@ -134,7 +136,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("servers") / "sound"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", by_default(["another pooling", "another limit", "no memory token"], FAULTS))
+@pytest.mark.usefixtures("forked")
 def test_a_planted_fault_is_found(
     fault: str, sound: Path, make_encoder: Callable[..., Encoder], tmp_path: Path
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_planted_fault_is_found(
             verify(name, folder)
 
 
+@pytest.mark.usefixtures("forked")
 def test_another_projection_is_found(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     folder = exported(make_encoder("qwen3", max_length=48, **MEAN), tmp_path / "stock", truncate_dim=12)
     weights = load_file(folder / "2_Dense" / "model.safetensors")
@@ -185,7 +189,7 @@ def test_what_is_refused(
     family: str, settings: dict, vllm: str | None, tei: str | None, make_encoder: Callable[..., Encoder]
 ) -> None:
     encoder = make_encoder(family, **{"max_length": 48, **settings})
-    for check, words in ((check_vllm, vllm), (check_tei, tei)):
+    for check, words in ((RUNTIMES["vllm"].check, vllm), (RUNTIMES["tei"].check, tei)):
         if words is None:
             check(encoder)
         else:
@@ -210,9 +214,9 @@ def test_scaled_rotary_positions_are_refused(
     encoder = make_encoder(**LAST)
     config = encoder.backbone.inner.config
     monkeypatch.setattr(config, "rope_parameters", {**config.rope_parameters, "rope_type": "llama3"})
-    check_vllm(encoder)
+    RUNTIMES["vllm"].check(encoder)
     with pytest.raises(ValueError, match="without rope_type, and this model's is llama3"):
-        check_tei(encoder)
+        RUNTIMES["tei"].check(encoder)
 
 
 def test_servers_refuse_what_they_would_misread(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
@@ -229,7 +233,7 @@ def test_servers_refuse_what_they_would_misread(make_encoder: Callable[..., Enco
     assert "max_trained_positions" not in config
 
 
-@pytest.mark.parametrize("added", ["{memory}", "{memory}{eos}"])
+@pytest.mark.parametrize("added", ["{memory}", pytest.param("{memory}{eos}", marks=pytest.mark.slow)])
 def test_the_mean_of_memory_states(added: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     """A client that gets the raw states of a text's tokens: those of its memory tokens, their mean, unit length."""
     encoder = make_encoder(lora={}, max_length=48, template="{text}" + added)

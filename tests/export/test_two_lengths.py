@@ -14,11 +14,11 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from embrew.encoder import Encoder
-from embrew.export import fresh_process, parts
+from embrew.export import fresh_process
 from embrew.export.exporting import export_encoder
-from embrew.export.fixed import with_max_length
 from embrew.export.runtimes import sentence_transformers as stock
 from embrew.storage.card import model_card
+from embrew.text.template import Template
 from tests.conftest import by_default
 from tests.hard_texts import HARD_TEXTS
 
@@ -37,14 +37,14 @@ def test_two_lengths_are_refused(encoder: Encoder, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"query texts at 24 tokens and document texts at 48.*--max-length N"):
             export_encoder(encoder, tmp_path / "stock", verify=verify)
     assert not (tmp_path / "stock").exists()
-    export_encoder(with_max_length(encoder, 48), tmp_path / "stock", verify="off")
+    export_encoder(encoder.with_settings(max_length=48), tmp_path / "stock", verify="off")
 
 
 @pytest.mark.parametrize("length", by_default([24], [24, 48, 60]))
 def test_both_sides_get_the_length_that_is_named(length: int, encoder: Encoder, tmp_path: Path) -> None:
     export_encoder(encoder, tmp_path / "stock", verify="off", max_length=length)
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
-    live = with_max_length(encoder, length)
+    live = encoder.with_settings(max_length=length)
     for method in ("encode_query", "encode_document", "encode"):
         difference = np.abs(getattr(stock, method)(TEXTS) - getattr(live, method)(TEXTS)).max()
         assert difference < 1e-5, (method, difference)
@@ -75,15 +75,15 @@ def test_the_check_calls_encode_query(encoder: Encoder, tmp_path: Path, monkeypa
     """A folder whose queries have a limit of their own is found by its vectors; `encode` alone does not show it."""
     monkeypatch.setattr(fresh_process.subprocess, "run", in_this_process)
     export_encoder(encoder, tmp_path / "right", max_length=48)
-    write = stock.write_for_other_readers
+    write = stock._write_for_other_readers
 
     def wrong(out: Path, **options: Any) -> None:
         write(out, **options)
         path = out / "sentence_bert_config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "query_length": 24}))
 
-    monkeypatch.setattr(stock, "write_for_other_readers", wrong)
-    with pytest.raises(RuntimeError, match=r"gives other vectors \(prompt query, encode_query\)"):
+    monkeypatch.setattr(stock, "_write_for_other_readers", wrong)
+    with pytest.raises(RuntimeError, match=r"gives other .*\(prompt query, encode_query\)"):
         export_encoder(encoder, tmp_path / "wrong", max_length=48)
     assert not (tmp_path / "wrong").exists()
 
@@ -96,12 +96,12 @@ def test_a_baked_prompt_is_compared_with_the_encoder_that_has_it(
     settings = {"template": "{text} {instruction}", "memory_tokens": 0, "pooling": "last", "attention": "causal"}
     encoder = make_encoder(prompts={"query": "means:"}, max_length=TWO, **settings)
     export_encoder(encoder, tmp_path / "stock", prompt_name="query", max_length=24)
-    with_instruction = parts.with_instruction
-    monkeypatch.setattr(parts, "with_instruction", lambda encoder, name: with_instruction(encoder, "document"))
+    with_words = Template.with_words
+    monkeypatch.setattr(Template, "with_words", lambda template, words: with_words(template, ""))
     with pytest.raises(RuntimeError, match="gives other vectors"):
         export_encoder(encoder, tmp_path / "other", prompt_name="query", max_length=24)
 
 
 def test_the_card_of_a_saved_encoder_names_the_option(encoder: Encoder) -> None:
     assert "`embrew export PATH DIR --max-length 48`" in model_card(encoder)
-    assert "`embrew export PATH DIR`" in model_card(with_max_length(encoder, 48))
+    assert "`embrew export PATH DIR`" in model_card(encoder.with_settings(max_length=48))

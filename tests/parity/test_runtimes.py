@@ -14,7 +14,7 @@ from embrew.cli import app
 from embrew.cli.parity import RuntimeKind
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.runtimes.llama_cpp.running import interpreter
+from embrew.export.runtimes.llama_cpp import interpreter
 from embrew.export.wrong_vectors import CHOSEN, WrongVectors
 from embrew.parity import compare
 from embrew.parity.conditions import ALONE, LONG, Measured, Measurements

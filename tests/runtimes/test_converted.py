@@ -15,9 +15,9 @@ import torch
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context, start
 from embrew.opening import open_model
-from embrew.runtimes.conversion import Program
 from embrew.runtimes.converted import converted
 from embrew.runtimes.graph import LabelledGraph
+from embrew.runtimes.openvino import Program
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.storage.base_model import computes
 from embrew.text_encoder.hashes import model_hash, vectors_hash
@@ -109,7 +109,7 @@ def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeyp
 
 def test_no_usage_event_can_be_sent() -> None:
     code = (
-        "import sys; from embrew.runtimes.library import openvino; openvino(); "
+        "import sys; from embrew.runtimes.openvino import openvino; openvino(); "
         "from openvino.tools.ovc import telemetry_utils; "
         "print(sys.modules['openvino_telemetry'], telemetry_utils.tm.__name__)"
     )
@@ -119,8 +119,8 @@ def test_no_usage_event_can_be_sent() -> None:
 
 @pytest.mark.slow
 def test_one_text_of_one_token_and_many_rows(make_encoder: Callable[..., Encoder]) -> None:
-    from embrew.runtimes.conversion import convert
-    from embrew.runtimes.merged import merged_model
+    from embrew.runtimes.graph import merged_model
+    from embrew.runtimes.openvino import convert
 
     encoder = make_encoder(memory_tokens=0, pooling="last", normalize=False)
     program = Program(convert(LabelledGraph(encoder, merged_model(encoder, {}, 300)), "segment_ids"), bfloat16=False)

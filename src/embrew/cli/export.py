@@ -15,7 +15,7 @@ from embrew.cli.arguments import Model, ModelPooling, Quiet
 from embrew.cli.console import loading, out
 
 if TYPE_CHECKING:
-    from embrew.export.int8 import Int8
+    from embrew.export.parts import Int8
     from embrew.text_encoder.interface import TextEncoder
 
 
@@ -201,11 +201,11 @@ def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) ->
     if calibrate is None and min_cosine is None and dev is None:
         return None
     from embrew.corpus.sample import sample_texts
-    from embrew.export.int8 import MIN_COSINE, Int8
+    from embrew.export.parts import Int8
 
     return Int8(
         texts=() if calibrate is None else sample_texts(calibrate, CALIBRATION_TEXTS),
-        min_cosine=MIN_COSINE if min_cosine is None else min_cosine,
+        min_cosine=Int8.min_cosine if min_cosine is None else min_cosine,
         score=None if dev is None else _scores_on(dev),
     )
 

@@ -24,7 +24,6 @@ from embrew.domain.scan import check
 from embrew.encoder import Encoder
 from embrew.evaluation import Result, evaluate
 from embrew.export.exporting import export_encoder
-from embrew.export.fixed import with_max_length
 from embrew.files import formats
 from embrew.files.names import public_path
 from embrew.files.reading import content_of, read_json
@@ -252,7 +251,7 @@ def _evaluate(encoder: Any, data: Prepared, folder: Path, settings: Settings) ->
 def _export(encoder: Encoder, folder: Path) -> None:
     """Export the encoder as a stock folder, unless that folder exists."""
     said, length = folder / formats.EXPORT.file, encoder.max_seq_length
-    written = json.loads(json.dumps(with_max_length(encoder, length).describe()))
+    written = json.loads(json.dumps(encoder.with_settings(max_length=length).describe()))
     if said.is_file() and read_json(said, keys=("encoder",), repair=EXPORT, kind=formats.EXPORT)["encoder"] == written:
         logger.info("%s  already exported", folder)
         return

@@ -24,7 +24,7 @@ from embrew.text.tokens import Row, Segment, Tokens
 
 
 @dataclass(frozen=True)
-class Baked:
+class ContextPrompt:
     """One context in a stock folder.
 
     Attributes:
@@ -40,54 +40,88 @@ class Baked:
     room: int
 
 
-def bake(encoder: Encoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, Baked]:
+def context_prompts(encoder: Encoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, ContextPrompt]:
     """Add the markers of an encoder's contexts to a stock tokenizer; return the contexts by name.
 
     Raises:
         ValueError: the tokenizer cannot give the same tokens as the encoder, or a context leaves no room for a text.
     """
-    return {name: _baked(encoder, tokenizer, name, context) for name, context in encoder.contexts.items()}
+    return {name: _context_prompt(encoder, tokenizer, name, context) for name, context in encoder.contexts.items()}
 
 
-def _baked(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, name: str, context: PreparedContext) -> Baked:
-    instruction, limit = context.context.instruction, encoder.max_seq_length
-    room = limit - len(context.row.ids)
+def _context_prompt(
+    encoder: Encoder, tokenizer: PreTrainedTokenizerBase, name: str, context: PreparedContext
+) -> ContextPrompt:
+    row, instruction, limit = context.row, context.context.instruction, encoder.max_seq_length
+    room = limit - len(row.ids)
     if room < 16:
         raise ValueError(
-            f"context {name} takes {len(context.row.ids)} of the {limit} tokens of a text in a stock folder, where all "
-            f"count; export with --max-length {limit + len(context.row.ids)}, or give fewer demonstrations"
+            f"context {name} takes {len(row.ids)} of the {limit} tokens of a text in a stock folder, where all "
+            f"count; export with --max-length {limit + len(row.ids)}, or give fewer demonstrations"
         )
-    with torch.no_grad():
-        tokens = Tokens.pad([context.row]).with_soft(context.vectors) if context.row.ids else None
-        embedded = None if tokens is None else encoder.backbone.embed(tokens.to(encoder.device))[0]
-    maker = _Markers(tokenizer, f"{name}.{digest(context)[:16]}")
-    if any(token.startswith(f"<|{maker.stem}.") for token in tokenizer.get_vocab()):
-        raise ValueError(f"the tokenizer has tokens that begin with <|{maker.stem} already")
-    words, ids, rows = "", list(context.row.ids), {}
-    runs = [(segment, [i for i, _ in run]) for segment, run in groupby(enumerate(context.row.segments), lambda p: p[1])]
-    for number, (segment, places) in enumerate(runs):
-        last = number + 1 == len(runs)
-        kept: list[int] = []
-        if segment != Segment.SOFT:
-            kept = (
-                places[:-1] if last else places
-            )  # end with a marker, so that the following text is tokenised separately
-            found = maker.words([ids[i] for i in kept], first=number == 0)
-            kept, words = ([], words) if found is None else (kept, words + found)
-        for place in places[len(kept) :]:
-            marker = maker.add()
-            words += marker
-            ids[place] = tokenizer.get_added_vocab()[marker]
-            assert embedded is not None
+    stem = f"{name}.{digest(context)[:16]}"
+    if any(token.startswith(f"<|{stem}.") for token in tokenizer.get_vocab()):
+        raise ValueError(f"the tokenizer has tokens that begin with <|{stem} already")
+    words, marked = _words_and_markers(tokenizer, row, stem)
+    added = tokenizer.get_added_vocab()
+    ids, rows = list(row.ids), {}
+    if row.ids:
+        with torch.no_grad():
+            tokens = Tokens.pad([row]).with_soft(context.vectors).to(encoder.device)
+            embedded = encoder.backbone.embed(tokens)[0]
+        for place, marker in marked.items():
+            ids[place] = added[marker]
             rows[ids[place]] = embedded[place]
     before = encoder.template.around(instruction)[0]
     for prompt in (words + before, f"{words} {before}"):  # some tokenizers begin a text with a space
-        if _same(encoder, tokenizer, context.row, ids, instruction, prompt, room):
-            return Baked(prompt, ids, rows, room)
+        if _same(encoder, tokenizer, row, ids, instruction, prompt, room):
+            return ContextPrompt(prompt, ids, rows, room)
     raise ValueError(
         f"context {name} cannot be exported: after a marker, this tokenizer gives other tokens than at the beginning "
         "of a text"
     )
+
+
+def _words_and_markers(tokenizer: PreTrainedTokenizerBase, row: Row, stem: str) -> tuple[str, dict[int, str]]:
+    """Return a context as words and markers, and the marker of each position that has one.
+
+    A run of tokens stays words where these become the same tokens between markers. A context ends with a marker, so
+    that the following text is tokenised separately.
+    """
+    words, marked = "", dict[int, str]()
+    for segment, run in groupby(enumerate(row.segments), lambda pair: pair[1]):
+        places = [place for place, _ in run]
+        as_words: list[int] = []
+        if segment != Segment.SOFT:
+            as_words = places[:-1] if places[-1] + 1 == len(row.ids) else places
+            plain = _words_between_markers(tokenizer, stem, [row.ids[i] for i in as_words], first=places[0] == 0)
+            as_words, words = ([], words) if plain is None else (as_words, words + plain)
+        for place in places[len(as_words) :]:
+            marked[place] = _marker(tokenizer, stem, len(marked))
+            words += marked[place]
+    return words, marked
+
+
+def _marker(tokenizer: PreTrainedTokenizerBase, stem: str, number: int) -> str:
+    """Return a marker by number: no special token, since those stay text in a text, but parsed first."""
+    name = f"<|{stem}.{number}|>"
+    if name not in tokenizer.get_added_vocab():  # a few; get_vocab makes a dictionary of all tokens
+        tokenizer.add_tokens([AddedToken(name, special=False, normalized=False, lstrip=False, rstrip=False)])
+    return name
+
+
+def _words_between_markers(tokenizer: PreTrainedTokenizerBase, stem: str, ids: list[int], *, first: bool) -> str | None:
+    """Return words that become these tokens between markers, or before one; None: there are none."""
+    if not ids:
+        return ""
+    mark = _marker(tokenizer, stem, 0)
+    (own,) = tokenizer(mark, add_special_tokens=False)["input_ids"]
+    decoded = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+    for words in (decoded, f" {decoded}"):
+        tokens = tokenizer(("" if first else mark) + words + mark, add_special_tokens=False)["input_ids"]
+        if tokens == [*([] if first else [own]), *ids, own]:
+            return words
+    return None
 
 
 def _same(
@@ -108,37 +142,3 @@ def _same(
         if tokenizer(prompt + text, add_special_tokens=False)["input_ids"][: len(wanted)] != wanted:
             return False
     return True
-
-
-class _Markers:
-    """Makes markers, and words between markers."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stem: str) -> None:
-        self.tokenizer = tokenizer
-        self.stem = stem
-        self.count = 0
-
-    def add(self) -> str:
-        """Return the next marker."""
-        self.count += 1
-        return self._made(self.count - 1)
-
-    def _made(self, number: int) -> str:
-        """Return a marker by number: no special token, since those stay text in a text, but parsed first."""
-        name = f"<|{self.stem}.{number}|>"
-        if name not in self.tokenizer.get_added_vocab():  # a few; get_vocab makes a dictionary of all tokens
-            self.tokenizer.add_tokens([AddedToken(name, special=False, normalized=False, lstrip=False, rstrip=False)])
-        return name
-
-    def words(self, ids: list[int], *, first: bool) -> str | None:
-        """Return words that become these tokens between markers, or before one; None: none were found."""
-        if not ids:
-            return ""
-        mark = self._made(0)  # which is there by the end: a context ends with a marker
-        (own,) = self.tokenizer(mark, add_special_tokens=False)["input_ids"]
-        decoded = str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
-        for words in (decoded, f" {decoded}"):
-            found = self.tokenizer(("" if first else mark) + words + mark, add_special_tokens=False)["input_ids"]
-            if found == [*([] if first else [own]), *ids, own]:
-                return words
-        return None

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embrew.encoder import Encoder
-from embrew.export.int8 import Int8, int8_card
-from embrew.export.notes import notes
-from embrew.export.parts import Fixed, Parts
+from embrew.export.card import int8_card, notes
+from embrew.export.fresh_process import verify_runtime
+from embrew.export.parts import Int8, Parts, fixed_form, make_parts
 from embrew.export.runtimes import RUNTIMES
 from embrew.export.runtimes.runtime import Runtime
-from embrew.export.wrong_vectors import FILE, WrongVectors
+from embrew.export.wrong_vectors import FILE, wrong_vectors
 from embrew.files.checksums import write_checksums
 from embrew.files.writing import atomic_folder, check_free
 from embrew.storage.base_model import quiet
@@ -72,41 +72,27 @@ def export_encoder(
         raise ValueError("calibration texts, dev data and a smallest cosine are for openvino with int8 weights only")
     check_free(Path(folder), marker=MARKER, overwrite=overwrite)
     with quiet():
-        fixed = Fixed.of(
+        fixed = fixed_form(
             encoder, prompt_name=prompt_name, max_length=max_length, num_layers=num_layers, truncate_dim=truncate_dim
         )
         for runtime in chosen:
             runtime.check(fixed.encoder)
-        cautions = _cautions(chosen, fixed.encoder)
-        parts = Parts.of(fixed, int8)
+        parts = make_parts(fixed, int8)
         with atomic_folder(Path(folder), marker=MARKER, overwrite=overwrite) as out:
             for runtime in chosen:
                 runtime.write(parts, out, types[runtime.name])
             parts.parity["runtimes"], parts.parity["checks"] = types, {"verify": verify}
             (out / MARKER).write_text(json.dumps(parts.parity, ensure_ascii=False))
-            WrongVectors.of(parts).write(out / FILE)
+            wrong_vectors(parts).write(out / FILE)
             if not parts.empty_texts:
                 logger.warning(
                     "%s: an empty text has no tokens in the export and gets another vector; see the card", folder
                 )
-            modules = _modules(out)
-            own = [runtime.note(parts) for runtime in chosen if runtime.note is not None]
-            card = model_card(
-                parts.encoder,
-                stock=parts.prompts,
-                lengths=parts.lengths,
-                notes=[
-                    *notes(modules, empty_texts=parts.empty_texts),
-                    *_int8(parts),
-                    *(f"{words}." for words in cautions),
-                    *(own if modules else own[1:]),
-                ],
-                opening=STOCK_CARD if modules or not own else own[0],
-            )
-            (out / "README.md").write_text(card, encoding="utf-8")
+            (out / "README.md").write_text(_card(parts, chosen, out), encoding="utf-8")
             if verify == "full":
-                found = {runtime.name: runtime.verify(out, parts.parity, str(encoder.device)) for runtime in chosen}
-                parts.parity["verified"] = {name: dict(noted) for name, noted in found.items() if noted}
+                parts.parity["verified"] = {
+                    runtime.name: verify_runtime(runtime, out, parts.parity, str(encoder.device)) for runtime in chosen
+                }
                 (out / MARKER).write_text(json.dumps(parts.parity, ensure_ascii=False))
             write_checksums(out)
 
@@ -122,31 +108,34 @@ def _chosen(names: Sequence[str]) -> list[Runtime]:
     return [runtime for name, runtime in RUNTIMES.items() if name in names or (stock and name == STOCK)]
 
 
-def _weights(runtime: Runtime, asked: str | None, *, alone: bool) -> str:
+def _weights(runtime: Runtime, weights: str | None, *, alone: bool) -> str:
     """Return the type of weights to write for a runtime."""
-    if asked is None or (not alone and len(runtime.weights) == 1):
+    if weights is None or (not alone and len(runtime.weights) == 1):
         return runtime.weights[0]
-    if asked not in runtime.weights:
-        raise ValueError(f"weights={asked!r} for {runtime.name}; choose from {', '.join(runtime.weights)}")
-    return asked
+    if weights not in runtime.weights:
+        raise ValueError(f"weights={weights!r} for {runtime.name}; choose from {', '.join(runtime.weights)}")
+    return weights
 
 
-def _cautions(chosen: Sequence[Runtime], encoder: Encoder) -> list[str]:
-    """Return, and log, what users of the runtimes must know of an encoder."""
-    found = [runtime.caution(encoder) for runtime in chosen if runtime.caution is not None]
-    cautions = [words for words in found if words is not None]
-    for words in cautions:
-        logger.warning("%s", words)
-    return cautions
-
-
-def _int8(parts: Parts) -> list[str]:
-    """Return what the card says of weights in int8, if there are any."""
-    return [int8_card(parts.parity["int8"])] if "int8" in parts.parity else []
-
-
-def _modules(out: Path) -> list[str]:
-    """Return the class names of a Sentence-Transformers folder's modules, in order; none: it is no such folder."""
+def _card(parts: Parts, chosen: Sequence[Runtime], out: Path) -> str:
+    """Return the card of a folder, with what users of its runtimes must know, which is logged, too."""
     path = out / "modules.json"
     entries = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-    return [str(entry["type"]).rpartition(".")[2] for entry in entries]
+    modules = [str(entry["type"]).rpartition(".")[2] for entry in entries]
+    cautions = [words for runtime in chosen if runtime.caution and (words := runtime.caution(parts.encoder))]
+    for words in cautions:
+        logger.warning("%s", words)
+    own = [runtime.note(parts) for runtime in chosen if runtime.note is not None]
+    opening = own.pop(0) if own and not modules else STOCK_CARD
+    return model_card(
+        parts.encoder,
+        stock=parts.prompts,
+        lengths=parts.lengths,
+        notes=[
+            *notes(modules, empty_texts=parts.empty_texts),
+            *([int8_card(parts.parity["int8"])] if "int8" in parts.parity else []),
+            *(f"{words}." for words in cautions),
+            *own,
+        ],
+        opening=opening,
+    )

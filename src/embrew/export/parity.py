@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from embrew.encoder import Encoder
-from embrew.export.contexts import Baked
+from embrew.export.contexts import ContextPrompt
+from embrew.storage.verification import TEXTS
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Live:
     options: Mapping[str, Any]
 
     def vectors(self, method: str, texts: list[str], prompt_name: str | None = None, **options: Any) -> np.ndarray:
-        """Return what a method gives for the texts; with baked words, all methods are `encode` with these."""
+        """Return what a method gives for the texts; with a prompt in the template, all methods are `encode` with it."""
         size = max(1, min(8, 16_384 // self.encoder.max_seq_length))
         options = {**self.options, "batch_size": size, "show_progress_bar": False, **options}
         if self.instruction is not None and prompt_name not in self.encoder.contexts:
@@ -47,65 +48,52 @@ def long_text(encoder: Encoder, limit: int) -> str:
 
 
 def parity_cases(
-    live: Live, encoder: Encoder, texts: list[str], prompts: dict[str, str], ids: dict[int, int]
+    live: Live,
+    encoder: Encoder,
+    longest: int,
+    prompts: dict[str, str],
+    contexts: Mapping[str, ContextPrompt],
+    ids: dict[int, int],
 ) -> list[dict[str, Any]]:
     """Return reference texts, token ids and vectors: by `encode_query`, `encode_document`, `encode` with other prompts.
+
+    The empty text is added where it has tokens (see `Template.adds_nothing`). The tokens of a context count towards the
+    limit of a text in an export.
 
     Args:
         live: gives the vectors.
         encoder: as it is written into the folder; gives the token ids.
-        texts: the reference texts; the empty one is added where it has tokens (see `Template.adds_nothing`).
+        longest: one text has more tokens than this.
         prompts: of the folder.
+        contexts: of the folder.
         ids: new ids of learned tokens.
     """
+    template, limit, begin = encoder.template, encoder.max_seq_length, len(encoder.template.first_ids)
+    texts = [*TEXTS, long_text(encoder, longest)]
     cases = []
     for name in [*encoder.prompts, None]:
         method = f"encode_{name}" if name in ("query", "document") else "encode"
-        called, default = name, {"default": True} if name is None else {}
-        name = name or encoder.default_prompt_name
-        instruction = "" if name is None else encoder.prompts[name]
-        compared = texts if encoder.template.adds_nothing(instruction) else [*texts, ""]
-        vectors = live.vectors(method, compared, None if called in ("query", "document") else called)
-        rows = encoder.template.rows(compared, instruction=instruction, max_length=encoder.max_seq_length)
-        stock_name = ("text" if "text" in prompts else None) if name is None else name
+        applied = name or encoder.default_prompt_name
+        instruction = "" if applied is None else encoder.prompts[applied]
+        compared = texts if template.adds_nothing(instruction) else [*texts, ""]
+        vectors = live.vectors(method, compared, name if method == "encode" else None)
+        rows = template.rows(compared, instruction=instruction, max_length=limit)
+        stock_name = applied or ("text" if "text" in prompts else None)
+        about = {"method": method, "prompt_name": stock_name, "prompt": prompts.get(stock_name or "", "")}
+        default = {"default": True} if name is None else {}
         own = [[ids.get(i, i) for i in row.ids] for row in rows]
-        cases.append(
-            {
-                "method": method,
-                "prompt_name": stock_name,
-                "prompt": prompts.get(stock_name or "", ""),
-                "max_length": encoder.max_seq_length,
-                **default,
-                "texts": reference_texts(compared, own, vectors),
-            }
-        )
-    return cases
-
-
-def context_cases(
-    live: Live, encoder: Encoder, texts: list[str], baked: dict[str, Baked], ids: dict[int, int]
-) -> list[dict[str, Any]]:
-    """Return the same for contexts; in a stock folder, their tokens count towards the limit of a text."""
-    begin, cases = len(encoder.template.first_ids), []
-    for name, context in baked.items():
-        rows = encoder.template.rows(texts, instruction=encoder.instruction(name), max_length=context.room)
+        cases.append({**about, "max_length": limit, **default, "texts": _reference_texts(compared, own, vectors)})
+    for name, context in contexts.items():
+        rows = template.rows(texts, instruction=encoder.instruction(name), max_length=context.room)
         own = [[ids.get(i, i) for i in row.ids] for row in rows]
-        whole = [[*row[:begin], *context.ids, *row[begin:]] for row in own]
+        own = [[*row[:begin], *context.ids, *row[begin:]] for row in own]
         vectors = live.vectors("encode", texts, name, max_length=context.room)
-        cases.append(
-            {
-                "method": "encode",
-                "prompt_name": name,
-                "prompt": context.prompt,
-                "max_length": context.room,  # of the text with its instruction, where a context does not count
-                "texts": reference_texts(texts, whole, vectors),
-            }
-        )
+        about = {"method": "encode", "prompt_name": name, "prompt": context.prompt}
+        cases.append({**about, "max_length": context.room, "texts": _reference_texts(texts, own, vectors)})
     return cases
 
 
-def reference_texts(texts: list[str], ids: list[list[int]], vectors: np.ndarray) -> list[dict[str, Any]]:
-    """Return texts with their token ids and vectors, for JSON."""
+def _reference_texts(texts: list[str], ids: list[list[int]], vectors: np.ndarray) -> list[dict[str, Any]]:
     return [
         {"text": text, "ids": own, "vector": [round(float(x), 7) for x in vector]}
         for text, own, vector in zip(texts, ids, vectors, strict=True)

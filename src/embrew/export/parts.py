@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
+from embrew.config.yaml_files import parse_yaml
 from embrew.cutting import cut
 from embrew.encoder import Encoder
-from embrew.export.contexts import Baked, bake
-from embrew.export.dimensions import nested_dimensions
-from embrew.export.fixed import with_fixed_memory, with_instruction, with_one_length
-from embrew.export.int8 import Int8
-from embrew.export.modules import stock_tokenizer
-from embrew.export.parity import Live, context_cases, long_text, parity_cases
-from embrew.export.stock import check_text, stock_prompts
+from embrew.export.contexts import ContextPrompt, context_prompts
+from embrew.export.parity import Live, parity_cases
+from embrew.export.stock import check_text, stock_prompts, stock_tokenizer
 from embrew.files.formats import EXPORT
-from embrew.runtimes.merged import merged_model, write_rows
+from embrew.runtimes.graph import SentenceGraph, merged_model, write_rows
 from embrew.storage.card import data_names
-from embrew.storage.verification import TEXTS, tolerance
+from embrew.storage.parts import check_tokenizer, write_tokenizer
+from embrew.storage.verification import tolerance
 from embrew.text.pattern import HOLE
+from embrew.text_encoder.interface import TextEncoder
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Int8:
+    """How the weights of a graph become int8.
+
+    Attributes:
+        texts: the user's texts. With any, activations are quantised too, by the ranges that they give; without, the
+            weights are alone.
+        min_cosine: smallest mean cosine to the encoder's vectors, over the reference texts and `texts`.
+        score: returns an encoder's scores on the user's dev data, by task; None: none are wanted.
+    """
+
+    texts: tuple[str, ...] = ()
+    min_cosine: float = 0.99
+    score: Callable[[TextEncoder], Mapping[str, float]] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_cosine <= 1:
+            raise ValueError(f"min_cosine={self.min_cosine}; give a cosine from 0 to 1")
+
+
+@dataclass(frozen=True)
+class FixedForm:
     """An encoder in a form that a tokenizer's post-processor and prompts before the text can reproduce.
 
     Attributes:
@@ -38,33 +61,35 @@ class Fixed:
     live: Live
     lengths: dict[str, int]
 
-    @classmethod
-    def of(
-        cls,
-        encoder: Encoder,
-        *,
-        prompt_name: str | None = None,
-        max_length: int | None = None,
-        num_layers: int | None = None,
-        truncate_dim: int | None = None,
-    ) -> Fixed:
-        """Return the fixed form of an encoder; arguments as in `export_encoder`.
 
-        Raises:
-            ValueError: no stock tokenizer can reproduce the encoder's rows; it has two length limits and `max_length`
-                is not given; or texts within its limit get different numbers of memory tokens.
-        """
-        lengths, encoder = dict(encoder.max_length), with_one_length(encoder, max_length)
-        made = with_fixed_memory(encoder)
-        if _needs_one_prompt(made, prompt_name):
-            words: str | None = encoder.instruction(prompt_name or "query")
-            made = _with_prompt_in_template(made, prompt_name)
-        else:
-            words = None
-        live = Live(encoder, words, {"num_layers": num_layers, "truncate_dim": truncate_dim})
-        made = cut(made, num_layers=num_layers, truncate_dim=truncate_dim)
-        check_text(made)
-        return cls(made, live, lengths)
+def fixed_form(
+    encoder: Encoder,
+    *,
+    prompt_name: str | None = None,
+    max_length: int | None = None,
+    num_layers: int | None = None,
+    truncate_dim: int | None = None,
+) -> FixedForm:
+    """Return the fixed form of an encoder; arguments as in `export_encoder`.
+
+    Raises:
+        ValueError: no stock tokenizer can reproduce the encoder's rows; it has two length limits and `max_length`
+            is not given; or texts within its limit get different numbers of memory tokens.
+    """
+    lengths, words = dict(encoder.max_length), None
+    one_length = _with_one_length(encoder, max_length)
+    fixed = _with_fixed_memory(one_length)
+    if _needs_one_prompt(fixed, prompt_name):
+        words = fixed.instruction(prompt_name or "query", None)
+        patterns = [template.with_words(words) for template in fixed.templates]
+        template = patterns[0] if len(patterns) == 1 else patterns
+        contexts = {name: context for name, context in fixed.contexts.items() if name == prompt_name}
+        fixed = fixed.with_settings(template=template, prompts={}, default_prompt_name=None)
+        fixed.contexts = contexts
+    live = Live(one_length, words, {"num_layers": num_layers, "truncate_dim": truncate_dim})
+    fixed = cut(fixed, num_layers=num_layers, truncate_dim=truncate_dim)
+    check_text(fixed)
+    return FixedForm(fixed, live, lengths)
 
 
 @dataclass(frozen=True)
@@ -78,7 +103,7 @@ class Parts:
         ids: id in `tokenizer` of every learned token, by its id in `encoder`.
         model: the transformers model without head, adapter merged; learned tokens, and the vectors of contexts, are
             rows of its embedding matrix.
-        baked: contexts by name, as prompts.
+        contexts: contexts by name, as prompts.
         prompts: strings that precede a text, by name, contexts included.
         default_prompt_name: the prompt of a text where none is named.
         parity: content of `parity.json`: reference texts, token ids and vectors.
@@ -91,56 +116,117 @@ class Parts:
     tokenizer: PreTrainedTokenizerBase
     ids: dict[int, int]
     model: Any
-    baked: dict[str, Baked]
+    contexts: dict[str, ContextPrompt]
     prompts: dict[str, str]
     default_prompt_name: str | None
     parity: dict[str, Any]
     empty_texts: bool
-    int8: Int8
+    int8: Int8 = field(default_factory=Int8)
 
-    @classmethod
-    def of(cls, fixed: Fixed, int8: Int8 | None = None) -> Parts:
-        """Return the parts of an encoder in its fixed form.
+    def graph(self) -> SentenceGraph:
+        """Return the encoder's graph in float32 on the CPU; `model` keeps its data type and device."""
+        in_place = self.model.dtype == torch.float32 and self.model.device.type == "cpu"
+        return SentenceGraph(self.encoder, self.model if in_place else copy.deepcopy(self.model), self.ids)
 
-        Raises:
-            ValueError: a context leaves no room for a text, or its tokens cannot be reproduced.
-        """
-        encoder, live, lengths = fixed.encoder, fixed.live, fixed.lengths
-        tokenizer, ids = stock_tokenizer(encoder)
-        baked = bake(encoder, tokenizer)
-        model = merged_model(encoder, ids, len(tokenizer))
-        for context in baked.values():
-            write_rows(model, context.rows)
-        nested = nested_dimensions(encoder)
-        if nested:  # vLLM reads these before a request may set dimensions
-            model.config.is_matryoshka, model.config.matryoshka_dimensions = True, nested
-        prompts = {**stock_prompts(encoder), **{name: context.prompt for name, context in baked.items()}}
-        texts = [*TEXTS, long_text(encoder, max(encoder.max_seq_length, *lengths.values()))]
-        parity = {
-            "format": EXPORT.number,
-            "tolerance": tolerance(encoder.backbone.dtype),
-            "max_length": encoder.max_seq_length,
-            "exported_from": {"max_length": lengths, "data": data_names(encoder.record, steps=encoder.steps)},
-            "encoder": encoder.describe(),
-            "versions": {name: version(name) for name in ("embrew", "sentence-transformers", "transformers", "torch")},
-            "cases": [
-                *parity_cases(live, encoder, texts, prompts, ids),
-                *context_cases(live, encoder, texts, baked, ids),
-            ],
-        }
-        return cls(
-            encoder=encoder,
-            lengths=lengths,
-            tokenizer=tokenizer,
-            ids=ids,
-            model=model,
-            baked=baked,
-            prompts=prompts,
-            default_prompt_name=encoder.default_prompt_name or ("text" if "text" in prompts else None),
-            parity=parity,
-            empty_texts=not any(encoder.template.adds_nothing(words) for words in ("", *encoder.prompts.values())),
-            int8=int8 or Int8(),
+    def first_prompt(self) -> str:
+        """Return the first prompt that has words, for an example."""
+        return next((words for words in self.prompts.values() if words), "")
+
+    def write_text_files(self, out: Path) -> None:
+        """Write tokenizer and `config.json` at the root of a folder, unless another runtime has written them."""
+        if not (out / "tokenizer.json").is_file():
+            write_tokenizer(self.tokenizer, out)
+            check_tokenizer(self.tokenizer, out)
+            self.model.config.save_pretrained(out)
+
+
+def make_parts(fixed: FixedForm, int8: Int8 | None = None) -> Parts:
+    """Return the parts of an encoder in its fixed form.
+
+    Raises:
+        ValueError: a context leaves no room for a text, or its tokens cannot be reproduced.
+    """
+    encoder = fixed.encoder
+    tokenizer, ids = stock_tokenizer(encoder)
+    contexts = context_prompts(encoder, tokenizer)
+    model = merged_model(encoder, ids, len(tokenizer))
+    for context in contexts.values():
+        write_rows(model, context.rows)
+    nested = nested_dimensions(encoder)
+    if nested:  # vLLM reads these before a request may set dimensions
+        model.config.is_matryoshka, model.config.matryoshka_dimensions = True, nested
+    prompts = {**stock_prompts(encoder), **{name: context.prompt for name, context in contexts.items()}}
+    longest = max(encoder.max_seq_length, *fixed.lengths.values())
+    parity = {
+        "format": EXPORT.number,
+        "tolerance": tolerance(encoder.backbone.dtype),
+        "max_length": encoder.max_seq_length,
+        "exported_from": {"max_length": fixed.lengths, "data": data_names(encoder.record, steps=encoder.steps)},
+        "encoder": encoder.describe(),
+        "versions": {name: version(name) for name in ("embrew", "sentence-transformers", "transformers", "torch")},
+        "cases": parity_cases(fixed.live, encoder, longest, prompts, contexts, ids),
+    }
+    return Parts(
+        encoder=encoder,
+        lengths=fixed.lengths,
+        tokenizer=tokenizer,
+        ids=ids,
+        model=model,
+        contexts=contexts,
+        prompts=prompts,
+        default_prompt_name=encoder.default_prompt_name or ("text" if "text" in prompts else None),
+        parity=parity,
+        empty_texts=not any(encoder.template.adds_nothing(words) for words in ("", *encoder.prompts.values())),
+        int8=int8 or Int8(),
+    )
+
+
+def nested_dimensions(encoder: Encoder) -> list[int]:
+    """Return dimensions to which vectors may be truncated: those its recipe trained and this encoder keeps, or none."""
+    keep = encoder.get_embedding_dimension()
+    trained = _trained_dimensions(parse_yaml(encoder.recipe or "", source="the recipe of the encoder"))
+    return sorted({keep} | {dim for dim in trained if dim < keep}) if trained else []
+
+
+def _trained_dimensions(part: Any) -> set[int]:
+    """Return what nested objectives in a part of a recipe train: `dims` of Matryoshka, `compression_size` of ESE."""
+    if isinstance(part, list):
+        return {dim for item in part for dim in _trained_dimensions(item)}
+    if not isinstance(part, dict):
+        return set()
+    own = {*part.get("dims", ()), part.get("compression_size")} - {None} if "type" in part else set()
+    return own | _trained_dimensions(list(part.values()))
+
+
+def _with_one_length(encoder: Encoder, max_length: int | None) -> Encoder:
+    """Return the same encoder with one length for queries and documents: `max_length`, or the one it has already."""
+    if max_length is not None:
+        return encoder.with_settings(max_length=max_length)
+    lengths = sorted(set(encoder.max_length.values()))
+    if len(lengths) > 1:
+        each = " and ".join(f"{side} texts at {limit} tokens" for side, limit in encoder.max_length.items())
+        raise ValueError(
+            f"this encoder truncates {each}, and a stock Sentence-Transformers folder has one length for all; choose "
+            f"it with --max-length N (in Python, max_length=N). With {lengths[-1]}, a long text of the shorter side "
+            f"keeps more tokens than here; with {lengths[0]}, one of the longer side keeps fewer. Other texts get the "
+            "same vectors"
         )
+    return encoder
+
+
+def _with_fixed_memory(encoder: Encoder) -> Encoder:
+    """Return the same encoder without `memory_ratio`, if every text within its length limit gets one memory token."""
+    ratio, most = encoder.settings.memory_ratio, max(t.most_memory(encoder.max_seq_length) for t in encoder.templates)
+    if ratio is None:
+        return encoder
+    if most > 1:
+        raise ValueError(
+            f"memory_ratio={ratio:g}: texts of up to {encoder.max_seq_length} tokens get 1 to {most} memory tokens, "
+            f"and a fixed number is needed here; with --max-length {int(ratio) + 1} or less every text gets one"
+        )
+    fixed = encoder.with_settings(memory_ratio=None)
+    fixed.templates = fixed.make_templates(encoder.tokenizer, encoder.template.memory_ids[-1:])
+    return fixed
 
 
 def _needs_one_prompt(encoder: Encoder, prompt_name: str | None) -> bool:
@@ -161,10 +247,3 @@ def _needs_one_prompt(encoder: Encoder, prompt_name: str | None) -> bool:
             f"template: prompt_name is one of {names}"
         )
     return needed
-
-
-def _with_prompt_in_template(encoder: Encoder, prompt_name: str | None) -> Encoder:
-    """Return the encoder with one prompt in its template, and no other but a context of that name."""
-    made = with_instruction(encoder, prompt_name or "query")
-    made.contexts = {name: context for name, context in encoder.contexts.items() if name == prompt_name}
-    return made

@@ -1,9 +1,19 @@
-"""Which encoders stock Sentence-Transformers modules can reproduce."""
+"""What stock Sentence-Transformers modules and tokenizers can reproduce of an encoder, and these modules."""
 
 from __future__ import annotations
 
+import copy
+import json
+from typing import Any
+
+import torch
+from tokenizers import processors
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
 from embrew.encoder import Encoder
 from embrew.model.forward import bidirectional_by
+from embrew.settings.encoder import MODES
 
 OWN_CODE = "transformers_modules."  # where transformers puts code that came with a model
 
@@ -42,27 +52,26 @@ def check_text(encoder: Encoder) -> None:
         raise ValueError(f"this encoder cannot be exported: {reason}")
 
 
-def check_stock(encoder: Encoder) -> None:
-    """Raise if stock Sentence-Transformers modules cannot reproduce the encoder's attention or pooling."""
-    reason, pooling = None, encoder.pooling
+def stock_refusal(encoder: Encoder) -> str | None:
+    """Return why stock modules cannot reproduce the encoder's attention or pooling; None: they can."""
+    pooling = encoder.pooling
     if encoder.head is not None:
-        reason = "its states pass through latent attention before they are pooled, for which there is no stock module"
-    elif encoder.attention.is_causal is None:
-        reason = f"attention={encoder.attention.mode} needs a mask; stock modules are causal or bidirectional"
-    elif encoder.attention.is_causal is False and bidirectional_by(encoder.backbone.inner) != "flag":
-        reason = (
+        return "its states pass through latent attention before they are pooled, for which there is no stock module"
+    if encoder.attention.is_causal is None:
+        return f"attention={encoder.attention.mode} needs a mask; stock modules are causal or bidirectional"
+    if encoder.attention.is_causal is False and bidirectional_by(encoder.backbone.inner) != "flag":
+        return (
             f"attention=bidirectional needs an explicit mask on {type(encoder.backbone.inner).__name__}, which does "
             "not follow is_causal in its configuration; stock modules support attention: causal here"
         )
-    elif pooling.mode == "concat" and not pools_last_token(encoder):
-        reason = (
+    if pooling.mode == "concat" and not pools_last_token(encoder):
+        return (
             "it concatenates the states of several memory tokens, for which there is no stock module; their "
             "mean has one (pool_over, or pooling: {mode: mean, over: memory} in the recipe)"
         )
-    elif pooling.mode != "mean" and not (pools_every_token(encoder) or pools_last_token(encoder)):
-        reason = f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
-    if reason:
-        raise ValueError(f"this encoder cannot be a stock Sentence-Transformers folder: {reason}")
+    if pooling.mode != "mean" and not (pools_every_token(encoder) or pools_last_token(encoder)):
+        return f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
+    return None
 
 
 def pools_last_token(encoder: Encoder) -> bool:
@@ -86,3 +95,96 @@ def stock_prompts(encoder: Encoder) -> dict[str, str]:
     prompts = {name: encoder.template.before.replace("{instruction}", text) for name, text in encoder.prompts.items()}
     bare = encoder.template.before.replace("{instruction}", "")
     return {**prompts, "text": bare} if bare else prompts
+
+
+def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int, int]]:
+    """Return a tokenizer whose post-processor adds what the template adds, and the new ids of the memory tokens."""
+    tokenizer = copy.deepcopy(encoder.tokenizer)
+    names = [f"<|memory_{i}|>" for i in range(len(encoder.template.memory_ids))]
+    names += [f"<|soft_prompt_{i}|>" for i in range(len(encoder.template.soft_prompt_ids))]
+    vocabulary = tokenizer.get_vocab()  # every call makes a new dictionary of all tokens
+    in_use = [name for name in names if name in vocabulary]
+    if in_use:
+        raise ValueError(f"the tokenizer has a token {in_use[0]} already; learned tokens cannot be named so")
+    tokenizer.add_special_tokens({"additional_special_tokens": names})
+    own = encoder.template.memory_ids + encoder.template.soft_prompt_ids
+    added = tokenizer.get_added_vocab()
+    ids = dict(zip(own, [added[name] for name in names], strict=True))
+    before = [ids.get(i, i) for i in encoder.template.first_ids]
+    after = [ids.get(i, i) for i in encoder.template.suffix_ids]
+    added_ids = [*before, *after]
+    names_by_id = dict(zip(added_ids, tokenizer.convert_ids_to_tokens(added_ids), strict=True))
+    tokenizer.backend_tokenizer.post_processor = _template_processing(names_by_id, before, after)
+    tokenizer.chat_template = None  # Sentence-Transformers would render every text through it
+    tokenizer.split_special_tokens = True  # special tokens in a user's text stay text
+    tokenizer.init_kwargs["split_special_tokens"] = True
+    tokenizer.model_max_length = encoder.max_seq_length
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+    return tokenizer, ids
+
+
+def _template_processing(names: dict[int, str], before: list[int], after: list[int]) -> processors.TemplateProcessing:
+    """Return a post-processor that puts tokens before and after a text, each under its own name.
+
+    Readers of `tokenizer.json` compare these names with those of BOS and EOS (llama.cpp's `SpecialVocab`). It is made
+    from its JSON, since the constructor takes no name with a colon or a space.
+    """
+
+    def pieces(ids: list[int]) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": names[i], "type_id": 0}} for i in ids]
+
+    first: dict[str, Any] = {"Sequence": {"id": "A", "type_id": 0}}
+    second: dict[str, Any] = {"Sequence": {"id": "B", "type_id": 1}}
+    state = {
+        "type": "TemplateProcessing",
+        "single": [*pieces(before), first, *pieces(after)],
+        "pair": [*pieces(before), first, second, *pieces(after)],
+        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in names.items()},
+    }
+    processor = processors.TemplateProcessing()
+    processor.__setstate__(json.dumps(state).encode())
+    return processor
+
+
+def pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: dict[int, int]) -> list[nn.Module]:
+    """Return stock modules that pool as the encoder does, and keep its leading dimensions."""
+    from sentence_transformers.sentence_transformer.modules import Pooling, WordWeights
+
+    width, pooling = encoder.backbone.hidden_size, encoder.pooling
+    keep = encoder.get_embedding_dimension()
+    if pools_every_token(encoder) or pools_last_token(encoder):
+        mode = "lasttoken" if pools_last_token(encoder) else MODES[pooling.mode].stock
+        return [Pooling(width, mode), *([_leading_dimensions(encoder)] if keep < width else [])]
+    size = len(tokenizer)
+    vocabulary = tokenizer.convert_ids_to_tokens(list(range(size)))
+    vocabulary = [f"<unused_{i}>" if token is None else token for i, token in enumerate(vocabulary)]
+    if pooling.over == "memory":
+        memory = [ids[i] for i in encoder.template.memory_ids]
+        chosen = range(len(memory)) if pooling.slots is None else pooling.slots
+        weights, other = {vocabulary[i]: 1.0 for slot, i in enumerate(memory) if slot in chosen}, 0.0
+    else:
+        added = encoder.template.first_ids + encoder.template.suffix_ids
+        weights, other = {vocabulary[ids.get(i, i)]: 0.0 for i in added}, 1.0
+    words = WordWeights(vocabulary, weights, unknown_word_weight=other)
+    # of tokens, not of their mean: that one is float32, whatever the model's dtype
+    shorter = [_leading_dimensions(encoder, of="token_embeddings")] if keep < width else []
+    return [*shorter, words.requires_grad_(False), Pooling(keep, "mean")]
+
+
+def _leading_dimensions(encoder: Encoder, *, of: str = "sentence_embedding") -> nn.Module:
+    """Return a stock module that keeps the leading dimensions: a product with the first columns of the identity, exact.
+
+    `truncate_dim` of Sentence-Transformers comes after all modules, so after `Normalize`: its vectors would be short.
+
+    Args:
+        encoder: says how many of how many.
+        of: the feature that is truncated, as Sentence-Transformers calls it.
+    """
+    from sentence_transformers.base.modules import Dense
+
+    width, keep = encoder.backbone.hidden_size, encoder.get_embedding_dimension()
+    chosen = torch.eye(keep, width, device=encoder.device, dtype=encoder.backbone.dtype)
+    dense = Dense(width, keep, bias=False, activation_function=nn.Identity(), init_weight=chosen, module_input_name=of)
+    return dense.requires_grad_(False)

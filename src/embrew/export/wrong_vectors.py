@@ -53,11 +53,6 @@ class WrongVectors:
     truncated: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, parts: Parts) -> WrongVectors:
-        """Compute the wrong vectors of an encoder, about 15 short forward passes and some on one long text."""
-        return _Faults(parts).wrong_vectors()
-
-    @classmethod
     def read(cls, path: Path) -> WrongVectors:
         """Return what `write` wrote.
 
@@ -88,6 +83,11 @@ class WrongVectors:
         save_file(tensors, path, metadata={"texts": json.dumps(about, ensure_ascii=False)})
 
 
+def wrong_vectors(parts: Parts) -> WrongVectors:
+    """Compute the wrong vectors of an encoder, about 15 short forward passes and some on one long text."""
+    return _Faults(parts).wrong_vectors()
+
+
 class _Faults:
     """Applies faults to the token ids, attention and pooling of an encoder."""
 
@@ -102,15 +102,17 @@ class _Faults:
         self.right = Pooling("last") if pools_last_token(self.encoder) else self.encoder.pooling
 
     def wrong_vectors(self) -> WrongVectors:
-        words = [case["prompt"] for case in self.parts.parity["cases"] if case["prompt_name"] not in self.parts.baked]
+        words = [
+            case["prompt"] for case in self.parts.parity["cases"] if case["prompt_name"] not in self.parts.contexts
+        ]
         prompts = [*([""] if "" in words else []), *[prompt for prompt in dict.fromkeys(words) if prompt]][:2]
         rows = [(prompt, text) for prompt in prompts for text in CHOSEN]
-        found = dict(self._by_tokens([self._body(prompt + text) for prompt, text in rows]))
-        found |= self._by_prompts(rows)
-        right = found.pop("")
-        kept = {name: each for name, each in found.items() if each.any(-1).all() and _differs(each, right)}
+        by_fault = dict(self._by_tokens([self._body(prompt + text) for prompt, text in rows]))
+        by_fault |= self._by_prompts(rows)
+        right = by_fault.pop("")
+        differing = {name: each for name, each in by_fault.items() if each.any(-1).all() and _differs(each, right)}
         long = (prompts[0], self.parts.parity["cases"][0]["texts"][len(TEXTS)]["text"])
-        return WrongVectors(rows, kept, long, self._truncated(self._body("".join(long))))
+        return WrongVectors(rows, differing, long, self._truncated(self._body("".join(long))))
 
     def _by_tokens(self, bodies: Sequence[list[int]]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield vectors by faults of tokens, attention and pooling; the first ones, named "", are right."""
@@ -154,31 +156,32 @@ class _Faults:
     def _by_prompts(self, rows: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
         """Return vectors by faults of prompts."""
         prompts = list(dict.fromkeys(prompt for prompt, _ in rows if prompt))
-        found = {}
+        by_fault = {}
         if prompts:
-            found["prompt_missing"] = [text for _, text in rows]
-            found["prompt_doubled"] = [prompt + prompt + text for prompt, text in rows]
+            by_fault["prompt_missing"] = [text for _, text in rows]
+            by_fault["prompt_doubled"] = [prompt + prompt + text for prompt, text in rows]
         for number, added in enumerate(prompts):
             if any(prompt != added for prompt, _ in rows):  # otherwise it is doubled
                 name = "prompt_added" if number == 0 else "prompt_added_other"
-                found[name] = [added + prompt + text for prompt, text in rows]
-        return {name: self._vectors([self._body(text) for text in texts]) for name, texts in found.items()}
+                by_fault[name] = [added + prompt + text for prompt, text in rows]
+        return {name: self._vectors([self._body(text) for text in texts]) for name, texts in by_fault.items()}
 
     def _truncated(self, body: list[int]) -> dict[str, np.ndarray]:
         """Return the vector of a text beyond the limit, truncated at other lengths; `_no_end`: also what follows it."""
-        limit, found = self.encoder.max_seq_length, {}
+        limit, by_fault = self.encoder.max_seq_length, {}
         whole = self.first + body + self.end
         for length in sorted({limit // 2, *LENGTHS}):
             room = length - len(self.first) - len(self.end)
             if length < limit and room > 0:
-                found[f"truncated_{length}"] = self._vectors([body[:room]])[0]
+                by_fault[f"truncated_{length}"] = self._vectors([body[:room]])[0]
         for length in sorted({limit, *LENGTHS}):
             if length <= limit and self.end:
                 row = self._row(self.first, body[: length - len(self.first)], [])
-                found[f"truncated_{length}_no_end"] = dict(self._pooled("", [row], self.encoder.attention.mode))[""][0]
+                _, vectors = next(self._pooled("", [row], self.encoder.attention.mode))
+                by_fault[f"truncated_{length}_no_end"] = vectors[0]
         if len(whole) <= self.encoder.backbone.max_positions:
-            found["not_truncated"] = self._vectors([body])[0]
-        return {name: vector for name, vector in found.items() if vector.any()}
+            by_fault["not_truncated"] = self._vectors([body])[0]
+        return {name: vector for name, vector in by_fault.items() if vector.any()}
 
     def _vectors(self, bodies: Sequence[list[int]]) -> np.ndarray:
         rows = [self._row(self.first, body, self.end) for body in bodies]

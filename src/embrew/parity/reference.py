@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from embrew.encoding import rows_by_text
-from embrew.export import wrong_vectors
-from embrew.export.wrong_vectors import WrongVectors
+from embrew.export.wrong_vectors import FILE, WrongVectors
 from embrew.files.checksums import Damaged, file_sha256, read_checksums
 from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import content_of, read_json
@@ -150,7 +149,7 @@ def reference_of_encoder(
 
 
 def _of_export(folder: Path) -> Reference:
-    path, wrong = folder / EXPORT.file, folder / wrong_vectors.FILE
+    path, wrong = folder / EXPORT.file, folder / FILE
     parity = read_json(path, keys=("cases", "max_length"), repair=AGAIN, kind=EXPORT)
     listed = read_checksums(folder) or {}
     if not wrong.is_file():
@@ -169,10 +168,11 @@ def _of_export(folder: Path) -> Reference:
 
 
 def _of_encoder(name: str, encoder: Encoder, max_length: int | None) -> Reference:
-    from embrew.export.parts import Fixed, Parts
+    from embrew.export.parts import fixed_form, make_parts
+    from embrew.export.wrong_vectors import wrong_vectors
 
-    parts = Parts.of(Fixed.of(encoder, max_length=max_length))
-    return _reference(name, parts.parity, wrong=WrongVectors.of(parts), tokenizer=None)
+    parts = make_parts(fixed_form(encoder, max_length=max_length))
+    return _reference(name, parts.parity, wrong=wrong_vectors(parts), tokenizer=None)
 
 
 def _of_methods(name: str, encoder: Encoder) -> Reference:

@@ -218,7 +218,7 @@ def _nested_scores(encoder: Any, task: Task) -> dict[str, Any] | None:
         return {"layers": [None], "dims": dims, "scores": [_stock_scores(encoder, task, dims)]} if dims else None
     from embrew.analysis.surface import surface_of
     from embrew.config.yaml_files import parse_yaml
-    from embrew.export.dimensions import nested_dimensions
+    from embrew.export.parts import nested_dimensions
 
     dims = nested_dimensions(encoder)
     has_depths = not TRAIN_DEPTHS.isdisjoint(

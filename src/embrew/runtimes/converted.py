@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import torch
 
 from embrew.encoder import Encoder
 from embrew.model.contexts import PreparedContext
-from embrew.runtimes.conversion import Program, convert
 from embrew.runtimes.encoder import Origin, RuntimeEncoder, Shape, in_vocabulary
-from embrew.runtimes.graph import LabelledGraph
-from embrew.runtimes.merged import merged_model, write_rows
+from embrew.runtimes.graph import LabelledGraph, merged_model, write_rows
+from embrew.runtimes.openvino import Program, convert
+from embrew.runtimes.reference import check_close
 from embrew.storage.verification import TEXTS, tolerance
 from embrew.text.tokens import Segment
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder
-
-logger = logging.getLogger(__name__)
-LEAST_COSINE = 0.99
-"""Of a vector computed in bfloat16 to the same in float32."""
 
 
 def converted(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | None = None) -> RuntimeEncoder:
@@ -90,31 +84,6 @@ def compare(made: RuntimeEncoder, encoder: TextEncoder) -> None:
         )
         allowed = None if made.in_bfloat16 else tolerance(torch.float32)
         check_close(ours, theirs, allowed, what=f"OpenVINO ({method})")
-
-
-def check_close(
-    ours: torch.Tensor, theirs: torch.Tensor, allowed: float | None, *, what: str, least: float = LEAST_COSINE
-) -> None:
-    """Raise unless vectors are those of the reference: up to a difference, or (None) with a least cosine.
-
-    Raises:
-        ValueError: they are not; says by how much.
-    """
-    ours, theirs = (torch.nn.functional.normalize(vectors, dim=-1) for vectors in (ours, theirs))
-    difference = float((ours - theirs).abs().max())
-    both_empty = (ours == 0).all(-1) & (theirs == 0).all(-1)  # an empty text without anything to pool
-    cosine = float(torch.where(both_empty, 1.0, (ours * theirs).sum(-1)).min())
-    logger.info("%s: largest difference %.1e, smallest cosine %.6f", what, difference, cosine)
-    if allowed is None and not cosine >= least:
-        raise ValueError(
-            f"{what} gives other vectors: smallest cosine {cosine:.4f}, allowed {least}; use --dtype float32, "
-            "or --backend torch"
-        )
-    if allowed is not None and not difference <= allowed:
-        raise ValueError(
-            f"{what} gives other vectors: largest difference {difference:.2e}, allowed {allowed:.0e}; use "
-            "--backend torch"
-        )
 
 
 def _in_vocabulary(context: PreparedContext, first: int) -> PreparedContext:

@@ -18,7 +18,7 @@ from embrew.model.attention import Attention
 from embrew.model.batching import USUAL, Cost
 from embrew.model.contexts import PreparedContext
 from embrew.model.prefix import Prefix, Shared
-from embrew.runtimes.conversion import Program
+from embrew.runtimes.openvino import Program
 from embrew.settings.base import Base
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.tokens import Segment, Tokens

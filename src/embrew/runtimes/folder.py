@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerBase
 from embrew.files.formats import OPENVINO
 from embrew.files.reading import content_of, read_json
 from embrew.model.contexts import Context, PreparedContext
-from embrew.runtimes.conversion import Program
 from embrew.runtimes.encoder import Origin, RuntimeEncoder, Shape, in_vocabulary
+from embrew.runtimes.openvino import Program
 from embrew.runtimes.reference import compare_with_reference
 from embrew.settings.encoder import EncoderSettings
 from embrew.storage.base_model import computes, pick_dtype

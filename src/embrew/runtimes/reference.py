@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import torch
 
 from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of, read_json
-from embrew.runtimes.converted import LEAST_COSINE, check_close
 
+logger = logging.getLogger(__name__)
+LEAST_COSINE = 0.99
+"""Of a vector computed in bfloat16 to the same in float32."""
 TEXTS = 4  # per prompt: the shortest ones
 
 
@@ -54,3 +57,28 @@ def _shortest(case: dict[str, Any], limit: float) -> tuple[list[str], torch.Tens
     fitting = [text for text in case["texts"] if text["text"] and len(text["ids"]) <= limit]
     texts = sorted(fitting, key=lambda text: len(text["ids"]))[:TEXTS]
     return [text["text"] for text in texts], torch.tensor([text["vector"] for text in texts])
+
+
+def check_close(
+    ours: torch.Tensor, theirs: torch.Tensor, allowed: float | None, *, what: str, least: float = LEAST_COSINE
+) -> None:
+    """Raise unless vectors are those of the reference: up to a difference, or (None) with a least cosine.
+
+    Raises:
+        ValueError: they are not; says by how much.
+    """
+    ours, theirs = (torch.nn.functional.normalize(vectors, dim=-1) for vectors in (ours, theirs))
+    difference = float((ours - theirs).abs().max())
+    both_empty = (ours == 0).all(-1) & (theirs == 0).all(-1)  # an empty text without anything to pool
+    cosine = float(torch.where(both_empty, 1.0, (ours * theirs).sum(-1)).min())
+    logger.info("%s: largest difference %.1e, smallest cosine %.6f", what, difference, cosine)
+    if allowed is None and not cosine >= least:
+        raise ValueError(
+            f"{what} gives other vectors: smallest cosine {cosine:.4f}, allowed {least}; use --dtype float32, "
+            "or --backend torch"
+        )
+    if allowed is not None and not difference <= allowed:
+        raise ValueError(
+            f"{what} gives other vectors: largest difference {difference:.2e}, allowed {allowed:.0e}; use "
+            "--backend torch"
+        )

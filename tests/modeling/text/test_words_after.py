@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from embrew import assembly
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.encoder import Encoder
-from embrew.export import exporting, parts
+from embrew.export import exporting, parity, parts
 from embrew.methods import Llama2Vec
 from embrew.recipe import Recipe
 from embrew.settings.encoder import Pooling
@@ -190,7 +190,7 @@ def test_an_encoder_whose_words_are_joined_is_not_exported(make_encoder, tmp_pat
 def test_the_check_after_export_sees_other_words(make_encoder, tmp_path, monkeypatch):
     pattern = "say {text}e again"
     monkeypatch.setattr(parts, "check_text", lambda *args: None)
-    monkeypatch.setattr(parts, "TEXTS", (*parts.TEXTS, "read th"))
+    monkeypatch.setattr(parity, "TEXTS", (*parity.TEXTS, "read th"))
     with pytest.raises(RuntimeError, match="the exported tokenizer gives other ids"):
         exporting.export_encoder(prompted(make_encoder, template=pattern), tmp_path / "out")
     separate = prompted(make_encoder, template=pattern, words_after="separate")

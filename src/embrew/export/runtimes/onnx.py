@@ -1,63 +1,43 @@
-"""ONNX: one graph from token ids to vectors, verified with ONNX Runtime and the tokenizers library alone."""
+"""ONNX: one graph from token ids to vectors, run by ONNX Runtime and the tokenizers library alone."""
 
 from __future__ import annotations
 
-import json
 import logging
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.numpy import load_file
 from torch.export import Dim
 
 from embrew.encoder import Encoder
-from embrew.export.comparing import require_same_ids, require_same_vectors
-from embrew.export.fresh_process import run_fresh
-from embrew.export.graph import graph_of
 from embrew.export.parts import Parts
 from embrew.export.runtimes.runtime import Runtime
-from embrew.export.text_files import write_text_files
-from embrew.runtimes.graph import OUTPUT, check_graph
+from embrew.runtimes.graph import OUTPUT, graph_refusal
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 INPUTS = ("input_ids", "attention_mask")  # the names that FastEmbed, Vespa and transformers.js use
 LARGEST = 1_500_000_000  # bytes of weights within the file itself, which protobuf limits to 2 GB
 FOLDER, FILE, WEIGHTS = "onnx", "model.onnx", "model.onnx_data"  # as transformers.js looks for them
-OPEN_ONNX = """
-import json, sys
+OPENING = """
 import numpy as np
 import onnxruntime
-from safetensors.numpy import save_file
 from tokenizers import Tokenizer
-folder, out = sys.argv[1:3]
-parity = json.load(open(folder + "/parity.json", encoding="utf-8"))
+version = onnxruntime.__version__
 tokenizer = Tokenizer.from_file(folder + "/tokenizer.json")
 tokenizer.encode_special_tokens = True  # names of special tokens in a text are text
 tokenizer.enable_truncation(parity["max_length"])
 session = onnxruntime.InferenceSession(folder + "/onnx/model.onnx", providers=["CPUExecutionProvider"])
-def run(rows):
+def encode(case, texts):
+    rows = [tokenizer.encode((case["prompt"] or "") + text).ids for text in texts]
     width = max(1, *map(len, rows))
     ids = np.array([row + [0] * (width - len(row)) for row in rows], dtype=np.int64)
     mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows], dtype=np.int64)
-    return session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
-ids, found = [], {}
-size = max(1, min(8, 16384 // parity["max_length"]))
-for number, case in enumerate(parity["cases"]):
-    rows = [tokenizer.encode((case["prompt"] or "") + text["text"]).ids for text in case["texts"]]
-    found[str(number)] = np.concatenate([run(rows[i : i + size]) for i in range(0, len(rows), size)])
-    found[f"{number} alone"] = np.concatenate([run([row]) for row in rows])
-    ids.append(rows)
-save_file(found, out)
-json.dump(ids, open(out + ".ids", "w"))
+    return zip(rows, session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0])
 """
-
-
 OPEN = """`onnx/model.onnx` is for ONNX Runtime:
 
 ```python
@@ -76,22 +56,21 @@ vectors = session.run(["sentence_embedding"], {{name: np.array(values) for name,
 ```"""
 
 
-def check_onnx(encoder: Encoder) -> None:
-    """Raise if the encoder has no graph, or a package is not installed."""
+def refused_by_onnx(encoder: Encoder) -> str | None:
+    """Return why the encoder has no graph; raise if a package is not installed."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise ValueError(f'{", ".join(missing)} not installed; install with: pip install "embrew[onnx]"')
-    check_graph(encoder)
+    return graph_refusal(encoder)
 
 
 def write_onnx(parts: Parts, out: Path, weights: str) -> None:
     """Write `onnx/model.onnx` in float32, for any number of rows and tokens; and the tokenizer."""
-    graph = graph_of(parts)
     ids, mask = (torch.ones(2, 7, dtype=torch.long) for _ in INPUTS)  # two objects: one would be taken for one input
     sizes = {0: Dim("batch"), 1: Dim("tokens")}
     with _quiet_exporter():
         program = torch.onnx.export(
-            graph,
+            parts.graph(),
             (ids, mask),
             dynamo=True,
             input_names=INPUTS,
@@ -102,7 +81,7 @@ def write_onnx(parts: Parts, out: Path, weights: str) -> None:
     assert program is not None  # it is with dynamo=True
     (out / FOLDER).mkdir()
     save(program.model, out / FOLDER / FILE)
-    write_text_files(parts, out)
+    parts.write_text_files(out)
 
 
 def save(model: Any, path: Path) -> None:
@@ -129,24 +108,8 @@ def _quiet_exporter() -> Iterator[None]:
                 logging.getLogger(name).setLevel(level)
 
 
-def verify_onnx(out: Path, parity: Mapping[str, Any], device: str) -> None:
-    """Run the file in a process without torch and embrew, texts in padded batches and alone, and compare."""
-    with tempfile.TemporaryDirectory(prefix="embrew-parity-") as scratch:
-        target = Path(scratch) / "vectors.safetensors"
-        done = run_fresh(OPEN_ONNX, str(out), str(target))
-        if done.returncode:
-            raise RuntimeError(f"ONNX Runtime cannot open the exported model:\n{done.stderr[-2000:]}")
-        vectors, ids = load_file(target), json.loads(Path(f"{target}.ids").read_text())
-    require_same_ids(out, parity, ids)
-    for how, words in (("", "in batches"), (" alone", "alone")):
-        found = [vectors[f"{number}{how}"] for number in range(len(ids))]
-        require_same_vectors(f"ONNX Runtime ({words})", parity, found)
+def _note(parts: Parts) -> str:
+    return OPEN.format(limit=parts.encoder.max_seq_length, prompt=parts.first_prompt())
 
 
-def note_on_onnx(parts: Parts) -> str:
-    """Return how the graph is opened by ONNX Runtime."""
-    prompt = next((words for words in parts.prompts.values() if words), "")
-    return OPEN.format(limit=parts.encoder.max_seq_length, prompt=prompt)
-
-
-ONNX = Runtime("onnx", check=check_onnx, write=write_onnx, verify=verify_onnx, note=note_on_onnx)
+ONNX = Runtime("onnx", "ONNX Runtime", refusal=refused_by_onnx, opening=OPENING, write=write_onnx, note=_note)

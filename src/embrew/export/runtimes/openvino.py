@@ -1,61 +1,50 @@
-"""OpenVINO: the whole encoder as one graph, and the tokenizer; verified in a process without embrew."""
+"""OpenVINO: the whole encoder as one graph in float32, bfloat16 or int8 (by NNCF), and the tokenizer."""
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Callable, Mapping
+import io
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors.numpy import load_file
 
-from embrew.export.comparing import require_same_ids, require_same_vectors
-from embrew.export.fresh_process import run_fresh
-from embrew.export.graph import graph_of
+from embrew.encoder import Encoder
+from embrew.export.fresh_process import cosines
 from embrew.export.parts import Parts
-from embrew.export.runtimes.openvino_int8 import measure, quantised
 from embrew.export.runtimes.runtime import Runtime
-from embrew.export.text_files import write_text_files
-from embrew.runtimes.conversion import convert, round_weights
-from embrew.runtimes.converted import LEAST_COSINE, shape_of
+from embrew.runtimes.converted import shape_of
 from embrew.runtimes.encoder import Origin
-from embrew.runtimes.folder import GRAPH, write_encoder
-from embrew.runtimes.graph import check_graph
-from embrew.runtimes.library import openvino
+from embrew.runtimes.folder import GRAPH, read_encoder, write_encoder
+from embrew.runtimes.graph import graph_refusal
+from embrew.runtimes.openvino import convert, nncf, openvino, round_weights
+from embrew.runtimes.reference import LEAST_COSINE
 from embrew.storage.base_model import computes
 from embrew.text_encoder.hashes import tokenizer_sha256
 
-OPEN_GRAPH = """
-import json, sys
+logger = logging.getLogger(__name__)
+GROUP = 128
+"""Values of activations that share a scale where these are quantised while they are computed: see the benchmarks."""
+ALLOWED = 0.01  # by how much a cosine may be lower on another machine than where the export was made
+OPENING = """
 sys.modules["openvino_telemetry"] = None  # it would send a usage event
 import numpy as np, openvino
-from safetensors.numpy import save_file
 from transformers import AutoTokenizer
-folder, out, precision = sys.argv[1:4]
-parity = json.load(open(folder + "/parity.json"))
+version = openvino.__version__
 tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-options = {"INFERENCE_PRECISION_HINT": precision}
-graph = openvino.Core().compile_model(folder + "/openvino/openvino_model.xml", "CPU", options)
-vectors, ids = {}, []
-for number, case in enumerate(parity["cases"]):
-    texts = [(case["prompt"] or "") + text["text"] for text in case["texts"]]
-    found, own = [], []
-    for start in range(0, len(texts), 8):
-        batch = tokenizer(texts[start : start + 8], padding=True, truncation=True, max_length=parity["max_length"],
-                          return_tensors="np")
-        mask = batch["attention_mask"].astype(np.int64)
-        given = {"input_ids": batch["input_ids"].astype(np.int64), "attention_mask": mask}
-        found.append(np.array(graph(given)["sentence_embedding"]))
-        own += [row[real == 1].tolist() for row, real in zip(batch["input_ids"], mask)]
-    vectors[str(number)] = np.concatenate(found)
-    ids.append(own)
-save_file(vectors, out)
-json.dump(ids, open(out + ".ids", "w"))
+precision = {"INFERENCE_PRECISION_HINT": options["precision"]}
+graph = openvino.Core().compile_model(folder + "/openvino/openvino_model.xml", "CPU", precision)
+def encode(case, texts):
+    words = [(case["prompt"] or "") + text for text in texts]
+    batch = tokenizer(words, padding=True, truncation=True, max_length=parity["max_length"], return_tensors="np")
+    ids, mask = (batch[name].astype(np.int64) for name in ("input_ids", "attention_mask"))
+    vectors = np.array(graph({"input_ids": ids, "attention_mask": mask})["sentence_embedding"])
+    return [(row[real == 1].tolist(), vector) for row, real, vector in zip(ids, mask, vectors)]
 """
-
 OPEN = """`openvino/openvino_model.xml` is for OpenVINO:
 
 ```python
@@ -73,34 +62,25 @@ Without `INFERENCE_PRECISION_HINT`, OpenVINO computes in bfloat16 on CPUs that h
 the folder, too (`embrew encode PATH CORPUS DIR`, `evaluate`, `search`), and puts prompts before texts by itself."""
 
 
-def _unchanged(model: Any, parts: Parts) -> Any:
-    return model
-
-
-def _rounded(model: Any, parts: Parts) -> Any:
-    round_weights(model)
-    return model
-
-
-COMPRESSED: dict[str, Callable[[Any, Parts], Any]] = {"fp32": _unchanged, "bf16": _rounded, "int8": quantised}
-"""What is done to the converted `ov.Model` before it is saved, by the type of the weights."""
-
-
-def check_openvino(encoder: Any) -> None:
-    """Raise if OpenVINO cannot compute an encoder, or is not installed."""
+def refused_by_openvino(encoder: Encoder) -> str | None:
+    """Return why OpenVINO cannot compute an encoder; raise if it is not installed."""
     openvino()
-    check_graph(encoder)
+    return graph_refusal(encoder)
 
 
 def write_openvino(parts: Parts, out: Path, weights: str) -> None:
     """Write `openvino/openvino_model.xml` and `.bin`, the tokenizer, and what embrew needs to open the folder."""
-    model = COMPRESSED[weights](convert(graph_of(parts), "attention_mask"), parts)
+    model = convert(parts.graph(), "attention_mask")
+    if weights == "bf16":
+        round_weights(model)
+    elif weights == "int8":
+        model = _quantised(model, parts)
     (out / GRAPH).parent.mkdir()
     openvino().save_model(model, out / GRAPH, compress_to_fp16=False)
-    write_text_files(parts, out)
+    parts.write_text_files(out)
     _write_encoder(parts, out, weights)
     if weights == "int8":
-        measure(parts, out)
+        _measure(parts, out)
 
 
 def _write_encoder(parts: Parts, out: Path, weights: str) -> None:
@@ -113,38 +93,130 @@ def _write_encoder(parts: Parts, out: Path, weights: str) -> None:
         memory_ids=[parts.ids[i] for i in encoder.template.memory_ids],
         soft_prompt_ids=[parts.ids[i] for i in encoder.template.soft_prompt_ids],
     )
-    contexts = {name: (encoder.contexts[name], baked.ids) for name, baked in parts.baked.items()}
+    contexts = {name: (encoder.contexts[name], prompt.ids) for name, prompt in parts.contexts.items()}
     origin = Origin(encoder.describe(), encoder.weights_hash(), tokenizer_sha256(encoder), weights)
     write_encoder(out, shape, encoder.template, encoder.settings, origin, contexts)
 
 
-def note_on_openvino(parts: Parts) -> str:
-    """Return how the graph is opened, by OpenVINO alone and by embrew."""
-    prompt = next((words for words in parts.prompts.values() if words), "")
-    return OPEN.format(limit=parts.encoder.max_seq_length, prompt=prompt)
+def _quantised(model: Any, parts: Parts) -> Any:
+    """Return an `ov.Model` with weights in int8.
+
+    Without texts, weights are compressed with a scale and a zero point per channel; OpenVINO quantises activations
+    while it computes, `GROUP` values at a time, and the model says so to whoever opens it. With texts, activations have
+    fixed ranges, which the texts give.
+
+    Args:
+        model: in float32, inputs `input_ids` and `attention_mask`.
+        parts: the encoder, with the texts.
+    """
+    library = nncf()
+    with _quiet():
+        if parts.int8.texts:
+            rows = [_inputs(parts, text) for text in parts.int8.texts]
+            return library.quantize(
+                model,
+                library.Dataset(rows),
+                model_type=library.ModelType.TRANSFORMER,  # attention's products of activations stay float
+                preset=library.QuantizationPreset.MIXED,
+                subset_size=len(rows),
+            )
+        model = library.compress_weights(model, mode=library.CompressWeightsMode.INT8_ASYM)
+        model.set_rt_info(str(GROUP), ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+        return model
 
 
-def verify_openvino(out: Path, parity: Mapping[str, Any], device: str) -> None:
-    """Open the folder with OpenVINO and the tokenizer alone, in a separate process, and compare ids and vectors."""
-    weights = parity["runtimes"]["openvino"]
-    precision = "bf16" if weights != "fp32" and computes(torch.bfloat16, torch.device("cpu")) else "f32"
-    with tempfile.TemporaryDirectory(prefix="embrew-parity-") as scratch:
-        target = Path(scratch) / "vectors.safetensors"
-        done = run_fresh(OPEN_GRAPH, str(out), str(target), precision)
-        if done.returncode:
-            raise RuntimeError(f"OpenVINO cannot open the exported folder:\n{done.stderr[-2000:]}")
-        vectors, ids = load_file(target), json.loads(Path(f"{target}.ids").read_text())
-    require_same_ids(out, parity, ids)
-    least = None if weights == "fp32" else parity.get("least_cosine", LEAST_COSINE)
-    found = [vectors[str(number)] for number in range(len(ids))]
-    require_same_vectors(f"OpenVINO with {weights} weights", parity, found, least_cosine=least)
+def _inputs(parts: Parts, text: str) -> dict[str, np.ndarray]:
+    """Return the graph's inputs of one text, as a document."""
+    words = parts.prompts.get("document", "") + text
+    ids = parts.tokenizer(words, truncation=True, max_length=parts.encoder.max_seq_length)["input_ids"]
+    row = np.array([ids], dtype=np.int64)
+    return {"input_ids": row, "attention_mask": np.ones_like(row)}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide NNCF's notes and progress bars."""
+    log = logging.getLogger("nncf")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _measure(parts: Parts, out: Path) -> None:
+    """Compare the written folder with the encoder, and write the result into `parts.parity`.
+
+    `int8` holds the mean and the smallest cosine and the scores; `least_cosine`, what a reference text may have at
+    least when the folder is verified or opened.
+
+    Raises:
+        RuntimeError: the mean cosine is below `parts.int8.min_cosine`.
+    """
+    int8, settings = read_encoder(out), parts.int8
+    options: dict[str, Any] = {"show_progress_bar": False, "batch_size": max(1, min(8, 16_384 // int8.max_seq_length))}
+    by_case = []
+    for case in parts.parity["cases"]:
+        named = {"prompt_name": case["prompt_name"]} if case["method"] == "encode" and not case.get("default") else {}
+        texts = [text["text"] for text in case["texts"]]
+        vectors = getattr(int8, case["method"])(texts, max_length=case["max_length"], **named, **options)
+        wanted = np.array([text["vector"] for text in case["texts"]], dtype=np.float32)
+        by_case.append(cosines(np.asarray(vectors), wanted))
+    compared, texts = by_case[0], list(settings.texts)
+    if texts:
+        options["max_length"] = parts.encoder.max_seq_length
+        ours, wanted = (np.asarray(model.encode_document(texts, **options)) for model in (int8, parts.encoder))
+        compared = np.concatenate([compared, cosines(ours, wanted)])
+    mean, least = float(compared.mean()), float(compared.min())
+    logger.info("int8: cosine to the encoder's vectors %.4f on average, %.4f at least", mean, least)
+    if not mean >= settings.min_cosine:
+        raise RuntimeError(
+            f"weights in int8 change the vectors too much: the mean cosine over {len(compared)} texts is {mean:.4f} "
+            f"(smallest {least:.4f}), allowed {settings.min_cosine}; export with --weights bf16, "
+            + ("without --calibrate, " if texts else "")
+            + "or with a lower --min-cosine"
+        )
+    scores = {}
+    if settings.score is not None:
+        before, after = settings.score(parts.encoder), settings.score(int8)
+        scores = {name: {"encoder": before[name], "int8": after[name]} for name in before}
+    for name, score in scores.items():
+        logger.info("%s: encoder %.4f, int8 %.4f", name, score["encoder"], score["int8"])
+    fixed = f"too, with ranges of {len(texts)} texts"
+    parts.parity["int8"] = {
+        "activations": fixed if texts else f"while computing, {GROUP} values at a time",
+        "texts": len(compared),
+        "mean_cosine": round(mean, 6),
+        "min_cosine": round(least, 6),
+        "allowed_mean_cosine": settings.min_cosine,
+        "dev": scores,
+    }
+    parts.parity["least_cosine"] = round(float(np.concatenate(by_case).min()) - ALLOWED, 4)
+
+
+def _options(out: Path, parity: Mapping[str, Any]) -> dict[str, Any]:
+    rounded = parity["runtimes"]["openvino"] != "fp32" and computes(torch.bfloat16, torch.device("cpu"))
+    return {"precision": "bf16" if rounded else "f32"}
+
+
+def _least_cosine(parity: Mapping[str, Any], weights: str) -> float | None:
+    return None if weights == "fp32" else float(parity.get("least_cosine", LEAST_COSINE))
+
+
+def _note(parts: Parts) -> str:
+    return OPEN.format(limit=parts.encoder.max_seq_length, prompt=parts.first_prompt())
 
 
 OPENVINO = Runtime(
     "openvino",
-    check=check_openvino,
+    "OpenVINO",
+    refusal=refused_by_openvino,
+    opening=OPENING,
     write=write_openvino,
-    verify=verify_openvino,
-    weights=tuple(COMPRESSED),
-    note=note_on_openvino,
+    options=_options,
+    weights=("fp32", "bf16", "int8"),
+    least_cosine=_least_cosine,
+    note=_note,
 )

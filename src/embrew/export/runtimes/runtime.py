@@ -1,7 +1,8 @@
-"""What export needs to know of a runtime."""
+"""The one shape of a runtime: what it can hold, how its files are written, how it opens them again."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,32 +12,51 @@ from embrew.encoder import Encoder
 from embrew.export.parts import Parts
 
 
+def nothing_written(parts: Parts, out: Path, weights: str) -> None:
+    """Write nothing: the runtime reads the Sentence-Transformers folder."""
+
+
 @dataclass(frozen=True)
 class Runtime:
     """Software that opens an export, or a part of it.
 
     Attributes:
         name: as users give it, `export --for NAME`.
-        check: raise `ValueError` if the runtime cannot reproduce an encoder in its fixed form: the reason, and what to
-            train instead.
+        title: its name in messages.
+        refusal: why the runtime cannot reproduce an encoder in its fixed form, and what to train instead; None: it can.
+        opening: Python code that opens the folder as its users do, in a process without embrew. It reads `folder`,
+            `parity` and `options`, and defines `version`, and `encode(case, texts)`, which returns token ids and vector
+            of each text: `None` for both where the runtime documents that it reads the text otherwise, for the vector
+            alone where it refuses a text beyond the limit.
         write: write its files into the folder, with weights of the given type; may add to `parts.parity`.
-        verify: open what was written, as the runtime would, and compare token ids and vectors with the reference in
-            `parity.json`; raise `RuntimeError` if they differ. Arguments: the folder, its `parity.json`, the device.
-            Returns what `parity.json` should say of it, under `verified`, if anything.
+        options: of the code, read from the folder; raises `ValueError` if the runtime would refuse the folder.
+        python: the interpreter that has the runtime; None: none has, and the export is not verified by it.
         weights: types of weights it can be given; the first is the default.
-        simulated: the version whose source `verify` follows where the runtime itself is not run; None: it is run.
-        caution: what its users must know where it gives some texts other vectors in spite of `check`: it is logged, and
-            the card says it; None: nothing.
+        least_cosine: smallest cosine of a vector by the type of the weights; without one, the tolerance in
+            `parity.json` counts.
+        simulated: the version whose source `opening` follows where the runtime itself is not run; None: it is run.
+        caution: what its users must know where it gives some texts other vectors in spite of `refusal`: it is logged,
+            and the card says it; None: nothing.
         note: what the card says of opening its files, in Markdown; None: nothing but what it says anyway.
         reads_stock: whether it reads the Sentence-Transformers folder, so that this is written too.
     """
 
     name: str
-    check: Callable[[Encoder], None]
-    write: Callable[[Parts, Path, str], None]
-    verify: Callable[[Path, Mapping[str, Any], str], Mapping[str, Any] | None]
+    title: str
+    refusal: Callable[[Encoder], str | None]
+    opening: str
+    write: Callable[[Parts, Path, str], None] = nothing_written
+    options: Callable[[Path, Mapping[str, Any]], dict[str, Any]] = lambda out, parity: {}
+    python: Callable[[], str | None] = lambda: sys.executable
     weights: tuple[str, ...] = ("fp32",)
+    least_cosine: Callable[[Mapping[str, Any], str], float | None] = lambda parity, weights: None
     simulated: str | None = None
     caution: Callable[[Encoder], str | None] | None = None
     note: Callable[[Parts], str] | None = None
     reads_stock: bool = False
+
+    def check(self, encoder: Encoder) -> None:
+        """Raise `ValueError` if the runtime cannot reproduce an encoder in its fixed form."""
+        reason = self.refusal(encoder)
+        if reason:
+            raise ValueError(f"{self.title} cannot reproduce this encoder: {reason}")

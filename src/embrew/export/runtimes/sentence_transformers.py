@@ -1,48 +1,44 @@
-"""Sentence-Transformers: a folder of stock modules, verified in a process without embrew."""
+"""Sentence-Transformers: a folder of stock modules."""
 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
-from collections.abc import Mapping
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import load_file
 from torch import nn
 
-from embrew.export.comparing import require_same_ids, require_same_vectors
-from embrew.export.compatibility import refuse_misreading, refuse_older_versions, write_for_other_readers
-from embrew.export.fresh_process import run_fresh
-from embrew.export.modules import pooling_modules
 from embrew.export.parts import Parts
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.tei import misread_by_tei
 from embrew.export.runtimes.vllm import misread_by_vllm
-from embrew.export.stock import check_stock, pools_every_token, pools_last_token
+from embrew.export.stock import pooling_modules, pools_every_token, pools_last_token, stock_refusal
 from embrew.storage.parts import check_tokenizer, write_tokenizer
 
-OPEN_STOCK = """
-import json, sys
+OPENING = """
 sys.modules["bitsandbytes"] = None  # not needed; as it is imported, it may download code
-import numpy as np
-from safetensors.numpy import save_file
+import sentence_transformers
 from sentence_transformers import SentenceTransformer
-folder, out, device = sys.argv[1:4]
-model = SentenceTransformer(folder, device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True})
-cases = json.load(open(folder + "/parity.json"))["cases"]
-batch_size = max(1, min(8, 16384 // model.max_seq_length))
-def vectors_of(case):
+version = sentence_transformers.__version__
+model = SentenceTransformer(
+    folder, device=options["device"], trust_remote_code=False, model_kwargs={"use_safetensors": True}
+)
+def encode(case, texts):
     named = {} if case["method"] != "encode" or case.get("default") else {"prompt_name": case["prompt_name"]}
-    texts = [text["text"] for text in case["texts"]]
-    return getattr(model, case["method"])(texts, batch_size=batch_size, show_progress_bar=False, **named)
-vectors = [vectors_of(case) for case in cases]
-save_file({str(i): np.ascontiguousarray(v) for i, v in enumerate(vectors)}, out)
-tokenizer = model.tokenizer
-ids = [[tokenizer((case["prompt"] or "") + t["text"], truncation=True, max_length=model.max_seq_length)["input_ids"]
-        for t in case["texts"]] for case in cases]
-json.dump(ids, open(out + ".ids", "w"))
+    vectors = getattr(model, case["method"])(texts, batch_size=batch_size, show_progress_bar=False, **named)
+    words = [(case["prompt"] or "") + text for text in texts]
+    return zip(model.tokenizer(words, truncation=True, max_length=model.max_seq_length)["input_ids"], vectors)
 """
+
+
+def required_versions() -> dict[str, str]:
+    """Return lowest versions that a folder is written for: those that embrew itself needs."""
+    matches = (re.match(r"([\w-]+)>=([\d.]+)", line) for line in requires("embrew") or ())
+    lowest = {match[1]: match[2] for match in matches if match}
+    return {name: lowest[name] for name in ("transformers", "sentence-transformers")}
 
 
 def write_stock(parts: Parts, out: Path, weights: str) -> None:
@@ -71,9 +67,8 @@ def write_stock(parts: Parts, out: Path, weights: str) -> None:
         )
         stock.save_pretrained(str(out), create_model_card=False)
     check_tokenizer(tokenizer, out)
-    write_for_other_readers(out, max_length=encoder.max_seq_length)
-    refuse_older_versions(out)
-    refuse_misreading(out, vllm=misread_by_vllm(encoder), tei=misread_by_tei(encoder))
+    _write_for_other_readers(out, max_length=encoder.max_seq_length)
+    _refuse_misreading(out, vllm=misread_by_vllm(encoder), tei=misread_by_tei(encoder))
 
 
 def _unpad(parts: Parts) -> bool | None:
@@ -86,24 +81,65 @@ def _unpad(parts: Parts) -> bool | None:
     return None if one_pooling and parts.empty_texts else False
 
 
-def verify_stock(out: Path, parity: Mapping[str, Any], device: str) -> None:
-    """Open the folder with Sentence-Transformers alone, in a separate process, and compare."""
-    with tempfile.TemporaryDirectory(prefix="embrew-parity-") as scratch:
-        target = Path(scratch) / "vectors.safetensors"
-        done = run_fresh(OPEN_STOCK, str(out), str(target), device)
-        if done.returncode:
-            raise RuntimeError(f"plain Sentence-Transformers cannot open the exported folder:\n{done.stderr[-2000:]}")
-        vectors, ids = load_file(target), json.loads(Path(f"{target}.ids").read_text())
-    require_same_ids(out, parity, ids)
-    require_same_vectors(
-        "Sentence-Transformers with the exported folder", parity, [vectors[str(i)] for i in range(len(ids))]
-    )
+def _refuse_misreading(out: Path, *, vllm: str | None, tei: str | None) -> None:
+    """Make software refuse a folder from which it would read another encoder, with an error that holds the reason.
+
+    transformers 4 would ignore `is_causal`, `rope_parameters` and the tokenizer's class. It reads
+    `_attn_implementation_internal` as the name of an attention kernel and repeats an unknown name in its error; version
+    5, and servers with their own models, ignore it in a file. vLLM, and llama.cpp's converter, find a model by the
+    names in `architectures`. Text Embeddings Inference reads `max_trained_positions` as a number.
+
+    Args:
+        out: the folder.
+        vllm: why vLLM would read another encoder; None: it would not.
+        tei: the same for Text Embeddings Inference.
+    """
+    path = out / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    lowest = required_versions()["transformers"]
+    config["_attn_implementation_internal"] = f"none: this folder needs transformers>={lowest}"
+    if vllm:
+        config["architectures"] = [f"none: {vllm}"]
+    if tei:
+        config["max_trained_positions"] = f"none: {tei}"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _write_for_other_readers(out: Path, *, max_length: int) -> None:
+    """Write module paths, pooling flags and the length limit in a form that other and older readers support.
+
+    Text Embeddings Inference requires `max_seq_length`, and the flags of its three kinds of pooling; vLLM reads
+    `max_seq_length` and `do_lower_case`. Sentence-Transformers reads the limit from the tokenizer otherwise.
+    """
+    path = out / "sentence_bert_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "max_seq_length": max_length, "do_lower_case": False}, indent=4))
+    path = out / "modules.json"
+    modules = json.loads(path.read_text())
+    for module in modules:
+        module["type"] = f"sentence_transformers.models.{module['type'].rpartition('.')[2]}"
+    path.write_text(json.dumps(modules, indent=2))
+    flags = {
+        "pooling_mode_cls_token": "cls",
+        "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_max_tokens": "max",
+        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+        "pooling_mode_weightedmean_tokens": "weightedmean",
+        "pooling_mode_lasttoken": "lasttoken",
+    }
+    for module in modules:
+        if module["type"].endswith(".Pooling"):
+            path = out / module["path"] / "config.json"
+            config = json.loads(path.read_text())
+            chosen = {flag: config.get("pooling_mode") == mode for flag, mode in flags.items()}
+            path.write_text(json.dumps({**chosen, **config}, indent=2))
 
 
 SENTENCE_TRANSFORMERS = Runtime(
     "sentence-transformers",
-    check=check_stock,
+    "Sentence-Transformers",
+    refusal=stock_refusal,
+    opening=OPENING,
     write=write_stock,
-    verify=verify_stock,
     reads_stock=True,
 )

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
-from transformers import AutoModel
+from typing import Any
 
 from embrew.encoder import Encoder
-from embrew.export.comparing import prompt_of
 from embrew.export.stock import pools_every_token, pools_last_token
 
-logger = logging.getLogger(__name__)
-ServedPooling = Literal["cls", "last", "mean"]
+SIMULATION = """
+import torch, transformers
+from safetensors.torch import load_file
+from transformers import AutoModel
+version = "simulated from its loader's source"
+reading = options["reading"]
+model = AutoModel.from_pretrained(folder, trust_remote_code=False).eval().to(options["device"])
+if reading["causal"] is not None:
+    model.config.is_causal = reading["causal"]
+matrices = [load_file(f"{folder}/{path}/model.safetensors")["linear.weight"].float() for path in reading["projections"]]
+@torch.no_grad()
+def vector(ids):
+    states = model(input_ids=torch.tensor([ids], device=model.device)).last_hidden_state[0].float().cpu()
+    pooled = {"cls": states[0], "last": states[-1], "mean": states.mean(dim=0)}[reading["pooling"]]
+    for matrix in matrices:
+        pooled = matrix @ pooled
+    return torch.nn.functional.normalize(pooled, dim=0) if reading["normalize"] else pooled
+"""
+"""It lacks `encode`, since servers tokenise by different rules."""
 ONE_TOKEN = (
     "train one memory token at the end of the template (template: '{instruction}{text}{memory}', memory_tokens: 1, "
     "pooling: {mode: last, over: memory}) or last-token pooling"
@@ -36,14 +44,14 @@ class Reading:
     """An encoder as a server understands a folder.
 
     Attributes:
-        pooling: which states of all tokens become the vector.
+        pooling: which states of all tokens become the vector: `cls`, `last` or `mean`.
         causal: the direction of attention; None: that of the model's family.
         max_length: limit in tokens of a text, with its prompt and added tokens.
         normalize: whether vectors have unit length.
         projections: folders of the `Dense` modules that are applied to a pooled state, in order.
     """
 
-    pooling: ServedPooling
+    pooling: str
     causal: bool | None
     max_length: int
     normalize: bool
@@ -65,11 +73,18 @@ def pooling_refused(encoder: Encoder) -> str | None:
     return None
 
 
+def sliding_window(config: Any) -> int | None:
+    """Return the smallest number of tokens that a layer attends to; None: all of them."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and "sliding_attention" not in kinds:
+        return None
+    return getattr(config, "sliding_window", None) or None
+
+
 def window_exceeded(encoder: Encoder) -> str | None:
     """Return what is said of texts that are longer than a sliding window of the model; None: no text is."""
-    config = encoder.backbone.inner.config
-    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    if not window or (kinds is not None and "sliding_attention" not in kinds) or encoder.max_seq_length <= window:
+    window = sliding_window(encoder.backbone.inner.config)
+    if window is None or encoder.max_seq_length <= window:
         return None
     return (
         f"texts of up to {encoder.max_seq_length} tokens exceed the model's sliding window of {window}; export with "
@@ -83,69 +98,3 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise Unreadable(f"{path.parent.name}/{path.name} is missing") from error
-
-
-def verify_reading(
-    server: str,
-    out: Path,
-    parity: Mapping[str, Any],
-    reading: Reading,
-    tokenize: Callable[[str], list[int]],
-    *,
-    device: str,
-    prompts: Mapping[str, str] | None = None,
-    holds_names: Callable[[str], bool] = lambda text: False,
-) -> None:
-    """Compute the reference vectors as a server would that reads the folder so, and compare.
-
-    Args:
-        server: name of the runtime, for messages.
-        out: the folder.
-        parity: content of its `parity.json`.
-        reading: what the server reads.
-        tokenize: ids of a text with its prompt, as the server makes them.
-        device: where to compute.
-        prompts: those that the server reads from the folder; None: clients put them before texts.
-        holds_names: whether a text holds names that the server documents to read otherwise; such texts are left out.
-
-    Raises:
-        RuntimeError: token ids or vectors differ.
-    """
-    what = f"{server}, simulated from its loader's source"
-    model = AutoModel.from_pretrained(out, trust_remote_code=False).eval().to(device)
-    if reading.causal is not None:
-        model.config.is_causal = reading.causal
-    matrices = [
-        load_file(out / folder / "model.safetensors")["linear.weight"].float() for folder in reading.projections
-    ]
-    for case in parity["cases"]:
-        texts = [text for text in case["texts"] if not holds_names(text["text"])]
-        name = case["prompt_name"]
-        prompt = case["prompt"] if prompts is None or name is None else prompts.get(name, "")
-        for text in texts:
-            ids = tokenize((prompt or "") + text["text"])
-            if ids != text["ids"]:
-                raise RuntimeError(
-                    f"{what}: it gives other token ids for {text['text'][:40]!r} ({prompt_of(case)}): "
-                    f"{len(ids)} instead of {len(text['ids'])}"
-                )
-            vector = _vector(model, ids, reading, matrices)
-            difference = float(np.abs(vector - np.asarray(text["vector"], dtype=np.float32)).max())
-            if not difference <= parity["tolerance"]:
-                raise RuntimeError(
-                    f"{what}: it gives other vectors ({prompt_of(case)}, {text['text'][:40]!r}): largest "
-                    f"difference {difference:.2e}, allowed {parity['tolerance']:.0e}; it reads {reading}"
-                )
-        logger.info("%s: %s, the same token ids and vectors for %d texts", what, prompt_of(case), len(texts))
-
-
-@torch.no_grad()
-def _vector(model: Any, ids: Sequence[int], reading: Reading, matrices: Sequence[Tensor]) -> np.ndarray:
-    """Return the vector of one text: states of the last layer, pooled in float32, projected, normalised."""
-    if not ids:
-        raise RuntimeError("a text without tokens has no vector")
-    states = model(input_ids=torch.tensor([list(ids)], device=model.device)).last_hidden_state[0].float().cpu()
-    pooled = {"cls": states[0], "last": states[-1], "mean": states.mean(dim=0)}[reading.pooling]
-    for matrix in matrices:
-        pooled = matrix @ pooled
-    return np.asarray(torch.nn.functional.normalize(pooled, dim=0) if reading.normalize else pooled)

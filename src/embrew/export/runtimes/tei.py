@@ -7,48 +7,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from embrew.encoder import Encoder
-from embrew.export.parts import Parts
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.served import (
+    SIMULATION,
     Reading,
     Unreadable,
     pooling_refused,
     read_json,
-    verify_reading,
     window_exceeded,
 )
-from embrew.export.stock import check_stock
+from embrew.export.stock import stock_refusal
 
 VERSION = "1.9.3"
 ANYWHERE = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "qwen3")
 ON_CUDA = ("llama", "mistral", "qwen2")
 BY_IS_CAUSAL = ("qwen2",)
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swiglu", "tanh")
+OPENING = f"""{SIMULATION}
+from tokenizers import Tokenizer
+tokenizer = Tokenizer.from_file(folder + "/tokenizer.json")
+tokenizer.enable_truncation(reading["max_length"])
+names = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+def encode(case, texts):
+    name = case["prompt_name"]
+    prompt = case["prompt"] or "" if name is None else options["prompts"].get(name, "")
+    rows = [None if any(name in text for name in names) else tokenizer.encode(prompt + text).ids for text in texts]
+    return [(ids, None if ids is None else vector(ids)) for ids in rows]
+"""
+"""Texts that hold the name of a special token are left out: it is read as the token there, as the card says."""
 
 
-def check_tei(encoder: Encoder) -> None:
-    """Raise if Text Embeddings Inference would read another encoder from the stock folder, or does not serve it."""
-    check_stock(encoder)
+def refused_by_tei(encoder: Encoder) -> str | None:
+    """Return why Text Embeddings Inference would read another encoder from the stock folder, or does not serve it."""
     family = encoder.backbone.inner.config.model_type
-    reason = misread_by_tei(encoder)
-    if reason is None and family not in (*ANYWHERE, *ON_CUDA):
-        reason = (
+    reason = stock_refusal(encoder) or misread_by_tei(encoder)
+    if reason:
+        return reason
+    if family not in (*ANYWHERE, *ON_CUDA):
+        return (
             f"it has no {family}, or does not read the configuration that transformers 5 writes for it; it serves "
             f"{', '.join(ANYWHERE)}, and on CUDA in float16 {', '.join(ON_CUDA)}"
         )
-    if reason is None and not encoder.normalize:
-        reason = (
+    if not encoder.normalize:
+        return (
             "it normalises every vector unless a request says normalize: false, and this encoder's are not "
             "normalised; set encoder.normalize: true, which keeps all cosines"
         )
-    if reason:
-        raise ValueError(f"Text Embeddings Inference {VERSION} cannot reproduce this encoder: {reason}")
+    return None
 
 
 def caution_on_tei(encoder: Encoder) -> str | None:
@@ -83,10 +93,6 @@ def misread_by_tei(encoder: Encoder) -> str | None:
     return window_exceeded(encoder)
 
 
-def write_tei(parts: Parts, out: Path, weights: str) -> None:
-    """Write nothing: Text Embeddings Inference reads the stock folder."""
-
-
 def read_as_tei(out: Path) -> Reading:
     """Return what Text Embeddings Inference reads from a folder.
 
@@ -118,7 +124,7 @@ def read_as_tei(out: Path) -> Reading:
         causal = None
     modules = read_json(out / "modules.json")
     return Reading(
-        pooling=chosen[0],  # type: ignore[arg-type]
+        pooling=chosen[0],
         causal=causal,
         max_length=settings["max_seq_length"],
         normalize=True,
@@ -126,35 +132,17 @@ def read_as_tei(out: Path) -> Reading:
     )
 
 
-def verify_tei(out: Path, parity: Mapping[str, Any], device: str) -> None:
-    """Read the folder by the rules of Text Embeddings Inference, tokenise by `tokenizer.json` alone, compare vectors.
-
-    Texts that hold the name of an added token are left out: there it is read as the token, as the card says.
-    """
-    try:
-        reading = read_as_tei(out)
-    except Unreadable as error:
-        raise RuntimeError(f"Text Embeddings Inference {VERSION} would refuse the folder: {error}") from error
-    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
-    tokenizer.enable_truncation(reading.max_length)
-    names = [str(token.content) for token in tokenizer.get_added_tokens_decoder().values() if token.special]
-
-    def holds_names(text: str) -> bool:
-        return any(name in text for name in names)
-
-    def tokenize(text: str) -> list[int]:
-        return list(tokenizer.encode(text).ids)
-
-    name = f"Text Embeddings Inference {VERSION}"
+def _options(out: Path, parity: Mapping[str, Any]) -> dict[str, Any]:
     prompts = read_json(out / "config_sentence_transformers.json").get("prompts", {})
-    verify_reading(name, out, parity, reading, tokenize, device=device, prompts=prompts, holds_names=holds_names)
+    return {"reading": asdict(read_as_tei(out)), "prompts": prompts}
 
 
 TEI = Runtime(
     "tei",
-    check=check_tei,
-    write=write_tei,
-    verify=verify_tei,
+    f"Text Embeddings Inference {VERSION}",
+    refusal=refused_by_tei,
+    opening=OPENING,
+    options=_options,
     simulated=VERSION,
     caution=caution_on_tei,
     reads_stock=True,

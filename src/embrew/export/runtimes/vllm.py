@@ -7,42 +7,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from embrew.encoder import Encoder
-from embrew.export.parts import Parts
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.served import (
+    SIMULATION,
     Reading,
     Unreadable,
     pooling_refused,
     read_json,
-    verify_reading,
     window_exceeded,
 )
-from embrew.export.stock import check_stock
-from embrew.storage.parts import open_tokenizer
+from embrew.export.stock import stock_refusal
 
 VERSION = "0.33.0"
 BY_FLAG = ("llama", "mistral", "qwen2", "qwen3")
 DECODERS = (*BY_FLAG, "gemma3_text")
 ENCODERS = ("bert", "roberta", "xlm-roberta", "modernbert")
 WINDOWED = ("mistral", "gemma3_text")
+OPENING = f"""{SIMULATION}
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+def encode(case, texts):
+    words = [(case["prompt"] or "") + text for text in texts]
+    words = [text.lower() if options["lower"] else text for text in words]
+    rows = tokenizer(words, truncation=True, max_length=reading["max_length"])["input_ids"]
+    return [(ids, vector(ids)) for ids in rows]
+"""
+"""Tokens as of a request with `truncate_prompt_tokens: -1`; a client puts the prompt before the text."""
 
 
-def check_vllm(encoder: Encoder) -> None:
-    """Raise if vLLM would read another encoder from the stock folder, or does not serve its family natively."""
-    check_stock(encoder)
+def refused_by_vllm(encoder: Encoder) -> str | None:
+    """Return why vLLM would read another encoder from the stock folder, or does not serve its family natively."""
     family = encoder.backbone.inner.config.model_type
-    reason = misread_by_vllm(encoder)
+    reason = stock_refusal(encoder) or misread_by_vllm(encoder)
     if reason is None and family not in (*DECODERS, *ENCODERS):
-        reason = (
+        return (
             f"it runs {family} by its general Transformers backend, which is not verified here; families with an "
             f"implementation of their own are {', '.join((*DECODERS, *ENCODERS))}"
         )
-    if reason:
-        raise ValueError(f"vLLM {VERSION} cannot reproduce this encoder: {reason}")
+    return reason
 
 
 def misread_by_vllm(encoder: Encoder) -> str | None:
@@ -58,10 +65,6 @@ def misread_by_vllm(encoder: Encoder) -> str | None:
     if bidirectional or family not in WINDOWED:
         return window_exceeded(encoder)
     return None
-
-
-def write_vllm(parts: Parts, out: Path, weights: str) -> None:
-    """Write nothing: vLLM reads the stock folder."""
 
 
 def read_as_vllm(out: Path) -> Reading:
@@ -86,7 +89,7 @@ def read_as_vllm(out: Path) -> Reading:
         flag = not config["use_bidirectional_attention"]
     settings = read_json(out / "sentence_bert_config.json")
     return Reading(
-        pooling=names[mode],  # type: ignore[arg-type]
+        pooling=names[mode],
         causal=None if bert else flag,
         max_length=settings.get("max_seq_length", config["max_position_embeddings"]),
         normalize="Normalize" in kinds,
@@ -94,20 +97,17 @@ def read_as_vllm(out: Path) -> Reading:
     )
 
 
-def verify_vllm(out: Path, parity: Mapping[str, Any], device: str) -> None:
-    """Read the folder by vLLM's rules, tokenise as it does with `truncate_prompt_tokens: -1`, and compare vectors."""
-    try:
-        reading = read_as_vllm(out)
-    except Unreadable as error:
-        raise RuntimeError(f"vLLM {VERSION} would not read the folder as exported: {error}") from error
-    tokenizer = open_tokenizer(out)
+def _options(out: Path, parity: Mapping[str, Any]) -> dict[str, Any]:
     lower = read_json(out / "sentence_bert_config.json").get("do_lower_case", False)
-
-    def tokenize(text: str) -> list[int]:
-        made = tokenizer(text.lower() if lower else text, truncation=True, max_length=reading.max_length)
-        return list(made["input_ids"])
-
-    verify_reading(f"vLLM {VERSION}", out, parity, reading, tokenize, device=device)
+    return {"reading": asdict(read_as_vllm(out)), "lower": lower}
 
 
-VLLM = Runtime("vllm", check=check_vllm, write=write_vllm, verify=verify_vllm, simulated=VERSION, reads_stock=True)
+VLLM = Runtime(
+    "vllm",
+    f"vLLM {VERSION}",
+    refusal=refused_by_vllm,
+    opening=OPENING,
+    options=_options,
+    simulated=VERSION,
+    reads_stock=True,
+)

@@ -10,7 +10,7 @@ import numpy as np
 
 from embrew.parity.reference import Prompt
 from embrew.parity.runtimes.runtime import checked
-from embrew.runtimes.library import openvino
+from embrew.runtimes.openvino import openvino
 
 OUTPUT = "sentence_embedding"
 Inputs = dict[str, np.ndarray]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from embrew.export.fresh_process import NOT_HERE
-from embrew.export.runtimes.llama_cpp.running import PYTHON, interpreter
+from embrew.export.runtimes.llama_cpp import PYTHON, interpreter
 from embrew.parity.reference import Prompt
 from embrew.parity.runtimes.runtime import Refused, checked
 

@@ -1,4 +1,4 @@
-"""Model architectures that llama.cpp and this package both know: key values and tensors of a GGUF file.
+"""A model in a GGUF file: the architectures that llama.cpp and this package both know, their key values and tensors.
 
 Key and tensor names are those of llama.cpp's `conversion/` (commit 0c1e570); tensor names come from gguf's own map.
 """
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from embrew.export.runtimes.served import sliding_window
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """Name in llama.cpp by `model_type` of transformers."""
@@ -31,7 +33,7 @@ def refusal(config: Any, limit: int) -> str | None:
         return "only a part of each attention head's dimensions is rotated"
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act!r}, and llama.cpp has silu there"
-    window = _window(config)
+    window = sliding_window(config)
     if window is not None and window < limit:
         return (
             f"its attention has a sliding window of {window} tokens, which llama.cpp ignores there, and its texts have "
@@ -73,14 +75,14 @@ def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
     arch = ARCHITECTURES[config.model_type]
     names = get_tensor_name_map(MODEL_ARCH[arch.upper()], config.num_hidden_layers)
     for name, value in model.state_dict().items():
-        found = names.get_name(f"model.{name}", try_suffixes=(".weight", ".bias"))
-        if found is None:
+        tensor_name = names.get_name(f"model.{name}", try_suffixes=(".weight", ".bias"))
+        if tensor_name is None:
             raise ValueError(f"gguf has no name for the tensor {name} of a {config.model_type} model")
         if arch in INTERLEAVED and ".q_proj." in name:
             value = interleaved(value, config.num_attention_heads)
         elif arch in INTERLEAVED and ".k_proj." in name:
             value = interleaved(value, config.num_key_value_heads)
-        yield found, value.detach().float().cpu().contiguous().numpy()
+        yield tensor_name, value.detach().float().cpu().contiguous().numpy()
     if config.rope_parameters.get("rope_type") == "llama3":
         yield "rope_freqs.weight", _llama3_factors(config)
 
@@ -94,14 +96,6 @@ def interleaved(value: Tensor, heads: int) -> Tensor:
     return halves.transpose(1, 2).reshape(value.shape)
 
 
-def _window(config: Any) -> int | None:
-    """Return the smallest number of tokens that a layer attends to; None: all of them."""
-    kinds = getattr(config, "layer_types", None)
-    if kinds is not None and "sliding_attention" not in kinds:
-        return None
-    return getattr(config, "sliding_window", None)
-
-
 def _llama3_factors(config: Any) -> np.ndarray:
     """Return what Llama 3.1 divides its rotary frequencies by, `(head width / 2)`."""
     rope, width = config.rope_parameters, head_width(config)
@@ -111,3 +105,21 @@ def _llama3_factors(config: Any) -> np.ndarray:
     low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
     smooth = ((ratio - low) / (high - low)).clamp(0, 1)  # 0: divide by the factor, 1: leave as it is
     return (1 / ((1 - smooth) / factor + smooth)).numpy()
+
+
+def encoded(name: str, value: np.ndarray, kind: str) -> tuple[np.ndarray, str]:
+    """Return a tensor's bytes and their type; vectors and norms are F32, rows that Q8_0 cannot divide are F16.
+
+    Raises:
+        ValueError: a value does not fit the type.
+    """
+    from gguf import GGMLQuantizationType
+    from gguf.quants import quantize
+
+    if value.ndim == 1 or kind == "F32":
+        return value.astype(np.float32), "F32"
+    if kind == "Q8_0" and value.shape[-1] % 32:
+        kind = "F16"
+    if kind == "F16" and np.abs(value).max() > np.finfo(np.float16).max:
+        raise ValueError(f"{name} has values of up to {np.abs(value).max():.3g}, too large for fp16; use bf16 or fp32")
+    return quantize(value, GGMLQuantizationType[kind]), kind

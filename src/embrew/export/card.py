@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from embrew.export.compatibility import required_versions
+from embrew.export.runtimes.sentence_transformers import required_versions
 
 VERSIONS = """Needs transformers {transformers} and sentence-transformers {sentence-transformers}, or newer.
 transformers 4 would ignore a part of this folder (`is_causal`, `rope_parameters`, the tokenizer's class) and give other
@@ -59,3 +60,23 @@ def _training(modules: Sequence[str]) -> list[str]:
         line = f"for module in ({', '.join(names)}): module.requires_grad_(False)"
     reasons = " ".join(REASONS[name].format(i=i) for i, name in fixed.items())
     return [TRAINING.format(line=line, reasons=reasons)]
+
+
+def int8_card(measured: Mapping[str, Any]) -> str:
+    """Return what the card says of weights in int8.
+
+    Args:
+        measured: `int8` of `parity.json`.
+    """
+    lines = [
+        "## Weights in int8",
+        f"Weights are int8, and activations {measured['activations']}. On {measured['texts']} texts, the cosine to the "
+        f"encoder's vectors is {measured['mean_cosine']:.4f} on average and {measured['min_cosine']:.4f} at least.",
+    ]
+    if measured["dev"]:
+        rows = [
+            f"| {name} | {score['encoder']:.4f} | {score['int8']:.4f} |"
+            for name, score in sorted(measured["dev"].items())
+        ]
+        lines.append("\n".join(["| score | encoder | int8 |", "|---|---:|---:|", *rows]))
+    return "\n\n".join(lines)

@@ -1,7 +1,8 @@
-"""From a graph to a model of OpenVINO: converted, its weights rounded, compiled, run."""
+"""OpenVINO: imported without its telemetry; models converted from graphs, compiled and run."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -12,9 +13,40 @@ import torch
 from torch import Tensor, nn
 
 from embrew.runtimes.graph import OUTPUT
-from embrew.runtimes.library import openvino
 
 EXAMPLE = 2, 6  # rows and tokens of the input that is traced; both are dynamic in the result
+
+
+def nncf() -> Any:
+    """Return the module `nncf`, which quantises models of OpenVINO.
+
+    Raises:
+        ValueError: it is not installed; names the extra.
+    """
+    openvino()  # hides the telemetry of both
+    try:
+        import nncf as library
+    except ImportError as error:
+        raise ValueError('NNCF is not installed; install it with: pip install "embrew[openvino]"') from error
+    return library
+
+
+def openvino() -> Any:
+    """Return the module `openvino`.
+
+    Importing it sends a usage event over the network, unless `openvino_telemetry` cannot be imported; so that module is
+    hidden from it first, and from NNCF.
+
+    Raises:
+        ValueError: it is not installed; names the extra.
+    """
+    if "openvino_telemetry" not in sys.modules:
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    try:
+        import openvino as library
+    except ImportError as error:
+        raise ValueError('OpenVINO is not installed; install it with: pip install "embrew[openvino]"') from error
+    return library
 
 
 def convert(graph: nn.Module, second: str) -> Any:

@@ -1,18 +1,25 @@
-"""Which of llama.cpp's tokenizers gives the same tokens as a `tokenizer.json`, chosen from its definition.
+"""A tokenizer in a GGUF file: which of llama.cpp's gives the same tokens as a `tokenizer.json`, and its vocabulary.
 
 llama.cpp (`src/llama-vocab.cpp`, commit 0c1e570) has a list of pre-tokenizers by name, `tokenizer.ggml.pre`, for
 byte-level BPE (`gpt2`), and one tokenizer for SentencePiece vocabularies (`llama`). It normalises nothing.
+
+It finds names of special tokens in texts (llama-server always), and SentencePiece's merges can spell them. In an
+encoder they stay text. Special tokens are therefore written as unused ones, under names with a space: no text becomes
+such a name, since both kinds of tokenizer replace spaces first, and llama.cpp looks for no unused token.
 """
 
 from __future__ import annotations
 
 import json
-import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+NORMAL, USER_DEFINED, UNUSED, BYTE = 1, 4, 5, 6  # gguf.TokenType
+BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+PREPARATION = "embrew.text_preparation"  # key of our own
 _REST = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 QWEN2 = _SHORT + _REST % ""
@@ -45,7 +52,7 @@ class Kind:
         model: `tokenizer.ggml.model`: `gpt2` (byte-level BPE) or `llama` (SentencePiece).
         pre: `tokenizer.ggml.pre`.
         space_prefix: whether a space is put before every text.
-        preparation: what has to be done to a prompt with its text first, since llama.cpp does not; see `prepared`.
+        preparation: what has to be done to a prompt with its text first, since llama.cpp does not.
     """
 
     model: str
@@ -69,15 +76,6 @@ def kind_of(tokenizer: PreTrainedTokenizerBase) -> Kind:
     kind = _sentencepiece(backend, pre) if model.get("byte_fallback") else _byte_level(backend, pre)
     _check_added(backend["added_tokens"], kind)
     return kind
-
-
-def prepared(text: str, steps: tuple[str, ...] | list[str]) -> str:
-    """Return a prompt with its text as llama.cpp has to be given it: `Kind.preparation`."""
-    if NFC in steps:
-        text = unicodedata.normalize("NFC", text)
-    if NO_FIRST_SPACE in steps and text.startswith((" ", SPACE)):
-        text = text[1:]
-    return text
 
 
 def _byte_level(backend: dict[str, Any], pre: list[dict[str, Any]]) -> Kind:
@@ -146,3 +144,107 @@ def _steps(pre: dict[str, Any] | None) -> list[dict[str, Any]]:
 def _brief(definition: Any) -> str:
     text = json.dumps(definition, ensure_ascii=False)
     return text if len(text) <= 300 else text[:300] + "…"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens by id.
+
+    Attributes:
+        tokens: their names.
+        types: their types.
+        scores: for SentencePiece, priorities of merging; empty otherwise.
+        merges: for byte-level BPE, pairs with a space between; empty otherwise.
+    """
+
+    tokens: list[str]
+    types: list[int]
+    scores: list[float]
+    merges: list[str]
+
+
+def vocabulary_of(tokenizer: PreTrainedTokenizerBase, kind: Kind, rows: int) -> Vocabulary:
+    """Return the vocabulary of a tokenizer, filled up to the rows of the embedding matrix.
+
+    Raises:
+        ValueError: llama.cpp would merge its tokens in another order, or other ones.
+    """
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    names = {i: token for token, i in backend["model"]["vocab"].items()}
+    added = {token["id"]: token for token in backend["added_tokens"]}
+    merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in backend["model"]["merges"]]
+    plain = {name for i, name in names.items() if i not in added}
+    ranks = _ranks(plain, merges) if kind.model == "llama" else {}
+    tokens, types, scores = [], [], []
+    for i in range(rows):
+        name, token_type = names.get(i), NORMAL
+        if i in added and added[i]["special"]:
+            name, token_type = f"{added[i]['content']} (special token {i})", UNUSED
+        elif i in added:
+            name, token_type = added[i]["content"], USER_DEFINED
+        elif name is None:
+            name, token_type = f"unused row {i}", UNUSED
+        elif kind.model == "llama" and name in BYTES:
+            token_type = BYTE
+        elif kind.model == "llama" and len(name) > 1 and name not in ranks:
+            name, token_type = f"{name} (no merge makes it, {i})", UNUSED
+        tokens.append(name)
+        types.append(token_type)
+        scores.append(-float(ranks.get(name, 0)))
+    if kind.model == "llama":
+        return Vocabulary(tokens, types, scores, [])
+    return Vocabulary(tokens, types, [], [" ".join(pair) for pair in merges])
+
+
+def write_vocabulary(writer: Any, vocabulary: Vocabulary, kind: Kind, *, first: int | None, last: int | None) -> None:
+    """Write a vocabulary, and which token comes first and last in every text; None: no token does.
+
+    A token that llama.cpp does not add still has an id there: without one it would be token 1, 2 or 11.
+    """
+    writer.add_tokenizer_model(kind.model)
+    writer.add_tokenizer_pre(kind.pre)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.types)
+    if vocabulary.scores:
+        writer.add_token_scores(vocabulary.scores)
+    if vocabulary.merges:
+        writer.add_token_merges(vocabulary.merges)
+    writer.add_add_space_prefix(kind.space_prefix)
+    writer.add_add_bos_token(first is not None)
+    writer.add_add_eos_token(last is not None)
+    if first is not None:
+        writer.add_bos_token_id(first)
+    if last is not None:
+        writer.add_eos_token_id(last)
+    writer.add_array(PREPARATION, list(kind.preparation) or ["none"])
+
+
+def _ranks(plain: set[str], merges: Sequence[tuple[str, ...]]) -> dict[str, int]:
+    """Return the rank of every token that merges make.
+
+    llama.cpp merges two neighbours if they spell a token, and takes the token with the highest score first. That is
+    BPE if all pairs that spell a token are merges, one after another in their order.
+    """
+    pairs, previous = set(merges), None
+    ranks: dict[str, int] = {}
+    for rank, pair in enumerate(merges):
+        merged = "".join(pair)
+        if merged in ranks and merged != previous:
+            raise ValueError(
+                f"its tokenizer's merges make {merged!r} at ranks {ranks[merged]} and {rank}, with others between; "
+                "llama.cpp has one rank per token"
+            )
+        ranks.setdefault(merged, rank)
+        previous = merged
+    for merged in ranks:
+        for i in range(1, len(merged)):
+            left, right = merged[:i], merged[i:]
+            mergeable = (len(left) == 1 or left in ranks) and (len(right) == 1 or right in ranks)
+            if mergeable and (left, right) not in pairs:
+                raise ValueError(
+                    f"its tokenizer does not merge {left!r} and {right!r} to {merged!r}, and llama.cpp would"
+                )
+    missing = sorted(merged for merged in ranks if merged not in plain)
+    if missing:
+        raise ValueError(f"its tokenizer's merges make {missing[0]!r}, which is no plain token")
+    return ranks
