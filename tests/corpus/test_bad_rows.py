@@ -14,7 +14,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.corpus.layout import REJECTS
+from embrew.corpus.job import REJECTS
 from tests.corpus.stub import Stub
 
 GOOD = b'{"text": "good"}\n'
@@ -39,11 +39,18 @@ KINDS = [
     ("utf-8", "a.jsonl", GOOD + b'{"text": "\xff"}\n' + GOOD, 2, "not valid UTF-8", 2),
     ("utf-8 in text", "a.txt", b"good\n\xff\ngood", 2, "not valid UTF-8", 2),
     ("surrogate", "a.jsonl", b'{"text": "\\ud800"}\n' + GOOD, 1, "holds a lone surrogate", 1),
-    ("null", "a.jsonl", b'{"text": null}\n' + GOOD, 1, "text is null; a row needs a text", 1),
+    ("null", "a.jsonl", b'{"text": null}\n' + GOOD, 1, "text is null; every row needs a text", 1),
     ("missing", "a.jsonl", b'{"body": "x"}\n' + GOOD, 1, "text is missing (there are body)", 1),
-    ("type", "a.jsonl", b'{"text": 3}\n' + GOOD, 1, "text is a int; texts are strings", 1),
-    ("title", "a.jsonl", b'{"text": "x", "title": [1]}\n' + GOOD, 1, "title is a list; texts are strings", 1),
-    ("id", "a.jsonl", b'{"text": "x", "id": 1.5}\n' + GOOD, 1, "id is a float; ids are texts or integers", 1),
+    ("type", "a.jsonl", b'{"text": 3}\n' + GOOD, 1, "text is a int; every row needs a text (a string)", 1),
+    ("title", "a.jsonl", b'{"text": "x", "title": [1]}\n' + GOOD, 1, "title is a list; titles are strings", 1),
+    (
+        "id",
+        "a.jsonl",
+        b'{"text": "x", "id": 1.5}\n' + GOOD,
+        1,
+        "id is a float; give every row an id (a text or an integer)",
+        1,
+    ),
     ("id null", "a.jsonl", b'{"text": "x", "_id": null}\n' + GOOD, 1, "_id is null; give every row an id", 1),
     ("10 MB", "a.jsonl", b'{"text": "' + b"x" * 10_000_000 + b'"}\n' + GOOD, 1, "longer than 8,000,000 bytes", 1),
     ("10 MB of text", "a.txt", b"good\n" + b"x " * 5_000_000, 2, "longer than 8,000,000 bytes", 1),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from embrew.corpus import encode_corpus, read_vectors, texts_of
-from embrew.corpus.layout import MANIFEST
+from embrew.corpus.job import MANIFEST
 from embrew.data import Document
 from embrew.search import SearchIndex
 from tests.corpus.stub import Stub
@@ -140,22 +140,6 @@ def test_a_changed_manifest_is_noticed(key: str, value: object, made: Path, tmp_
     (folder / MANIFEST).write_text(json.dumps({**values, key: value}))
     with pytest.raises(ValueError, match=r"vectors\.json cannot be read: it has changed since it was written"):
         read_vectors(folder)
-
-
-@pytest.mark.parametrize("precision", ["float32", "int8", "binary"])
-def test_changed_dimensions_are_noticed(precision: str, tmp_path: Path) -> None:
-    """They are compared with the columns of every shard."""
-    from tests.corpus.conftest import edit
-
-    (tmp_path / "c.txt").write_text("\n".join(TEXTS))
-    encode_corpus(Stub(), tmp_path / "c.txt", tmp_path / "out", precision=precision, shard_rows=10)
-    edit(tmp_path / "out", lambda values: values.update(dimensions=48))
-    columns = {"float32": "16 columns", "int8": "16 columns", "binary": "2 columns"}[precision]
-    said = rf"says that part-00000.parquet holds 10 {precision} vectors of 48 dimensions; it holds 10 rows of {columns}"
-    with pytest.raises(ValueError, match=said):
-        read_vectors(tmp_path / "out").load()
-    with pytest.raises(ValueError, match=said):
-        encode_corpus(Stub(), tmp_path / "c.txt", tmp_path / "out", precision=precision, shard_rows=10)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.corpus.layout import MANIFEST, REJECTS
+from embrew.corpus.job import MANIFEST, REJECTS
 from tests import fresh
 from tests.corpus.conftest import edit
 from tests.corpus.stub import Stub

@@ -136,7 +136,7 @@ def encode(
     }
     loading(model)
     from embrew.corpus import Job, encode_corpus, read_vectors, update_corpus
-    from embrew.corpus.input_files import corpus_files
+    from embrew.corpus.rows import corpus_files
 
     job = Job(input=corpus, output=folder, **settings)
     corpus_files(corpus)  # before a model is opened

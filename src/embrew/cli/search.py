@@ -17,7 +17,7 @@ from embrew.cli.console import err, loading, out, print_json
 
 if TYPE_CHECKING:
     from embrew.search import Hit, SearchIndex
-    from embrew.stores.paths import Place
+    from embrew.stores import Place
 
 SNIPPET = 320  # characters
 
@@ -74,7 +74,7 @@ def search(
     """Search documents with an index of their vectors."""
     if update is not None and build is not None:
         raise ValueError("--build makes a new index and --update changes an existing one; give one of them")
-    from embrew.stores.paths import place_of
+    from embrew.stores import place_of
 
     place = place_of(index)
     if not isinstance(place, Path) and (build is not None or update is not None):

@@ -7,18 +7,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from embrew.corpus.input_files import corpus_files, fingerprint
-from embrew.corpus.job import Job
-from embrew.corpus.layout import MANIFEST
+from embrew.corpus.job import MANIFEST, Job
+from embrew.corpus.rows import corpus_files, fingerprint
 from embrew.files.checksums import digest_of
 from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
-from embrew.stores.paths import Place
+from embrew.stores import Place
 from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 from embrew.text_encoder.precision import Ranges
 from embrew.text_encoder.provenance import describe_run
+
+REPAIR = "restore it from a copy of the folder, or encode into another folder"
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,7 @@ class Manifest:
         return sum(entry.rows for entry in self.shards.values())
 
     def write(self, folder: Place) -> None:
-        """Write the manifest atomically.
-
-        Raises:
-            FileExistsError: another process took over the folder, in a store.
-        """
+        """Write the manifest atomically."""
         values = {
             "format": VECTORS.number,
             "complete": self.complete,
@@ -98,17 +95,20 @@ def read_manifest(folder: Place) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no vectors (no {MANIFEST}); make them with embrew encode")
-    repair = "restore it from a copy of the folder, or encode into another folder"
-    values = read_json(path, kind=VECTORS, repair=repair)
-    with content_of(path, repair=repair):
+    values = read_json(path, kind=VECTORS, repair=REPAIR)
+    with content_of(path, repair=REPAIR):
         if values.pop("sha256") != digest_of(values):
             raise ValueError("it has changed since it was written: its sha256 differs")
+        entries = [Entry(**entry) for entry in values["shards"]]
+        shards = {int(entry.file.removeprefix("part-").removesuffix(".parquet")): entry for entry in entries}
+        if [entry.file for entry in entries] != [shard_name(number) for number in shards]:
+            raise ValueError("it names a file that is not a shard of this folder")
         return Manifest(
             made_of=values["made_of"],
             run=values["run"],
             dimensions=values["dimensions"],
             ranges=Ranges.of(values["ranges"]),
-            shards=dict(_numbered(entry) for entry in values["shards"]),
+            shards=shards,
             rejected=values["rejected"],
             complete=values["complete"],
         )
@@ -117,14 +117,6 @@ def read_manifest(folder: Place) -> Manifest:
 def shard_name(number: int) -> str:
     """Return the file name of a shard."""
     return f"part-{number:05d}.parquet"
-
-
-def _numbered(values: Mapping[str, Any]) -> tuple[int, Entry]:
-    entry = Entry(**values)
-    number = int(entry.file.removeprefix("part-").removesuffix(".parquet"))
-    if entry.file != shard_name(number):  # a file of another folder is refused
-        raise ValueError(f"{entry.file!r} is not a name of a shard")
-    return number, entry
 
 
 def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
@@ -150,29 +142,29 @@ def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
 
 
 def require_same(
-    known: Mapping[str, Any], now: Mapping[str, Any], folder: Place, *, apart_from: Collection[str] = ()
+    earlier: Mapping[str, Any], now: Mapping[str, Any], folder: Place, *, apart_from: Collection[str] = ()
 ) -> None:
     """Raise if vectors were made of something else than the job's.
 
     Args:
-        known: what the folder's vectors were made of.
-        now: what is asked for.
+        earlier: what the folder's vectors were made of.
+        now: what the job's would be made of.
         folder: for the message.
         apart_from: keys that may differ.
 
     Raises:
         FileExistsError: they were; names what differs.
     """
-    keys = sorted({*known, *now} - {*apart_from})
-    different = [key for key in keys if known.get(key) != now.get(key)]
+    keys = sorted({*earlier, *now} - {*apart_from})
+    different = [key for key in keys if earlier.get(key) != now.get(key)]
     if different:
-        named = ", ".join(_difference(key, known.get(key), now.get(key)) for key in different)
+        names = ", ".join(_difference(key, earlier.get(key), now.get(key)) for key in different)
         todo = "choose another folder, or give the command as it was"
         if different == ["input"]:
             todo += ", or update the folder to the current corpus (--update, update_corpus)"
-        raise FileExistsError(f"{folder} holds vectors made of another {named}; {todo}")
+        raise FileExistsError(f"{folder} holds vectors made of another {names}; {todo}")
 
 
-def _difference(key: str, known: Any, now: Any) -> str:
-    plain = all(isinstance(value, str | int | None) and len(str(value)) <= 40 for value in (known, now))
-    return f"{key} ({known!r} there, {now!r} now)" if plain else key
+def _difference(key: str, earlier: Any, now: Any) -> str:
+    plain = all(isinstance(value, str | int | None) and len(str(value)) <= 40 for value in (earlier, now))
+    return f"{key} ({earlier!r} there, {now!r} now)" if plain else key
