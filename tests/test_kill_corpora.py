@@ -14,9 +14,9 @@ from functools import partial as partial_of
 from pathlib import Path
 
 import pytest
+from embrew.corpus.layout import scratch_of
 
 from embrew.corpus import read_vectors
-from embrew.corpus.layout import scratch_of
 from embrew.encoder import Encoder
 from embrew.search import SearchIndex
 from tests.conftest import SENTENCES

@@ -26,8 +26,6 @@ SCHEMES = {"s3": '"embrew[s3]"', "gs": '"embrew[gs]"', "hf": "huggingface_hub"}
 """Schemes of URLs, and the package to install for each."""
 LOCK = "__embrew__/lock"
 BLOCK = 8 << 20  # bytes per request
-VERSION = ("ETag", "etag", "generation", "blob_id", "xet_hash", "LastModified", "mtime", "created")
-"""Keys of fsspec's `info`, by store, that change when an object is replaced."""
 SECRETS = (
     (r"\?[^\s\"')]+", "?…"),  # query strings, which may hold signatures
     (r"//[^\s/:@]+:(?!\d+/)\S*@|//[^\s/]*@", "//…@"),  # user and password of a URL, also with a slash in it
@@ -39,10 +37,10 @@ SECRETS = (
 
 
 class Stat(NamedTuple):
-    """Size of an object, and what changes if it is replaced."""
+    """Size of an object, and all that the store says of it, which changes if it is replaced."""
 
     st_size: int
-    version: tuple[str, ...]
+    info: dict[str, Any]
 
 
 @dataclass(frozen=True, order=True)
@@ -97,7 +95,7 @@ class StorePath:
         """Return size and version of an object."""
         with self._store() as (store, path):
             info = store.info(path)
-        return Stat(int(info["size"] or 0), tuple(str(info.get(key)) for key in VERSION))
+        return Stat(int(info["size"] or 0), info)
 
     def iterdir(self) -> Iterator[StorePath]:
         """Yield objects and prefixes directly under this prefix, none if there are none."""
@@ -220,30 +218,24 @@ def place_of(path: str | Path | StorePath) -> Place:
     if isinstance(path, StorePath):
         return path
     scheme, separator, rest = str(path).partition("://")
-    if not separator:
-        if match := re.match(rf"({'|'.join((*SCHEMES, 'file'))}):/", str(path)):
-            raise ValueError(
-                f"{str(path)!r} is a local path, since pathlib leaves one slash of a URL; give the URL as a string, "
-                f"{match[1]}://…, or a folder of this name by its absolute path"
-            )
-        return Path(path)
-    if scheme == "file":
-        if not rest.startswith("/"):
-            raise ValueError(f"{path!r} names a host; write file:///FOLDER, or the path alone")
-        return Path(rest)
-    if "@" in rest.split("/")[0]:
+    if match := re.match(rf"({'|'.join((*SCHEMES, 'file'))}):/(?!/)", str(path)):
         raise ValueError(
-            f"the {scheme}:// URL holds a user name or password before the @, which would appear in logs; remove it "
-            "from the URL, and set it in the environment variables or configuration files that the store's tools read"
+            f"{str(path)!r} is a local path, since pathlib leaves one slash of a URL; give the URL as a string, "
+            f"{match[1]}://…, or a folder of this name by its absolute path"
         )
-    if scheme not in SCHEMES:
-        schemes = ", ".join(f"{name}://" for name in (*SCHEMES, "file"))
-        raise ValueError(f"{path!r}: embrew reads and writes local paths, {schemes}")
-    if not rest.strip("/"):
-        raise ValueError(f"{path!r} names no bucket; write {scheme}://BUCKET/PREFIX")
-    if {".", ".."} & set(rest.split("/")):
-        raise ValueError(f"{path!r} has a part . or .., which stores take for a name; write the prefix without it")
-    return StorePath(f"{scheme}://{re.sub('/+', '/', rest.strip('/'))}")
+    if not separator:
+        return Path(path)
+    if scheme == "file" and rest.startswith("/"):
+        return Path(rest)
+    parts = re.split("/+", rest.strip("/"))
+    if scheme not in SCHEMES or not parts[0] or "@" in parts[0] or {".", ".."} & {*parts}:
+        shown = f"the {scheme}:// URL" if "@" in rest else repr(path)  # it would appear in logs
+        raise ValueError(
+            f"{shown} cannot be used; give a local path, file:///FOLDER, or s3://, gs:// or hf:// with BUCKET/PREFIX, "
+            "without parts . and .., and without a user name or password, which the store's tools read from "
+            "environment variables or configuration files"
+        )
+    return StorePath(f"{scheme}://{'/'.join(parts)}")
 
 
 @contextmanager
@@ -276,13 +268,10 @@ def explained(error: Exception, url: str) -> Exception:
     if isinstance(error, ImportError):
         todo = f"install it with: pip install {SCHEMES[scheme]}"
         return ImportError(f"{scheme}:// needs a package that is not installed ({reason}); {todo}")
-    if re.search("Credential|Profile|Token", name):
+    if isinstance(error, PermissionError) or status in (401, 403) or re.search("Credential|Profile|Token", name):
         return PermissionError(
-            f"{url}: no credentials ({reason}); give them in the environment or in the configuration files of the store"
-        )
-    if isinstance(error, PermissionError) or status in (401, 403):
-        return PermissionError(
-            f"{url}: the store refuses access ({reason}); check the credentials, and what they may do in {bucket}"
+            f"{url}: the store refuses access, or there are no credentials ({reason}); check those in the environment "
+            f"or in the configuration files of the store, and what they may do in {bucket}"
         )
     if isinstance(error, FileNotFoundError) or status == 404:
         return FileNotFoundError(f"{url}: not found ({reason}); check the name, and that of {bucket}")

@@ -231,12 +231,12 @@ def test_a_lock_whose_answer_was_lost_is_ours(store: type[FakeStore], monkeypatc
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://bucket/out/../../x", "has a part . or .."),
-        ("hf://datasets/./x", "has a part . or .."),
-        ("s3://KEY:SECRET@bucket/x", "holds a user name or password before the @"),
-        ("ftp://host/x", "reads and writes local paths, s3://, gs://, hf://, file://"),
-        ("s3:///", "names no bucket"),
-        ("file://host/x", "names a host"),
+        ("s3://bucket/out/../../x", "without parts . and .."),
+        ("hf://datasets/./x", "without parts . and .."),
+        ("s3://KEY:SECRET@bucket/x", "without a user name or password"),
+        ("ftp://host/x", "give a local path, file:///FOLDER, or s3://, gs:// or hf://"),
+        ("s3:///", "with BUCKET/PREFIX"),
+        ("file://host/x", "give a local path, file:///FOLDER"),
         ("gs://bucket/x::y", "'gs://bucket/x' is followed by '::'"),
         ("gs://bucket/x::s3://KEY:SECRET@b/y", "followed by '::'"),
         (Path("gs://bucket/x"), "'gs:/bucket/x' is a local path, .* give the URL as a string, gs://"),

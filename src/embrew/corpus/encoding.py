@@ -108,11 +108,10 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], tuple
     with claimed_folder(job.folder):
         made_of = manifest.made_of
         if (job.folder / MANIFEST).is_file():
-            run_now, manifest = manifest.run, read_manifest(job.folder)
+            earlier = read_manifest(job.folder)
             # A corpus that was repaired after it stopped a run is another file; finished shards are compared with it.
-            apart_from = () if manifest.complete else ("input",)
-            require_same(manifest.made_of, made_of, job.folder, apart_from=apart_from)
-            warn_other_versions(manifest, run_now, job.folder)
+            require_same(earlier, manifest, job.folder, apart_from=() if earlier.complete else ("input",))
+            manifest = earlier
         else:
             manifest.write(job.folder)
         finished = {number for number, entry in manifest.shards.items() if is_whole(job.folder, entry)}
@@ -158,12 +157,6 @@ def claimed_folder(folder: Place) -> Iterator[None]:
         if not (folder / MANIFEST).is_file() and any(entry.name != ABOUT for entry in folder.iterdir()):
             raise FileExistsError(f"{folder} holds no {MANIFEST}, so it was not written by embrew; it is left alone")
         yield
-
-
-def warn_other_versions(manifest: Manifest, run_now: dict[str, Any], folder: Place) -> None:
-    """Warn where other versions of libraries made the vectors of a folder."""
-    if manifest.run["versions"] != run_now["versions"]:
-        logger.warning("%s was begun with other versions of the libraries: %s", folder, manifest.run["versions"])
 
 
 def check_unchanged(job: Job, made_of: dict[str, Any], todo: str) -> None:

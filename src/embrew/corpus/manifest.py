@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 from embrew.text_encoder.precision import Ranges
 from embrew.text_encoder.provenance import describe_run
+
+logger = logging.getLogger(__name__)
 
 REPAIR = "restore it from a copy of the folder, or encode into another folder"
 
@@ -141,28 +144,28 @@ def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
     return Manifest(json.loads(json.dumps(made_of)), run)
 
 
-def require_same(
-    earlier: Mapping[str, Any], now: Mapping[str, Any], folder: Place, *, apart_from: Collection[str] = ()
-) -> None:
-    """Raise if vectors were made of something else than the job's.
+def require_same(earlier: Manifest, now: Manifest, folder: Place, *, apart_from: Collection[str] = ()) -> None:
+    """Raise if the vectors of a folder were made of something else than the job's; warn of other library versions.
 
     Args:
-        earlier: what the folder's vectors were made of.
-        now: what the job's would be made of.
+        earlier: manifest of the folder.
+        now: manifest of the job.
         folder: for the message.
-        apart_from: keys that may differ.
+        apart_from: keys of `made_of` that may differ.
 
     Raises:
         FileExistsError: they were; names what differs.
     """
-    keys = sorted({*earlier, *now} - {*apart_from})
-    different = [key for key in keys if earlier.get(key) != now.get(key)]
+    one, other = earlier.made_of, now.made_of
+    different = [key for key in sorted({*one, *other} - {*apart_from}) if one.get(key) != other.get(key)]
     if different:
-        names = ", ".join(_difference(key, earlier.get(key), now.get(key)) for key in different)
+        names = ", ".join(_difference(key, one.get(key), other.get(key)) for key in different)
         todo = "choose another folder, or give the command as it was"
         if different == ["input"]:
             todo += ", or update the folder to the current corpus (--update, update_corpus)"
         raise FileExistsError(f"{folder} holds vectors made of another {names}; {todo}")
+    if earlier.run["versions"] != now.run["versions"]:
+        logger.warning("%s was begun with other versions of the libraries: %s", folder, earlier.run["versions"])
 
 
 def _difference(key: str, earlier: Any, now: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,29 +116,30 @@ def write_codes(shard: Shard, codes: np.ndarray, job: Job, *, cut: int | None) -
     return Entry(path.name, len(shard.rows), size, sha256, shard.sha256, cut)
 
 
+@contextmanager
+def verified(folder: Place, entry: Entry) -> Iterator[Path]:
+    """Yield a finished shard that is as its entry in the folder's manifest says: the file, or a copy from a store.
+
+    Raises:
+        FileNotFoundError: it is missing.
+        ValueError: it has changed since it was written.
+    """
+    path = folder / entry.file
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing; give the same embrew encode again to write it")
+    with local_copy(path) as file:
+        if file.stat().st_size != entry.bytes or file_sha256(file) != entry.sha256:
+            raise ValueError(f"{path} has changed since it was written; remove it, and the same command makes it again")
+        yield file
+
+
 def is_whole(folder: Place, entry: Entry) -> bool:
-    """Return whether a finished shard is there; from a store, it is read for this.
-
-    Raises:
-        ValueError: it has changed since it was written.
-    """
-    if not (folder / entry.file).exists():
+    """Return whether a finished shard is there; from a store, it is read for this. Errors as for `verified`."""
+    try:
+        with verified(folder, entry):
+            return True
+    except FileNotFoundError:
         return False
-    with local_copy(folder / entry.file) as path:
-        check_whole(path, folder, entry)
-    return True
-
-
-def check_whole(path: Path, folder: Place, entry: Entry) -> None:
-    """Compare a shard, or a local copy of it, with its entry in the folder's manifest.
-
-    Raises:
-        ValueError: it has changed since it was written.
-    """
-    if path.stat().st_size != entry.bytes or file_sha256(path) != entry.sha256:
-        raise ValueError(
-            f"{folder / entry.file} has changed since it was written; remove it, and the same command makes it again"
-        )
 
 
 def read_blocks(path: Path) -> Iterator[tuple[list[str], np.ndarray]]:

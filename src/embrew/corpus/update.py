@@ -28,7 +28,6 @@ from embrew.corpus.encoding import (
     claimed_folder,
     encode_shards,
     summary_of,
-    warn_other_versions,
 )
 from embrew.corpus.job import MANIFEST, Job
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same, shard_name
@@ -86,8 +85,7 @@ def update_corpus(
     scratch = folder.parent / f".{folder.name}.update"
     with claimed_folder(folder), claimed(scratch, "updating with"):
         old = read_manifest(folder)
-        require_same(old.made_of, manifest.made_of, folder, apart_from=OF_THE_CORPUS)
-        warn_other_versions(old, manifest.run, folder)
+        require_same(old, manifest, folder, apart_from=OF_THE_CORPUS)
         manifest.dimensions, manifest.ranges = old.dimensions, old.ranges
         older = _Rows([(folder, entry) for _, entry in sorted(old.shards.items()) if is_whole(folder, entry)])
         try:
@@ -203,7 +201,7 @@ def _begun(job: Job, manifest: Manifest) -> Manifest:
     folder = job.local_folder
     try:
         begun = read_manifest(folder)
-        require_same(begun.made_of, manifest.made_of, folder, apart_from=OF_THE_CORPUS)
+        require_same(begun, manifest, folder, apart_from=OF_THE_CORPUS)
         begun.shards = {number: entry for number, entry in begun.shards.items() if is_whole(folder, entry)}
         if manifest.dimensions is None or begun.ranges == manifest.ranges:
             return begun

@@ -13,10 +13,10 @@ import numpy as np
 from embrew.corpus.job import MANIFEST, Job
 from embrew.corpus.manifest import Manifest, read_manifest
 from embrew.corpus.rows import shards
-from embrew.corpus.shards import check_whole, read_blocks, read_shard
+from embrew.corpus.shards import read_blocks, read_shard, verified
 from embrew.data.rejects import Rejects
 from embrew.files.writing import recover
-from embrew.stores import Place, local_copy, place_of
+from embrew.stores import Place, place_of
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 from embrew.text_encoder.precision import Ranges, dequantize
@@ -57,12 +57,8 @@ class Vectors:
     def _files(self) -> Iterator[Path]:
         """Yield the files of the shards; each is compared with the manifest first."""
         for _, entry in sorted(self.manifest.shards.items()):
-            path = self.folder / entry.file
             try:
-                if not path.exists():
-                    raise FileNotFoundError(f"{path} is missing; give the same embrew encode again to write it")
-                with local_copy(path) as file:
-                    check_whole(file, self.folder, entry)
+                with verified(self.folder, entry) as file:
                     yield file
             except (ValueError, FileNotFoundError) as error:
                 if read_manifest(self.folder) != self.manifest:
