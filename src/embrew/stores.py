@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
 import re
 import socket
@@ -21,6 +22,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from embrew.files.writing import DISK
+
+logger = logging.getLogger(__name__)
 
 SCHEMES = {"s3": '"embrew[s3]"', "gs": '"embrew[gs]"', "hf": "huggingface_hub"}
 """Schemes of URLs, and the package to install for each."""
@@ -197,7 +200,10 @@ def locked(folder: StorePath, doing: str) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.unlink(missing_ok=True)
+        try:
+            lock.unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("%s is not removed: %s", lock, error)
 
 
 Place = Path | StorePath

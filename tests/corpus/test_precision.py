@@ -63,19 +63,6 @@ def test_ranges_are_fixed_once_and_shards_agree(tmp_path: Path):
     assert (np.abs(vectors.load()[1] - expected) <= np.array(before["step"]) / 2 + 1e-7).all()
 
 
-@pytest.mark.parametrize(("precision", "ratio"), [("int8", 4), ("binary", 32)])
-def test_bytes(precision: str, ratio: int, tmp_path: Path):
-    """Of the codes exactly, and of the files but for ids and headers."""
-    (tmp_path / "c.txt").write_text("\n".join(f"text {i}" for i in range(1000)))
-    sizes = {}
-    for how in ("float32", precision):
-        summary = encode_corpus(Stub(1024), tmp_path / "c.txt", tmp_path / how, precision=how)
-        ((_, codes),) = read_vectors(tmp_path / how)
-        sizes[how] = (codes.nbytes, summary.bytes - 20_000)
-    assert sizes["float32"][0] == ratio * sizes[precision][0]
-    assert sizes["float32"][1] > 0.95 * ratio * sizes[precision][1]
-
-
 def test_many_values_outside_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     class Grows(Stub):
         def encode_document(self, inputs, **options):

@@ -89,20 +89,6 @@ def test_vectors_of_a_model_are_those_of_a_fresh_run(make_encoder: Callable[...,
     assert len(kept) == 52 and all(np.array_equal(vectors[i], before[ids[i]]) for i in kept)
 
 
-def test_numbers_in_place_of_ids_may_shift(tmp_path: Path) -> None:
-    """A line before the others gives every row another number; texts are known all the same."""
-    corpus = tmp_path / "c.txt"
-    corpus.write_text("".join(f"line {i}\n" for i in range(30)))
-    encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=7)
-    corpus.write_text("first\n" + corpus.read_text())
-    stub = Stub()
-    summary = update_corpus(stub, corpus, tmp_path / "out", shard_rows=7)
-    assert [asked["rows"] for asked in stub.asked] == [1]
-    assert summary.changes == Changes(kept=0, changed=30, new=1, dropped=0, encoded=1)
-    encode_corpus(Stub(), corpus, tmp_path / "fresh", shard_rows=7)
-    assert content(tmp_path / "out") == content(tmp_path / "fresh")
-
-
 def test_rows_at_the_end_leave_whole_shards_as_they_are(tmp_path: Path) -> None:
     encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=10)
     inodes = [(tmp_path / "out" / f"part-0000{i}.parquet").stat().st_ino for i in range(6)]
@@ -185,20 +171,15 @@ def test_what_another_job_left_is_not_used(tmp_path: Path) -> None:
     assert np.array_equal(vectors, other.encode_document([text for _, text in newer()]))
 
 
-@pytest.mark.parametrize("damage", ["missing", "flipped", "truncated", "swapped"])
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
 def test_damaged_hashes_cost_only_time(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=20)
-    one, other = ((tmp_path / "out" / "__embrew__" / f"part-0000{i}.texts") for i in (0, 1))
+    one = tmp_path / "out" / "__embrew__" / "part-00000.texts"
     content_of_one = one.read_bytes()
-    match damage:
-        case "missing":
-            one.unlink()
-        case "flipped":
-            one.write_bytes(bytes([content_of_one[0] ^ 1]) + content_of_one[1:])
-        case "truncated":
-            one.write_bytes(content_of_one[:-50])
-        case "swapped":
-            one.write_bytes(other.read_bytes())
+    if damage == "missing":
+        one.unlink()
+    else:
+        one.write_bytes(bytes([content_of_one[0] ^ 1]) + content_of_one[1:])
     corpus = write(tmp_path / "c.jsonl", newer())
     stub = Stub()
     update_corpus(stub, corpus, tmp_path / "out", shard_rows=20)

@@ -205,8 +205,8 @@ def _begun(job: Job, manifest: Manifest) -> Manifest:
         begun.shards = {number: entry for number, entry in begun.shards.items() if is_whole(folder, entry)}
         if manifest.dimensions is None or begun.ranges == manifest.ranges:
             return begun
-    except (FileNotFoundError, FileExistsError, ValueError) as error:
-        logger.info("nothing of a stopped update can be used: %s", error)
+    except (FileNotFoundError, FileExistsError, ValueError):
+        pass
     shutil.rmtree(folder, ignore_errors=True)
     return replace(manifest, shards={})
 
