@@ -14,7 +14,6 @@ from functools import partial as partial_of
 from pathlib import Path
 
 import pytest
-from embrew.corpus.layout import scratch_of
 
 from embrew.corpus import read_vectors
 from embrew.encoder import Encoder
@@ -140,8 +139,8 @@ def temporary(folder: Path) -> set[str]:
 
 def parts(folder: Path) -> set[str]:
     """Shards of an update that is being made."""
-    walked = os.walk(scratch_of(folder))  # which ignores folders that are removed meanwhile
-    return {f"{place}/{name}" for place, _, names in walked for name in names if name.startswith("part-")}
+    hidden = [os.walk(path) for path in folder.parent.glob(".*")]  # which ignores folders that are removed meanwhile
+    return {f"{place}/{name}" for walk in hidden for place, _, names in walk for name in names if "part-" in name}
 
 
 def test_search_build(model: Path, tmp_path: Path) -> None:
