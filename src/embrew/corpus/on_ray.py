@@ -3,12 +3,14 @@
 One task reads the corpus in order and streams shards to the actors, which encode and write them and return their
 entries in the manifest. All machines must see input and output folder under the same path, or in the same store.
 
-Ray starts an actor that dies again, and its shard is encoded again: `RETRIES` times, since a shard may be the reason.
+Ray starts an actor that dies again, and its shard is encoded again, `TRIES` times in all, since a shard may be the
+reason. Ray Data has no such limit.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +20,7 @@ import numpy as np
 
 from embrew.corpus.encoding import Summary, add, run, settle, unfinished
 from embrew.corpus.job import Job
-from embrew.corpus.manifest import Entry, Manifest, new_manifest
+from embrew.corpus.manifest import Entry, Manifest, new_manifest, shard_name
 from embrew.corpus.rows import Shard, Text, job_rejects, shards, unlisted_rejects
 from embrew.corpus.shards import encode_options_of, shard_vectors, write_shard
 from embrew.data.reading import expand
@@ -26,7 +28,7 @@ from embrew.stores import Place, place_of
 from embrew.text_encoder.interface import TextEncoder
 
 Opener = Callable[[], TextEncoder]
-RETRIES = 5
+TRIES = 6
 
 
 def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str | Place, **settings: Any) -> Summary:
@@ -52,6 +54,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
     gpus = int(ray.cluster_resources().get("GPU", 0))
     devices = gpus or sum(node["Alive"] for node in ray.nodes())
     each: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
+    tries = ray.remote(_Tries).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
 
     def on_device(function: Callable[..., Any], *arguments: Any) -> Any:
         return ray.get(ray.remote(function).options(**each).remote(open_encoder, job, *arguments))
@@ -76,22 +79,21 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
                     _Encode,
                     batch_size=1,
                     compute=ray.data.ActorPoolStrategy(size=devices),
-                    fn_constructor_kwargs={"open_encoder": open_encoder, "job": job, "manifest": manifest},
-                    max_task_retries=RETRIES,
+                    fn_constructor_args=(open_encoder, job, manifest, tries),
                     **each,
                 )
             )
             for row in encoded.iter_rows():
                 done = json.loads(row["done"])
+                if "died" in done:
+                    raise ChildProcessError(
+                        f"actors died {TRIES} times while they encoded {done['died']}; Ray's logs have the reason (if "
+                        "it is memory: a smaller batch_tokens). Finished shards are kept, and the same command resumes"
+                    )
                 if "counts" in done:
                     counts = (done["counts"][0], done["counts"][1])
                 else:
                     add(manifest, done["number"], Entry(**done["entry"]), job)
-        except ray.exceptions.RayActorError as error:
-            raise ChildProcessError(
-                f"actors died {RETRIES + 1} times while they encoded one shard; Ray's logs have the reason (if it is "
-                "memory: a smaller batch_tokens). Finished shards are kept, and the same command resumes"
-            ) from error
         finally:
             context.target_max_block_size = block_size
         return counts
@@ -131,19 +133,36 @@ def _read(
     yield {"packed": np.array([json.dumps({"counts": (rejects.rows, rejects.count)})], dtype=object)}
 
 
+class _Tries:
+    """An actor that counts how often each shard was begun."""
+
+    def __init__(self) -> None:
+        self.begun: Counter[int] = Counter()
+
+    def begin(self, number: int) -> int:
+        """Return how often a shard was begun, this time included."""
+        self.begun[number] += 1
+        return self.begun[number]
+
+
 class _Encode:
     """An actor with an encoder on one device."""
 
-    def __init__(self, open_encoder: Opener, job: Job, manifest: Manifest) -> None:
+    def __init__(self, open_encoder: Opener, job: Job, manifest: Manifest, tries: Any) -> None:
         self.encoder = open_encoder()
-        self.job, self.manifest = job, manifest
+        self.job, self.manifest, self.tries = job, manifest, tries
         self.options = encode_options_of(self.encoder, job, show_progress_bar=False)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        import ray
+
         done = []
         for packed in map(json.loads, batch["packed"]):
             if "shard" in packed:
                 number, rows, sha256 = packed["shard"]
+                if ray.get(self.tries.begin.remote(number)) > TRIES:
+                    done.append(json.dumps({"died": shard_name(number)}))
+                    continue
                 shard = Shard(number, [Text(*row) for row in rows], sha256)
                 vectors = shard_vectors(self.encoder, shard, self.job, self.options)
                 settle(self.manifest, vectors, self.job)
