@@ -19,7 +19,7 @@ import torch
 from models import minilm
 
 from embrew import evaluation, opening
-from embrew.corpus.sample import sample_texts
+from embrew.corpus.rows import sample_texts
 from embrew.export.exporting import export_encoder
 from embrew.export.parts import Int8
 

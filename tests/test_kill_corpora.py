@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from embrew.corpus import read_vectors
-from embrew.corpus.layout import scratch_of
 from embrew.encoder import Encoder
 from embrew.search import SearchIndex
 from tests.conftest import SENTENCES
@@ -140,8 +139,8 @@ def temporary(folder: Path) -> set[str]:
 
 def parts(folder: Path) -> set[str]:
     """Shards of an update that is being made."""
-    walked = os.walk(scratch_of(folder))  # which ignores folders that are removed meanwhile
-    return {f"{place}/{name}" for place, _, names in walked for name in names if name.startswith("part-")}
+    hidden = [os.walk(path) for path in folder.parent.glob(".*")]  # which ignores folders that are removed meanwhile
+    return {f"{place}/{name}" for walk in hidden for place, _, names in walk for name in names if "part-" in name}
 
 
 def test_search_build(model: Path, tmp_path: Path) -> None:
@@ -153,18 +152,6 @@ def test_search_build(model: Path, tmp_path: Path) -> None:
     Killed("search --build --overwrite", build, build, opens, temporary).loop(tmp_path)
 
 
-def test_search_update(model: Path, tmp_path: Path) -> None:
-    def build(corpus: Path, folder: Path) -> list[object]:
-        return ["search", model, "--build", corpus, "--index", folder]
-
-    def update(corpus: Path, folder: Path) -> list[object]:
-        return ["search", model, "--update", corpus, "--index", folder]
-
-    encoder = Encoder.from_pretrained(model)
-    opens = partial_of(SearchIndex.load, encoder=encoder)
-    Killed("search --update", build, update, opens, temporary).loop(tmp_path)
-
-
 def test_encode_update(model: Path, tmp_path: Path) -> None:
     def encode(corpus: Path, folder: Path) -> list[object]:
         return ["encode", model, corpus, folder, "--shard-rows", 16]
@@ -173,30 +160,3 @@ def test_encode_update(model: Path, tmp_path: Path) -> None:
         return [*encode(corpus, folder), "--update"]
 
     Killed("encode --update", encode, update, lambda folder: read_vectors(folder).load(), parts).loop(tmp_path)
-
-
-def test_no_update_encodes_a_shard_twice(model: Path, tmp_path: Path) -> None:
-    """Every run that is killed gets further: shards of new texts that were finished stay as they are."""
-    older, newer = corpora(tmp_path)
-    target, fresh = tmp_path / "out" / "target", tmp_path / "out" / ".target.update" / "fresh"
-    run(["encode", model, older, target, "--shard-rows", 32], place=tmp_path)
-    finished: dict[str, int] = {}
-    kills = 0
-    while kills < 20:
-        running = Running(["encode", model, newer, target, "--shard-rows", 32, "--update"], place=tmp_path)
-
-        def further(known: int = len(finished)) -> bool:
-            return len(list(fresh.glob("part-*"))) > known + 2
-
-        if not running.wait(further):
-            running.check()
-            break
-        running.kill()
-        kills += 1
-        parts = {path.name: path.stat().st_mtime_ns for path in fresh.glob("part-*")}
-        listed = {entry["file"] for entry in json.loads((fresh / "__embrew__" / "vectors.json").read_text())["shards"]}
-        now = {name: time for name, time in parts.items() if name in listed}
-        assert {name: now[name] for name in finished} == finished
-        finished = now
-    assert kills >= 3
-    assert len(read_vectors(target)) == sum(1 for _ in newer.open())

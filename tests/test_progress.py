@@ -107,7 +107,8 @@ def test_calls_share_one_bar_and_other_units_have_their_own():
 def test_an_index_counts_every_document_once(tiny_encoder, monkeypatch):
     seen = []
     monkeypatch.setattr(progress, "notebook_or_terminal", lambda **options: seen.append(Counted(**options)) or seen[-1])
-    SearchIndex.build(tiny_encoder, _documents(7), chunk_size=3, show_progress_bar=True)
+    monkeypatch.setattr("embrew.search.BLOCK", 3)
+    SearchIndex.build(tiny_encoder, _documents(7), show_progress_bar=True)
     (bar,) = seen
     assert (bar.total, bar.counted) == (7, 7)
 

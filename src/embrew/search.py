@@ -1,8 +1,7 @@
 """Search documents by meaning: an exact inner-product index of unit vectors, for the encoder that made it."""
 
 import json
-import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,13 @@ import numpy as np
 from embrew.data.beir import Document, read_documents
 from embrew.files.checksums import content_hash, digest_of
 from embrew.files.formats import INDEX
-from embrew.files.reading import content_of, read_json
-from embrew.files.writing import atomic_folder, check_free, recover, write_json, write_jsonl
+from embrew.files.reading import read_json
+from embrew.files.writing import atomic_folder, recover, write_json, write_jsonl
 from embrew.progress import progress
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, encode_options
 from embrew.text_encoder.provenance import versions
 from embrew.text_encoder.vectors import BLOCK, checked_vectors, unit_vectors
-
-logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 REPAIR = "build the index again"
@@ -76,13 +73,11 @@ class SearchIndex:
         documents: Sequence[Document],
         index: Any,
         *,
-        encoder_hash: str,
         query_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.encoder = encoder
         self.documents = list(documents)
         self.index = index
-        self.encoder_hash = encoder_hash
         self.query_options = dict(query_options or {})
 
     @classmethod
@@ -93,26 +88,15 @@ class SearchIndex:
         *,
         batch_tokens: int | None = None,
         show_progress_bar: bool = False,
-        chunk_size: int = 8192,
     ) -> "SearchIndex":
         """Embed documents (or those of a file or folder, see `read_documents`), title and text together."""
-        import faiss
-
-        if isinstance(documents, str | Path):
-            documents = read_documents(documents)
-        if not documents:
-            raise ValueError("no documents to index")
+        documents = _documents(documents)
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
         index = None
-        with progress(len(documents), "encode", "text", shown=show_progress_bar) as bar:
-            for start in range(0, len(documents), chunk_size):
-                texts = [document.content for document in documents[start : start + chunk_size]]
-                with bar.shared():
-                    vectors = unit_vectors(encoder.encode_document(texts, **options), what="documents", texts=texts)
-                index = index or faiss.IndexFlatIP(vectors.shape[1])
-                index.add(vectors)
-                bar.reach(start + len(texts))
-        return cls(encoder, documents, index, encoder_hash=model_hash(encoder))
+        for vectors in _embedded(encoder, [document.content for document in documents], options):
+            index = index or _empty_index(vectors.shape[1])
+            index.add(vectors)
+        return cls(encoder, documents, index)
 
     @classmethod
     def of_vectors(
@@ -122,7 +106,6 @@ class SearchIndex:
         vectors: Any,
         *,
         query_options: Mapping[str, Any] | None = None,
-        unit: bool = False,
     ) -> "SearchIndex":
         """Index vectors that the encoder gave earlier.
 
@@ -131,22 +114,18 @@ class SearchIndex:
             documents: one per vector.
             vectors: `(documents, dimensions)`; that of a blank document may be zero.
             query_options: keywords for `encode_query`, such as `truncate_dim`.
-            unit: the vectors come from an index, have length 1 already, and are not changed.
         """
-        import faiss
-
         if not documents or len(vectors) != len(documents):
             raise ValueError(f"{len(vectors)} vectors for {len(documents)} documents; give one vector per document")
-        if not unit:
-            vectors = checked_vectors(vectors, what="documents", texts=[document.content for document in documents])
-        index = faiss.IndexFlatIP(vectors.shape[1])
+        texts = [document.content for document in documents]
+        vectors = checked_vectors(vectors, what="documents", texts=texts)
+        index = _empty_index(vectors.shape[1])
         index.codes.resize(vectors.nbytes)  # reserve memory, which otherwise doubles on the way
         index.codes.resize(0)
         for start in range(0, len(vectors), BLOCK):
-            block = vectors[start : start + BLOCK]
-            texts = [document.content for document in documents[start : start + BLOCK]]
-            index.add(block if unit else unit_vectors(block, what="documents", texts=texts))
-        return cls(encoder, documents, index, encoder_hash=model_hash(encoder), query_options=query_options)
+            block = slice(start, start + BLOCK)
+            index.add(unit_vectors(vectors[block], what="documents", texts=texts[block]))
+        return cls(encoder, documents, index, query_options=query_options)
 
     def search(self, queries: Iterable[str], *, top_k: int = 10, batch_tokens: int | None = None) -> list[list[Hit]]:
         """Return each query's `top_k` nearest documents, best first; equal scores in the order of the documents."""
@@ -158,21 +137,17 @@ class SearchIndex:
         if not queries:
             return []
         options = {**encode_options(self.encoder, batch_tokens=batch_tokens), **self.query_options}
-        vectors = self.encoder.encode_query(queries, **options)
-        unit = unit_vectors(vectors, what="queries", texts=queries)
+        unit = unit_vectors(self.encoder.encode_query(queries, **options), what="queries", texts=queries)
         if unit.shape[1] != self.index.d:
             raise ValueError(
                 f"the encoder gives {unit.shape[1]} dimensions, the index has {self.index.d}; "
                 "set truncate_dim to the value that built the index, or build it again"
             )
-        found = self.index.search(unit, min(top_k, len(self.documents)))
-        return [
-            [
-                Hit(self.documents[i], float(score))
-                for score, i in sorted(zip(*row, strict=True), key=lambda x: (-x[0], x[1]))
-            ]
-            for row in zip(*found, strict=True)
-        ]
+        results = []
+        for scores, rows in zip(*self.index.search(unit, min(top_k, len(self.documents))), strict=True):
+            best = sorted(zip(scores, rows, strict=True), key=lambda pair: (-pair[0], pair[1]))
+            results.append([Hit(self.documents[row], float(score)) for score, row in best])
+        return results
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the index, the documents and a manifest atomically."""
@@ -183,7 +158,7 @@ class SearchIndex:
             write_jsonl(new / _DOCUMENTS, (asdict(document) for document in self.documents))
             manifest = {
                 "format": INDEX.number,
-                "encoder_hash": self.encoder_hash,
+                "encoder_hash": model_hash(self.encoder),
                 "tokenizer_sha256": tokenizer_sha256(self.encoder),
                 "documents": len(self.documents),
                 "dimensions": self.index.d,
@@ -207,8 +182,7 @@ class SearchIndex:
         recover(folder)
         if not (folder / MANIFEST).is_file():
             raise FileNotFoundError(f"{folder} holds no search index (no {MANIFEST}); make one with SearchIndex.build")
-        keys = ("encoder_hash", "tokenizer_sha256", "files", "documents", "dimensions", "query_options", "sha256")
-        manifest = read_json(folder / MANIFEST, keys=keys, kind=INDEX, repair=REPAIR)
+        manifest = read_json(folder / MANIFEST, keys=("sha256",), kind=INDEX, repair=REPAIR)
         if manifest.pop("sha256") != digest_of(manifest):
             raise ValueError(f"{folder / MANIFEST} has changed since it was written; {REPAIR}")
         own = model_hash(encoder)
@@ -222,26 +196,13 @@ class SearchIndex:
                 f"{folder} was built with the same weights and another tokenizer; give the encoder that built the "
                 "index, or build it again"
             )
-        if set(manifest["files"]) != {_INDEX, _DOCUMENTS}:
-            raise ValueError(
-                f"{folder / MANIFEST} lists other files than {_INDEX} and {_DOCUMENTS}; build the index again"
-            )
-        for name, expected in manifest["files"].items():
-            if not (folder / name).is_file() or content_hash([folder / name]) != expected:
-                raise ValueError(
-                    f"{folder / name} is missing or has changed since it was written; build the index again"
-                )
-        with content_of(folder / _DOCUMENTS, repair=REPAIR):
-            lines = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")
-            documents = [Document(**json.loads(line)) for line in lines if line]
-        with content_of(folder / _INDEX, repair=REPAIR, also=(RuntimeError,)):
-            index = faiss.read_index(str(folder / _INDEX))
-        if (index.ntotal, index.ntotal, index.d) != (len(documents), manifest["documents"], manifest["dimensions"]):
-            raise ValueError(
-                f"{folder / MANIFEST} says {manifest['documents']} documents of {manifest['dimensions']} dimensions; "
-                f"{_INDEX} holds {index.ntotal} of {index.d}, {_DOCUMENTS} {len(documents)}; {REPAIR}"
-            )
-        return cls(encoder, documents, index, encoder_hash=own, query_options=manifest["query_options"])
+        for name in (_INDEX, _DOCUMENTS):
+            if not (folder / name).is_file() or content_hash([folder / name]) != manifest["files"].get(name):
+                raise ValueError(f"{folder / name} is missing or has changed since it was written; {REPAIR}")
+        lines = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")
+        documents = [Document(**json.loads(line)) for line in lines if line]
+        index = faiss.read_index(str(folder / _INDEX))
+        return cls(encoder, documents, index, query_options=manifest["query_options"])
 
     def updated(
         self,
@@ -249,81 +210,60 @@ class SearchIndex:
         *,
         batch_tokens: int | None = None,
         show_progress_bar: bool = False,
-        chunk_size: int = 8192,
     ) -> "tuple[SearchIndex, Changes]":
         """Return an index of a newer version of the documents, and what has changed; this index is not modified.
 
         A document whose title and text are in this index keeps its vector, also under another id; others are embedded.
         """
-        if isinstance(documents, str | Path):
-            documents = read_documents(documents)
-        by_id = {document.id: i for i, document in enumerate(self.documents)}
-        by_text: dict[str, int] = {}
-        for i, document in enumerate(self.documents):
-            by_text.setdefault(document.content, i)
-        known = [by_id.get(document.id) for document in documents]
+        documents = _documents(documents)
+        rows = {document.id: row for row, document in enumerate(self.documents)}
         same = [
-            i is not None and self.documents[i].content == document.content
-            for i, document in zip(known, documents, strict=True)
+            document.id in rows and self.documents[rows[document.id]].content == document.content
+            for document in documents
         ]
-        new = list(dict.fromkeys(document.content for document in documents if document.content not in by_text))
-        vectors = np.empty((len(self.documents) + len(new), self.index.d), dtype=np.float32)
-        vectors[: len(self.documents)] = self.index.reconstruct_n(0, len(self.documents))
+        texts = {document.content: row for row, document in reversed([*enumerate(self.documents)])}
+        new = list(dict.fromkeys(document.content for document in documents if document.content not in texts))
         options = encode_options(self.encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-        with progress(len(new), "encode", "text", shown=show_progress_bar) as bar:
-            for start in range(0, len(new), chunk_size):
-                texts = new[start : start + chunk_size]
-                with bar.shared():
-                    found = self.encoder.encode_document(texts, **options, **self.query_options)
-                unit = unit_vectors(found, what="documents", texts=texts)
-                vectors[len(self.documents) + start :][: len(texts)] = unit
-                bar.reach(start + len(texts))
-        by_text |= {text: len(self.documents) + i for i, text in enumerate(new)}
-        places = [
-            i if is_same and i is not None else by_text[document.content]
-            for i, is_same, document in zip(known, same, documents, strict=True)
+        blocks = _embedded(self.encoder, new, {**options, **self.query_options})
+        vectors = np.concatenate([self.index.reconstruct_n(0, len(self.documents)), *blocks])
+        texts |= {text: len(self.documents) + number for number, text in enumerate(new)}
+        index = _empty_index(self.index.d)
+        sources = [
+            rows[document.id] if is_same else texts[document.content]
+            for document, is_same in zip(documents, same, strict=True)
         ]
-        index = SearchIndex.of_vectors(
-            self.encoder, documents, vectors[places], query_options=self.query_options, unit=True
-        )
-        had = sum(i is not None for i in known)
+        index.add(vectors[sources])
+        shared = sum(document.id in rows for document in documents)
         changes = Changes(
             kept=sum(same),
-            changed=had - sum(same),
-            new=len(documents) - had,
-            dropped=len(self.documents) - had,
+            changed=shared - sum(same),
+            new=len(documents) - shared,
+            dropped=len(self.documents) - shared,
             encoded=len(new),
         )
-        return index, changes
+        return SearchIndex(self.encoder, documents, index, query_options=self.query_options), changes
 
 
-def build_index(
-    encoder: TextEncoder,
-    documents: str | Path,
-    folder: str | Path,
-    *,
-    overwrite: bool = False,
-    batch_tokens: int | None = None,
-    show_progress_bar: bool = False,
-) -> SearchIndex:
-    """Read documents, embed them and save the index; a folder that cannot be written is refused first."""
-    check_free(Path(folder), marker=MANIFEST, overwrite=overwrite)
-    index = SearchIndex.build(encoder, documents, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-    index.save(folder, overwrite=overwrite)
-    logger.info("indexed %d documents into %s", len(index.documents), folder)
-    return index
+def _documents(documents: Sequence[Document] | str | Path) -> Sequence[Document]:
+    if isinstance(documents, str | Path):
+        documents = read_documents(documents)
+    if not documents:
+        raise ValueError("no documents to index")
+    return documents
 
 
-def update_index(
-    encoder: TextEncoder,
-    documents: str | Path,
-    folder: str | Path,
-    *,
-    batch_tokens: int | None = None,
-    show_progress_bar: bool = False,
-) -> tuple[SearchIndex, Changes]:
-    """Update a saved index to a newer version of its documents, atomically; see `SearchIndex.updated`."""
-    old = SearchIndex.load(folder, encoder)
-    index, changes = old.updated(documents, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-    index.save(folder, overwrite=True)
-    return index, changes
+def _empty_index(dimensions: int) -> Any:
+    import faiss
+
+    return faiss.IndexFlatIP(dimensions)
+
+
+def _embedded(encoder: TextEncoder, texts: Sequence[str], options: dict[str, Any]) -> Iterator[np.ndarray]:
+    """Yield unit vectors of documents, `BLOCK` at a time."""
+    with progress(len(texts), "encode", "text", shown=options["show_progress_bar"]) as bar:
+        for start in range(0, len(texts), BLOCK):
+            block = texts[start : start + BLOCK]
+            with bar.shared():
+                vectors = encoder.encode_document(block, **options)
+            yield unit_vectors(vectors, what="documents", texts=block)
+            bar.reach(start + len(block))

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from embrew.corpus.layout import MANIFEST
+from embrew.corpus.job import MANIFEST
 from embrew.files.checksums import digest_of
-from embrew.stores import locks as store_locks
-from embrew.stores import requests as store_requests
 from tests.conftest import SENTENCES
 from tests.corpus.stores import FakeStore, in_memory
 
@@ -27,15 +25,10 @@ def corpus(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeStore]]:
-    """An empty store in memory, whose locks take less time."""
-    monkeypatch.setattr(store_requests, "PAUSE", 0.0)
-    monkeypatch.setattr(store_locks, "LEASE", 3.0)  # as long as a holder may be suspended on a busy machine
-    monkeypatch.setattr(store_locks, "RENEW", 0.05)
-    monkeypatch.setattr(store_locks, "CONFIRM", 0.05)
-    monkeypatch.setattr(store_locks, "SETTLE", 0.2)
-    with in_memory() as found:
-        yield found
+def store() -> Iterator[type[FakeStore]]:
+    """An empty store in memory."""
+    with in_memory() as implementation:
+        yield implementation
 
 
 @pytest.fixture

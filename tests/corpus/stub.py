@@ -46,8 +46,6 @@ if __name__ == "__main__":  # one run, for the tests that kill it
     import sys
 
     from embrew.corpus import encode_corpus
-    from embrew.stores import locks as store_locks
 
-    store_locks.LEASE, store_locks.RENEW, store_locks.SETTLE = 3.0, 0.5, 0.5
     corpus, output, wait = sys.argv[1:]
     encode_corpus(Stub(wait=float(wait)), corpus, output, shard_rows=10, precision="int8", on_bad_rows="skip")

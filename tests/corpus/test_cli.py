@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import embrew.opening
 from embrew.cli import app
 from embrew.corpus import read_vectors
-from embrew.corpus.layout import MANIFEST
+from embrew.corpus.job import MANIFEST
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stub import Stub
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.corpus.layout import ABOUT, MANIFEST
+from embrew.corpus.job import ABOUT, MANIFEST
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from tests.corpus.conftest import TEXTS
@@ -30,18 +29,6 @@ def test_vectors_are_those_of_encode_in_order(make_encoder: Callable[..., Encode
         assert ids == [f"d{i}" for i in range(60)]
         assert np.abs(vectors - oracle(TEXTS)).max() <= 2e-6
     assert json.loads((tmp_path / "query" / MANIFEST).read_text())["made_of"]["prompt"] == "find: "
-
-
-def test_order_does_not_matter(make_encoder: Callable[..., Encoder], corpus: Path, tmp_path: Path):
-    encoder = make_encoder(max_length=64)
-    encode_corpus(encoder, corpus, tmp_path / "a", shard_rows=25)
-    lines = corpus.read_text().splitlines(keepends=True)
-    shuffled = tmp_path / "shuffled.jsonl"
-    shuffled.write_text("".join(random.Random(0).sample(lines, len(lines))))
-    encode_corpus(encoder, shuffled, tmp_path / "b", shard_rows=11, batch_tokens=128)
-    one, other = (dict(zip(*read_vectors(tmp_path / name).load(), strict=True)) for name in "ab")
-    assert one.keys() == other.keys() and len(one) == 60
-    assert max(np.abs(one[key] - other[key]).max() for key in one) <= 2e-6
 
 
 def test_dimensions_and_layers(make_encoder: Callable[..., Encoder], corpus: Path, tmp_path: Path):
@@ -132,17 +119,6 @@ def test_an_embedding_that_is_no_vector_is_named(corpus: Path, tmp_path: Path):
         assert len(list(place.glob("part-*"))) == 3, "what came before is kept"
 
 
-def test_a_model_that_gives_nan_names_the_row(make_encoder: Callable[..., Encoder], tmp_path: Path):
-    import torch
-
-    encoder = make_encoder(max_length=16)
-    with torch.no_grad():
-        encoder.backbone.causal_lm.get_input_embeddings().weight[encoder.tokenizer("Z").input_ids[-1]] = float("nan")
-    (tmp_path / "c.txt").write_text("abc\nabZ\n")
-    with pytest.raises(ValueError, match=r"c.txt, line 2: the vector of the row with id '2' is not finite"):
-        encode_corpus(encoder, tmp_path / "c.txt", tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -157,11 +133,6 @@ def test_settings_that_are_wrong(settings: dict, message: str, corpus: Path, tmp
     with pytest.raises(ValueError, match=message):
         encode_corpus(Stub(), corpus, tmp_path / "out", **settings)
     assert not (tmp_path / "out").exists()
-
-
-def test_half_precision_on_a_cpu_is_refused(make_encoder: Callable[..., Encoder], corpus: Path, tmp_path: Path):
-    with pytest.raises(ValueError, match="'float16' is emulated by CPUs"):
-        encode_corpus(make_encoder().half(), corpus, tmp_path / "out")
 
 
 def test_batch_tokens_where_the_encoder_knows_them(corpus: Path, tmp_path: Path):
@@ -190,7 +161,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path):
         encode_corpus(Stub(), path, tmp_path / str(rows), shard_rows=500)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < 1.2 * peaks[0] < 4_000_000, "two windows of 500 texts, and not the 5 MB of all texts"
+    assert peaks[1] < peaks[0] + 500_000, "16 bytes per id, and not the 4 MB of more texts"
 
 
 def test_what_is_no_corpus(tmp_path: Path):

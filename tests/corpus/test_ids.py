@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.corpus.ids import Ids
-from embrew.corpus.layout import REJECTS
-from embrew.corpus.lookup import Lookup
+from embrew.corpus.job import REJECTS
+from embrew.corpus.rows import Seen
 from tests.corpus.stub import Stub
 
 
@@ -28,8 +27,14 @@ def write(path: Path, ids: list[str | int | None]) -> Path:
     [
         (["a", "b", "c", "d", "a"], r"line 5: its id, 'a', is that of .*c.jsonl, line 1; make ids unique"),
         (["a", 7, "c", "d", "7"], r"line 5: its id, '7', is that of .*c.jsonl, line 2; make ids unique"),
-        (["a", "5", "c", "d", None], r"line 5: it has no id, and its number, '5', is the id of .*c.jsonl, line 2"),
-        ([None, "b", "c", "d", 1], r"line 5: its id, '1', is the number of .*c.jsonl, line 1; give every row an id"),
+        (
+            ["a", "5", "c", "d", None],
+            r"line 5: it has no id, and its number, '5', is that of .*c.jsonl, line 2; make ids unique",
+        ),
+        (
+            [None, "b", "c", "d", 1],
+            r"line 5: its id, '1', is that of .*c.jsonl, line 1, which has no id; make ids unique and give",
+        ),
     ],
 )
 def test_both_places_are_named_or_the_row_is_listed(
@@ -52,29 +57,20 @@ def test_the_files_of_a_folder_are_one_corpus(tmp_path: Path) -> None:
     write(folder / "a.jsonl", ["a", "b"])
     (folder / "b.txt").write_text("one\ntwo\n")
     write(folder / "c.jsonl", ["c", "b.txt:2"])
-    with pytest.raises(ValueError, match=r"c.jsonl, line 2: its id, 'b.txt:2', is the number of .*b.txt, line 2"):
+    with pytest.raises(
+        ValueError, match=r"c.jsonl, line 2: its id, 'b.txt:2', is that of .*b.txt, line 2, which has no id"
+    ):
         encode_corpus(Stub(), folder, tmp_path / "out")
 
 
-def test_ids_take_sixteen_bytes_each() -> None:
-    ids, blocks = Ids(), 40
+def test_texts_seen_before_are_found_with_sixteen_bytes_each() -> None:
+    generator, seen, oracle = np.random.default_rng(0), Seen(), set[str]()
     tracemalloc.start()
-    for block in range(blocks):
-        assert not any(ids.repeated([f"document-{block * 1024 + i}" for i in range(1024)]))
+    for _ in range(40):
+        texts = [f"document-{number}" for number in generator.integers(0, 50_000, size=1024)]
+        expected = [not (text in oracle or oracle.add(text)) for text in texts]
+        assert seen.add(texts) == expected
+    del oracle, texts, expected
     memory = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert memory < 20 * blocks * 1024
-    assert ids.repeated(["document-5", "new", "new", f"document-{blocks * 1024}"]) == [True, False, True, False]
-
-
-def test_a_lookup_is_a_dictionary() -> None:
-    generator, lookup, known = np.random.default_rng(0), Lookup(), dict[int, int]()
-    for _ in range(200):
-        keys = generator.integers(0, 5000, size=int(generator.integers(0, 60))).astype(np.uint64)
-        numbers = generator.integers(0, 10**9, size=len(keys))
-        lookup.add(keys, numbers)
-        for key, number in zip(keys.tolist(), numbers.tolist(), strict=True):
-            known.setdefault(key, number)
-    everything = np.arange(6000, dtype=np.uint64)
-    assert lookup.find(everything).tolist() == [known.get(key, -1) for key in range(6000)]
-    assert len(lookup) == len(known)
+    assert memory < 20 * 40 * 1024 and seen.add([]) == []

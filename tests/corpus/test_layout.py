@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from embrew.corpus import encode_corpus
-from embrew.corpus.layout import MANIFEST, REJECTS
+from embrew.corpus.job import MANIFEST, REJECTS
 from tests.corpus.stub import Stub
 
 
@@ -19,7 +19,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_run_killed_before_its_first_shard_can_be_given_again(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "__embrew__").mkdir(parents=True)
-    (out / "__embrew__" / ".vectors.json.x1").write_bytes(b"half a manifest")
+    (out / "__embrew__" / ".vectors.json.abcdefgh.partial").write_bytes(b"half a manifest")
     assert encode_corpus(Stub(), corpus, out).rows == 60
     assert files(out).keys() == {MANIFEST, "part-00000.parquet", "__embrew__/part-00000.texts"}
     assert not (out / REJECTS).exists()

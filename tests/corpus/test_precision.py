@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sentence_transformers.util import quantize_embeddings
 
 from embrew.corpus import Ranges, dequantize, encode_corpus, read_vectors
-from embrew.corpus.layout import MANIFEST
+from embrew.corpus.job import MANIFEST
 from embrew.text_encoder.precision import quantize
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stub import Stub
@@ -61,19 +61,6 @@ def test_ranges_are_fixed_once_and_shards_agree(tmp_path: Path):
     assert json.loads((tmp_path / "out" / MANIFEST).read_text())["ranges"] == before
     expected = Stub().encode(texts)
     assert (np.abs(vectors.load()[1] - expected) <= np.array(before["step"]) / 2 + 1e-7).all()
-
-
-@pytest.mark.parametrize(("precision", "ratio"), [("int8", 4), ("binary", 32)])
-def test_bytes(precision: str, ratio: int, tmp_path: Path):
-    """Of the codes exactly, and of the files but for ids and headers."""
-    (tmp_path / "c.txt").write_text("\n".join(f"text {i}" for i in range(1000)))
-    sizes = {}
-    for how in ("float32", precision):
-        summary = encode_corpus(Stub(1024), tmp_path / "c.txt", tmp_path / how, precision=how)
-        ((_, codes),) = read_vectors(tmp_path / how)
-        sizes[how] = (codes.nbytes, summary.bytes - 20_000)
-    assert sizes["float32"][0] == ratio * sizes[precision][0]
-    assert sizes["float32"][1] > 0.95 * ratio * sizes[precision][1]
 
 
 def test_many_values_outside_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):

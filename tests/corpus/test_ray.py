@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from embrew.corpus import encode_corpus
-from embrew.corpus.layout import MANIFEST, REJECTS
+from embrew.corpus.job import MANIFEST, REJECTS
 from tests.corpus.stub import Stub, open_stub
 
 

@@ -11,12 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.corpus.layout import MANIFEST, REJECTS
+from embrew.corpus.job import MANIFEST, REJECTS
 from tests import fresh
 from tests.corpus.conftest import edit
 from tests.corpus.stub import Stub
@@ -41,16 +40,6 @@ def start(corpus: Path, output: Path, wait: float) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def start_forked(corpus: Path, output: Path, wait: float) -> fresh.Fresh:
-    """The same in a fork of a process that has imported libraries."""
-    return fresh.Fresh([sys.executable, "-m", "tests.corpus.stub", str(corpus), str(output), str(wait)], cwd=ROOT)
-
-
-def finish(process: subprocess.Popen) -> None:
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, said.decode()[-2000:]
-
-
 def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -66,7 +55,7 @@ def whole(long_corpus: Path, tmp_path: Path) -> dict[str, bytes]:
 
 def test_killed_once(long_corpus: Path, whole: dict[str, bytes], tmp_path: Path):
     output = tmp_path / "halves"
-    process = start_forked(long_corpus, output, wait=0.02)
+    process = fresh.Fresh([sys.executable, "-m", "tests.corpus.stub", str(long_corpus), str(output), "0.02"], cwd=ROOT)
     deadline = time.monotonic() + 240
     while not (output / "part-00012.parquet").exists() and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -85,7 +74,7 @@ def test_killed_once(long_corpus: Path, whole: dict[str, bytes], tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_killed_again_and_again(seed: int, long_corpus: Path, whole: dict[str, bytes], tmp_path: Path):
     generator = random.Random(seed)
     output, kills = tmp_path / "pieces", 0
@@ -127,24 +116,6 @@ def test_another_job_is_refused_by_name(key: str, corpus: Path, tmp_path: Path):
     with pytest.raises(FileExistsError, match=rf"made of another .*\b{key}\b"):
         encode_corpus(stub, corpus, tmp_path / "out", **{"shard_rows": 25, **settings})
     assert content(tmp_path / "out") == before and stub.asked == []
-
-
-def test_every_field_of_the_manifest_counts(corpus: Path, tmp_path: Path):
-    encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
-    path = tmp_path / "out" / MANIFEST
-    written = json.loads(path.read_text())
-    fields = list(written["made_of"])
-    assert {"model", "model_hash", "tokenizer_sha256", "dtype", "num_layers", "input"} <= set(fields) and len(
-        fields
-    ) == 13
-    for key in fields:
-        edit(tmp_path / "out", lambda values, key=key: values["made_of"].update({key: "other"}))
-        with pytest.raises(FileExistsError, match=rf"made of another {key}"):
-            encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
-        path.write_text(json.dumps(written))
-    path.write_text(json.dumps({**written, "format": 99}))
-    with pytest.raises(ValueError, match="vectors of format 99; this embrew reads format 2;"):
-        encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
 
 
 def test_a_corpus_that_changed_is_refused(corpus: Path, tmp_path: Path):
@@ -226,11 +197,3 @@ def test_batch_size_may_change_on_the_way(corpus: Path, tmp_path: Path, caplog: 
     edit(tmp_path / "out", lambda values: values["run"]["versions"].update(torch="0.1"))
     assert encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25, batch_tokens=20).kept == 3
     assert "begun with other versions of the libraries" in caplog.text
-
-
-def test_dimensions_may_not_change_on_the_way(corpus: Path, tmp_path: Path):
-    encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
-    (tmp_path / "out" / "part-00002.parquet").unlink()
-    with pytest.raises(ValueError, match="vectors of 8 dimensions; .* holds some of 16"):
-        encode_corpus(Stub(8), corpus, tmp_path / "out", shard_rows=25)
-    assert np.isfinite(read_vectors(tmp_path / "out").dimensions)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,8 @@ from typer.testing import CliRunner
 import embrew.opening
 from embrew.cli import app
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.corpus.layout import MANIFEST
-from embrew.stores import locks as store_locks
-from embrew.stores import requests as store_requests
+from embrew.corpus.job import MANIFEST
+from embrew.stores import LOCK
 from tests.corpus import s3_server
 from tests.corpus.s3_server import KEY, SECRET, Proxy, environment, objects, store, use
 from tests.corpus.stub import Stub
@@ -56,7 +56,6 @@ def test_encode_and_search_in_a_bucket(
     caplog.set_level(logging.DEBUG, logger="embrew")
     stub = Stub()
     monkeypatch.setattr(embrew.opening, "open_model", lambda name, **_: stub)
-    monkeypatch.setattr(store_requests, "TRIES", 2)
     store(port).put_file(str(corpus), "bucket/corpus.jsonl")
     encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
     first = said("s3://bucket/out", "s3://bucket/corpus.jsonl", "--shard-rows", 25)
@@ -96,7 +95,9 @@ def test_without_credentials_or_permission(port: int, corpus: Path, monkeypatch:
 
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(PermissionError, match=r"s3://bucket/out.*: no credentials"):
+    with pytest.raises(
+        PermissionError, match=r"s3://bucket/out.*: the store refuses access, or there are no credentials"
+    ):
         encode_corpus(Stub(), corpus, "s3://bucket/out")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
@@ -105,13 +106,13 @@ def test_without_credentials_or_permission(port: int, corpus: Path, monkeypatch:
     monkeypatch.setattr(denied, "forward", lambda request: s3_server.deny(request))
     use(denied.port, monkeypatch)
     with pytest.raises(
-        PermissionError, match=r"s3://bucket/out.*: the store refuses access .*what they may do in 'bucket'"
+        PermissionError, match=r"s3://bucket/out.*: the store refuses access.*what they may do in 'bucket'"
     ):
         encode_corpus(Stub(), corpus, "s3://bucket/out")
     denied.stop()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_requests_fail_at_random(
     seed: int, port: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
@@ -143,15 +144,15 @@ def test_a_server_that_is_gone_ends_the_run_in_bounded_time(port: int, corpus: P
 
     monkeypatch.setattr(stub, "encode", encode)
     began = time.monotonic()
-    with pytest.raises(ConnectionError, match=r"s3://bucket/out/.*: no answer, or an error of the store, in 5 tries"):
+    with pytest.raises(ConnectionError, match=r"s3://bucket/out/.*: no answer, or an error of the store"):
         encode_corpus(stub, corpus, "s3://bucket/out", **SETTINGS)
     assert time.monotonic() - began < 300
     use(port, monkeypatch)
-    monkeypatch.setattr(store_locks, "LEASE", 1.0)
+    store(port).rm_file(f"bucket/out/{LOCK}")
     assert encode_corpus(Stub(), corpus, "s3://bucket/out", **SETTINGS).kept == 3
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_killed_again_and_again_while_requests_fail(seed: int, port: int, tmp_path: Path, capsys):
     lines = [json.dumps({"id": i, "text": f"text {i} " + "word " * (i % 17)}) for i in range(200)]
     lines[123] = "{"
@@ -179,6 +180,8 @@ def test_killed_again_and_again_while_requests_fail(seed: int, port: int, tmp_pa
             break
         assert process.returncode == -signal.SIGKILL, printed.decode()[-2000:]
         kills += 1
+        with suppress(FileNotFoundError):
+            store(port).rm_file(f"bucket/out/{LOCK}")  # as the message of the next run says
         found = objects(port, "bucket/out")
         if MANIFEST in found:
             entries = json.loads(found[MANIFEST])["shards"]

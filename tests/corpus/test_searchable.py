@@ -44,14 +44,6 @@ def test_the_scores_are_the_cosines(
     assert SearchIndex.load(tmp_path / "saved", encoder).search(["a cat"]) == index.search(["a cat"])
 
 
-def test_int8_codes_give_cosines_within_half_a_step(corpus: Path, tmp_path: Path) -> None:
-    encode_corpus(Stub(), corpus, tmp_path / "exact")
-    encode_corpus(Stub(), corpus, tmp_path / "codes", precision="int8")
-    exact, codes = (opened(tmp_path / name, Stub(), corpus).search(["x"], top_k=60)[0] for name in ("exact", "codes"))
-    scores = {hit.document.id: hit.score for hit in exact}
-    assert max(abs(scores[hit.document.id] - hit.score) for hit in codes) < 5e-3
-
-
 def test_another_encoder_is_refused(make_encoder: Callable[..., Encoder], corpus: Path, tmp_path: Path) -> None:
     encode_corpus(Stub(), corpus, tmp_path / "out")
     with pytest.raises(ValueError, match="was encoded with another model; vectors of two models cannot be compared"):

@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.corpus.sample import sample_texts
+from embrew.corpus.rows import sample_texts
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.fresh_process import verify_runtime

@@ -36,14 +36,14 @@ main()
 """
 STOPPED_SHARDS = """
 import os, signal, sys
-from embrew.corpus import local
-whole, seen, last = local.add, [], int(sys.argv[1])
+from embrew.corpus import encoding
+whole, seen, last = encoding.add, [], int(sys.argv[1])
 def add(*args):
     whole(*args)
     seen.append(1)
     if len(seen) == last:
         os.kill(os.getpid(), signal.SIGKILL)
-local.add = add
+encoding.add = add
 sys.argv = ["embrew", *sys.argv[2:]]
 from embrew.cli import main
 main()
@@ -174,9 +174,10 @@ def vectors(expected: Expected) -> None:
 def index(expected: Expected) -> None:
     """A search index; keep the hits of three queries."""
     from embrew import opening
-    from embrew.search import build_index
+    from embrew.search import SearchIndex
 
-    made = build_index(opening.open_model("encoders/lora"), "data/corpus.jsonl", "index")
+    made = SearchIndex.build(opening.open_model("encoders/lora"), "data/corpus.jsonl")
+    made.save("index")
     hits = made.search(SENTENCES[:3], top_k=4)
     expected.values["hits"] = [[[hit.document.id, hit.score] for hit in each] for each in hits]
 

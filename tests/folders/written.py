@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
 from embrew.config.yaml_files import dump_yaml
-from embrew.corpus import encode_corpus, local
+from embrew.corpus import encode_corpus, encoding
 from embrew.domain.prepare import prepare
 from embrew.encoder import Encoder
 from embrew.files.formats import REPORT
@@ -89,7 +89,7 @@ def stopped_run() -> None:
 
 def vectors() -> None:
     """Folders of shards: complete ones, and one that stopped after its first shard."""
-    encoder, add = Encoder.from_pretrained("encoders/lora", device="cpu"), local.add
+    encoder, add = Encoder.from_pretrained("encoders/lora", device="cpu"), encoding.add
 
     def add_one(*args: Any) -> None:
         add(*args)
@@ -98,7 +98,7 @@ def vectors() -> None:
     encode_corpus(encoder, "data/corpus.jsonl", "shards/int8", precision="int8", shard_rows=8)
     encode_corpus(encoder, "data/corpus.jsonl", "shards/binary", precision="binary", shard_rows=8, truncate_dim=8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "add", add_one)
+        patch.setattr(encoding, "add", add_one)
         with pytest.raises(Stopped):
             encode_corpus(encoder, "data/corpus.jsonl", "shards/int8-stopped", precision="int8", shard_rows=8)
 

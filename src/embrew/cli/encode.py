@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
@@ -16,35 +15,6 @@ from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
     from embrew.corpus import Summary
-
-
-class Side(StrEnum):
-    """Which prompt and length limit texts are encoded with."""
-
-    QUERY = "query"
-    DOCUMENT = "document"
-
-
-class Precision(StrEnum):
-    """Data type of the stored vectors."""
-
-    FLOAT32 = "float32"
-    INT8 = "int8"
-    BINARY = "binary"
-
-
-class OnBadRows(StrEnum):
-    """What to do with a row that cannot be encoded."""
-
-    STRICT = "strict"
-    SKIP = "skip"
-
-
-class Engine(StrEnum):
-    """Where texts are encoded."""
-
-    LOCAL = "local"
-    RAY = "ray"
 
 
 def encode(
@@ -59,60 +29,40 @@ def encode(
     ],
     folder: Annotated[str, typer.Argument(metavar="OUTPUT", help="Folder for the vectors; a path or a URL.")],
     prompt_name: Annotated[
-        Side, typer.Option(help="Which prompt and length limit to use: those of documents or of queries.")
-    ] = Side.DOCUMENT,
+        Literal["query", "document"], typer.Option(help="Prompt and length limit of documents or of queries.")
+    ] = "document",
     precision: Annotated[
-        Precision,
+        Literal["float32", "int8", "binary"],
         typer.Option(help="Data type of the stored vectors; int8 needs 1/4 of the bytes of float32, binary 1/32."),
-    ] = (Precision.FLOAT32),
+    ] = "float32",
     pooling: ModelPooling = None,
     dtype: ModelDtype = Dtype.AUTO,
     backend: ModelBackend = Backend.TORCH,
-    truncate_dim: Annotated[
-        int | None, typer.Option(min=1, help="Number of leading dimensions to keep; by default all.")
-    ] = None,
-    num_layers: Annotated[int | None, typer.Option(min=1, help="Number of layers to run; by default all.")] = None,
+    truncate_dim: Annotated[int | None, typer.Option(min=1, help="Leading dimensions to keep; default: all.")] = None,
+    num_layers: Annotated[int | None, typer.Option(min=1, help="Number of layers to run; default: all.")] = None,
     batch_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Maximum number of tokens per batch, padding included; 16384 on a GPU, 2048 on a CPU by default.",
-        ),
+        int | None, typer.Option(min=1, help="Tokens per batch, with padding; default: 16384, on a CPU 2048.")
     ] = None,
-    shard_rows: Annotated[
-        int, typer.Option(min=1, help="Rows per shard. A killed run loses at most one shard.")
-    ] = 32_768,
+    shard_rows: Annotated[int, typer.Option(min=1, help="Rows per shard; a killed run loses at most one.")] = 32_768,
     id_column: Annotated[
-        str | None,
-        typer.Option(help="Column of the ids; by default _id or id, or the row's number where there is neither."),
+        str | None, typer.Option(help="Column of the ids; default: _id or id, else the row's number.")
     ] = None,
     text_column: Annotated[
-        str | None, typer.Option(help="Column of the texts; by default text, after title where there is one.")
+        str | None, typer.Option(help="Column of the texts; default: text, after title where there is one.")
     ] = None,
     on_bad_rows: Annotated[
-        OnBadRows,
-        typer.Option(
-            help="What to do with a row that cannot be encoded: strict = stop, skip = list it in "
-            "__embrew__/rejects.jsonl."
-        ),
-    ] = OnBadRows.STRICT,
+        Literal["strict", "skip"],
+        typer.Option(help="At a row that cannot be encoded: stop, or list it in __embrew__/rejects.jsonl."),
+    ] = "strict",
     max_reject_rate: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="With --on-bad-rows skip: largest share of bad rows before the run stops."),
+        float, typer.Option(min=0, max=1, help="With --on-bad-rows skip: stop above this share of bad rows.")
     ] = 0.01,
     engine: Annotated[
-        Engine,
-        typer.Option(
-            help="local = this process, ray = all devices of a Ray cluster that share a file system or a store."
-        ),
-    ] = (Engine.LOCAL),
+        Literal["local", "ray"], typer.Option(help="This process, or all devices of a Ray cluster.")
+    ] = "local",
     update: Annotated[
         bool,
-        typer.Option(
-            "--update",
-            help="Update OUTPUT, which holds an earlier version of INPUT: keep vectors of known texts, encode "
-            "new ones, remove the others.",
-        ),
+        typer.Option("--update", help="OUTPUT holds an earlier version of INPUT: keep vectors of texts that it has."),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -120,62 +70,52 @@ def encode(
 
     The same command resumes a run that was stopped.
     """
-    if update and engine == Engine.RAY:
+    if update and engine == "ray":
         raise ValueError("--update works with --engine local only; leave out --engine ray, or encode into a new folder")
     settings: dict[str, Any] = {
-        "prompt_name": prompt_name.value,
-        "precision": precision.value,
+        "prompt_name": prompt_name,
+        "precision": precision,
         "truncate_dim": truncate_dim,
         "num_layers": num_layers,
         "batch_tokens": batch_tokens,
         "shard_rows": shard_rows,
         "id_column": id_column,
         "text_column": text_column,
-        "on_bad_rows": on_bad_rows.value,
+        "on_bad_rows": on_bad_rows,
         "max_reject_rate": max_reject_rate,
     }
     loading(model)
     from embrew.corpus import Job, encode_corpus, read_vectors, update_corpus
-    from embrew.corpus.input_files import corpus_files
+    from embrew.corpus.rows import corpus_files
+    from embrew.opening import open_model
 
     job = Job(input=corpus, output=folder, **settings)
     corpus_files(corpus)  # before a model is opened
-    job.folder.exists()
     if update:
         read_vectors(job.local_folder, partial=True)
-    kept = f"{folder} is unchanged; vectors encoded so far are kept" if update else f"finished shards are in {folder}"
-    with stopping(lambda: f"{kept}; the same command resumes"):
-        if engine == Engine.RAY:
+    options: Any = {"dtype": dtype.value, "backend": backend.value, "pooling": pooling}
+    unfinished = f"{folder} is unchanged; vectors encoded so far are kept" if update else "finished shards are kept"
+    with stopping(lambda: f"{unfinished}; the same command resumes"):
+        if engine == "ray":
             from embrew.corpus.on_ray import encode_corpus_on_ray
 
             name = str(Path(model).resolve()) if Path(model).exists() else model
-            try:
-                summary = encode_corpus_on_ray(
-                    partial(_open, name, dtype.value, backend.value, pooling), corpus, folder, **settings
-                )
-            except ImportError as error:
-                raise ValueError(str(error)) from error
+            opener: Any = partial(open_model, name, **options)
+            summary = encode_corpus_on_ray(opener, corpus, folder, **settings)
         else:
-            encoder: Any = _open(model, dtype.value, backend.value, pooling)
+            encoder: Any = open_model(model, **options)
             make = update_corpus if update else encode_corpus
             summary = make(encoder, corpus, folder, show_progress_bar=True, **settings)
     show(summary, folder)
 
 
-def _open(model: str, dtype: str, backend: str, pooling: str | None) -> Any:
-    from embrew.opening import open_model
-
-    return open_model(model, dtype=dtype, backend=backend, pooling=pooling)
-
-
 def show(summary: Summary, folder: str) -> None:
     """Print what the folder holds."""
-    again = summary.kept or summary.changes
-    speed = f", {summary.rows / summary.seconds:,.0f} rows/s" if not again and summary.seconds else ""
-    kept = f", {summary.kept} of them from an earlier run" if summary.kept else ""
+    speed = f", {summary.rows / summary.seconds:,.0f} rows/s" if not summary.kept and not summary.changes else ""
+    earlier = f", {summary.kept} of them from an earlier run" if summary.kept else ""
     out().print(
         f"[bold]{escape(folder)}[/]: {summary.rows:,} vectors of {summary.dimensions} dimensions in "
-        f"{summary.shards} shards{kept}, {summary.bytes / 1e6:,.1f} MB, {summary.seconds:.1f} s{speed}",
+        f"{summary.shards} shards{earlier}, {summary.bytes / 1e6:,.1f} MB, {summary.seconds:.1f} s{speed}",
         soft_wrap=True,
     )
     if summary.changes:

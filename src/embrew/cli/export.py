@@ -200,7 +200,7 @@ def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) ->
     """Return the settings of int8 weights; None where no option of theirs is given."""
     if calibrate is None and min_cosine is None and dev is None:
         return None
-    from embrew.corpus.sample import sample_texts
+    from embrew.corpus.rows import sample_texts
     from embrew.export.parts import Int8
 
     return Int8(

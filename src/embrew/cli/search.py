@@ -17,7 +17,6 @@ from embrew.cli.console import err, loading, out, print_json
 
 if TYPE_CHECKING:
     from embrew.search import Hit, SearchIndex
-    from embrew.stores.paths import Place
 
 SNIPPET = 320  # characters
 
@@ -25,43 +24,21 @@ SNIPPET = 320  # characters
 def search(
     model: Model,
     index: Annotated[
-        str,
-        typer.Option(
-            "--index",
-            "-i",
-            metavar="DIR",
-            help="Folder of the index, or folder or URL of vectors that embrew encode wrote.",
-        ),
+        str, typer.Option("--index", "-i", metavar="DIR", help="Index, or folder or URL of vectors of embrew encode.")
     ],
     questions: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="QUESTION", help="Questions to search for; without any, they are read from stdin, one per line."
-        ),
+        list[str] | None, typer.Argument(metavar="QUESTION", help="Questions; by default lines of stdin.")
     ] = None,
     build: Annotated[
         str | None,
-        typer.Option(
-            "--build",
-            metavar="DOCUMENTS",
-            help="Build the index first, from a BEIR folder or a .jsonl, .parquet or .txt file.",
-        ),
+        typer.Option(metavar="DOCUMENTS", help="Build the index first: a BEIR folder, .jsonl, .parquet or .txt file."),
     ] = None,
     update: Annotated[
         str | None,
-        typer.Option(
-            "--update",
-            metavar="DOCUMENTS",
-            help="Update the index first to this version of the documents: vectors of known texts are kept, new "
-            "texts are encoded.",
-        ),
+        typer.Option(metavar="DOCUMENTS", help="Update the index first; vectors of texts that it holds are kept."),
     ] = None,
     corpus: Annotated[
-        str | None,
-        typer.Option(
-            help="Corpus that embrew encode encoded (path or URL), to show texts and not only ids; for an --index of "
-            "vectors."
-        ),
+        str | None, typer.Option(help="With vectors of embrew encode: the corpus (path or URL), to show its texts.")
     ] = None,
     pooling: ModelPooling = None,
     dtype: ModelDtype = Dtype.AUTO,
@@ -72,11 +49,11 @@ def search(
     quiet: Quiet = False,
 ) -> None:
     """Search documents with an index of their vectors."""
-    if update is not None and build is not None:
-        raise ValueError("--build makes a new index and --update changes an existing one; give one of them")
-    from embrew.stores.paths import place_of
+    from embrew.stores import place_of
 
     place = place_of(index)
+    if build is not None and update is not None:
+        raise ValueError("--build makes a new index and --update changes an existing one; give one of them")
     if not isinstance(place, Path) and (build is not None or update is not None):
         raise ValueError(
             f"--index {index}: an index is built in a folder of this machine; of a store, vectors are searched"
@@ -88,7 +65,6 @@ def search(
     loading(model)
     from embrew.corpus import holds_vectors
     from embrew.opening import open_model
-    from embrew.search import SearchIndex, build_index, update_index
     from embrew.text_encoder.interface import fixed
 
     encoded = build is None and holds_vectors(place)
@@ -98,32 +74,41 @@ def search(
         )
     if corpus is not None and not encoded:
         raise ValueError(f"--corpus {corpus}: {index} has its own texts; leave out the option")
-    encoder: Any = open_model(model, dtype=dtype.value, backend=backend.value, pooling=pooling)
-    console = out()
-    if encoded:
-        found = _of_vectors(place, encoder, corpus)
-    elif not isinstance(place, Path):
+    if not encoded and not isinstance(place, Path):
         raise FileNotFoundError(f"{index} holds no vectors; make them with embrew encode")
-    elif update is not None:
-        found, changes = update_index(encoder, update, place, show_progress_bar=True)
-        console.print(str(changes), soft_wrap=True)
-    elif build is None:
-        found = SearchIndex.load(place, encoder)
-    else:
-        found = build_index(encoder, build, place, overwrite=overwrite, show_progress_bar=True)
+    encoder: Any = open_model(model, dtype=dtype.value, backend=backend.value, pooling=pooling)
+    opened = _of_vectors(index, encoder, corpus) if encoded else _index(Path(index), encoder, build, update)
     if (build is not None or update is not None) and not questions and not sys.stdin.isatty():
         print_json({"questions": []})
         return
     answers = []
     with fixed(encoder):
-        for question in questions or _asked(console):
-            hits = found.search([question], top_k=top_k)[0]
-            show_hits(console, question, hits)
+        for question in questions or _typed():
+            (hits,) = opened.search([question], top_k=top_k)
+            show_hits(out(), question, hits)
             answers.append({"question": question, "hits": [_as_json(hit) for hit in hits]})
     print_json({"questions": answers})
 
 
-def _of_vectors(folder: Place, encoder: Any, corpus: str | None) -> SearchIndex:
+def _index(folder: Path, encoder: Any, build: str | None, update: str | None) -> SearchIndex:
+    """Open, build or update an index in a folder."""
+    from embrew.files.writing import check_free
+    from embrew.search import MANIFEST, SearchIndex
+
+    if build is not None:
+        check_free(folder, marker=MANIFEST, overwrite=True)
+        index = SearchIndex.build(encoder, build, show_progress_bar=True)
+        index.save(folder, overwrite=True)
+        return index
+    index = SearchIndex.load(folder, encoder)
+    if update is not None:
+        index, changes = index.updated(update, show_progress_bar=True)
+        index.save(folder, overwrite=True)
+        out().print(str(changes), soft_wrap=True)
+    return index
+
+
+def _of_vectors(folder: str, encoder: Any, corpus: str | None) -> SearchIndex:
     """Return an index of vectors that `embrew encode` wrote; without `corpus`, documents have ids only."""
     from embrew.corpus import query_options, read_vectors, texts_of
     from embrew.data import Document
@@ -156,16 +141,17 @@ def show_hits(console: Console, question: str, hits: list[Hit]) -> None:
     console.print()
 
 
-def _asked(console: Console) -> Iterator[str]:
+def _typed() -> Iterator[str]:
     """Yield the non-blank lines of stdin unchanged until it ends; with a prompt on a terminal."""
-    if sys.stdin.isatty():
+    terminal = sys.stdin.isatty()
+    if terminal:
         err().print("one question per line; an empty line or Ctrl-D ends", style="dim")
     while True:
         try:
-            question = console.input("[bold]? [/]") if sys.stdin.isatty() else input()
+            question = out().input("[bold]? [/]") if terminal else input()
         except EOFError:
             return
         if question.strip():
             yield question
-        elif sys.stdin.isatty():
+        elif terminal:
             return

@@ -1,10 +1,9 @@
 """Encode a corpus to disk: shards of vectors, and a manifest of what they were made of; killed runs resume."""
 
+from embrew.corpus.encoding import Summary, encode_corpus
 from embrew.corpus.job import Job
-from embrew.corpus.local import Summary, encode_corpus
-from embrew.corpus.searchable import query_options, texts_of
 from embrew.corpus.update import update_corpus
-from embrew.corpus.vectors import Vectors, holds_vectors, read_vectors
+from embrew.corpus.vectors import Vectors, holds_vectors, query_options, read_vectors, texts_of
 from embrew.search import Changes
 from embrew.text_encoder.precision import Ranges, dequantize
 

@@ -1,4 +1,8 @@
-"""Settings of an encoding job, shared by both engines."""
+"""Settings of an encoding job, shared by both engines, and the files of its output folder beside the shards.
+
+Most readers of a folder read every file as Parquet. They ignore a folder whose name begins with two underscores; one
+underscore is not enough for `datasets`.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,14 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from embrew.data.rejects import MAX_RATE, OnBadRows
-from embrew.stores.paths import Place, place_of
+from embrew.stores import Place, place_of
 from embrew.text_encoder.precision import Precision
 
 Side = Literal["query", "document"]
+
+ABOUT = "__embrew__"
+MANIFEST = f"{ABOUT}/vectors.json"
+REJECTS = f"{ABOUT}/rejects.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from embrew.corpus.input_files import corpus_files, fingerprint
-from embrew.corpus.job import Job
-from embrew.corpus.layout import MANIFEST
+from embrew.corpus.job import MANIFEST, Job
+from embrew.corpus.rows import corpus_files, fingerprint
 from embrew.files.checksums import digest_of
 from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
-from embrew.stores.paths import Place
+from embrew.stores import Place
 from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 from embrew.text_encoder.precision import Ranges
 from embrew.text_encoder.provenance import describe_run
+
+logger = logging.getLogger(__name__)
+
+REPAIR = "restore it from a copy of the folder, or encode into another folder"
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,7 @@ class Manifest:
         return sum(entry.rows for entry in self.shards.values())
 
     def write(self, folder: Place) -> None:
-        """Write the manifest atomically.
-
-        Raises:
-            FileExistsError: another process took over the folder, in a store.
-        """
+        """Write the manifest atomically."""
         values = {
             "format": VECTORS.number,
             "complete": self.complete,
@@ -98,17 +98,20 @@ def read_manifest(folder: Place) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no vectors (no {MANIFEST}); make them with embrew encode")
-    repair = "restore it from a copy of the folder, or encode into another folder"
-    values = read_json(path, kind=VECTORS, repair=repair)
-    with content_of(path, repair=repair):
+    values = read_json(path, kind=VECTORS, repair=REPAIR)
+    with content_of(path, repair=REPAIR):
         if values.pop("sha256") != digest_of(values):
             raise ValueError("it has changed since it was written: its sha256 differs")
+        entries = [Entry(**entry) for entry in values["shards"]]
+        shards = {int(entry.file.removeprefix("part-").removesuffix(".parquet")): entry for entry in entries}
+        if [entry.file for entry in entries] != [shard_name(number) for number in shards]:
+            raise ValueError("it names a file that is not a shard of this folder")
         return Manifest(
             made_of=values["made_of"],
             run=values["run"],
             dimensions=values["dimensions"],
             ranges=Ranges.of(values["ranges"]),
-            shards=dict(_numbered(entry) for entry in values["shards"]),
+            shards=shards,
             rejected=values["rejected"],
             complete=values["complete"],
         )
@@ -117,14 +120,6 @@ def read_manifest(folder: Place) -> Manifest:
 def shard_name(number: int) -> str:
     """Return the file name of a shard."""
     return f"part-{number:05d}.parquet"
-
-
-def _numbered(values: Mapping[str, Any]) -> tuple[int, Entry]:
-    entry = Entry(**values)
-    number = int(entry.file.removeprefix("part-").removesuffix(".parquet"))
-    if entry.file != shard_name(number):  # a file of another folder is refused
-        raise ValueError(f"{entry.file!r} is not a name of a shard")
-    return number, entry
 
 
 def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
@@ -149,30 +144,30 @@ def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
     return Manifest(json.loads(json.dumps(made_of)), run)
 
 
-def require_same(
-    known: Mapping[str, Any], now: Mapping[str, Any], folder: Place, *, apart_from: Collection[str] = ()
-) -> None:
-    """Raise if vectors were made of something else than the job's.
+def require_same(earlier: Manifest, now: Manifest, folder: Place, *, apart_from: Collection[str] = ()) -> None:
+    """Raise if the vectors of a folder were made of something else than the job's; warn of other library versions.
 
     Args:
-        known: what the folder's vectors were made of.
-        now: what is asked for.
+        earlier: manifest of the folder.
+        now: manifest of the job.
         folder: for the message.
-        apart_from: keys that may differ.
+        apart_from: keys of `made_of` that may differ.
 
     Raises:
         FileExistsError: they were; names what differs.
     """
-    keys = sorted({*known, *now} - {*apart_from})
-    different = [key for key in keys if known.get(key) != now.get(key)]
+    one, other = earlier.made_of, now.made_of
+    different = [key for key in sorted({*one, *other} - {*apart_from}) if one.get(key) != other.get(key)]
     if different:
-        named = ", ".join(_difference(key, known.get(key), now.get(key)) for key in different)
+        names = ", ".join(_difference(key, one.get(key), other.get(key)) for key in different)
         todo = "choose another folder, or give the command as it was"
         if different == ["input"]:
             todo += ", or update the folder to the current corpus (--update, update_corpus)"
-        raise FileExistsError(f"{folder} holds vectors made of another {named}; {todo}")
+        raise FileExistsError(f"{folder} holds vectors made of another {names}; {todo}")
+    if earlier.run["versions"] != now.run["versions"]:
+        logger.warning("%s was begun with other versions of the libraries: %s", folder, earlier.run["versions"])
 
 
-def _difference(key: str, known: Any, now: Any) -> str:
-    plain = all(isinstance(value, str | int | None) and len(str(value)) <= 40 for value in (known, now))
-    return f"{key} ({known!r} there, {now!r} now)" if plain else key
+def _difference(key: str, earlier: Any, now: Any) -> str:
+    plain = all(isinstance(value, str | int | None) and len(str(value)) <= 40 for value in (earlier, now))
+    return f"{key} ({earlier!r} there, {now!r} now)" if plain else key

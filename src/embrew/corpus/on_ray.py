@@ -3,12 +3,12 @@
 One task reads the corpus in order and streams shards to the actors, which encode and write them and return their
 entries in the manifest. All machines must see input and output folder under the same path, or in the same store.
 
-Ray starts an actor that dies again, and its shard is encoded again: `TRIES` times, since a shard may be the reason.
+Ray starts an actor that dies again, and its shard is encoded again, `TRIES` times in all, since a shard may be the
+reason. Ray Data has no such limit.
 """
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,15 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from embrew.corpus.corpus import Shard, Text, shards
+from embrew.corpus.encoding import Summary, add, run, settle, unfinished
 from embrew.corpus.job import Job
-from embrew.corpus.local import End, Summary, add, run, settle, unfinished
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, shard_name
+from embrew.corpus.rows import Shard, Text, job_rejects, shards, unlisted_rejects
 from embrew.corpus.shards import encode_options_of, shard_vectors, write_shard
 from embrew.data.reading import expand
-from embrew.data.rejects import Rejects
-from embrew.stores.locks import helping, holder_of
-from embrew.stores.paths import Place, place_of
+from embrew.stores import Place, place_of
 from embrew.text_encoder.interface import TextEncoder
 
 Opener = Callable[[], TextEncoder]
@@ -58,41 +56,33 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
     each: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
     tries = ray.remote(_Tries).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
 
-    def work(manifest: Manifest, keep: set[int]) -> End:
-        holder = holder_of(job.folder)
+    def on_device(function: Callable[..., Any], *arguments: Any) -> Any:
+        return ray.get(ray.remote(function).options(**each).remote(open_encoder, job, *arguments))
+
+    def work(manifest: Manifest, finished: set[int]) -> tuple[int, int]:
         if manifest.dimensions is None:
-            settle(
-                manifest,
-                ray.get(ray.remote(_first_vectors).options(**each).remote(open_encoder, job, manifest)),
-                job,
-            )
+            settle(manifest, on_device(_first_vectors), job)
         context = ray.data.DataContext.get_current()
         block_size = context.target_max_block_size
         context.target_max_block_size = 1  # bytes: each shard is a block, which any actor may encode
+        counts = (0, 0)
         try:
             encoded = (
                 ray.data.from_items([0], override_num_blocks=1)
                 .map_batches(
                     _read,
                     batch_size=None,
-                    fn_kwargs={"job": job, "manifest": manifest, "keep": keep, "holder": holder},
+                    fn_kwargs={"job": job, "manifest": manifest, "finished": finished},
                     num_cpus=0.5,  # differs from that of the actors, so that Ray does not merge the two steps
                 )
                 .map_batches(
                     _Encode,
                     batch_size=1,
                     compute=ray.data.ActorPoolStrategy(size=devices),
-                    fn_constructor_kwargs={
-                        "open_encoder": open_encoder,
-                        "job": job,
-                        "manifest": manifest,
-                        "tries": tries,
-                        "holder": holder,
-                    },
+                    fn_constructor_args=(open_encoder, job, manifest, tries),
                     **each,
                 )
             )
-            end = End(0, 0)
             for row in encoded.iter_rows():
                 done = json.loads(row["done"])
                 if "died" in done:
@@ -100,15 +90,15 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
                         f"actors died {TRIES} times while they encoded {done['died']}; Ray's logs have the reason (if "
                         "it is memory: a smaller batch_tokens). Finished shards are kept, and the same command resumes"
                     )
-                if "end" in done:
-                    end = End(*done["end"])
+                if "counts" in done:
+                    counts = (done["counts"][0], done["counts"][1])
                 else:
                     add(manifest, done["number"], Entry(**done["entry"]), job)
         finally:
             context.target_max_block_size = block_size
-        return end
+        return counts
 
-    return run(job, ray.get(ray.remote(_begin).options(**each).remote(open_encoder, job)), work)
+    return run(job, on_device(_begin), work)
 
 
 def _anywhere(path: str | Place) -> str:
@@ -124,24 +114,23 @@ def _begin(open_encoder: Opener, job: Job) -> Manifest:
     return new_manifest(encoder, job)
 
 
-def _first_vectors(open_encoder: Opener, job: Job, manifest: Manifest) -> np.ndarray:
+def _first_vectors(open_encoder: Opener, job: Job) -> np.ndarray:
     """Return the vectors of the first shard, which set dimensions and int8 ranges."""
     encoder = open_encoder()
-    rejects = Rejects(io.StringIO(), max_rate=job.max_reject_rate) if job.on_bad_rows == "skip" else Rejects()
-    first = next(shards(job, rejects), None)
+    first = next(shards(job, unlisted_rejects(job)), None)
     if first is None:
         raise ValueError(f"{job.input} holds no rows that can be encoded")
     return shard_vectors(encoder, first, job, encode_options_of(encoder, job, show_progress_bar=False))
 
 
 def _read(
-    _: dict[str, np.ndarray], *, job: Job, manifest: Manifest, keep: set[int], holder: str | None
+    _: dict[str, np.ndarray], *, job: Job, manifest: Manifest, finished: set[int]
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield shards, one per row, since Ray never splits a row over two blocks."""
-    with helping(job.folder, holder):
-        for item in unfinished(job, manifest, keep):
-            packed = {"end": item} if isinstance(item, End) else {"shard": item}
-            yield {"packed": np.array([json.dumps(packed)], dtype=object)}
+    """Yield shards, one per row, since Ray never splits a row over two blocks; and at last the counts of the corpus."""
+    with job_rejects(job) as rejects:
+        for shard in unfinished(job, manifest, finished, rejects):
+            yield {"packed": np.array([json.dumps({"shard": shard})], dtype=object)}
+    yield {"packed": np.array([json.dumps({"counts": (rejects.rows, rejects.count)})], dtype=object)}
 
 
 class _Tries:
@@ -159,11 +148,9 @@ class _Tries:
 class _Encode:
     """An actor with an encoder on one device."""
 
-    def __init__(self, open_encoder: Opener, job: Job, manifest: Manifest, tries: Any, holder: str | None) -> None:
+    def __init__(self, open_encoder: Opener, job: Job, manifest: Manifest, tries: Any) -> None:
         self.encoder = open_encoder()
-        self.tries, self.holder = tries, holder
-        self.job = job
-        self.manifest = manifest
+        self.job, self.manifest, self.tries = job, manifest, tries
         self.options = encode_options_of(self.encoder, job, show_progress_bar=False)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -179,8 +166,7 @@ class _Encode:
                 shard = Shard(number, [Text(*row) for row in rows], sha256)
                 vectors = shard_vectors(self.encoder, shard, self.job, self.options)
                 settle(self.manifest, vectors, self.job)
-                with helping(self.job.folder, self.holder):
-                    entry = write_shard(shard, vectors, self.job, self.manifest.ranges)
+                entry = write_shard(shard, vectors, self.job, self.manifest.ranges)
                 packed = {"number": number, "entry": asdict(entry)}
             done.append(json.dumps(packed))
         return {"done": np.array(done, dtype=object)}

@@ -1,9 +1,14 @@
-"""Check, quantise, write and read the vectors of a shard; its Parquet file is written atomically."""
+"""Encode, write and read the rows of a shard: vectors in a Parquet file, and hashes of the texts, to update a folder.
+
+A file of hashes holds 16 bytes per row and ends with a sha256 of them and of the shard that they belong to.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from embrew.corpus.corpus import Shard
-from embrew.corpus.hashes import text_hashes, write_hashes
-from embrew.corpus.job import Job
-from embrew.corpus.layout import MANIFEST
-from embrew.corpus.manifest import Entry, Manifest, shard_name
+from embrew.corpus.job import ABOUT, Job
+from embrew.corpus.manifest import Entry, shard_name
+from embrew.corpus.rows import Shard, text_hashes
 from embrew.files.checksums import file_sha256
 from embrew.files.writing import atomic_path
 from embrew.model.batching import NotFinite, usual_tokens
 from embrew.storage.base_model import check_speed
-from embrew.stores.paths import Place, local_copy
+from embrew.stores import Place, local_copy
 from embrew.text_encoder.interface import TextEncoder, encode_options
-from embrew.text_encoder.precision import Ranges, columns, quantize
+from embrew.text_encoder.precision import Ranges, quantize
 from embrew.text_encoder.vectors import BLOCK
 
 
@@ -65,21 +68,21 @@ def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: dict[st
     try:
         vectors: np.ndarray = np.asarray(method([row.text for row in shard.rows], **options), dtype=np.float32)
     except NotFinite as error:
-        raise ValueError(_bad_vector(shard, error.place, "not finite")) from error
+        raise _bad_vector(shard, error.place, "not finite") from error
     if vectors.ndim != 2 or len(vectors) != len(shard.rows):
         raise ValueError(f"the encoder gave an array {vectors.shape} for {len(shard.rows)} texts")
     norms = np.linalg.norm(vectors, axis=-1)
     blank = np.array([not row.text.strip() for row in shard.rows], dtype=bool)
-    for wrong, what in ((~np.isfinite(norms), "not finite"), ((norms == 0) & ~blank, "zero")):
+    for wrong, state in ((~np.isfinite(norms), "not finite"), ((norms == 0) & ~blank, "zero")):
         if wrong.any():
-            raise ValueError(_bad_vector(shard, int(wrong.argmax()), what))
+            raise _bad_vector(shard, int(wrong.argmax()), state)
     return vectors
 
 
-def _bad_vector(shard: Shard, place: int, what: str) -> str:
+def _bad_vector(shard: Shard, place: int, state: str) -> ValueError:
     row = shard.rows[place]
-    return (
-        f"{row.where}: the vector of the row with id {row.id!r} is {what}; the model has diverged, or its dtype "
+    return ValueError(
+        f"{row.where}: the vector of the row with id {row.id!r} is {state}; the model has diverged, or its dtype "
         "overflows: try dtype float32"
     )
 
@@ -109,54 +112,34 @@ def write_codes(shard: Shard, codes: np.ndarray, job: Job, *, cut: int | None) -
             write_statistics=False,
         )
         size, sha256 = temporary.stat().st_size, file_sha256(temporary)
-    write_hashes(job.folder, path.name, shard.sha256, text_hashes(row.text for row in shard.rows))
+    write_hashes(job.folder, shard)
     return Entry(path.name, len(shard.rows), size, sha256, shard.sha256, cut)
 
 
-def is_whole(folder: Place, manifest: Manifest, entry: Entry) -> bool:
-    """Return whether a finished shard is there; from a store, it is read for this.
+@contextmanager
+def verified(folder: Place, entry: Entry) -> Iterator[Path]:
+    """Yield a finished shard that is as its entry in the folder's manifest says: the file, or a copy from a store.
 
     Raises:
-        ValueError: it has changed since it was written, or differs from the manifest.
+        FileNotFoundError: it is missing.
+        ValueError: it has changed since it was written.
     """
-    if not (folder / entry.file).exists():
+    path = folder / entry.file
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing; give the same embrew encode again to write it")
+    with local_copy(path) as file:
+        if file.stat().st_size != entry.bytes or file_sha256(file) != entry.sha256:
+            raise ValueError(f"{path} has changed since it was written; remove it, and the same command makes it again")
+        yield file
+
+
+def is_whole(folder: Place, entry: Entry) -> bool:
+    """Return whether a finished shard is there; from a store, it is read for this. Errors as for `verified`."""
+    try:
+        with verified(folder, entry):
+            return True
+    except FileNotFoundError:
         return False
-    with local_copy(folder / entry.file) as path:
-        check_whole(path, folder, manifest, entry)
-    return True
-
-
-def check_whole(path: Path, folder: Place, manifest: Manifest, entry: Entry) -> None:
-    """Compare a shard with its entry in the manifest.
-
-    Args:
-        path: the file, or a local copy of it.
-        folder: the folder of the manifest.
-        manifest: the manifest.
-        entry: the entry.
-
-    Raises:
-        ValueError: it has changed since it was written, or differs from the manifest.
-    """
-    if path.stat().st_size != entry.bytes or file_sha256(path) != entry.sha256:
-        raise ValueError(
-            f"{folder / entry.file} has changed since it was written; remove it, and the same command makes it again"
-        )
-    precision, dimensions = manifest.made_of["precision"], manifest.dimensions or 0
-    with pq.ParquetFile(path) as file:
-        found = file.metadata.num_rows, file.schema_arrow.field("vector").type.list_size
-    if found != (entry.rows, columns(dimensions, precision)):
-        raise ValueError(
-            f"{folder / MANIFEST} says that {entry.file} holds {entry.rows} {precision} vectors of "
-            f"{dimensions} dimensions; it holds {found[0]} rows of {found[1]} columns. Restore the manifest from a "
-            "copy of the folder, or encode into another folder"
-        )
-
-
-def read_shard(path: Path) -> tuple[list[str], np.ndarray]:
-    """Return ids and codes `(rows, columns)` of a shard."""
-    ids, codes = zip(*read_blocks(path), strict=True)
-    return [name for some in ids for name in some], np.concatenate(codes)
 
 
 def read_blocks(path: Path) -> Iterator[tuple[list[str], np.ndarray]]:
@@ -166,3 +149,35 @@ def read_blocks(path: Path) -> Iterator[tuple[list[str], np.ndarray]]:
             lists = batch.column("vector")
             codes = lists.flatten().to_numpy(zero_copy_only=True).reshape(-1, lists.type.list_size)
             yield batch.column("id").to_pylist(), codes
+
+
+def read_shard(path: Path) -> tuple[list[str], np.ndarray]:
+    """Return ids and codes `(rows, columns)` of a shard."""
+    ids, codes = zip(*read_blocks(path), strict=True)
+    return [name for block in ids for name in block], np.concatenate(codes)
+
+
+def write_hashes(folder: Place, shard: Shard) -> None:
+    """Write the hashes of a shard's texts."""
+    data = text_hashes(row.text for row in shard.rows).tobytes()
+    with atomic_path(_hashes_path(folder, shard_name(shard.number))) as temporary:
+        temporary.write_bytes(data + _seal(data, shard.sha256))
+
+
+def read_hashes(folder: Place, entry: Entry) -> np.ndarray | None:
+    """Return the hashes of a shard's texts, uint64 `(rows, 2)`; None where they are missing or damaged."""
+    try:
+        content = _hashes_path(folder, entry.file).read_bytes()
+    except FileNotFoundError:
+        return None
+    data = content[: entry.rows * 16]
+    is_sealed = content[len(data) :] == _seal(data, entry.input_sha256)
+    return np.frombuffer(data, dtype="<u8").reshape(-1, 2) if is_sealed else None
+
+
+def _hashes_path(folder: Place, file: str) -> Place:
+    return folder / f"{ABOUT}/{file.removesuffix('.parquet')}.texts"
+
+
+def _seal(data: bytes, input_sha256: str) -> bytes:
+    return hashlib.sha256(input_sha256.encode() + data).digest()

@@ -1,9 +1,9 @@
-"""Encode a newer version of a corpus: copy the vectors of known texts, encode new texts only.
+"""Encode a newer version of a corpus: copy the vectors of texts that a folder holds, encode new texts only.
 
-The folder `vectors` is updated in `.vectors.update`, which has the same parent folder. Its folder `fresh` holds shards
-of vectors of new texts. The next version is assembled in `new` from these and the old shards, and exchanged with
-`vectors` in one step: readers see the old version or the new one. A killed run finds the texts that it has encoded in
-`fresh`, also if the corpus has changed again.
+New texts of the folder `vectors` are encoded into shards in `.vectors.update/fresh`, with the same parent folder. The
+next version is assembled from these and the old shards in a temporary folder, and exchanged with `vectors` in one step:
+readers see the old version or the new one. After a kill, the texts in `fresh` are not encoded again, also if the corpus
+has changed once more.
 """
 
 from __future__ import annotations
@@ -12,32 +12,29 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
-from embrew.corpus.corpus import Shard, Text, job_rejects, rows_sha256, shards
-from embrew.corpus.hashes import hashes_name
-from embrew.corpus.input_files import corpus_files, fingerprint
-from embrew.corpus.job import Job
-from embrew.corpus.known import Known, Texts
-from embrew.corpus.layout import MANIFEST, remove_leftovers, restore, scratch_of
-from embrew.corpus.local import Summary, add, cleared, settle, summary_of
-from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same, shard_name
-from embrew.corpus.shards import (
-    device_of,
-    encode_options_of,
-    is_whole,
-    shard_vectors,
-    write_codes,
-    write_shard,
+import numpy as np
+import pyarrow.parquet as pq
+
+from embrew.corpus.encoding import (
+    Summary,
+    check_unchanged,
+    claimed_folder,
+    encode_shards,
+    summary_of,
 )
+from embrew.corpus.job import MANIFEST, Job
+from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same, shard_name
+from embrew.corpus.rows import Seen, Shard, Text, in_shards, job_rejects, shards, text_hashes, unlisted_rejects
+from embrew.corpus.shards import encode_options_of, is_whole, read_hashes, read_shard, write_codes, write_hashes
 from embrew.files.locks import claimed
-from embrew.files.writing import flush, put
-from embrew.model.batching import ahead
-from embrew.progress import progress
+from embrew.files.writing import atomic_folder, recover
 from embrew.search import Changes
 from embrew.text_encoder.interface import TextEncoder
 
@@ -45,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 OF_THE_CORPUS = ("input", "id_column", "text_column")
 """Settings that may differ between two versions, since vectors are found by their texts."""
-EVERY = 50  # number of shards that are assembled between two writes of the manifest
+OPEN = 4  # number of shards whose vectors are held in memory while rows are copied
 
 
 def update_corpus(
@@ -78,176 +75,182 @@ def update_corpus(
     """
     began = time.monotonic()
     job = Job(input=input, output=output, **settings)
-    job = replace(job, output=job.local_folder.resolve())
-    restore(job.local_folder)
-    read_manifest(job.local_folder)  # refused before anything is written
-    if job.local_folder.parent.stat().st_dev != job.local_folder.stat().st_dev:
-        raise ValueError(
-            f"{job.local_folder} is a mount point and cannot be replaced in one step; encode into a folder in it"
-        )
+    folder = job.local_folder.resolve()
+    recover(folder)
+    read_manifest(folder)  # refused before anything is written
+    if folder.is_mount():
+        raise ValueError(f"{folder} is a mount point and cannot be replaced in one step; encode into a folder in it")
     options = encode_options_of(encoder, job, show_progress_bar=show_progress_bar)
-    asked = new_manifest(encoder, job)
-    with cleared(job.local_folder):
-        old = read_manifest(job.local_folder)
-        require_same(old.made_of, asked.made_of, job.local_folder, apart_from=OF_THE_CORPUS)
-        if old.run["versions"] != asked.run["versions"]:
-            logger.warning(
-                "%s was made with other versions of the libraries: %s", job.local_folder, old.run["versions"]
-            )
-        asked.dimensions, asked.ranges = old.dimensions, old.ranges
-        known = _known(job.local_folder, old)
-        with _scratch(job.local_folder) as scratch:
-            encoded = _encode_unknown(encoder, replace(job, output=scratch / "fresh"), asked, known, options)
-            manifest, kept, changes = _put_together(replace(job, output=scratch / "new"), asked, known)
-            put(scratch / "new", job.local_folder, aside=scratch / "old")
-            flush(job.local_folder.parent)
-            shutil.rmtree(scratch, ignore_errors=True)
-    return summary_of(manifest, kept=kept, began=began, changes=replace(changes, encoded=encoded))
-
-
-def _known(folder: Path, old: Manifest) -> Known:
-    """Return the rows of the older version."""
-    known = Known()
-    for number in sorted(old.shards):
-        if is_whole(folder, old, old.shards[number]):
-            known.add(folder, old.shards[number], older=True)
-    if known.unhashed:
-        logger.warning(
-            "%s: %d of %d shards have no hashes of their texts (the files are missing or damaged); their rows are kept "
-            "only where a whole shard is unchanged. If you have the corpus that they were made of, stop, give embrew "
-            "encode with it first, which adds the hashes, and then this",
-            folder,
-            known.unhashed,
-            len(old.shards),
-        )
-    return known
-
-
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """Yield the folder in which the next version is written; remove it afterwards if it is empty."""
-    scratch = scratch_of(folder)
-    with claimed(scratch, "updating with"):
-        shutil.rmtree(scratch / "old", ignore_errors=True)  # the new version was moved in before the process ended
+    manifest = new_manifest(encoder, job)
+    scratch = folder.parent / f".{folder.name}.update"
+    with claimed_folder(folder), claimed(scratch, "updating with"):
+        old = read_manifest(folder)
+        require_same(old, manifest, folder, apart_from=OF_THE_CORPUS)
+        manifest.dimensions, manifest.ranges = old.dimensions, old.ranges
+        older = _Rows([(folder, entry) for _, entry in sorted(old.shards.items()) if is_whole(folder, entry)])
         try:
-            yield scratch
+            encoded = _encode_unknown(encoder, replace(job, output=scratch / "fresh"), manifest, older, options)
         finally:
-            if not any(scratch.rglob("part-*.parquet")):
+            if not any(scratch.glob("fresh/part-*")):
                 shutil.rmtree(scratch, ignore_errors=True)
+        with atomic_folder(folder, marker=MANIFEST, overwrite=True) as new:
+            changes, unchanged = _assemble(replace(job, output=new), manifest, older)
+        shutil.rmtree(scratch, ignore_errors=True)
+    return summary_of(manifest, kept=unchanged, began=began, changes=replace(changes, encoded=encoded))
 
 
-def _begun(job: Job, asked: Manifest, *, apart_from: tuple[str, ...] = ()) -> Manifest:
-    """Return the manifest that a stopped update left, if it can be used; else a new one, in an empty folder."""
-    job.local_folder.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(job.local_folder)
-    if (job.local_folder / MANIFEST).is_file():
-        try:
-            begun = read_manifest(job.local_folder)
-            require_same(begun.made_of, asked.made_of, job.local_folder, apart_from=apart_from)
-            if begun.ranges == asked.ranges or asked.dimensions is None:
-                return begun
-        except (ValueError, FileExistsError) as error:
-            logger.info("the files of a stopped update cannot be used: %s", error)
-    shutil.rmtree(job.local_folder)
-    job.local_folder.mkdir()
-    return Manifest(asked.made_of, asked.run, asked.dimensions, asked.ranges)
+class _Lookup:
+    """Positions by 64-bit key, 16 bytes per key; of equal keys, the first one counts."""
+
+    def __init__(self, keys: np.ndarray) -> None:
+        self.count = len(keys)
+        keys = np.append(keys, keys.dtype.type(0))  # never empty; not a position
+        order = np.argsort(keys, kind="stable")
+        self._keys, self._positions = keys[order], np.where(order < self.count, order, -1)
+
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """Return the position of every key; -1 for other keys."""
+        at = np.minimum(np.searchsorted(self._keys, keys), self.count)
+        return np.where(self._keys[at] == keys, self._positions[at], -1)
 
 
-def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Known, options: dict[str, Any]) -> int:
-    """Encode the texts without a vector into separate shards and add them to `known`; return how many they were."""
-    manifest = _begun(job, asked, apart_from=OF_THE_CORPUS)
-    for number, entry in list(manifest.shards.items()):
-        try:
-            whole = is_whole(job.local_folder, manifest, entry)
-        except ValueError as error:
-            logger.warning("%s", error)
-            whole = False
-        if whole:
-            known.add(job.local_folder, entry, older=False)
-        else:
-            del manifest.shards[number]
-    made: list[Entry] = []
-    stream = _unknown(job, known, first=max(manifest.shards, default=-1) + 1)
-    with (
-        progress(None, "encode", "text", shown=options["show_progress_bar"]) as bar,
-        closing(ahead(stream) if device_of(encoder).type != "cpu" else stream) as items,
-    ):
-        for shard in items:
-            with bar.shared():
-                vectors = shard_vectors(encoder, shard, job, options)
-            settle(manifest, vectors, job)
-            made.append(write_shard(shard, vectors, job, manifest.ranges))
-            add(manifest, shard.number, made[-1], job)
-    for entry in made:
-        known.add(job.local_folder, entry, older=False)
-    asked.dimensions, asked.ranges = manifest.dimensions, manifest.ranges
-    return sum(entry.rows for entry in made)
+class _Rows:
+    """The rows of finished shards, found by id and text; about 50 bytes of memory per row.
+
+    Attributes:
+        whole: shards of the older version, by the hash of all their ids and texts.
+        ids: positions of the ids of the older version.
+    """
+
+    def __init__(self, older: Sequence[tuple[Path, Entry]]) -> None:
+        self.whole = {entry.input_sha256: (folder / entry.file, entry) for folder, entry in older}
+        names = (pq.read_table(folder / entry.file, columns=["id"])["id"].to_pylist() for folder, entry in older)
+        self.ids = _Lookup(_keys(chain.from_iterable(names)))
+        self._files: list[Path] = []
+        self._starts = [0]
+        self._hashes = np.zeros((1, 2), dtype=np.uint64)  # the last one is that of no row
+        self._read = lru_cache(maxsize=OPEN)(lambda path: read_shard(path)[1])
+        self.add(older)
+
+    def add(self, shards: Sequence[tuple[Path, Entry]]) -> None:
+        """Add the rows of finished shards; where their hashes are missing, no text is found in them."""
+        blocks, missing = [self._hashes[:-1]], 0
+        for folder, entry in shards:
+            hashes = read_hashes(folder, entry)
+            missing += hashes is None
+            blocks.append(np.zeros((entry.rows, 2), dtype=np.uint64) if hashes is None else hashes)
+            self._files.append(folder / entry.file)
+            self._starts.append(self._starts[-1] + entry.rows)
+        self._hashes = np.concatenate([*blocks, self._hashes[-1:]])
+        self._texts = _Lookup(self._hashes[:-1, 0])
+        if missing:
+            logger.warning(
+                "%d of %d shards have no hashes of their texts (the files are missing or damaged); their rows are kept "
+                "only where a whole shard is unchanged. If you have the corpus that they were made of, stop, give "
+                "embrew encode with it first, which adds the hashes, and then this",
+                missing,
+                len(shards),
+            )
+
+    def find(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Look up the rows of a shard, first by id and text, then by text alone.
+
+        Returns:
+            Positions of the vectors of the texts, -1 where there is none; which ids have this text; which have another.
+        """
+        hashes = text_hashes(row.text for row in shard.rows)
+        by_id = self.ids.find(_keys(row.id for row in shard.rows))
+        by_text = self._texts.find(hashes[:, 0])
+        same = (by_id >= 0) & (self._hashes[by_id] == hashes).all(axis=1)
+        positions = np.where((self._hashes[by_text] == hashes).all(axis=1), by_text, -1)
+        return np.where(same, by_id, positions), same, (by_id >= 0) & ~same
+
+    def codes(self, positions: np.ndarray) -> np.ndarray:
+        """Return a copy of the stored vectors at `positions`."""
+        shards = np.searchsorted(self._starts, positions, side="right") - 1
+        order = np.argsort(shards, kind="stable")
+        blocks = []
+        for number in np.unique(shards):
+            blocks.append(self._read(self._files[number])[positions[shards == number] - self._starts[number]])
+        codes = np.concatenate(blocks)
+        result = np.empty_like(codes)
+        result[order] = codes
+        return result
 
 
-def _unknown(job: Job, known: Known, *, first: int) -> Generator[Shard]:
-    """Yield the rows whose texts have no vector, one per text, in shards numbered from `first`."""
-    taken, rows, number = Texts(), list[Text](), first
+def _keys(names: Iterable[str]) -> np.ndarray:
+    """Return 64-bit keys of ids, the same only within this process."""
+    return np.fromiter(map(hash, names), dtype=np.int64)
+
+
+def _encode_unknown(encoder: TextEncoder, job: Job, manifest: Manifest, rows: _Rows, options: dict[str, Any]) -> int:
+    """Encode the texts without a vector into shards of their own and add them to `rows`; return how many they were."""
+    folder, begun = job.local_folder, _begun(job, manifest)
+    earlier = [(folder, entry) for entry in begun.shards.values()]
+    rows.add(earlier)
+    before, first = begun.rows, max(begun.shards, default=-1) + 1
+    stream = in_shards(_unknown(job, rows), job.shard_rows, first=first)
+    encode_shards(encoder, stream, job, begun, options)
+    rows.add([(folder, entry) for number, entry in begun.shards.items() if number >= first])
+    manifest.dimensions, manifest.ranges = begun.dimensions, begun.ranges
+    return begun.rows - before
+
+
+def _begun(job: Job, manifest: Manifest) -> Manifest:
+    """Return the manifest of what a stopped update has encoded, if it can be used; else a new one."""
+    folder = job.local_folder
+    try:
+        begun = read_manifest(folder)
+        require_same(begun, manifest, folder, apart_from=OF_THE_CORPUS)
+        begun.shards = {number: entry for number, entry in begun.shards.items() if is_whole(folder, entry)}
+        if manifest.dimensions is None or begun.ranges == manifest.ranges:
+            return begun
+    except (FileNotFoundError, FileExistsError, ValueError):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    return replace(manifest, shards={})
+
+
+def _unknown(job: Job, rows: _Rows) -> Iterator[Text]:
+    """Yield the rows whose texts have no vector, one per text."""
+    seen = Seen()
+    for shard in shards(job, unlisted_rejects(job)):
+        if shard.sha256 not in rows.whole:
+            positions, _, _ = rows.find(shard)
+            unknown = [row for row, position in zip(shard.rows, positions, strict=True) if position < 0]
+            yield from compress(unknown, seen.add([row.text for row in unknown]))
+
+
+def _assemble(job: Job, manifest: Manifest, rows: _Rows) -> tuple[Changes, int]:
+    """Write the next version of the folder from stored vectors; return changes, and the number of unchanged shards."""
+    folder, unchanged, same, changed = job.local_folder, 0, 0, 0
     with job_rejects(job) as rejects:
         for shard in shards(job, rejects):
-            places = known.find(shard).places
-            unknown = [row for row, place in zip(shard.rows, places, strict=True) if place < 0]
-            new = taken.new([row.text for row in unknown]) if unknown else []
-            rows += [row for row, is_new in zip(unknown, new, strict=True) if is_new]
-            while len(rows) >= job.shard_rows:
-                part, rows = rows[: job.shard_rows], rows[job.shard_rows :]
-                yield Shard(number, part, rows_sha256(part))
-                number += 1
-    if rows:
-        yield Shard(number, rows, rows_sha256(rows))
-
-
-def _put_together(job: Job, asked: Manifest, known: Known) -> tuple[Manifest, int, Changes]:
-    """Write the next version of the folder from known vectors; return its manifest, unchanged shards, and counts."""
-    manifest = _begun(job, asked)
-    manifest.dimensions, manifest.ranges = asked.dimensions, asked.ranges
-    unchanged, total, same, changed = 0, 0, 0, 0
-    with job_rejects(job) as rejects:
-        for shard in shards(job, rejects):
-            found = known.find(shard)
-            if (found.places < 0).any():
-                raise ValueError(f"{job.input} changed while it was read; give the command again")
-            total, same, changed = total + len(shard.rows), same + found.same.sum(), changed + found.changed.sum()
-            unchanged += shard.sha256 in known.whole
-            entry = manifest.shards.get(shard.number)
-            if entry and entry.input_sha256 == shard.sha256 and is_whole(job.local_folder, manifest, entry):
-                continue
-            if shard.sha256 in known.whole:
-                entry = _linked(*known.whole[shard.sha256], job.local_folder, shard_name(shard.number))
+            if shard.sha256 in rows.whole:
+                file, entry = rows.whole[shard.sha256]
+                entry = replace(entry, file=shard_name(shard.number))
+                _link(file, folder / entry.file)
+                write_hashes(folder, shard)
+                unchanged, same = unchanged + 1, same + entry.rows
             else:
-                cut = None if job.precision == "int8" else 0
-                entry = write_codes(shard, known.codes(found.places), job, cut=cut)
+                positions, has_text, has_other = rows.find(shard)
+                if (positions < 0).any():
+                    raise ValueError(f"{job.input} changed while it was read; give the command again")
+                entry = write_codes(shard, rows.codes(positions), job, cut=None if job.precision == "int8" else 0)
+                same, changed = same + int(has_text.sum()), changed + int(has_other.sum())
             manifest.shards[shard.number] = entry
-            if shard.number % EVERY == EVERY - 1:
-                manifest.write(job.local_folder)
-    if total == 0:
+    if not manifest.rows:
         raise ValueError(f"{job.input} holds no rows that can be encoded")
-    if fingerprint(corpus_files(job.input)) != asked.made_of["input"]:
-        raise ValueError(f"{job.input} changed while it was read; give the command again")
-    for number in [number for number in manifest.shards if number * job.shard_rows >= total]:
-        (job.local_folder / manifest.shards.pop(number).file).unlink(missing_ok=True)  # of a version with more rows
+    check_unchanged(job, manifest.made_of, "give the command again")
     manifest.rejected, manifest.complete = rejects.count, True
-    manifest.write(job.local_folder)
-    flush(job.local_folder)
-    dropped = max(known.ids - int(same) - int(changed), 0)
-    counts = Changes(kept=int(same), changed=int(changed), new=total - int(same) - int(changed), dropped=dropped)
-    return manifest, int(unchanged), counts
+    manifest.write(folder)
+    new, dropped = manifest.rows - same - changed, max(rows.ids.count - same - changed, 0)
+    return Changes(kept=same, changed=changed, new=new, dropped=dropped), unchanged
 
 
-def _linked(folder: Path, entry: Entry, new: Path, name: str) -> Entry:
-    """Link an unchanged shard into the new version, or copy it if the file system has no links; return its entry."""
-    for old_name, new_name in ((entry.file, name), (hashes_name(entry.file), hashes_name(name))):
-        (new / new_name).unlink(missing_ok=True)
-        (new / new_name).parent.mkdir(exist_ok=True)
-        if not (folder / old_name).exists():
-            continue
-        try:
-            os.link(folder / old_name, new / new_name)
-        except OSError:
-            shutil.copyfile(folder / old_name, new / new_name)
-            flush(new / new_name)
-    return replace(entry, file=name)
+def _link(file: Path, new: Path) -> None:
+    """Link a shard into the new version, or copy it if the file system has no links."""
+    try:
+        os.link(file, new)
+    except OSError:
+        shutil.copyfile(file, new)

@@ -1,19 +1,26 @@
-"""Read a folder of encoded vectors."""
+"""Read a folder of encoded vectors, and search in it: verify the encoder, and read the texts of the documents."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from embrew.corpus.layout import MANIFEST, restore
-from embrew.corpus.manifest import Entry, Manifest, read_manifest
-from embrew.corpus.shards import check_whole, read_blocks, read_shard
-from embrew.stores.paths import Place, local_copy, place_of
+from embrew.corpus.job import MANIFEST, Job
+from embrew.corpus.manifest import Manifest, read_manifest
+from embrew.corpus.rows import shards
+from embrew.corpus.shards import read_blocks, read_shard, verified
+from embrew.data.rejects import Rejects
+from embrew.files.writing import recover
+from embrew.stores import Place, place_of
+from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
+from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 from embrew.text_encoder.precision import Ranges, dequantize
+from embrew.text_encoder.provenance import describe_run
 
 
 @dataclass(frozen=True)
@@ -49,24 +56,14 @@ class Vectors:
 
     def _files(self) -> Iterator[Path]:
         """Yield the files of the shards; each is compared with the manifest first."""
-        for number in sorted(self.manifest.shards):
-            with self._verified(self.manifest.shards[number]) as file:
-                yield file
-
-    @contextmanager
-    def _verified(self, entry: Entry) -> Iterator[Path]:
-        with ExitStack() as stack:
+        for _, entry in sorted(self.manifest.shards.items()):
             try:
-                if not (self.folder / entry.file).exists():
-                    missing = f"{self.folder / entry.file} is missing; give the same embrew encode again to write it"
-                    raise FileNotFoundError(missing)
-                file = stack.enter_context(local_copy(self.folder / entry.file))
-                check_whole(file, self.folder, self.manifest, entry)
+                with verified(self.folder, entry) as file:
+                    yield file
             except (ValueError, FileNotFoundError) as error:
                 if read_manifest(self.folder) != self.manifest:
                     raise ValueError(f"{self.folder} was replaced while it was read; open it again") from error
                 raise
-            yield file
 
     def dequantize(self, codes: np.ndarray) -> np.ndarray:
         """Return float32 `(rows, dimensions)` vectors of codes: int8 within half a step, binary as -1 and 1."""
@@ -77,16 +74,15 @@ class Vectors:
         ids: list[str] = []
         vectors = np.empty((len(self), self.dimensions), dtype=np.float32)
         for file in self._files():
-            for some, codes in read_blocks(file):
-                vectors[len(ids) : len(ids) + len(some)] = self.dequantize(codes)
-                ids += some
+            for names, codes in read_blocks(file):
+                vectors[len(ids) : len(ids) + len(names)] = self.dequantize(codes)
+                ids += names
         return ids, vectors
 
 
 def holds_vectors(folder: str | Place) -> bool:
     """Return whether `encode_corpus` wrote a folder; a path, or a URL."""
-    folder = place_of(folder)
-    return (folder / MANIFEST).is_file()
+    return (place_of(folder) / MANIFEST).is_file()
 
 
 def read_vectors(folder: str | Place, *, partial: bool = False) -> Vectors:
@@ -101,10 +97,66 @@ def read_vectors(folder: str | Place, *, partial: bool = False) -> Vectors:
         ValueError: the corpus is not completely encoded.
     """
     folder = place_of(folder)
-    restore(folder)
+    if isinstance(folder, Path):
+        recover(folder)
     manifest = read_manifest(folder)
     if not manifest.complete and not partial:
         raise ValueError(
             f"{folder} is not complete ({manifest.rows:,} rows so far); give the same embrew encode, or partial=True"
         )
     return Vectors(folder, manifest)
+
+
+def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, Any]:
+    """Return keywords for `encode_query` that make an encoder's queries comparable with these vectors.
+
+    Raises:
+        ValueError: the vectors are of another model, tokenizer or prompt, of queries, or signs only.
+    """
+    made_of, folder = vectors.manifest.made_of, vectors.folder
+    if made_of["prompt_name"] != "document":
+        raise ValueError(
+            f"{folder} holds vectors of a {made_of['prompt_name']}; search compares queries with documents: encode the "
+            "corpus with --prompt-name document"
+        )
+    if made_of["precision"] == "binary":
+        raise ValueError(
+            f"{folder} holds signs only (precision binary), which give no cosines; encode with --precision float32 or "
+            "int8"
+        )
+    now = {
+        "model": (made_of["model_hash"], model_hash(encoder)),
+        "tokenizer": (made_of["tokenizer_sha256"], tokenizer_sha256(encoder)),
+        "prompt": (made_of["prompt"], resolved_prompts(encoder)["document"]),
+    }
+    different = [name for name, (earlier, own) in now.items() if earlier != own]
+    if different:
+        dtype = describe_run(encoder)["dtype"]
+        other = f" (encoded in {made_of['dtype']}, opened in {dtype})" if dtype != made_of["dtype"] else ""
+        raise ValueError(
+            f"{folder} was encoded with another {', '.join(different)}{other}; vectors of two models cannot be "
+            "compared: give the model and the --dtype that encoded it, or encode the corpus again"
+        )
+    return {name: made_of[name] for name in ("truncate_dim", "num_layers") if made_of[name] is not None}
+
+
+def texts_of(vectors: Vectors, input: str | Place) -> list[str]:
+    """Read the corpus again and return the texts of all vectors, in their order.
+
+    Raises:
+        ValueError: the corpus does not hold the ids and texts that were encoded.
+    """
+    made_of, entries = vectors.manifest.made_of, vectors.manifest.shards
+    columns = {name: made_of[name] for name in ("shard_rows", "id_column", "text_column")}
+    texts: list[str] = []
+    for shard in shards(Job(input=input, output="", **columns), Rejects(io.StringIO(), max_rate=1.0)):
+        if shard.number not in entries or entries[shard.number].input_sha256 != shard.sha256:
+            break
+        texts += [row.text for row in shard.rows]
+    else:
+        if len(texts) == len(vectors):
+            return texts
+    raise ValueError(
+        f"{input} does not hold the rows that {vectors.folder} was made of (from row {len(texts) + 1} on); give the "
+        "corpus that was encoded, or encode this one"
+    )
