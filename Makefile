@@ -66,12 +66,13 @@ test: $(VENV)/.stamp-dev ## the default test suite (offline, CPU); more with ARG
 test-slow: $(VENV)/.stamp-dev ## the slow tests
 	@OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m pytest -m "slow and not network" $(ARGS)
 
-lint: $(VENV)/.stamp-dev ## ruff, mypy, import rules, spelling
+lint: $(VENV)/.stamp-dev ## ruff, mypy, import rules, spelling, tables of results
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy src
 	@$(BIN)/lint-imports
 	@$(BIN)/typos
+	@$(BIN)/python scripts/result_tables.py --check
 
 format: $(VENV)/.stamp-dev ## format the code and fix what can be fixed
 	@$(BIN)/ruff check --fix .

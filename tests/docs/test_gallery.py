@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -34,43 +31,3 @@ def test_a_picture_has_its_command_above_it(section: str) -> None:
     path = Path(picture)
     if "gallery/" in picture and "embrew analyze" in above:
         assert f"embrew analyze {path.stem} " in above and (path.suffix == ".png" or "--picture svg" in above)
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The script with pictures in a folder of its own."""
-    names = runpy.run_path(str(ROOT / "scripts" / "draw_gallery.py"))
-    monkeypatch.setitem(names["draw"].__globals__, "PICTURES", tmp_path / "pictures")
-    (tmp_path / "work" / "finished").mkdir(parents=True)
-    return SimpleNamespace(draw=names["draw"], work=tmp_path / "work", pictures=tmp_path / "pictures")
-
-
-SECTION = """Title
-
-```yaml title="a.yaml"
-- one
-```
-
-```bash
-echo run >> log; mkdir -p out; cat a.yaml \\
-  > out/p.svg
-```
-
-![words](images/gallery/p.svg)
-"""
-
-
-def test_commands_are_run_once(script: Any) -> None:
-    for _ in range(2):
-        script.draw(SECTION, script.work)
-    assert (script.pictures / "p.svg").read_text() == "- one\n"
-    assert (script.work / "log").read_text() == "run\n"
-
-
-def test_a_command_that_failed_is_run_again(script: Any) -> None:
-    failing = SECTION.replace("echo run >> log;", "echo run >> log; test -e allowed;")
-    with pytest.raises(Exception, match="returned non-zero exit status"):
-        script.draw(failing, script.work)
-    (script.work / "allowed").touch()
-    script.draw(failing, script.work)
-    assert (script.work / "log").read_text() == "run\nrun\n" and (script.pictures / "p.svg").exists()

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 CITED = re.compile(r"\(?`?(benchmarks/[\w./*-]+\.md)`?")
 NUMBER = re.compile(r"(?<![\w.,/])\d+\.\d+(?![\w.])")
 PAPER = re.compile(r"the paper[^.;|]*\d[^.;|]*\.\d[^;|]*", re.IGNORECASE)
-GENERATED = re.compile(r"<!-- value: .*?<!-- /value -->")  # tests/docs/test_result_tables.py
+GENERATED = re.compile(r"<!-- value: .*?<!-- /value -->")  # written by scripts/result_tables.py
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 
 
