@@ -5,8 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from embrew import progress
-from embrew.evaluation.generator import Generator, find_generator
-from embrew.evaluation.prompts import ESE_RAG
+from embrew.evaluation.generator import PROMPT, Generator, find_generator
 from tests.conftest import CONFIGS, tiny_model
 
 CONTEXTS = ["Ada was born in London.", "Bonn {question}", "A long text. " * 12, "<s> is a token, </s> too"]
@@ -79,7 +78,7 @@ def test_a_long_context_loses_its_end(generator):
     assert "Context: word and more" in prompt
     assert prompt.endswith("Output:")
     assert "Question: Who wrote it?." in prompt
-    assert generator.prompt("short", "Who?") == ESE_RAG.format(context="short", question="Who?")
+    assert generator.prompt("short", "Who?") == PROMPT.format(context="short", question="Who?")
     with pytest.raises(ValueError, match="the prompt without a context has .* but the generator has positions for 900"):
         generator.prompt("x", "why " * 900)
 

@@ -12,7 +12,7 @@ from embrew.comparison.models import models_of
 from embrew.comparison.tables import grid
 from embrew.data.beir import Document
 from embrew.evaluation import evaluate, find_task, grid_table, read_suite, table
-from embrew.evaluation.grid import cells
+from embrew.evaluation.find import cells
 from embrew.evaluation.kinds.rag import Vectors, evaluate_rag, nearest
 from embrew.evaluation.questions import Question
 from embrew.evaluation.task_texts import check_apart

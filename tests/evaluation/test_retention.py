@@ -12,7 +12,6 @@ from embrew.data.beir import read_beir
 from embrew.encoder import Encoder
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.kinds.generation import choose, evaluate_generation, held_out
-from embrew.evaluation.scoring import check_settings
 from embrew.evaluation.told import others
 from embrew.generation import target_rows, target_scores
 from embrew.model.attention import Attention
@@ -183,7 +182,7 @@ def test_who_can_be_judged(bag_of_words, retrieval_folder):
         evaluate(bag_of_words, [task])
     assert find_task(retrieval_folder, split="dev").kind == "retrieval"
     with pytest.raises(ValueError, match="is not a setting of generation; choose from questions, max_chars"):
-        check_settings(find_task(retrieval_folder, split="dev", kind="generation", dims=3))
+        find_task(retrieval_folder, split="dev", kind="generation", dims=3)
 
 
 def test_pairs_and_judged_documents(make_encoder, retrieval_folder, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from embrew.evaluation.find import find_task
-from embrew.evaluation.grid_cache import GridCache
+from embrew.evaluation.task import GridCache
 from embrew.report.lengths import FEWEST, name_of, scores_by_length
 from tests.report.tasks import retrieval, subject_of, write_rows
 

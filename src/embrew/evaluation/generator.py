@@ -11,13 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embrew.evaluation.prompts import ESE_RAG
 from embrew.progress import progress
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is opened: tables need neither
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from embrew.settings.base import Base
+
+# ESE: Espresso Sentence Embeddings (arXiv 2402.14776), Table 4: what the generator of its retrieval-augmented answers
+# is asked. The table does not show where lines end; here each part has a separate line.
+PROMPT = (
+    "As an advanced QA system, your role is to provide accurate and straightforward answers based on the provided "
+    "context. Utilize the following information to answer the given question, directly output the straightforward "
+    "answer, and do not explain it:\n"
+    "Context: {context}.\n"
+    "Question: {question}.\n"
+    "Requirement: For 'yes/no' question, directly output 'yes' or 'no'. For the 'who' question, directly output the "
+    "people's names. For the 'when' question, directly output the date or time, so on and so forth.\n"
+    "Output:"
+)
 
 
 def find_generator(name: str) -> Base:
@@ -100,7 +112,7 @@ class Generator:
 
     def prompt(self, context: str, question: str) -> str:
         """Return ESE's prompt; the context is truncated so that the prompt fits into the model's positions."""
-        prompt = ESE_RAG.format(context=context, question=question)
+        prompt = PROMPT.format(context=context, question=question)
         room = getattr(self.model.config, "max_position_embeddings", None)
         if room is None:
             return prompt
@@ -114,7 +126,7 @@ class Generator:
                     "another generator, or a smaller max_new_tokens"
                 )
             context = str(self.tokenizer.decode(ids[: max(len(ids) - excess, 0)]))
-            prompt = ESE_RAG.format(context=context, question=question)
+            prompt = PROMPT.format(context=context, question=question)
         return prompt
 
     def _ids(self, text: str, *, special: bool = True) -> list[int]:

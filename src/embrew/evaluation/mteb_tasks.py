@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from embrew.evaluation.instructed import Instructed, inner
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_data import keep, use_kept
 from embrew.evaluation.report import Result
+from embrew.evaluation.task import inner, instructed
 from embrew.text_encoder.hashes import vectors_hash
 from embrew.text_encoder.interface import TextEncoder
 
@@ -134,8 +134,8 @@ def evaluate_mteb(
     found = load_task(task)
     if task.data is not None:
         use_kept(found, task.data)
-    instructed = Instructed(encoder, task.instruction) if task.instruction else encoder
-    model = MtebEncoder(instructed, name=_model_name(encoder, task), options=options)
+    with_prefix = instructed(encoder, {"instruction": task.instruction or None})
+    model = MtebEncoder(with_prefix, name=_model_name(encoder, task), options=options)
     start = time.perf_counter()
     with _quiet():
         results = mteb.evaluate(

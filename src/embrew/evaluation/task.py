@@ -1,12 +1,14 @@
-"""Evaluation tasks: what one reads (`Task`), and what tasks of one kind have in common (`TaskKind`)."""
+"""Evaluation tasks: what one reads (`Task`), what tasks of one kind have in common (`TaskKind`), and how texts get a
+task's instruction or context (`Instructed`).
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +21,7 @@ COMMON = ("instruction", "context")  # settings of every kind
 Evaluated = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and counts of what was evaluated
 Evaluate = Callable[[TextEncoder, Mapping[str, Any]], Evaluated]  # an encoder, and keywords for its encode methods
 Columns = Mapping[str, str] | None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class TaskKind:
         name: Name in suites, results and `--kind`.
         metric: Name of the main score in tables.
         prepare: Read a task's data and return its `Evaluate`. It is called with the task (and with the `GridCache`
-            of its cells if the kind has a `grid`, with the `CorpusShare` or None if it is `shared`); its keyword-only
+            of its cells if the kind has a `grid`, with the `CorpusChunks` or None if it is `shared`); its keyword-only
             parameters are the settings of the kind.
         rows: Layout of its rows; None if it only reads folders with a corpus.
         about: Text columns that a row is about. A dev row's are excluded from training, a task's may not be
@@ -117,3 +120,72 @@ class Task:
     def shown_split(self) -> str:
         """The split's name in results and tables."""
         return self.split if self.part is None else f"{PART_OF}{self.split}"
+
+
+class GridCache:
+    """Data, generators and vectors that several tasks of one evaluation share.
+
+    It holds the last value of each name: vectors of two corpora may not fit into memory.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[Any, Any]] = {}
+
+    def get(self, name: str, key: Any, make: Callable[[], T]) -> T:
+        """Return the value made for `key`, or make it and drop the previous one of this name."""
+        if name not in self._last or self._last[name][0] != key:
+            self._last.pop(name, None)
+            self._last[name] = key, make()
+        value: T = self._last[name][1]
+        return value
+
+
+@dataclass(frozen=True)
+class Instructed:
+    """`encoder` with `prefix` as the prompt of texts and queries; documents keep their own prompt.
+
+    MTEB evaluates instruction-tuned encoders this way: both sides of symmetric tasks are instructed, and the queries of
+    asymmetric ones.
+
+    Attributes:
+        prefix: `prompt`, the task's instruction, or `prompt_name`, a context of the encoder.
+    """
+
+    encoder: TextEncoder
+    prefix: Mapping[str, str]
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The encoder's own prompts."""
+        return self.encoder.prompts
+
+    def encode(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        """Return vectors of texts with the prefix."""
+        return self.encoder.encode(inputs, *args, **{**self.prefix, **kwargs})
+
+    def encode_query(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        """Return vectors of queries with the prefix."""
+        return self.encoder.encode_query(inputs, *args, **{**self.prefix, **kwargs})
+
+    def encode_document(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        """Return vectors of documents."""
+        return self.encoder.encode_document(inputs, *args, **kwargs)
+
+
+def instructed(encoder: TextEncoder, settings: Mapping[str, Any]) -> TextEncoder:
+    """Return the encoder with the prefix that a task's settings `instruction` and `context` name.
+
+    Raises:
+        ValueError: both are set.
+    """
+    instruction, context = settings.get("instruction"), settings.get("context")
+    if instruction is not None and context is not None:
+        raise ValueError(f"context={context!r} has its own instruction; leave out instruction={instruction!r}")
+    if context is not None:
+        return Instructed(encoder, {"prompt_name": context})
+    return encoder if instruction is None else Instructed(encoder, {"prompt": instruction})
+
+
+def inner(encoder: TextEncoder) -> TextEncoder:
+    """Return the encoder without a task's instruction or context."""
+    return encoder.encoder if isinstance(encoder, Instructed) else encoder

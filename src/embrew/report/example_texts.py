@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from embrew.data.beir import RetrievalData
-from embrew.evaluation.grid_cache import GridCache
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.reranking import candidate_names
 from embrew.evaluation.rows import task_retrieval, task_rows
-from embrew.evaluation.task import Task
+from embrew.evaluation.task import GridCache, Task
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 
 from embrew.comparison import Comparison, TaskScores
 from embrew.comparison.changes import mean_ranks
-from embrew.evaluation.grid_cache import GridCache
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result
 from embrew.evaluation.rows import task_rows
+from embrew.evaluation.task import GridCache
 from embrew.report.example_texts import retrieval_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from embrew.comparison import verdict
 from embrew.comparison.tables import csv_text
 from embrew.comparison.verdict import best_model
-from embrew.evaluation.grid_cache import GridCache
+from embrew.evaluation.task import GridCache
 from embrew.files.writing import atomic_path, write_json
 from embrew.report.chart import model_colours
 from embrew.report.score_rows import overall

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embrew.comparison import Comparison
-from embrew.evaluation.grid_cache import GridCache
+from embrew.evaluation.task import GridCache
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import is_beir
-from embrew.evaluation.instructed import Instructed, inner
 from embrew.evaluation.rows import task_rows
-from embrew.evaluation.task import Columns, Evaluate, Evaluated, Task, TaskKind
+from embrew.evaluation.task import Columns, Evaluate, Evaluated, Task, TaskKind, inner
 from embrew.evaluation.told import Told, predicted, told
 from embrew.text_encoder.interface import TextEncoder
 
@@ -49,15 +48,16 @@ def prepare(
     asked, answers = choose(pairs, max_chars=max_chars, count=questions, seed=seed)
 
     def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
-        if isinstance(encoder, Instructed) and encoder.context is not None:
+        if task.settings.get("context") is not None:
             raise ValueError(
-                f"task {task.name}: generation does not read demonstrations; leave out context={encoder.context!r}"
+                f"task {task.name}: generation does not read demonstrations; leave out "
+                f"context={task.settings['context']!r}"
             )
         scores = evaluate_generation(
             inner(encoder),
             asked,
             answers,
-            instruction=encoder.instruction if isinstance(encoder, Instructed) else None,
+            instruction=task.settings.get("instruction"),
             source=source,
             bos=bos,
             max_new_tokens=max_new_tokens,

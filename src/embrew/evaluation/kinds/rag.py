@@ -17,11 +17,9 @@ import numpy as np
 from embrew.data.beir import Document, read_beir
 from embrew.evaluation.answers import can_be_found, contains_answer, exact_match
 from embrew.evaluation.generator import Generator
-from embrew.evaluation.grid_cache import GridCache
-from embrew.evaluation.instructed import inner
 from embrew.evaluation.kinds.retrieval import select_documents
 from embrew.evaluation.questions import Question, read_questions
-from embrew.evaluation.task import COMMON, Columns, Evaluate, Evaluated, Task, TaskKind
+from embrew.evaluation.task import COMMON, Columns, Evaluate, Evaluated, GridCache, Task, TaskKind, inner
 from embrew.sampling import sample_in_order
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import unit_vectors

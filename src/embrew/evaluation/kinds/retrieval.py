@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from embrew.data.beir import Document, RetrievalData
-from embrew.evaluation.corpus_share import Best, CorpusShare, FinishedByOthers
+from embrew.evaluation.corpus_chunks import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
 from embrew.evaluation.task import Evaluate, Evaluated, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
@@ -29,21 +29,15 @@ _QUERY_ROWS = 1024  # scores are computed for this many queries at a time
 
 def prepare(
     task: Task,
-    share: CorpusShare | None,
+    chunks: CorpusChunks,
     *,
     documents: Literal["all", "judged"] = "all",
     distractors: int = 0,
     seed: int = 42,
 ) -> Evaluate:
-    """Read a corpus, queries and relevance judgements, to evaluate encoders on them.
-
-    Raises:
-        FinishedByOthers: other processes have taken the corpus.
-    """
-    if share is not None and share.is_taken:
-        raise FinishedByOthers
+    """Read a corpus, queries and relevance judgements, to evaluate encoders on them."""
     data = select_documents(task_retrieval(task), documents=documents, distractors=distractors, seed=seed)
-    return lambda encoder, options: evaluate_retrieval(encoder, data, share=share, **options)
+    return lambda encoder, options: evaluate_retrieval(encoder, data, chunks=chunks, **options)
 
 
 def select_documents(
@@ -65,7 +59,7 @@ def select_documents(
 
 
 def evaluate_retrieval(
-    encoder: TextEncoder, data: RetrievalData, *, share: CorpusShare | None = None, **options: Any
+    encoder: TextEncoder, data: RetrievalData, *, chunks: CorpusChunks | None = None, **options: Any
 ) -> Evaluated:
     """Return scores and counts of an encoder; `options` go to its encode methods.
 
@@ -81,7 +75,7 @@ def evaluate_retrieval(
     if missing:
         logger.warning("%d queries have no relevant document in the corpus, e.g. %r", len(missing), missing[0])
     queries = {query: data.queries[query] for query in judged}
-    ranking = rank(encoder, data.corpus, queries, top_k=RANKS, chunk_size=CHUNK, share=share, **options)
+    ranking = rank(encoder, data.corpus, queries, top_k=RANKS, chunk_size=CHUNK, chunks=chunks, **options)
     by_query = metrics_by_query(ranking, judged)
     scores = {name: math.fsum(values) / len(values) for name, values in by_query.items()}
     counts = {
@@ -106,7 +100,7 @@ def rank(
     *,
     top_k: int = 10,
     chunk_size: int = CHUNK,
-    share: CorpusShare | None = None,
+    chunks: CorpusChunks | None = None,
     **options: Any,
 ) -> dict[str, list[str]]:
     """Return the ids of each query's `top_k` nearest documents; `chunk_size` documents are encoded at a time.
@@ -116,21 +110,20 @@ def rank(
     """
     documents = sorted(corpus, key=lambda document: document.id)
     texts = list(queries.values())
-    share = share or CorpusShare()
-    vectors = best = None
-    for number in share.chunks(math.ceil(len(documents) / chunk_size)):
+    chunks = chunks or CorpusChunks()
+    total = math.ceil(len(documents) / chunk_size)
+    vectors = None
+    for number in chunks.left(total):
         if vectors is None:
             vectors = unit_vectors(encoder.encode_query(texts, **options), what="queries", texts=texts)
-        chunk = documents[number * chunk_size : (number + 1) * chunk_size]
-        contents = [document.content for document in chunk]
+        first = number * chunk_size
+        contents = [document.content for document in documents[first : first + chunk_size]]
         of_chunk = unit_vectors(encoder.encode_document(contents, **options), what="documents", texts=contents)
-        found = [top(vectors[i : i + _QUERY_ROWS] @ of_chunk.T, top_k) for i in range(0, len(vectors), _QUERY_ROWS)]
-        scores, columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        of_chunk_best = Best(scores, number * chunk_size + columns)
-        best = of_chunk_best if best is None else best.and_of(of_chunk_best, top_k)
-        share.keep(number, best)
+        best = [top(vectors[i : i + _QUERY_ROWS] @ of_chunk.T, top_k) for i in range(0, len(vectors), _QUERY_ROWS)]
+        scores, columns = (np.concatenate(parts) for parts in zip(*best, strict=True))
+        chunks.add(number, scores, first + columns, top_k)
     ids = np.array([document.id for document in documents], dtype=object)
-    return dict(zip(queries, ids[share.all_of(best, top_k).numbers].tolist(), strict=True))
+    return dict(zip(queries, ids[chunks.best(total, top_k)].tolist(), strict=True))
 
 
 def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

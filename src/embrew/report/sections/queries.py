@@ -6,9 +6,8 @@ from typing import Any
 
 from embrew.comparison import TaskScores
 from embrew.comparison.changes import changed_queries, confused_classes, moved_pairs, ranked
-from embrew.evaluation.grid_cache import GridCache
 from embrew.evaluation.report import Result
-from embrew.evaluation.task import Task
+from embrew.evaluation.task import GridCache, Task
 from embrew.report.changed_examples import SHOWN, Changed, chosen, page_data
 from embrew.report.example_texts import pair_texts, ranked_texts
 from embrew.report.section import Figure, Section
