@@ -49,7 +49,7 @@ def test_braces_and_special_tokens_are_text(generator):
 
 
 def test_known_prompts_are_not_asked_again(generator, monkeypatch, capsys):
-    generator.known.clear()
+    generator.answered.clear()
     asked = []
     monkeypatch.setattr(generator, "_continue", lambda prompts: asked.extend(prompts) or ["x"] * len(prompts))
     assert generator.answers(CONTEXTS[:2] + CONTEXTS[:1], QUESTIONS[:2] + QUESTIONS[:1]) == ["x"] * 3
@@ -57,10 +57,10 @@ def test_known_prompts_are_not_asked_again(generator, monkeypatch, capsys):
     generator.answers(CONTEXTS[:3], QUESTIONS[:3])
     assert len(asked) == 3
     monkeypatch.setattr(progress, "_style", "off")  # as --quiet does
-    generator.known.clear()
+    generator.answered.clear()
     generator.answers(CONTEXTS[:1], QUESTIONS[:1], show_progress_bar=True)
     assert capsys.readouterr().err == ""
-    generator.known.clear()
+    generator.answered.clear()
 
 
 def test_the_first_line_counts(generator, monkeypatch):

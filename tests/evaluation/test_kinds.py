@@ -19,23 +19,17 @@ from embrew.evaluation import evaluate, find_task, read_suite, table
 from embrew.evaluation.dev import dev_sets
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_tasks import kind_of
-from embrew.evaluation.rows import task_rows
-from embrew.evaluation.task import Columns, Evaluate, Task, TaskKind
+from embrew.evaluation.task import Rows, Task, TaskKind
 from embrew.evaluation.uncertainty import interval
 from embrew.recipe import DevRows
 
 
-def prepare(task: Task, *, longer: float = 1.0, columns: Columns = None) -> Evaluate:
-    rows = task_rows(task, TOY, columns)
-    texts, graded = list(rows["text"]), [int(label) for label in rows["label"]]
-
-    def score(encoder: Any, options: Any) -> Any:
-        norms = np.linalg.norm(encoder.encode(texts, **options), axis=1) * longer
-        right = [float((norm > 1.5) == bool(label)) for norm, label in zip(norms, graded, strict=True)]
-        examples = {"predicted": norms.tolist(), "gold": graded}
-        return {"main_score": float(np.mean(right)), "examples": examples}, {"lengths": len(texts)}
-
-    return score
+def score(encoder: Any, rows: Rows, *, longer: float = 1.0, **options: Any) -> dict[str, Any]:
+    graded = [int(label) for label in rows["label"]]
+    norms = np.linalg.norm(encoder.encode(rows["text"], **options), axis=1) * longer
+    right = [float((norm > 1.5) == bool(label)) for norm, label in zip(norms, graded, strict=True)]
+    examples = {"predicted": norms.tolist(), "gold": graded}
+    return {"main_score": float(np.mean(right)), "examples": examples, "counts": {"lengths": len(graded)}}
 
 
 def agreement(examples: Any, scores: Any, times: np.ndarray) -> np.ndarray:
@@ -46,7 +40,7 @@ def agreement(examples: Any, scores: Any, times: np.ndarray) -> np.ndarray:
 TOY = TaskKind(
     name="length",
     metric="share right",
-    prepare=prepare,
+    score=score,
     rows="labelled",
     about=("text",),
     columns=frozenset({"text", "label", "length"}),
@@ -111,7 +105,7 @@ def test_a_toy_kind_in_suites_and_on_the_command_line(toy: Path, monkeypatch: py
     assert done.exit_code == 0, done.output
     assert "share right" in done.output and "75.00" in done.output
     done = CliRunner().invoke(app, ["evaluate", "nano", "-d", str(toy), "--kind", "size"])
-    assert done.exit_code != 0 and "choose from sts" in str(done.exception)
+    assert done.exit_code == 1 and "kind='size'; choose from sts" in done.output
 
 
 def test_a_toy_kind_is_a_dev_set_and_splits_rows_off(

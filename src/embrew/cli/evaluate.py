@@ -113,11 +113,10 @@ def evaluate(
     tasks, named = _tasks(data or (), suite, mteb or (), split, kind)  # before a model is opened
     page = None
     if report is not None:
-        from embrew.cli.evaluated_page import Page
+        from embrew.cli.evaluated_page import page_model, write_page
 
-        how = (*(overrides or ()), dtype.value, backend.value)
-        page = Page.of(model, how, report, output, tasks)
-        output = page.results
+        page = page_model(model, (*(overrides or ()), dtype.value, backend.value), report, output)
+        output = page.seeds[0].results
     from embrew.report.untrained import choose
 
     kept = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
@@ -140,8 +139,8 @@ def evaluate(
         )
         if output is not None and processes.rank == 0:
             write_paths(output, model, tasks, pooling=how_read)
-        if page is not None and processes.rank == 0:
-            page.read(how_read).write(encoder)
+        if page is not None and report is not None and processes.rank == 0:
+            write_page(page, tasks, report, encoder, how_read)
     if choice is not None:
         out().print(f"{model}: {choice}", markup=False, soft_wrap=True)
     header, rows = evaluation.grid_table(results)

@@ -62,13 +62,13 @@ class Generator:
     """A causal LM that answers questions about contexts.
 
     Attributes:
-        known: Answers so far by prompt: cells of a grid that find the same context have the same prompt.
+        answered: Answers so far by prompt: cells of a grid that find the same context have the same prompt.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     max_new_tokens: int = 32
-    known: dict[str, str] = field(default_factory=dict)
+    answered: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, name: str, *, max_new_tokens: int = 32) -> Generator:
@@ -101,14 +101,14 @@ class Generator:
         """Return one answer per question: the first line that the model generates after context and question."""
         prompts = [self.prompt(context, question) for context, question in zip(contexts, questions, strict=True)]
         new = sorted(
-            {prompt for prompt in prompts if prompt not in self.known}, key=lambda prompt: (-len(prompt), prompt)
+            {prompt for prompt in prompts if prompt not in self.answered}, key=lambda prompt: (-len(prompt), prompt)
         )
         with progress(len(new), "answer", "question", shown=show_progress_bar) as bar:
             for start in range(0, len(new), batch_size):
                 batch = new[start : start + batch_size]
-                self.known.update(zip(batch, self._continue(batch), strict=True))
+                self.answered.update(zip(batch, self._continue(batch), strict=True))
                 bar.update(len(batch))
-        return [self.known[prompt] for prompt in prompts]
+        return [self.answered[prompt] for prompt in prompts]
 
     def prompt(self, context: str, question: str) -> str:
         """Return ESE's prompt; the context is truncated so that the prompt fits into the model's positions."""

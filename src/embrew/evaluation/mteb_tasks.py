@@ -57,16 +57,7 @@ class MtebEncoder:
             overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE}
         )
 
-    def encode(
-        self,
-        inputs: Any,
-        *,
-        task_metadata: Any,
-        hf_split: str,
-        hf_subset: str,
-        prompt_type: Any = None,
-        **kwargs: Any,
-    ) -> np.ndarray:
+    def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
         """Return float32 vectors `(texts, dimensions)` of mteb's batches."""
         texts = [text for batch in inputs for text in batch["text"]]
         kind = getattr(prompt_type, "value", prompt_type)

@@ -14,7 +14,7 @@ from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.datasets import load
 from embrew.data.overlap import normalised
 from embrew.data.reading import is_beir, qrels_files, splits
-from embrew.evaluation.task import Columns, Part, Task, TaskKind
+from embrew.evaluation.task import Columns, Part, Rows, Task, TaskKind
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -40,6 +40,16 @@ def training_rows(task: Task, kind: TaskKind, columns: Columns = None) -> Datase
         return rows
     chosen = set(_chosen_rows(task, task.part, kind, rows))
     return rows.select([i for i in range(len(rows)) if i not in chosen])
+
+
+def read_rows(task: Task, kind: TaskKind, columns: Columns = None) -> Rows:
+    """Return the columns of the rows that a task is evaluated on; those of training rows have the prefix `train_`."""
+    rows = task_rows(task, kind, columns)
+    read = {name: list(rows[name]) for name in rows.column_names}
+    if kind.train:
+        training = training_rows(task, kind, columns)
+        read |= {f"train_{name}": list(training[name]) for name in training.column_names}
+    return read
 
 
 def task_retrieval(task: Task) -> RetrievalData:

@@ -11,22 +11,39 @@ from embrew.evaluation.corpus_chunks import CorpusChunks
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.rag import depth_option
 from embrew.evaluation.mteb_tasks import MtebTask
-from embrew.evaluation.task import COMMON, Evaluate, GridCache, Task, instructed
+from embrew.evaluation.rows import read_rows
+from embrew.evaluation.task import COMMON, Evaluate, Evaluated, GridCache, Task, instructed
 from embrew.text_encoder.interface import TextEncoder
 
 
 def prepare(task: Task, cache: GridCache | None = None, chunks: CorpusChunks | None = None) -> Evaluate:
     """Read a task's data once, to evaluate several encoders on it.
 
-    The settings `instruction` and `context`, which every kind has, are applied to the encoder. Tasks of one grid share
-    data, generator and vectors through `cache`, processes a corpus through `chunks`, with which the task is evaluated
-    once.
+    The settings `instruction` and `context`, which every kind has, are applied to the encoder.
+
+    Args:
+        cache: Shares data, generators and vectors between the tasks of one grid.
+        chunks: Shares a corpus between processes; the task is evaluated once.
     """
-    kind = KINDS[task.kind]
-    settings = {name: value for name, value in task.settings.items() if name not in COMMON}
-    shared = (cache or GridCache(),) if kind.grid else (chunks,) if kind.shared else ()
-    evaluate = kind.prepare(task, *shared, **settings)
-    return lambda encoder, options: evaluate(instructed(encoder, task.settings), options)
+    kind, cache = KINDS[task.kind], cache or GridCache()
+    reading = {name: task.settings[name] for name in kind.reading if name in task.settings}
+    scoring = {
+        name: value
+        for name, value in task.settings.items()
+        if name not in COMMON and (name in kind.scoring or name not in reading)
+    }
+
+    def read() -> Any:
+        return read_rows(task, kind, **reading) if kind.read is None else kind.read(task, **reading)
+
+    data = cache.get("data", (task.files, task.split, repr(reading)), read) if kind.grid else read()
+    shared = (cache,) if kind.grid else (chunks,) if kind.shared else ()
+
+    def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
+        scores = kind.score(instructed(encoder, task.settings), data, *shared, **scoring, **options)
+        return scores, scores.pop("counts")
+
+    return evaluate
 
 
 def check_grid(encoder: TextEncoder, tasks: Sequence[Task | MtebTask], options: Mapping[str, Any]) -> None:

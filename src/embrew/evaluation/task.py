@@ -21,6 +21,7 @@ COMMON = ("instruction", "context")  # settings of every kind
 Evaluated = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and counts of what was evaluated
 Evaluate = Callable[[TextEncoder, Mapping[str, Any]], Evaluated]  # an encoder, and keywords for its encode methods
 Columns = Mapping[str, str] | None
+Rows = Mapping[str, list[Any]]  # lists of a task's values by column
 T = TypeVar("T")
 
 
@@ -31,9 +32,12 @@ class TaskKind:
     Attributes:
         name: Name in suites, results and `--kind`.
         metric: Name of the main score in tables.
-        prepare: Read a task's data and return its `Evaluate`. It is called with the task (and with the `GridCache`
-            of its cells if the kind has a `grid`, with the `CorpusChunks` or None if it is `shared`); its keyword-only
-            parameters are the settings of the kind.
+        score: Return the scores of an encoder on the data, with `main_score`, `counts` of what was evaluated, and
+            `examples` if it has some. It is called with the encoder and the data (then with the `GridCache` of its
+            cells if the kind has a `grid`, with the `CorpusChunks` or None if it is `shared`); its keyword-only
+            parameters are settings of the kind, further keywords go to the encode methods.
+        read: Read the data of a task; its keyword-only parameters are settings too. None: the columns of `rows`, as
+            lists by name, those of the training rows with the prefix `train_`.
         rows: Layout of its rows; None if it only reads folders with a corpus.
         about: Text columns that a row is about. A dev row's are excluded from training, a task's may not be
             demonstrations.
@@ -55,7 +59,8 @@ class TaskKind:
 
     name: str
     metric: str
-    prepare: Callable[..., Evaluate]
+    score: Callable[..., dict[str, Any]]
+    read: Callable[..., Any] | None = None
     rows: RowKind | None = None
     about: tuple[str, ...] = ()
     other: tuple[str, ...] = ()
@@ -73,13 +78,26 @@ class TaskKind:
     @property
     def settings(self) -> list[str]:
         """Names of the settings that a task of this kind can have."""
-        parameters = inspect.signature(self.prepare).parameters.values()
-        return [*(one.name for one in parameters if one.kind is one.KEYWORD_ONLY), *COMMON]
+        return list(dict.fromkeys([*self.scoring, *self.reading, *COMMON]))
+
+    @property
+    def scoring(self) -> list[str]:
+        """Names of the settings of `score`."""
+        return _keywords(self.score)
+
+    @property
+    def reading(self) -> list[str]:
+        """Names of the settings that its data depend on."""
+        return ["columns"] if self.read is None else _keywords(self.read)
 
     def matches(self, values: Mapping[str, Any]) -> bool:
         """Return whether a row with these values is recognised as one of this kind."""
         layout = find_layout(values, self.rows) if self.columns and self.rows else None
         return layout is not None and all(isinstance(values[layout[column][0]], list) for column in self.lists)
+
+
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    return [one.name for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
 
 
 @dataclass(frozen=True)

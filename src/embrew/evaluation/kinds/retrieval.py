@@ -15,7 +15,7 @@ import numpy as np
 from embrew.data.beir import Document, RetrievalData
 from embrew.evaluation.corpus_chunks import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
-from embrew.evaluation.task import Evaluate, Evaluated, Task, TaskKind
+from embrew.evaluation.task import Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import unit_vectors
 
@@ -27,17 +27,11 @@ TOP = 10  # ids of this many documents are kept per query
 _QUERY_ROWS = 1024  # scores are computed for this many queries at a time
 
 
-def prepare(
-    task: Task,
-    chunks: CorpusChunks,
-    *,
-    documents: Literal["all", "judged"] = "all",
-    distractors: int = 0,
-    seed: int = 42,
-) -> Evaluate:
-    """Read a corpus, queries and relevance judgements, to evaluate encoders on them."""
-    data = select_documents(task_retrieval(task), documents=documents, distractors=distractors, seed=seed)
-    return lambda encoder, options: evaluate_retrieval(encoder, data, chunks=chunks, **options)
+def read(
+    task: Task, *, documents: Literal["all", "judged"] = "all", distractors: int = 0, seed: int = 42
+) -> RetrievalData:
+    """Return the corpus, queries and relevance judgements of a task."""
+    return select_documents(task_retrieval(task), documents=documents, distractors=distractors, seed=seed)
 
 
 def select_documents(
@@ -54,14 +48,14 @@ def select_documents(
     others = sorted(document.id for document in data.corpus if document.id not in judged)
     if distractors > len(others):
         raise ValueError(f"distractors={distractors}, but the corpus has {len(others)} documents that are not judged")
-    kept = judged | set(random.Random(seed).sample(others, distractors))
-    return replace(data, corpus=[document for document in data.corpus if document.id in kept])
+    chosen = judged | set(random.Random(seed).sample(others, distractors))
+    return replace(data, corpus=[document for document in data.corpus if document.id in chosen])
 
 
-def evaluate_retrieval(
-    encoder: TextEncoder, data: RetrievalData, *, chunks: CorpusChunks | None = None, **options: Any
-) -> Evaluated:
-    """Return scores and counts of an encoder; `options` go to its encode methods.
+def score_retrieval(
+    encoder: TextEncoder, data: RetrievalData, chunks: CorpusChunks | None = None, **options: Any
+) -> dict[str, Any]:
+    """Return nDCG@10 (the main score), Recall@10 and MRR@10; `options` go to the encode methods.
 
     A query whose relevant documents are all missing from the corpus scores 0; one without relevant documents in the
     qrels is excluded. Both are counted.
@@ -90,7 +84,7 @@ def evaluate_retrieval(
         "top": [ranking[query][:TOP] for query in judged],
         "rank": [first_rank(ranking[query], grades) for query, grades in judged.items()],
     }
-    return {"main_score": scores["ndcg_at_10"], **scores, "examples": examples}, counts
+    return {"main_score": scores["ndcg_at_10"], **scores, "counts": counts, "examples": examples}
 
 
 def rank(
@@ -170,7 +164,8 @@ def _dcg(gains: Sequence[int]) -> float:
 RETRIEVAL = TaskKind(
     name="retrieval",
     metric="nDCG@10",
-    prepare=prepare,
+    score=score_retrieval,
+    read=read,
     corpus=True,
     shared=True,
     mteb_types=("Retrieval",),
