@@ -129,7 +129,7 @@ def test_every_kind_says_what_it_reads() -> None:
     for name, kind in KINDS.items():
         assert name == kind.name and kind.metric and kind.settings[-2:] == ["instruction", "context"]
         assert kind.corpus or (kind.rows and kind.about and kind.columns), name
-        assert set(kind.grid) | set(kind.file_settings) <= set(kind.settings), name
+        assert set(kind.grid) <= set(kind.settings), name
         if kind.rows:  # its text columns are columns of its layout
             layout = accepted_layouts(kind.rows)
             assert all(column in layout for column in (*kind.about, *kind.other, *kind.documents)), name

@@ -19,7 +19,7 @@ from embrew.report.task_data import Tasks
 
 
 def page_model(model: str, how: Sequence[str], file: Path, output: Path | None) -> Given:
-    """Return the model of a page with the folder of its results, as `embrew evaluate` opens it; of a run the last stage.
+    """Return the model of a page with the folder of its results; of a training run, the model of the last stage.
 
     Args:
         model: Folder, recipe or Hub id.

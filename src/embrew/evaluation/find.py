@@ -1,6 +1,5 @@
 """Find the task of a data folder: its kind (by its columns), its split, and the files its score depends on."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,31 +47,24 @@ def find_task(
     folder = Path(expand(path))
     if not folder.exists():
         raise FileNotFoundError(f"no data folder {folder}")
-    files: list[Path | None]
     if folder.is_file():
-        task_kind = KINDS[kind] if kind else _recognise(folder, folder)
+        task_kind, split, files = KINDS[kind] if kind else _recognise(folder, folder), split or "test", [folder]
+        name = name or stem(folder)
         if task_kind.train:
             raise ValueError(f"{folder}: {task_kind.name} needs a folder with a train and a test split, not one file")
-        name, split, files = name or stem(folder), split or "test", [folder]
     elif is_beir(folder):
-        readers = [one for one in KINDS.values() if one.corpus]
-        task_kind = KINDS[kind] if kind else readers[0]
-        if not task_kind.corpus:
-            *most, last = (one.name for one in readers)
-            raise ValueError(
-                f"{folder} holds a corpus and queries: kind={kind!r} cannot read it; use {', '.join(most)} or {last}"
-            )
-        split = split or _default_split(folder, sorted(qrels_files(folder)))
-        files = [find_file(folder, "corpus"), find_file(folder, "queries"), qrels_file(folder, split)]
-        files += _named_files(folder, task_kind, settings)
+        task_kind, split = _corpus_kind(folder, kind), split or _default_split(folder, sorted(qrels_files(folder)))
+        corpus = [find_file(folder, "corpus"), find_file(folder, "queries"), qrels_file(folder, split)]
+        files = [file for file in corpus if file]
+        if settings.get("answers") is not None:
+            files.append(_answers_file(folder, settings["answers"]))
     else:
         if kind is not None and KINDS[kind].rows is None:
             raise FileNotFoundError(f"{folder} lacks corpus.jsonl or queries.jsonl (gz or not), which {kind} needs")
         split = split or _default_split(folder, splits(folder))
-        files = [*split_files(folder, split)]
-        task_kind = KINDS[kind] if kind else _recognise(split_files(folder, split)[0], folder)
-        if task_kind.train:
-            files = [*split_files(folder, "train"), *files]
+        files = split_files(folder, split)
+        task_kind = KINDS[kind] if kind else _recognise(files[0], folder)
+        files = [*split_files(folder, "train"), *files] if task_kind.train else files
     if name is None:
         resolved = folder.resolve()
         name = f"{resolved.parent.name}-{folder.name}" if folder.name in SPLITS else resolved.name
@@ -82,7 +74,19 @@ def find_task(
             f"task {name}: {', '.join(unknown)} is not a setting of {task_kind.name}; choose from "
             + ", ".join(task_kind.settings)
         )
-    return Task(name, task_kind.name, split, folder, tuple(file for file in files if file), settings, part)
+    return Task(name, task_kind.name, split, folder, tuple(files), settings, part)
+
+
+def _corpus_kind(folder: Path, kind: str | None) -> TaskKind:
+    """Return the kind of a folder with a corpus: by default the first that reads one."""
+    readers = [one for one in KINDS.values() if one.corpus]
+    task_kind = KINDS[kind] if kind else readers[0]
+    if not task_kind.corpus:
+        *most, last = (one.name for one in readers)
+        raise ValueError(
+            f"{folder} holds a corpus and queries: kind={kind!r} cannot read it; use {', '.join(most)} or {last}"
+        )
+    return task_kind
 
 
 def cells(task: Task) -> list[Task]:
@@ -109,21 +113,13 @@ def cells(task: Task) -> list[Task]:
     return tasks
 
 
-def _named_files(folder: Path, kind: TaskKind, settings: Mapping[str, Any]) -> list[Path]:
-    """Return the files that settings name."""
-    files = []
-    for name in kind.file_settings:
-        value = settings.get(name)
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise ValueError(f"{name}={value!r}; give a file, relative to {folder}")
-        files.append(folder / expand(value))
-        if not files[-1].is_file():
-            raise FileNotFoundError(
-                f"no file {files[-1]}, which {name}={value!r} names; it is relative to the data folder"
-            )
-    return files
+def _answers_file(folder: Path, answers: Any) -> Path:
+    if not isinstance(answers, str):
+        raise ValueError(f"answers={answers!r}; give a file, relative to {folder}")
+    file = folder / expand(answers)
+    if not file.is_file():
+        raise FileNotFoundError(f"no file {file}, which answers={answers!r} names; it is relative to the data folder")
+    return file
 
 
 def _default_split(folder: Path, names: list[str]) -> str:

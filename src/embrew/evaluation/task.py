@@ -50,7 +50,6 @@ class TaskKind:
         train: Whether it also reads the training split.
         grid: Settings that may be lists of numbers; each combination becomes a task.
         shared: Whether several processes can share its corpus.
-        file_settings: Settings that name a file in the data folder.
         mteb_types: MTEB's task types of this kind.
         statistic: Main scores of bootstrap samples, `(samples,)`, from the examples by column, the result's scores, and
             how often each example is in each sample, `(examples, samples)`; None if the examples have a column
@@ -71,7 +70,6 @@ class TaskKind:
     train: bool = False
     grid: tuple[str, ...] = ()
     shared: bool = False
-    file_settings: tuple[str, ...] = ()
     mteb_types: tuple[str, ...] = ()
     statistic: Callable[[Mapping[str, np.ndarray], Mapping[str, Any], np.ndarray], np.ndarray] | None = None
 

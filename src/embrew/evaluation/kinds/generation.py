@@ -2,6 +2,16 @@
 
 *Learn Before Represent*, Table 2 (BLEU-4, ROUGE-L); perplexities, accuracies and a reconstruction rate are added. The
 paper does not name its tokenisation; here it is the default of sacreBLEU and rouge-score.
+
+* `rouge_l`: mean F-measure of the longest common subsequence; `bleu_4`: corpus BLEU-4. Both 0 to 1.
+* `perplexity`: of the answers given what `source` says: the memory tokens alone, or the question.
+* `accuracy`: share of the answers' tokens with the highest probability, given the same and the true tokens before.
+* `perplexity_text`: given the question as text; equal to `perplexity` if there is no bottleneck.
+* `reconstruction`: like `accuracy`, given the memory of the answer itself. None if there is no bottleneck.
+
+`perplexity_other`, `accuracy_other` and `reconstruction_other` are controls: given the memory (or the text) of another
+question, or answer, of the task. None if there is one question only. `perplexity_none`, `accuracy_none` and
+`reconstruction_none`: given BOS only. What the memory tells about an answer is the difference to these.
 """
 
 from __future__ import annotations
@@ -56,16 +66,6 @@ def score_generation(
 ) -> dict[str, Any]:
     """Return scores of what an `Encoder` generates greedily after each question; the main one is ROUGE-L.
 
-    * `rouge_l`: mean F-measure of the longest common subsequence; `bleu_4`: corpus BLEU-4. Both 0 to 1.
-    * `perplexity`: of the answers given what `source` says: the memory tokens alone, or the question.
-    * `accuracy`: share of the answers' tokens with the highest probability, given the same and the true tokens before.
-    * `perplexity_text`: given the question as text; equal to `perplexity` if there is no bottleneck.
-    * `reconstruction`: like `accuracy`, given the memory of the answer itself. None if there is no bottleneck.
-
-    `perplexity_other`, `accuracy_other` and `reconstruction_other` are controls: given the memory (or the text) of
-    another question, or answer, of the task. None if there is one question only. `perplexity_none`, `accuracy_none`
-    and `reconstruction_none`: given BOS only. What the memory tells about an answer is the difference to these.
-
     Args:
         encoder: a causal LM with causal attention; a task's instruction replaces its own for queries.
         pairs: questions, and held-out answers, truncated to the encoder's limit for documents, as in training.
@@ -75,10 +75,6 @@ def score_generation(
         batch_size: answers generated per batch.
         seed: of the choice of another question for each answer.
         options: `batch_tokens`, padded tokens per batch when answers are scored, and `show_progress_bar`.
-
-    Raises:
-        ValueError: the model cannot generate: it is not an `Encoder` of a causal LM, or its attention is not causal.
-        ImportError: without the extra `generation`.
     """
     from embrew.generation import can_write, target_rows
 
@@ -189,7 +185,7 @@ def _with_controls(
 ) -> dict[str, Prediction | None]:
     """Return how well the targets of rows are predicted in three conditions, by the ending of their scores' names.
 
-    * ``: after what their rows read: all of it, or its memory alone, as `source` says.
+    * no ending: after what their rows read: all of it, or its memory alone, as `source` says.
     * `_other`: after what another row reads, which row is in `others`. None if too many rows read or answer the same.
     * `_none`: after BOS alone, at the positions that follow it. EOS stands in for BOS where there is none, since the
       first token needs a position that predicts it.

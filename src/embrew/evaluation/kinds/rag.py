@@ -78,13 +78,10 @@ def score_rag(
     batch_size: int = 8,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return the scores of one cell; the main one is exact match if there is a generator, else answer recall.
+    """Return answer recall of one cell, and exact match, which is then the main score, if there is a generator.
 
     Answer recall@1 is the share of questions whose nearest document contains an answer, among questions whose answers a
     document can contain (other than yes and no).
-
-    Raises:
-        ValueError: without a generator, no question has an answer that a document can contain.
     """
     writer = None
     if generator is not None:  # before texts are encoded, since it may not fit into memory
@@ -97,41 +94,53 @@ def score_rag(
     can_be = [can_be_found(question.answers) for question in data.questions]
     contains = [contains_answer(d.content, q.answers) for d, q in zip(documents, data.questions, strict=True)]
     recalled = [float(contains[i]) for i, counts in enumerate(can_be) if counts]
-    if not recalled and writer is None:
-        raise ValueError("every answer is yes, no or empty, which no context contains; give a generator")
-    scores: dict[str, Any] = {
-        "answer_recall_at_1": math.fsum(recalled) / len(recalled) if recalled else None,
-        "dimensions": dims or vectors.documents.shape[1],
-        "layers": layers,
-        "encode_seconds": vectors.question_seconds + vectors.document_seconds,
-        "question_seconds": vectors.question_seconds,
-        "document_seconds": vectors.document_seconds,
-        **seconds,
-    }
+    recall = math.fsum(recalled) / len(recalled) if recalled else None
+    sizes = {"layers": layers, "dimensions": dims or vectors.documents.shape[1]}
+    encoding = {"question_seconds": vectors.question_seconds, "document_seconds": vectors.document_seconds}
     shown = [i for i, counts in enumerate(can_be) if counts or writer]
-    examples: dict[str, list[Any]] = {
-        "score": recalled,
-        "question": [data.questions[i].id for i in shown],
-        "retrieved": [documents[i].id for i in shown],
-        "contains_answer": [contains[i] for i in shown],
+    counts = {"queries": len(data.questions), "documents": len(data.documents)}
+    scores = {
+        "main_score": recall,
+        "answer_recall_at_1": recall,
+        **sizes,
+        "encode_seconds": sum(encoding.values()),
+        **encoding,
+        **seconds,
+        "counts": {**counts, "empty_documents": data.empty, "queries_with_span": sum(can_be)},
+        "examples": {
+            "score": recalled,
+            "question": [data.questions[i].id for i in shown],
+            "retrieved": [documents[i].id for i in shown],
+            "contains_answer": [contains[i] for i in shown],
+        },
     }
-    main = "answer_recall_at_1"
+    if writer is None and not recalled:
+        raise ValueError("every answer is yes, no or empty, which no context contains; give a generator")
     if writer is not None:
-        before, start = len(writer.answered), time.perf_counter()
-        written = writer.answers(
-            [document.content for document in documents],
-            [question.text for question in data.questions],
-            batch_size=batch_size,
-            show_progress_bar=bool(options.get("show_progress_bar")),
-        )
-        scores |= {"answer_seconds": time.perf_counter() - start, "newly_answered": len(writer.answered) - before}
-        right = [float(exact_match(t, q.answers)) for t, q in zip(written, data.questions, strict=True)]
-        scores["exact_match"] = math.fsum(right) / len(right)
-        examples |= {"score": right, "answer": written}
-        main = "exact_match"
-    sizes = {"queries": len(data.questions), "documents": len(data.documents)}
-    counts = {**sizes, "empty_documents": data.empty, "queries_with_span": sum(can_be)}
-    return {"main_score": scores[main], **scores, "counts": counts, "examples": examples}
+        answer(scores, writer, data.questions, documents, batch_size, bool(options.get("show_progress_bar")))
+    return scores
+
+
+def answer(
+    scores: dict[str, Any],
+    writer: Generator,
+    questions: Sequence[Question],
+    documents: Sequence[Document],
+    batch_size: int,
+    show_progress_bar: bool,
+) -> None:
+    """Let a generator answer each question from its document; add exact match, which is then the main score."""
+    before, start = len(writer.answered), time.perf_counter()
+    answers = writer.answers(
+        [document.content for document in documents],
+        [question.text for question in questions],
+        batch_size=batch_size,
+        show_progress_bar=show_progress_bar,
+    )
+    scores |= {"answer_seconds": time.perf_counter() - start, "newly_answered": len(writer.answered) - before}
+    right = [float(exact_match(text, one.answers)) for text, one in zip(answers, questions, strict=True)]
+    scores["main_score"] = scores["exact_match"] = math.fsum(right) / len(right)
+    scores["examples"] |= {"score": right, "answer": answers}
 
 
 def depth_option(encoder: TextEncoder, layers: int | None) -> dict[str, int]:
@@ -183,5 +192,4 @@ RAG = TaskKind(
     read=read,
     corpus=True,
     grid=("layers", "dims"),
-    file_settings=("answers",),
 )
