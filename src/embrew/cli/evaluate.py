@@ -119,10 +119,10 @@ def evaluate(
         output = page.seeds[0].results
     from embrew.report.untrained import choose
 
-    kept = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
+    finished = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
     processes = evaluation.Processes.of_launch()
     common: Any = {"batch_tokens": batch_tokens, "processes": processes}
-    with stopping(lambda: f"{kept}; the same command {'starts again' if output is None else 'resumes'}"):
+    with stopping(lambda: f"{finished}; the same command {'starts again' if output is None else 'resumes'}"):
         choice = choose(model, tasks, output, dtype=dtype.value, **common) if pooling is None else None
         how_read = choice.pooling if choice else pooling
         how_opened: Any = {"dtype": dtype.value, "backend": backend.value, "as_trained": True}

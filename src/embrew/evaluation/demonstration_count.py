@@ -83,9 +83,9 @@ def choose_demonstrations(
         )
     tasks: Sequence[Task] = dev_sets(data).dev if from_train is None else _training_rows(context, data, from_train)
     if tests is None:
-        whole = [task for task in tasks if task.path.is_dir() and "test" in split_names(task.path)]
-        same = len(whole) == len(tasks)
-        tests = [find_task(task.path, split="test", name=task.name) for task in whole] if same else []
+        tested = [task for task in tasks if task.path.is_dir() and "test" in split_names(task.path)]
+        all_tested = len(tested) == len(tasks)
+        tests = [find_task(task.path, split="test", name=task.name) for task in tested] if all_tested else []
     check_apart([pair.query for pair in context.demonstrations], (*tasks, *tests))
     with TemporaryDirectory() as folder:
         cached = _DocumentsOnce(encoder, Path(folder))

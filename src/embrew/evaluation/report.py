@@ -94,9 +94,9 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
     path = result_file(folder, run)
     if not (path.is_file() and _sidecar_file(path).is_file()):
         return None
-    result, known = read_result(path)
+    result, before = read_result(path)
     plain = json.loads(json.dumps(run))
-    different = sorted(key for key in {*plain, *known} - {"counts"} if plain.get(key) != known.get(key))
+    different = sorted(key for key in {*plain, *before} - {"counts"} if plain.get(key) != before.get(key))
     if different:
         raise FileExistsError(
             f"{path} was evaluated with other {', '.join(different)}; choose another output folder, or overwrite"
@@ -128,15 +128,15 @@ def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | Non
     by_kind: dict[str, list[float]] = {}
     for result in results:
         by_kind.setdefault(result.kind, []).append(result.main_score)
-    found = {kind: statistics.fmean(scores) for kind, scores in by_kind.items() if len(scores) > 1}
+    means = {kind: statistics.fmean(scores) for kind, scores in by_kind.items() if len(scores) > 1}
     if len(by_kind) > 1:
-        found["mean over kinds"] = statistics.fmean(statistics.fmean(scores) for scores in by_kind.values())
+        means["mean over kinds"] = statistics.fmean(statistics.fmean(scores) for scores in by_kind.values())
     if len(results) > 1:
-        found["mean over tasks"] = statistics.fmean(result.main_score for result in results)
+        means["mean over tasks"] = statistics.fmean(result.main_score for result in results)
     scores = {result.task: result.main_score for result in results}
     for name, tasks in (named or {}).items():
-        found[name] = statistics.fmean(scores[task] for task in tasks)
-    return found
+        means[name] = statistics.fmean(scores[task] for task in tasks)
+    return means
 
 
 def table(

@@ -59,9 +59,9 @@ def task_retrieval(task: Task) -> RetrievalData:
         return data
     names = list(data.queries)
     tested = read_beir(task.path, "test").queries.values() if "test" in split_names(task.path) else ()
-    kept = [names[i] for i in _chosen(task, task.part, [[data.queries[name] for name in names]], tested)]
+    chosen = [names[i] for i in _chosen(task, task.part, [[data.queries[name] for name in names]], tested)]
     return replace(
-        data, queries={name: data.queries[name] for name in kept}, qrels={name: data.qrels[name] for name in kept}
+        data, queries={name: data.queries[name] for name in chosen}, qrels={name: data.qrels[name] for name in chosen}
     )
 
 

@@ -55,15 +55,15 @@ def read(
 ) -> Data:
     """Return a sample of the questions that have answers, and the documents."""
     data = read_beir(task.path, task.split)
-    asked = read_questions(task.path, data, answers=None if answers is None else task.files[-1], columns=columns)
-    if questions is not None and not 1 <= questions <= len(asked):
+    answered = read_questions(task.path, data, answers=None if answers is None else task.files[-1], columns=columns)
+    if questions is not None and not 1 <= questions <= len(answered):
         raise ValueError(
-            f"questions={questions}, but the split has {len(asked)}; choose from 1 to that, or leave it out"
+            f"questions={questions}, but the split has {len(answered)}; choose from 1 to that, or leave it out"
         )
     corpus = select_documents(data, documents=documents, distractors=distractors, seed=seed).corpus
     # An empty document's vector may be zero, which is nearer to a question than an unrelated document is.
     filled = sorted((one for one in corpus if one.content.strip()), key=lambda one: one.id)
-    return Data(sample_in_order(asked, questions, seed=seed), filled, len(corpus) - len(filled))
+    return Data(sample_in_order(answered, questions, seed=seed), filled, len(corpus) - len(filled))
 
 
 def score_rag(
