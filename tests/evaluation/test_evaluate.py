@@ -55,12 +55,6 @@ def test_an_encoder_describes_itself(bag_of_words, sts_folder, tmp_path):
     )
 
 
-def test_data_revision_follows_the_content(sts_folder):
-    before = content_hash([sts_folder / "test.jsonl"])
-    (sts_folder / "test.jsonl").write_text((sts_folder / "test.jsonl").read_text() + "\n")
-    assert content_hash([sts_folder / "test.jsonl"]) != before
-
-
 def test_batch_tokens_only_where_it_is_known(bag_of_words):
     class Knows:
         def encode(self, inputs, *, batch_tokens=None):

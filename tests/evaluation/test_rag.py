@@ -263,13 +263,6 @@ def test_demonstrations_are_no_questions_of_the_task(folder):
         check_apart(["Who was Ada?", "where was  ada BORN?"], [rag(folder)])
 
 
-def test_an_instruction_and_a_sample(folder):
-    encoder = Layered()
-    (result,) = evaluate(encoder, [rag(folder, questions=1, instruction="Find: ")])
-    assert result.counts["queries"] == 1
-    assert result.examples["question"] in (["q1"], ["q2"])
-
-
 def test_a_suite_is_a_grid(folder, tmp_path):
     suite = tmp_path / "s.yaml"
     suite.write_text("tasks:\n  - {data: qa, kind: rag, dims: [2, 3]}\naverages: {both: [qa-d2, qa-d3]}\n")
