@@ -143,7 +143,8 @@ def _evaluate(
         return [result for result in results if result is not None]
     if processes.rank == 0:
         _remove_parts(folder, runs)
-    return [result or read_result(result_file(folder, run))[0] for result, run in zip(results, runs, strict=True)]
+    paths = [result_file(folder, run["task"], run["split"]) for run in runs]
+    return [result or read_result(path)[0] for result, path in zip(results, paths, strict=True)]
 
 
 def _score(

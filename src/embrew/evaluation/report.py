@@ -44,7 +44,7 @@ class Result:
 def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
     """Write `TASK.SPLIT.json` (mteb's format) into `folder`, after `.run.json` (the sidecar) and `.examples.json`."""
     entry = {**result.scores, "main_score": result.main_score, "hf_subset": "default", "languages": ["eng-Latn"]}
-    path = result_file(folder, run)
+    path = result_file(folder, result.task, result.split)
     path.unlink(missing_ok=True)  # so that an interruption leaves no old result with a new sidecar
     write_json(_sidecar_file(path), {"format": RESULT.number, **run, "counts": dict(result.counts)})
     if result.examples:
@@ -91,7 +91,7 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
     Raises:
         FileExistsError: the task's file holds a result of another model, other data or other settings.
     """
-    path = result_file(folder, run)
+    path = result_file(folder, run["task"], run["split"])
     if not (path.is_file() and _sidecar_file(path).is_file()):
         return None
     result, before = read_result(path)
@@ -104,10 +104,9 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
     return result
 
 
-def result_file(folder: Path, run: Mapping[str, Any]) -> Path:
-    """Return the path of a run's result."""
-    task, split = check_file_name(run["task"], what="the task"), check_file_name(run["split"], what="the split")
-    return folder / f"{task}.{split}.json"
+def result_file(folder: Path, task: str, split: str) -> Path:
+    """Return the path of a result."""
+    return folder / f"{check_file_name(task, what='the task')}.{check_file_name(split, what='the split')}.json"
 
 
 def _sidecar_file(path: Path) -> Path:
