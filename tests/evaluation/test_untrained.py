@@ -203,7 +203,7 @@ def test_tables_name_the_pooling(bare: Path, data: Path, tmp_path: Path) -> None
 def test_compare_names_the_pooling(bare: Path, data: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = run("compare", f"base={bare}", "baselines/last-token", "-d", data, "--output", page, "--json")
-    (chosen,) = {row["model"] for row in json.loads(done.stdout)["cost"]["models"]} - {"baselines/last-token"}
+    (chosen,) = {row["model"] for row in json.loads(done.stdout)["cost"]["models"]} - {"last-token"}
     assert chosen.startswith("base (") and chosen in page.read_text() and chosen in page.with_suffix(".csv").read_text()
 
 
