@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from embrew import assembly
 from embrew.config.overrides import apply_overrides, parse_override
 from embrew.config.yaml_files import dump_yaml, parse_yaml
-from embrew.evaluation.prompts import LLM2COMP_TRAINING
 from embrew.recipe import EncoderConfig, Recipe, list_launches, list_recipes, read_recipe
 from embrew.settings.encoder import MODES, Pooling
 from embrew.text.pattern import split_pattern
@@ -81,6 +80,32 @@ def test_papers_figures():
     for stage in recipe.stages:  # the rate never falls below 1e-5
         lowest = stage.training["learning_rate"] * stage.training["lr_scheduler_kwargs"]["min_lr_ratio"]
         assert lowest == pytest.approx(1e-5, rel=1e-3)
+
+
+# Learning to Compress: Unlocking the Potential of LLMs for Text Representation (arXiv 2511.17129), Table 3:
+# instructions of the fine-tuning data (the E5 collection, as in LLM2Vec). Two instructions: both are used for that set.
+LLM2COMP_TRAINING: dict[str, tuple[str, ...]] = {
+    "DuReader": ("Given a Chinese search query, retrieve web passages that answer the question",),
+    "ELI5": ("Provided a user question, retrieve the highest voted answers on Reddit ELI5 forum",),
+    "FEVER": ("Given a claim, retrieve documents that support or refute the claim",),
+    "HotpotQA": ("Given a multi-hop question, retrieve documents that can help answer the question",),
+    "MIRACL": ("Given a question, retrieve Wikipedia passages that answer the question",),
+    "MrTyDi": ("Given a question, retrieve Wikipedia passages that answer the question",),
+    "MSMARCO Document": ("Given a web search query, retrieve relevant documents that answer the query",),
+    "MSMARCO Passage": ("Given a web search query, retrieve relevant passages that answer the query",),
+    "NLI": (
+        "Given a premise, retrieve a hypothesis that is entailed by the premise",
+        "Retrieve semantically similar text",
+    ),
+    "NQ": ("Given a question, retrieve Wikipedia passages that answer the question",),
+    "QuoraDuplicates": (
+        "Given a question, retrieve questions that are semantically equivalent to the given question",
+        "Find questions that have the same meaning as the input question",
+    ),
+    "SQuAD": ("Retrieve Wikipedia passages that answer the question",),
+    "T2Ranking": ("Given a Chinese search query, retrieve web passages that answer the question",),
+    "TriviaQA": ("Retrieve Wikipedia passages that answer the question",),
+}
 
 
 def test_the_e5_mixture_is_the_papers():

@@ -217,8 +217,8 @@ def test_evaluate_prints_a_table(tmp_path, fake_build, monkeypatch):
     assert result.exit_code == 0, result.stderr
     assert "82.03" in result.stdout
     assert asked["encoder"] == ("baselines/mean", ["encoder.model=x"])
-    assert asked["data"] == [str(tmp_path)]
-    assert (asked["kind"], asked["sts_protocol"], asked["output_dir"]) == ("sts", None, Path("r"))
+    assert [(task.kind, task.path) for task in asked["data"]] == [("sts", tmp_path)]
+    assert asked["output_dir"] == Path("r")
 
 
 class LengthEncoder:

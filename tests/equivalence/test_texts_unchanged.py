@@ -21,7 +21,7 @@ from embrew.corpus import encode_corpus, read_vectors
 from embrew.data.beir import Document
 from embrew.encoder import Encoder
 from embrew.evaluation import Task
-from embrew.evaluation.scoring import evaluate_task
+from embrew.evaluation.scoring import prepare
 from embrew.export.exporting import export_encoder
 from embrew.search import SearchIndex
 from tests.corpus.stub import Stub
@@ -128,7 +128,7 @@ def test_what_an_evaluation_encodes(tmp_path: Path):
     for kind in ("retrieval", *columns):
         recorder, folder = Recorder(), tmp_path / kind
         files = () if kind == "retrieval" else (folder / "test.jsonl",)
-        evaluate_task(recorder, Task(kind, kind, "test", folder, files), {})
+        prepare(Task(kind, kind, "test", folder, files))(recorder, {})
         expected = set(texts if kind == "retrieval" else FILLED)
         for side, seen in recorder.seen.items():
             assert seen in (set(), expected), (kind, side, seen ^ expected)

@@ -6,7 +6,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from embrew.evaluation import evaluate
-from embrew.evaluation.kinds.classification import evaluate_classification, label_ids, undersample
+from embrew.evaluation.kinds.classification import label_ids, score_classification, undersample
 
 
 def write(folder, name, rows):
@@ -27,6 +27,10 @@ def test_words_that_tell_the_classes_apart_are_found(bag_of_words, tmp_path):
     assert encoded[1] <= 24  # nothing is encoded twice
 
 
+def rows(train, test):
+    return {"train_text": train[0], "train_label": train[1], "text": test[0], "label": test[1]}
+
+
 class Drawn(LogisticRegression):
     """Logistic regression whose predictions are given, one list per experiment."""
 
@@ -39,8 +43,9 @@ class Drawn(LogisticRegression):
 def test_the_class_that_most_experiments_predict_is_kept(bag_of_words, monkeypatch):
     monkeypatch.setattr("sklearn.linear_model.LogisticRegression", Drawn)
     Drawn.predictions = [[0, 1, 2], [1, 1, 0], [1, 2, 1], [0, 1, 0]]  # numbers of the classes 2, 9 and 10
-    train = ["a", "b", "c"], ["9", "10", "2"]
-    found = evaluate_classification(bag_of_words, train, (["x", "y", "z"], ["2", "9", "10"]), experiments=4)
+    found = score_classification(
+        bag_of_words, rows((["a", "b", "c"], ["9", "10", "2"]), (["x", "y", "z"], ["2", "9", "10"])), experiments=4
+    )
     assert found["examples"] == {
         "score": [2 / 4, 3 / 4, 1 / 4],
         "gold": ["2", "9", "10"],
@@ -74,7 +79,7 @@ def test_labels_keep_the_order_of_numbers():
 )
 def test_classes_that_cannot_be_learned(bag_of_words, train, test, message):
     with pytest.raises(ValueError, match=message):
-        evaluate_classification(bag_of_words, train, test)
+        score_classification(bag_of_words, rows(train, test))
 
 
 def test_labels_are_integers_or_names(bag_of_words, tmp_path):

@@ -1,17 +1,10 @@
 """Dev and guard sets: names, splits, scores and texts."""
 
-import json
-
 import pytest
 
 import embrew.evaluation
 from embrew.evaluation.dev import dev_sets
-
-
-def write(path, *rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+from tests.evaluation.scored import write
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from embrew import progress
-from embrew.evaluation.generator import Generator, find_generator
-from embrew.evaluation.prompts import ESE_RAG
+from embrew.evaluation.generator import PROMPT, Generator, find_generator
 from tests.conftest import CONFIGS, tiny_model
 
 CONTEXTS = ["Ada was born in London.", "Bonn {question}", "A long text. " * 12, "<s> is a token, </s> too"]
@@ -50,7 +49,7 @@ def test_braces_and_special_tokens_are_text(generator):
 
 
 def test_known_prompts_are_not_asked_again(generator, monkeypatch, capsys):
-    generator.known.clear()
+    generator.answered.clear()
     asked = []
     monkeypatch.setattr(generator, "_continue", lambda prompts: asked.extend(prompts) or ["x"] * len(prompts))
     assert generator.answers(CONTEXTS[:2] + CONTEXTS[:1], QUESTIONS[:2] + QUESTIONS[:1]) == ["x"] * 3
@@ -58,10 +57,10 @@ def test_known_prompts_are_not_asked_again(generator, monkeypatch, capsys):
     generator.answers(CONTEXTS[:3], QUESTIONS[:3])
     assert len(asked) == 3
     monkeypatch.setattr(progress, "_style", "off")  # as --quiet does
-    generator.known.clear()
+    generator.answered.clear()
     generator.answers(CONTEXTS[:1], QUESTIONS[:1], show_progress_bar=True)
     assert capsys.readouterr().err == ""
-    generator.known.clear()
+    generator.answered.clear()
 
 
 def test_the_first_line_counts(generator, monkeypatch):
@@ -79,7 +78,7 @@ def test_a_long_context_loses_its_end(generator):
     assert "Context: word and more" in prompt
     assert prompt.endswith("Output:")
     assert "Question: Who wrote it?." in prompt
-    assert generator.prompt("short", "Who?") == ESE_RAG.format(context="short", question="Who?")
+    assert generator.prompt("short", "Who?") == PROMPT.format(context="short", question="Who?")
     with pytest.raises(ValueError, match="the prompt without a context has .* but the generator has positions for 900"):
         generator.prompt("x", "why " * 900)
 

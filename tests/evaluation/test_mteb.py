@@ -136,7 +136,7 @@ def test_the_protocol_holds_for_mtebs_mock_tasks(encoder):
 def mock_sts(monkeypatch):
     from mteb.mocks.mock_tasks import MockSTSTask
 
-    monkeypatch.setattr("embrew.evaluation.load_task", lambda task: MockSTSTask())
+    monkeypatch.setattr("embrew.evaluation.runs.load_task", lambda task: MockSTSTask())
     monkeypatch.setattr(mteb_tasks, "load_task", lambda task: MockSTSTask())
     return MtebTask("STS", "MockSTSTask", instruction="Find: ")
 

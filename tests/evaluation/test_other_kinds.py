@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embrew.evaluation import evaluate
-from embrew.evaluation.kinds.pair_classification import best_threshold, evaluate_pair_classification
-from embrew.evaluation.kinds.reranking import evaluate_reranking
+from embrew.evaluation.kinds.pair_classification import best_threshold, score_pair_classification
+from embrew.evaluation.kinds.reranking import score_reranking
 
 
 def task(folder, rows):
@@ -46,7 +46,7 @@ def test_pairs(bag_of_words, tmp_path):
     assert result.scores["cosine_f1"] == pytest.approx(0.8)  # the first three called positive
     assert result.scores["cosine_accuracy"] == pytest.approx(0.75)
     with pytest.raises(ValueError, match="needs the labels 0 and 1; found 1, 2"):
-        evaluate_pair_classification(bag_of_words, ["a", "b"], ["a", "b"], ["1", "2"])
+        score_pair_classification(bag_of_words, {"sentence1": ["a"], "sentence2": ["b"], "label": ["1", "2"]})
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.3, 0.4]), st.integers(0, 1)), min_size=1, max_size=12))
@@ -85,7 +85,7 @@ def test_a_candidate_in_both_lists_is_a_positive_and_ten_are_kept(bag_of_words, 
 
 def test_ties_know_no_label(bag_of_words):
     scores = [
-        evaluate_reranking(bag_of_words, ["x"], [positive], [negative])["main_score"]
+        score_reranking(bag_of_words, {"query": ["x"], "positive": [positive], "negative": [negative]})["main_score"]
         for positive, negative in ((["a"], ["b"]), (["b"], ["a"]))
     ]
     assert scores == [1.0, 0.5]  # "a" ranks first whatever it is
@@ -93,7 +93,8 @@ def test_ties_know_no_label(bag_of_words):
 
 def test_a_query_needs_both(bag_of_words):
     with pytest.raises(ValueError, match="query 2 has 1 positives, 0 negatives; give both"):
-        evaluate_reranking(bag_of_words, ["x", "y"], [["a"], ["a"]], [["b"], []])
+        rows = {"query": ["x", "y"], "positive": [["a"], ["a"]], "negative": [["b"], []]}
+        score_reranking(bag_of_words, rows)
 
 
 def test_summaries(bag_of_words, tmp_path, caplog):

@@ -16,10 +16,9 @@ import torch
 from torch.distributed import HashStore
 
 from embrew.cli.console import rank as rank_of_process
-from embrew.evaluation import Processes, Result, evaluate
+from embrew.evaluation import PARTS, Processes, Result, evaluate, find_task
 from embrew.evaluation import processes as counters
 from embrew.evaluation.kinds import retrieval
-from embrew.evaluation.several import PARTS
 from tests.corpus.stub import Stub
 
 WORDS = ["red", "blue", "green", "cat", "dog", "bird", "lake", "hill", "road", "sun", "moon", "rain"]
@@ -208,16 +207,14 @@ def test_overwrite_ranks_everything_again(folders: list[Path], tmp_path: Path):
 
 
 def test_cells_of_a_grid_are_evaluated_by_one_process(tmp_path: Path):
-    from embrew.evaluation.find import find_task
-    from embrew.evaluation.several import Several
-
     folder = write_corpus(tmp_path / "asked", 12)
-    store = HashStore()
-    tasks = [find_task(folder, kind="rag", name=f"cell{n}", dims=n) for n in (2, 4, 8)]
-    first = Several(Processes(store, rank=0, count=2), tmp_path, overwrite=False)
-    second = Several(Processes(store, rank=1, count=2), tmp_path, overwrite=False)
-    assert [first.takes(task, number) for number, task in enumerate(tasks)] == [True] * 3
-    assert [second.takes(task, number) for number, task in enumerate(tasks)] == [False] * 3
+    rows = [json.loads(line) for line in (folder / "queries.jsonl").read_text().splitlines()]
+    (folder / "queries.jsonl").write_text("".join(json.dumps({**row, "answers": ["red"]}) + "\n" for row in rows))
+    encoders = [Encoder(wait=0.01) for _ in range(2)]
+    grid = find_task(folder, kind="rag", dims=[2, 4, 8])
+    first, second = shared(encoders, [grid], tmp_path / "out")
+    assert len(first) == 3 and plain(first) == plain(second)
+    assert sorted(encoder.documents for encoder in encoders) == [0, 12]
 
 
 def test_several_processes_need_a_folder(folders: list[Path]):

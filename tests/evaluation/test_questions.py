@@ -1,15 +1,9 @@
-import json
-
 import pytest
 
 from embrew.data.beir import read_beir
 from embrew.evaluation.questions import Question, read_questions
 from tests.conftest import data_folder
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+from tests.evaluation.scored import write
 
 
 @pytest.fixture
@@ -18,9 +12,9 @@ def folder(tmp_path):
     place = tmp_path / "qa"
     (place / "qrels").mkdir(parents=True)
     texts = {"d1": "Ada was born in London.", "d2": "Emil was born in Bonn."}
-    write(place / "corpus.jsonl", [{"_id": key, "title": "People", "text": text} for key, text in texts.items()])
+    write(place / "corpus.jsonl", *[{"_id": key, "title": "People", "text": text} for key, text in texts.items()])
     queries = {"q1": "Where was she born?", "q2": "Where was she born?", "q3": "not in dev"}
-    write(place / "queries.jsonl", [{"_id": key, "text": text} for key, text in queries.items()])
+    write(place / "queries.jsonl", *[{"_id": key, "text": text} for key, text in queries.items()])
     (place / "qrels" / "dev.tsv").write_text("q1\td1\t1\nq2\td2\t1\n")
     return place
 
@@ -38,7 +32,7 @@ COLUMNS = {"question": "instruction"}
 
 
 def test_answers_are_joined_on_question_and_context(folder, tmp_path):
-    file = write(tmp_path / "answers.jsonl", ROWS)
+    file = write(tmp_path / "answers.jsonl", *ROWS)
     assert read_questions(folder, read_beir(folder, "dev"), answers=file, columns=COLUMNS) == [
         Question("q1", "Where was she born?", ("London", "in London")),
         Question("q2", "Where was she born?", ("Bonn",)),
@@ -46,7 +40,7 @@ def test_answers_are_joined_on_question_and_context(folder, tmp_path):
 
 
 def test_a_question_without_its_context_is_named(folder, tmp_path):
-    file = write(tmp_path / "answers.jsonl", [ROWS[0], ROWS[2]])
+    file = write(tmp_path / "answers.jsonl", ROWS[0], ROWS[2])
     with pytest.raises(
         ValueError, match=r"answers.jsonl has no answer for 1 of 2 queries, the first: 'q2' \('Where was"
     ):
@@ -56,9 +50,9 @@ def test_a_question_without_its_context_is_named(folder, tmp_path):
 def test_a_question_alone_does_where_it_is_clear(folder, tmp_path):
     data = read_beir(folder, "dev")
     row = {"question": "Where was she born?", "answer": "London"}
-    file = write(tmp_path / "one.jsonl", [row, row])
+    file = write(tmp_path / "one.jsonl", row, row)
     assert {question.answers for question in read_questions(folder, data, answers=file)} == {("London",)}
-    file = write(tmp_path / "two.jsonl", [row, {**row, "answer": "Bonn"}])
+    file = write(tmp_path / "two.jsonl", row, {**row, "answer": "Bonn"})
     with pytest.raises(ValueError, match="'Where was she born\\?' in several ways and has no column context"):
         read_questions(folder, data, answers=file)
 
@@ -73,12 +67,12 @@ def test_queries_may_bring_their_answers(folder):
         {"_id": "q2", "text": text, "answers": "Bonn"},
         {"_id": "q3", "text": "x"},
     ]
-    write(folder / "queries.jsonl", rows)
+    write(folder / "queries.jsonl", *rows)
     assert [question.answers for question in read_questions(folder, data)] == [("London",), ("Bonn",)]
-    write(folder / "queries.jsonl", [{**rows[0], "gold": ["Paris"]}, {**rows[1], "gold": []}])
+    write(folder / "queries.jsonl", {**rows[0], "gold": ["Paris"]}, {**rows[1], "gold": []})
     with pytest.raises(ValueError, match="no answer for 1 of 2 queries, the first: 'q2'"):
         read_questions(folder, data, columns={"answers": "gold"})
-    write(folder / "queries.jsonl", [{**rows[0], "answers": 3}])
+    write(folder / "queries.jsonl", {**rows[0], "answers": 3})
     with pytest.raises(ValueError, match="holds a int, not a text"):
         read_questions(folder, data)
 

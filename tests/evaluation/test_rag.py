@@ -12,9 +12,10 @@ from embrew.comparison.models import models_of
 from embrew.comparison.tables import grid
 from embrew.data.beir import Document
 from embrew.evaluation import evaluate, find_task, grid_table, read_suite, table
-from embrew.evaluation.grid import cells
-from embrew.evaluation.kinds.rag import Vectors, evaluate_rag, nearest
+from embrew.evaluation.find import cells
+from embrew.evaluation.kinds.rag import Data, Vectors, nearest, score_rag
 from embrew.evaluation.questions import Question
+from embrew.evaluation.task import GridCache
 from embrew.evaluation.task_texts import check_apart
 from tests.conftest import data_folder
 
@@ -125,10 +126,10 @@ class Writes:
     """A generator that writes the last word of its context."""
 
     def __init__(self):
-        self.known = {}
+        self.answered = {}
 
     def answers(self, contexts, questions, *, batch_size, show_progress_bar):
-        self.known |= dict.fromkeys(zip(contexts, questions, strict=True), "")
+        self.answered |= dict.fromkeys(zip(contexts, questions, strict=True), "")
         return [context.split()[-1] for context in contexts]
 
 
@@ -145,17 +146,25 @@ def test_exact_match_and_recall_are_both_there():
     ]
     unit = np.eye(3, dtype=np.float32)
     vectors, last = Vectors(unit, unit, 1.0, 2.0), Vectors(unit[2:], unit, 1.0, 2.0)
-    scores = evaluate_rag(questions, documents, vectors, generator=Writes())
+
+    def score(vectors, questions, generator=None):
+        cache = GridCache()
+        data = Data(questions, documents)
+        cache.get("vectors", (data, Layered, None), lambda: vectors)
+        cache.get("generator", ("nano", 32), Writes)
+        return score_rag(Layered, data, cache, generator=generator)
+
+    scores = score(vectors, questions, "nano")
     assert (scores["main_score"], scores["exact_match"]) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
     assert scores["answer_recall_at_1"] == 1.0  # of two
     assert scores["examples"]["answer"] == ["London.", "Bonn.", "Yes!"]
     assert scores["examples"]["score"] == [1.0, 0.0, 1.0]
     assert (scores["encode_seconds"], scores["newly_answered"]) == (3.0, 3)
-    alone = evaluate_rag(questions, documents, vectors)
+    alone = score(vectors, questions)
     assert (alone["main_score"], alone["examples"]["question"]) == (1.0, ["q1", "q2"])
     with pytest.raises(ValueError, match="every answer is yes, no or empty"):
-        evaluate_rag(questions[2:], documents, last)
-    only = evaluate_rag(questions[2:], documents, last, generator=Writes())
+        score(last, questions[2:])
+    only = score(last, questions[2:], "nano")
     assert (only["main_score"], only["answer_recall_at_1"]) == (1.0, None)
 
 
@@ -252,13 +261,6 @@ def test_demonstrations_are_no_questions_of_the_task(folder):
     check_apart(["Who was Ada?"], [rag(folder)])
     with pytest.raises(ValueError, match="1 of 2 demonstrations are rows of qa dev, for example 'where was  ada BORN"):
         check_apart(["Who was Ada?", "where was  ada BORN?"], [rag(folder)])
-
-
-def test_an_instruction_and_a_sample(folder):
-    encoder = Layered()
-    (result,) = evaluate(encoder, [rag(folder, questions=1, instruction="Find: ")])
-    assert result.counts["queries"] == 1
-    assert result.examples["question"] in (["q1"], ["q2"])
 
 
 def test_a_suite_is_a_grid(folder, tmp_path):

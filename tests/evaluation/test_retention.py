@@ -11,15 +11,20 @@ import torch
 from embrew.data.beir import read_beir
 from embrew.encoder import Encoder
 from embrew.evaluation import evaluate, find_task
-from embrew.evaluation.kinds.generation import choose, evaluate_generation, held_out
-from embrew.evaluation.scoring import check_settings
-from embrew.evaluation.told import others
+from embrew.evaluation.kinds.generation import choose, held_out, others, score_generation
+from embrew.evaluation.task import Instructed
 from embrew.generation import target_rows, target_scores
 from embrew.model.attention import Attention
 from embrew.text.tokens import Segment, Tokens
 
 pytest.importorskip("sacrebleu")
 pytest.importorskip("rouge_score")
+
+
+def evaluate_generation(encoder, questions, answers, *, instruction=None, **settings):
+    with_prefix = encoder if instruction is None else Instructed(encoder, {"prompt": instruction})
+    return score_generation(with_prefix, (questions, answers), **settings)
+
 
 ASKED = ["what do cats do?", "and dogs?", "fish?"]
 ANSWERS = ["cats sleep all day long", "dogs bark", "fish swim in the sea"]
@@ -182,8 +187,8 @@ def test_who_can_be_judged(bag_of_words, retrieval_folder):
     with pytest.raises(ValueError, match="a BagOfWords only gives vectors"):
         evaluate(bag_of_words, [task])
     assert find_task(retrieval_folder, split="dev").kind == "retrieval"
-    with pytest.raises(ValueError, match="is not a setting of generation; choose from questions, max_chars"):
-        check_settings(find_task(retrieval_folder, split="dev", kind="generation", dims=3))
+    with pytest.raises(ValueError, match="is not a setting of generation; choose from source, bos"):
+        find_task(retrieval_folder, split="dev", kind="generation", dims=3)
 
 
 def test_pairs_and_judged_documents(make_encoder, retrieval_folder, tmp_path):

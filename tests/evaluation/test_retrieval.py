@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embrew.data.beir import Document, RetrievalData
-from embrew.evaluation.kinds.retrieval import evaluate_retrieval, metrics_by_query, rank, top
+from embrew.evaluation.kinds.retrieval import metrics_by_query, rank, score_retrieval, top
 
 
 class Lookup:
@@ -117,12 +117,13 @@ def test_queries_without_documents_count_and_are_reported(caplog):
     encoder = Lookup({"a": (1, 0), "t b": (0, 1), "find a": (1, 0), "find b": (0, 1)})
     queries = {"q1": "find a", "q2": "find b", "q3": "find a", "q4": "find b"}
     qrels = {"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"gone": 1}, "q4": {"d1": 0}}
-    scores, counts = evaluate_retrieval(encoder, RetrievalData(corpus, queries, qrels))
+    scores = score_retrieval(encoder, RetrievalData(corpus, queries, qrels))
+    counts = scores["counts"]
     assert scores["main_score"] == scores["ndcg_at_10"] == pytest.approx(2 / 3)  # q1, q2: 1; q3: 0; q4 is left out
     assert counts == {"documents": 2, "queries": 3, "queries_without_judgement": 1, "queries_without_document": 1}
     assert "1 queries have no relevant document in the corpus, e.g. 'q3'" in caplog.text
     with pytest.raises(ValueError, match="no query has a relevant document"):
-        evaluate_retrieval(encoder, RetrievalData(corpus, queries, {"q4": {"d1": 0}}))
+        score_retrieval(encoder, RetrievalData(corpus, queries, {"q4": {"d1": 0}}))
 
 
 def test_vectors_without_direction_are_an_error():
@@ -149,7 +150,7 @@ def test_examples_name_the_nearest_documents_and_the_rank_of_the_first_relevant_
     places = {"z": (8, 3), "y": (100,), "x": (101,), "w": ()}
     qrels = {query: {nearest[rank - 1]: 1 for rank in ranks} or {"gone": 1} for query, ranks in places.items()}
     qrels["z"][nearest[0]] = 0  # judged as not relevant
-    scores, _ = evaluate_retrieval(encoder, RetrievalData(corpus, dict.fromkeys("wxyz", "query"), qrels))
+    scores = score_retrieval(encoder, RetrievalData(corpus, dict.fromkeys("wxyz", "query"), qrels))
     examples = scores["examples"]
     assert examples["query"] == ["z", "y", "x", "w"]  # in the order of the scores, which is that of the qrels
     assert [score > 0 for score in examples["score"]] == [True, False, False, False]

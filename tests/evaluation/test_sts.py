@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from embrew.data import load
 from embrew.evaluation import evaluate
-from embrew.evaluation.kinds.sts import evaluate_sts, pair_cosines, spearman
+from embrew.evaluation.kinds.sts import pair_cosines, score_sts, spearman
 
 needs_data = pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")
 
@@ -54,15 +54,20 @@ def test_cosines_and_sentences_encoded_once():
     assert encoder.encoded == ["a", "b", "c"]
 
 
+def scored(encoder, left, right, gold, subsets=None, **settings):
+    rows = {"sentence1": left, "sentence2": right, "score": gold, "subset": subsets or [None] * len(gold)}
+    return score_sts(encoder, rows, **settings)
+
+
 def test_the_two_protocols_differ():
     """Within both subsets the order is right, but subset y lies below x in cosine and above it in score."""
     encoder = Lookup({"q": [1, 0], "1": [1, 0.1], "2": [1, 0.2], "3": [1, 0.3], "4": [1, 0.4]})
     right, gold = ["2", "1", "4", "3"], [1.0, 2.0, 3.0, 4.0]
     arguments = (encoder, ["q"] * 4, right, gold)
-    by_subset = evaluate_sts(*arguments, subsets=["x", "x", "y", "y"], protocol="per-subset")
+    by_subset = scored(*arguments, subsets=["x", "x", "y", "y"], protocol="per-subset")
     assert by_subset["subsets"] == {"x": pytest.approx(1), "y": pytest.approx(1)}
     assert by_subset["main_score"] == pytest.approx(1)
-    together = evaluate_sts(*arguments, subsets=["x", "x", "y", "y"])
+    together = scored(*arguments, subsets=["x", "x", "y", "y"])
     # cosine ranks of the pairs 3 4 1 2 against 1 2 3 4: 1 - 6*(4*4) / (4*15) = -0.6
     assert together["main_score"] == together["cosine_spearman"] == pytest.approx(-0.6)
     assert together["subsets"] == by_subset["subsets"]
@@ -71,19 +76,19 @@ def test_the_two_protocols_differ():
 def test_what_is_not_defined_is_an_error():
     encoder = Lookup({"a": [1, 0], "b": [1, 1], "0": [0, 0], "nan": [float("nan"), 1]})
     with pytest.raises(ValueError, match="all gold scores are 2.0; check the score column"):
-        evaluate_sts(encoder, ["a", "b"], ["b", "b"], [2, 2])
+        scored(encoder, ["a", "b"], ["b", "b"], [2, 2])
     with pytest.raises(ValueError, match="all cosines are .*; the vectors have collapsed"):
-        evaluate_sts(encoder, ["a", "a"], ["b", "b"], [1, 2])
+        scored(encoder, ["a", "a"], ["b", "b"], [1, 2])
     with pytest.raises(ValueError, match="1 of 3 vectors of sentences are zero or not finite"):
-        evaluate_sts(encoder, ["a", "nan"], ["b", "b"], [1, 2])
+        scored(encoder, ["a", "nan"], ["b", "b"], [1, 2])
     with pytest.raises(ValueError, match="1 of 3 vectors of sentences are zero"):
-        evaluate_sts(encoder, ["a", "0"], ["b", "b"], [1, 2])
+        scored(encoder, ["a", "0"], ["b", "b"], [1, 2])
     with pytest.raises(ValueError, match="1 gold scores"):
-        evaluate_sts(encoder, ["a"], ["b"], [1])
-    with pytest.raises(ValueError, match="sts_protocol='mean'; choose from all, per-subset"):
-        evaluate_sts(encoder, ["a", "b"], ["b", "b"], [1, 2], protocol="mean")
+        scored(encoder, ["a"], ["b"], [1])
+    with pytest.raises(ValueError, match="protocol='mean'; choose from all, per-subset"):
+        scored(encoder, ["a", "b"], ["b", "b"], [1, 2], protocol="mean")
     with pytest.raises(ValueError, match="needs a value in the column subset"):
-        evaluate_sts(encoder, ["a", "b"], ["b", "b"], [1, 2], subsets=[None, None], protocol="per-subset")
+        scored(encoder, ["a", "b"], ["b", "b"], [1, 2], subsets=[None, None], protocol="per-subset")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from embrew.evaluation import Task, averages, evaluate, list_suites, read_suite
+from embrew.evaluation import averages, evaluate, list_suites, read_suite
 from embrew.evaluation.kinds.retrieval import select_documents
 
 
@@ -95,13 +95,6 @@ def test_a_corpus_is_cut_the_same_way_every_time(retrieval_folder):
         select_documents(data, documents="all", distractors=5, seed=1)
     with pytest.raises(ValueError, match="documents='some'; choose from all, judged"):
         select_documents(data, documents="some", distractors=0, seed=1)
-
-
-def test_unknown_settings_are_refused_before_encoding(bag_of_words, root):
-    task = Task("STS", "sts", "test", root / "STS", (root / "STS" / "test.jsonl",), {"repeats": 3})
-    with pytest.raises(ValueError, match="task STS: repeats is not a setting of sts"):
-        evaluate(bag_of_words, [task])
-    assert not bag_of_words.calls
 
 
 @pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")

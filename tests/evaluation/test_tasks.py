@@ -1,5 +1,4 @@
 import json
-import os
 
 import pytest
 
@@ -88,22 +87,3 @@ def test_folders_that_cannot_be_judged(tmp_path):
     (tmp_path / "x" / "test.jsonl").write_text("")
     with pytest.raises(ValueError, match="holds no rows"):
         find_task(tmp_path / "x")
-
-
-@pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")
-@pytest.mark.parametrize(
-    ("name", "kind", "split"),
-    [
-        ("STS12", "sts", "test"),
-        ("STSB", "sts", "test"),
-        ("cranfield", "retrieval", "test"),
-        ("squad_retrieval", "retrieval", "dev"),
-        ("banking77", "classification", "test"),
-        ("mrpc", "pair_classification", "test"),
-        ("trecqa_reranking", "reranking", "test"),
-        ("twenty_newsgroups_mini", "clustering", "test"),
-    ],
-)
-def test_real_folders(name, kind, split):
-    task = find_task(f"$EMBREW_DATA/{name}")
-    assert (task.name, task.kind, task.split) == (name, kind, split)

@@ -10,7 +10,6 @@ from datasets import Dataset
 
 from embrew import assembly
 from embrew.encoder import Encoder
-from embrew.evaluation.prompts import AUTOREGEMBED_CODE, AUTOREGEMBED_PAPER
 from embrew.methods.frozen_decoder import memory_states
 from embrew.recipe import Recipe
 from embrew.text.tokens import Segment
@@ -249,11 +248,22 @@ def test_settings_that_cannot_be(settings, message, make_encoder):
 PAPERS = ("paper-llama2-7b", "mistral-7b", "qwen3-0.6b")
 
 
+# Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment, section 3.3, by side of an
+# encoder's prompts: I_next, with which the embedding of a query makes the model write what is looked for, and I_self,
+# with which that of a text makes it write the text (the paper: "similar to" these). The public code has one string in
+# place of both, for training on NLI and for evaluation.
+PAPER_PROMPTS = {
+    "query": "find documents that can answer this question",
+    "document": "find sentences that are semantically similar to this text",
+}
+CODE_PROMPTS = dict.fromkeys(("query", "document"), "This sentence means in one word: “")
+
+
 @pytest.mark.parametrize("name", [*PAPERS, "code-llama2-7b", "nano"])
 def test_the_instructions_of_the_recipes(name):
     """The paper's two, or the public code's one, word for word; texts without a side are read with the documents'."""
     encoder = Recipe.load(f"autoregembed/{name}").encoder
-    wanted = AUTOREGEMBED_PAPER if name in PAPERS else AUTOREGEMBED_CODE
+    wanted = PAPER_PROMPTS if name in PAPERS else CODE_PROMPTS
     assert encoder.prompts.model_dump() == wanted
     assert encoder.default_prompt_name == "document"
     assert (len(set(wanted.values())) == 2) == (name in PAPERS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,24 +18,11 @@ if TYPE_CHECKING:
     from embrew.evaluation import Result
 
 
-class StsProtocol(StrEnum):
-    """How the subsets of an STS set become one score."""
-
-    ALL = "all"
-    PER_SUBSET = "per-subset"
-
-
 def _kinds() -> list[str]:
     """Return the names of the kinds of task; their modules are only imported when a command needs them."""
     from embrew.evaluation.kinds import KINDS
 
     return list(KINDS)
-
-
-def _known_kind(kind: str | None) -> str | None:
-    if kind is not None and kind not in _kinds():
-        raise typer.BadParameter(f"{kind!r}; choose from {', '.join(_kinds())}")
-    return kind
 
 
 def evaluate(
@@ -64,16 +50,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="KIND",
-            callback=_known_kind,
             autocompletion=_kinds,
             help="Kind of task, such as sts or rag; an unknown one lists all. Default: by the data's columns.",
-        ),
-    ] = None,
-    sts_protocol: Annotated[
-        StsProtocol | None,
-        typer.Option(
-            help="How an STS task with subsets is scored: all = all pairs together, per-subset = mean over the "
-            "subsets. Default: all."
         ),
     ] = None,
     generator: Annotated[
@@ -129,64 +107,40 @@ def evaluate(
     splits of the data, unless --pooling says it. Processes of torchrun share the tasks.
     """
     loading(model)
-    from embrew.evaluation import find_task
+    from embrew import evaluation, opening
     from embrew.evaluation.paths import write_paths
 
-    protocol: Any = sts_protocol and sts_protocol.value
-    tasks: Any
-    named: Mapping[str, Sequence[str]] = {}
-    if suite is not None:
-        from embrew.evaluation.suites import read_suite
-
-        if len(data or ()) > 1 or mteb or split or kind or protocol:
-            raise ValueError("--suite defines tasks, splits, kinds and protocols; give it with at most one --data")
-        tasks = read_suite(suite, data=data[0] if data else None)
-        named = tasks.averages
-    elif data or mteb:
-        found = [find_task(folder, split=split, kind=kind) for folder in data or ()]  # before a model is opened
-        tasks = [*(data or ()), *_mteb_tasks(mteb or ())]
-    else:
-        raise ValueError("nothing to evaluate on; give --data DIR, --mteb TASK or --suite NAME")
-    known = found if suite is None else tasks.tasks
+    tasks, named = _tasks(data or (), suite, mteb or (), split, kind)  # before a model is opened
     page = None
     if report is not None:
-        from embrew.cli.evaluated_page import EvaluatedPage
+        from embrew.cli.evaluated_page import page_model, write_page
 
-        page = EvaluatedPage.of_model(model, report, output, known)
-        output = page.results
-    from embrew import evaluation, opening
+        page = page_model(model, report, output)
+        output = page.seeds[0].results
     from embrew.report.untrained import choose
 
-    kept = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
+    finished = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
     processes = evaluation.Processes.of_launch()
-    if processes.count > 1 and output is None:
-        raise ValueError(f"{processes.count} processes share tasks through a folder; give --output DIR")
-    with stopping(lambda: f"{kept}; the same command {'starts again' if output is None else 'resumes'}"):
-        how_opened: Any = {"dtype": dtype.value, "backend": backend.value, "as_trained": True}
-        choice = None
-        if pooling is None:
-            how_chosen: Any = {"dtype": dtype.value, "batch_tokens": batch_tokens, "processes": processes}
-            choice = choose(model, known, output, **how_chosen)
+    common: Any = {"batch_tokens": batch_tokens, "processes": processes}
+    with stopping(lambda: f"{finished}; the same command {'starts again' if output is None else 'resumes'}"):
+        choice = choose(model, tasks, output, dtype=dtype.value, **common) if pooling is None else None
         how_read = choice.pooling if choice else pooling
+        how_opened: Any = {"dtype": dtype.value, "backend": backend.value, "as_trained": True}
         encoder: Any = opening.open_model(model, overrides or (), pooling=how_read, **how_opened)
         results = evaluation.evaluate(
             encoder,
             tasks,
             output_dir=output,
-            split=split,
-            kind=kind,
-            sts_protocol=protocol,
             generator=generator,
-            batch_tokens=batch_tokens,
             context=context,
             overwrite=overwrite,
-            processes=processes,
             show_progress_bar=True,
+            **common,
         )
         if output is not None and processes.rank == 0:
-            write_paths(output, model, known, pooling=how_read)
-        if page is not None and processes.rank == 0:
-            page.with_pooling(how_read).write(encoder)
+            write_paths(output, model, tasks, pooling=how_read)
+        if page is not None and report is not None and processes.rank == 0:
+            write_page(page, tasks, report, encoder, how_read)
     if choice is not None:
         out().print(f"{model}: {choice}", markup=False, soft_wrap=True)
     header, rows = evaluation.grid_table(results)
@@ -204,15 +158,24 @@ def evaluate(
     )
 
 
-def _mteb_tasks(names: Sequence[str]) -> list[Any]:
-    if not names:
-        return []
-    from embrew.evaluation.mteb_tasks import MtebTask, load_task
+def _tasks(
+    data: Sequence[str], suite: str | None, mteb: Sequence[str], split: str | None, kind: str | None
+) -> tuple[Sequence[Any], Mapping[str, Sequence[str]]]:
+    """Return the tasks of a suite with its named averages, or those of data folders and of MTEB."""
+    from embrew.evaluation import MtebTask, find_task, read_suite
+    from embrew.evaluation.mteb_tasks import load_task
 
-    tasks = [MtebTask(name, name) for name in names]
+    if suite is not None:
+        if len(data) > 1 or mteb or split or kind:
+            raise ValueError("--suite defines tasks, splits and kinds; give it with at most one --data")
+        read = read_suite(suite, data=data[0] if data else None)
+        return read.tasks, read.averages
+    if not data and not mteb:
+        raise ValueError("nothing to evaluate on; give --data DIR, --mteb TASK or --suite NAME")
+    tasks = [MtebTask(name, name) for name in mteb]
     for task in tasks:
         load_task(task)
-    return tasks
+    return [*(find_task(folder, split=split, kind=kind) for folder in data), *tasks], {}
 
 
 def results_table(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None) -> Table:

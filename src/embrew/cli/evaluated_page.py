@@ -1,10 +1,10 @@
-"""The page of `embrew evaluate --report`: that of a comparison, of one model."""
+"""The page of `embrew evaluate --report`: that of `embrew compare`, about one model."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +12,32 @@ from embrew.cli.console import out
 from embrew.evaluation.kinds import KINDS
 from embrew.report.making import files_of, make_report
 from embrew.report.page import check_packages
-from embrew.report.sources import NamedSources, Source, read_sources
+from embrew.report.sources import NamedSources, read_sources
 from embrew.report.task_data import Tasks
 
 
-@dataclass(frozen=True)
-class EvaluatedPage:
-    """A page about a model that is being evaluated.
+def page_model(model: str, file: Path, output: Path | None) -> NamedSources:
+    """Return the model of a page with the folder of its results; of a training run, the model of the last stage.
 
-    Attributes:
+    Args:
+        model: Folder, recipe or Hub id.
         file: The page.
-        name: Name of the model.
-        source: The model, with the folder of its results.
-        tasks: Tasks with their data.
+        output: Folder of results; by default beside the page.
     """
+    check_packages()
+    if file.suffix != ".html":
+        raise ValueError(f"--report {file}: the report is an HTML page; give FILE.html")
+    last = read_sources([model])[-1]
+    results = output or files_of(file) / "results" / last.name.replace("/", "--")
+    (source,) = last.seeds
+    return NamedSources(last.name, (replace(source, results=results),))
 
-    file: Path
-    name: str
-    source: Source
-    tasks: Tasks
 
-    @classmethod
-    def of_model(cls, model: str, file: Path, output: Path | None, tasks: Tasks) -> EvaluatedPage:
-        """Return the page of a model as `embrew evaluate` opens it, of a run the last stage; all errors are here.
-
-        Args:
-            model: Folder, recipe or Hub id.
-            file: The page.
-            output: Folder of results; by default beside the page.
-            tasks: What the model is evaluated on.
-        """
-        check_packages()
-        if file.suffix != ".html":
-            raise ValueError(f"--report {file}: the report is an HTML page; give FILE.html")
-        last = read_sources([model])[-1]
-        results = output or files_of(file) / "results" / last.name.replace("/", "--")
-        (source,) = last.seeds
-        own = [task for task in tasks if not KINDS[getattr(task, "kind", "sts")].grid]
-        return cls(file, last.name, replace(source, results=results), own)
-
-    @property
-    def results(self) -> Path:
-        """Folder of the results."""
-        assert self.source.results is not None
-        return self.source.results
-
-    def with_pooling(self, pooling: str | None) -> EvaluatedPage:
-        """Return the page of a language model whose pooling was chosen, which its name says."""
-        if pooling is None:
-            return self
-        return replace(self, name=f"{self.name} ({pooling})", source=replace(self.source, pooling=pooling))
-
-    def write(self, encoder: Any) -> None:
-        """Write the page; the encoder, which is open, is measured."""
-        command = shlex.join(["embrew", *sys.argv[1:]])
-        models = [NamedSources(self.name, (self.source,))]
-        make_report(models, self.tasks, self.file, opener=lambda _: encoder, command=command)
-        out().print(f"written to {self.file}", markup=False, soft_wrap=True)
+def write_page(model: NamedSources, tasks: Tasks, file: Path, encoder: Any, pooling: str | None) -> None:
+    """Write the page; the encoder, which is open, is measured. The name says the pooling of a bare language model."""
+    if pooling is not None:
+        model = NamedSources(f"{model.name} ({pooling})", (replace(model.seeds[0], pooling=pooling),))
+    shown = [task for task in tasks if not KINDS[getattr(task, "kind", "sts")].grid]
+    command = shlex.join(["embrew", *sys.argv[1:]])
+    make_report([model], shown, file, opener=lambda _: encoder, command=command)
+    out().print(f"written to {file}", markup=False, soft_wrap=True)

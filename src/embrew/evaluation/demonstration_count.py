@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from embrew.encoder import Encoder
-from embrew.evaluation import evaluate
+from embrew.evaluation import Result, evaluate
 from embrew.evaluation.dev import dev_sets, dev_task
 from embrew.evaluation.find import find_task
 from embrew.evaluation.report import label_of
@@ -76,59 +76,67 @@ def choose_demonstrations(
         ValueError: a number larger than the number of demonstrations; a folder without a dev split;
             demonstrations that are rows of a dev or test set.
     """
-    most = max(counts, default=0)
-    if not 0 < most <= len(context.demonstrations):
-        there = len(context.demonstrations)
+    most, there = max(counts, default=0), len(context.demonstrations)
+    if not 0 < most <= there:
         raise ValueError(
             f"counts up to {most}, but the context has {there} demonstrations; give numbers from 0 to that"
         )
-    if from_train is None:
-        tasks: Sequence[Task] = dev_sets(data).dev
-    else:
-        shown = [text for pair in context.demonstrations for text in (pair.query, pair.passage)]
-        rows = [DevRows(path=str(folder), rows=from_train) for folder in data]
-        tasks = [dev_task(one, left_out=shown) for one in rows]
+    tasks: Sequence[Task] = dev_sets(data).dev if from_train is None else _training_rows(context, data, from_train)
     if tests is None:
-        with_test = [task for task in tasks if task.path.is_dir() and "test" in split_names(task.path)]
-        found = [find_task(task.path, split="test", name=task.name) for task in with_test]
-        tests = found if len(found) == len(tasks) else []
+        tested = [task for task in tasks if task.path.is_dir() and "test" in split_names(task.path)]
+        all_tested = len(tested) == len(tasks)
+        tests = [find_task(task.path, split="test", name=task.name) for task in tested] if all_tested else []
     check_apart([pair.query for pair in context.demonstrations], (*tasks, *tests))
-    sets: dict[int, tuple[str, ...]] = {}
-
-    def score(count: int, on: Sequence[Task], cached: _DocumentsOnce) -> float:
-        kept = encoder.contexts
-        encoder.contexts = dict(kept)
-        try:
-            encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
-            results = evaluate(cached, list(on), context=TRIED, batch_tokens=batch_tokens)
-        finally:
-            encoder.contexts = kept
-        sets[id(on)] = tuple(label_of(result) for result in results)
-        return statistics.fmean(result.main_score for result in results)
-
     with TemporaryDirectory() as folder:
         cached = _DocumentsOnce(encoder, Path(folder))
-        dev = {count: score(count, tasks, cached) for count in sorted({0, *counts})}
+        on_dev = {count: _results(cached, context, count, tasks, batch_tokens) for count in sorted({0, *counts})}
+        dev = {count: _mean(results) for count, results in on_dev.items()}
         chosen = max(dev, key=lambda count: (dev[count], -count))
-        test = {count: score(count, tests, cached) for count in sorted({0, chosen, most})} if tests else {}
-    return Choice(dev, test, chosen, sets[id(tasks)], sets.get(id(tests), ()))
+        on_test = {n: _results(cached, context, n, tests, batch_tokens) for n in sorted({0, chosen, most}) if tests}
+    test = {count: _mean(results) for count, results in on_test.items()}
+    labels = [tuple(label_of(result) for result in on.get(0, ())) for on in (on_dev, on_test)]
+    return Choice(dev, test, chosen, *labels)
+
+
+def _training_rows(context: Context, data: Sequence[str | Path], count: int) -> list[Task]:
+    """Return tasks on training rows of folders, none of which hold a text of a demonstration."""
+    shown = [text for pair in context.demonstrations for text in (pair.query, pair.passage)]
+    return [dev_task(DevRows(path=str(folder), rows=count), left_out=shown) for folder in data]
+
+
+def _results(
+    cached: _DocumentsOnce, context: Context, count: int, tasks: Sequence[Task], batch_tokens: int | None
+) -> list[Result]:
+    """Return the results of the encoder with the first `count` demonstrations."""
+    encoder = cached.encoder
+    before = encoder.contexts
+    encoder.contexts = dict(before)
+    try:
+        encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
+        return evaluate(cached, list(tasks), context=TRIED, batch_tokens=batch_tokens)
+    finally:
+        encoder.contexts = before
+
+
+def _mean(results: Sequence[Result]) -> float:
+    return statistics.fmean(result.main_score for result in results)
 
 
 class _DocumentsOnce:
     """`encoder` with document vectors cached in a folder, since contexts are not a prefix of documents."""
 
     def __init__(self, encoder: Encoder, folder: Path) -> None:
-        self._encoder, self._folder = encoder, folder
+        self.encoder, self._folder = encoder, folder
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._encoder, name)
+        return getattr(self.encoder, name)
 
     def encode_document(self, inputs: Sequence[str], **options: Any) -> np.ndarray:
         """Return vectors of documents, from the cache if they are there."""
-        asked = json.dumps([list(inputs), sorted(options.items())], default=str)
-        file = self._folder / f"{hashlib.sha256(asked.encode()).hexdigest()}.npy"
+        texts = json.dumps([list(inputs), sorted(options.items())], default=str)
+        file = self._folder / f"{hashlib.sha256(texts.encode()).hexdigest()}.npy"
         if not file.exists():
-            np.save(file, self._encoder.encode_document(inputs, **options))
+            np.save(file, self.encoder.encode_document(inputs, **options))
         vectors: np.ndarray = np.load(file)
         return vectors
 

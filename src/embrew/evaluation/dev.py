@@ -24,7 +24,7 @@ from embrew.text_encoder.interface import TextEncoder
 
 RESERVED = ("dev", "guard", GAP, GAP_OTHER)
 FILE = "file"  # split of a file whose name contains none
-Given = str | Path | DevRows
+Data = str | Path | DevRows
 
 
 @dataclass(frozen=True)
@@ -56,38 +56,34 @@ class DevSets:
     @property
     def about(self) -> dict[str, dict[str, str]]:
         """Kind, split and metric of each set by the name of its score, and its size once it is known."""
-        found = {}
-        for name, task in self._named():
+        about = {}
+        for name, task in self._named().items():
             size = {"size": self.sizes[name]} if name in self.sizes else {}
-            found[name] = {"kind": task.kind, "split": task.shown_split, "metric": KINDS[task.kind].metric, **size}
-        return found
+            about[name] = {"kind": task.kind, "split": task.shown_split, "metric": KINDS[task.kind].metric, **size}
+        return about
 
     def __call__(self, encoder: TextEncoder) -> dict[str, float]:
         """Return `dev`, the mean over the dev sets, and each set's score; `guard` and `guard/NAME` likewise."""
+        named = self._named()
         results = evaluation.evaluate(
-            encoder, [*self.dev, *self.guard], batch_tokens=self.batch_tokens, show_progress_bar=is_chosen()
+            encoder, list(named.values()), batch_tokens=self.batch_tokens, show_progress_bar=is_chosen()
         )
-        for (name, _), result in zip(self._named(), results, strict=True):
-            self.sizes[name] = size_of(result.counts)
-        found = [result.main_score for result in results]
-        dev, guard = found[: len(self.dev)], found[len(self.dev) :]
-        scores = {"dev": statistics.fmean(dev)}
-        scores |= {task.name: score for task, score in zip(self.dev, dev, strict=True)}
-        if guard:
-            scores["guard"] = statistics.fmean(guard)
-            scores |= {GUARD + task.name: score for task, score in zip(self.guard, guard, strict=True)}
-        return scores
+        self.sizes.update(zip(named, (size_of(result.counts) for result in results), strict=True))
+        each = dict(zip(named, (result.main_score for result in results), strict=True))
+        dev = {task.name: each.pop(task.name) for task in self.dev}
+        guard = {"guard": statistics.fmean(each.values()), **each} if each else {}
+        return {"dev": statistics.fmean(dev.values()), **dev, **guard}
 
     def texts(self) -> dict[str, Iterator[str]]:
         """Return the texts of each set by name, read lazily; queries and documents are separate entries."""
         return dict(chain.from_iterable(task_texts(task) for task in (*self.dev, *self.guard)))
 
-    def _named(self) -> list[tuple[str, Task]]:
-        return [*((task.name, task) for task in self.dev), *((GUARD + task.name, task) for task in self.guard)]
+    def _named(self) -> dict[str, Task]:
+        return {task.name: task for task in self.dev} | {GUARD + task.name: task for task in self.guard}
 
 
 def dev_sets(
-    dev: Sequence[Given], guard: Sequence[str | Path] = (), *, metric: str = "dev", batch_tokens: int = 8192
+    dev: Sequence[Data], guard: Sequence[str | Path] = (), *, metric: str = "dev", batch_tokens: int = 8192
 ) -> DevSets:
     """Return the dev and guard sets of folders and files; raise on mistakes before any model is opened.
 
@@ -99,65 +95,65 @@ def dev_sets(
         FileNotFoundError: a folder or file does not exist.
         ValueError: a dev set has no dev split, two sets have the same name, or `metric` is none of the scores.
     """
-    found = DevSets(tuple(map(dev_task, dev)), tuple(map(_guard_task, guard)), batch_tokens)
-    names = [task.name for task in (*found.dev, *found.guard)]
+    sets = DevSets(tuple(map(dev_task, dev)), tuple(map(_guard_task, guard)), batch_tokens)
+    names = [task.name for task in (*sets.dev, *sets.guard)]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two dev or guard sets are called {name}; rename a folder, or leave one out")
-    if taken := {GAP, GAP_OTHER} & {task.name for task in found.dev}:
+    if reserved := {GAP, GAP_OTHER}.intersection(names[: len(sets.dev)]):
         raise ValueError(
-            f"a dev set is called {taken.pop()}, a name that the share of the gap closed has; rename its folder"
+            f"a dev set is called {reserved.pop()}, a name that the share of the gap closed has; rename its folder"
         )
-    if metric not in (*found.metrics, GAP):
-        raise ValueError(f"evaluation.metric={metric!r} is not a score; choose from {', '.join(found.metrics)}")
-    return found
+    if metric not in (*sets.metrics, GAP):
+        raise ValueError(f"evaluation.metric={metric!r} is not a score; choose from {', '.join(sets.metrics)}")
+    return sets
 
 
 def dev_sets_of(recipe: Recipe) -> DevSets | None:
     """Return the sets of a recipe's `evaluation`, or None if it has none; errors as `dev_sets`."""
-    found = recipe.evaluation
-    if found is None:
+    config = recipe.evaluation
+    if config is None:
         return None
-    return dev_sets(found.dev, found.guard, metric=found.metric, batch_tokens=found.batch_tokens)
+    return dev_sets(config.dev, config.guard, metric=config.metric, batch_tokens=config.batch_tokens)
 
 
-def dev_task(given: Given, *, left_out: Iterable[str] = ()) -> Task:
+def dev_task(data: Data, *, left_out: Iterable[str] = ()) -> Task:
     """Return the task of a dev set.
 
     Args:
-        given: a folder, a file, or a number of a folder's training rows.
+        data: a folder, a file, or a number of a folder's training rows.
         left_out: texts that these training rows may not contain.
 
     Raises:
         FileNotFoundError: it does not exist.
         ValueError: it has no dev split.
     """
-    if isinstance(given, DevRows):
-        source = Path(expand(given.path))
+    if isinstance(data, DevRows):
+        source = Path(expand(data.path))
         if source.is_file():
             raise ValueError(
-                f"{source} is a file; give a data folder, whose training rows rows={given.rows} are split off"
+                f"{source} is a file; give a data folder, whose training rows rows={data.rows} are split off"
             )
         if source.exists() and "train" not in split_names(source):
             there = ", ".join(split_names(source)) or "none"
-            raise ValueError(f"{source} has no train split to split rows={given.rows} off; it has {there}")
-        part = Part(given.rows, given.seed, tuple(left_out))
-        return find_task(given.path, split="train", part=part)
-    source = Path(expand(given))
+            raise ValueError(f"{source} has no train split to split rows={data.rows} off; it has {there}")
+        part = Part(data.rows, data.seed, tuple(left_out))
+        return find_task(data.path, split="train", part=part)
+    source = Path(expand(data))
     if source.is_file():
         split = _split_of(source)
         if split in ("train", "test"):
             raise ValueError(
                 f"{source} is a {split} split by its name. {_advice(source.parent)}; or rename a file of dev rows"
             )
-        return find_task(given, split=split, name=_name_of(source))
+        return find_task(data, split=split, name=_name_of(source))
     if not source.exists():
         raise FileNotFoundError(f"no data folder {source}")
     has = split_names(source)
     split = next((split for split in DEV_SPLITS if split in has), "")
     if not split:
         raise ValueError(f"{source} has no dev split; it has {', '.join(has) or 'none'}. {_advice(source)}")
-    return find_task(given, split=split)
+    return find_task(data, split=split)
 
 
 def _guard_task(path: str | Path) -> Task:
@@ -169,10 +165,10 @@ def _guard_task(path: str | Path) -> Task:
 
 
 def _advice(folder: Path) -> str:
-    said = "Nothing is chosen on a test split: give a folder with a dev (validation, valid) split"
+    advice = "Nothing is chosen on a test split: give a folder with a dev (validation, valid) split"
     if folder.is_dir() and "train" in split_names(folder):
-        said += f", or split rows off its training rows: {{path: {folder}, rows: N}} in a recipe, --dev-from-train N"
-    return said
+        advice += f", or split rows off its training rows: {{path: {folder}, rows: N}} in a recipe, --dev-from-train N"
+    return advice
 
 
 def _split_of(file: Path) -> str:

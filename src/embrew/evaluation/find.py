@@ -1,6 +1,6 @@
 """Find the task of a data folder: its kind (by its columns), its split, and the files its score depends on."""
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,60 +40,86 @@ def find_task(
         kind: Name of a kind (a key of `KINDS`); default: by the columns.
         name: Default: the folder's name.
         part: Dev rows that are split off this split.
+        settings: Settings of the kind.
     """
-    named = None if kind is None else kind_named(kind)
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"kind={kind!r}; choose from {', '.join(KINDS)}")
     folder = Path(expand(path))
     if not folder.exists():
         raise FileNotFoundError(f"no data folder {folder}")
     if folder.is_file():
-        found = named or _recognise(folder, folder)
-        if found.train:
-            raise ValueError(f"{folder}: {found.name} needs a folder with a train and a test split, not one file")
-        return Task(name or stem(folder), found.name, split or "test", folder, (folder,), settings)
-    name = name or (f"{folder.resolve().parent.name}-{folder.name}" if folder.name in SPLITS else folder.resolve().name)
-    if is_beir(folder):
-        readers = [one for one in KINDS.values() if one.corpus]
-        found = named or readers[0]
-        if not found.corpus:
-            *most, last = (one.name for one in readers)
-            raise ValueError(
-                f"{folder} holds a corpus and queries: kind={kind!r} cannot read it; use {', '.join(most)} or {last}"
-            )
-        split = split or _default_split(folder, sorted(qrels_files(folder)))
-        files = [find_file(folder, "corpus"), find_file(folder, "queries"), qrels_file(folder, split)]
-        files += _named_files(folder, found, settings)
-        return Task(name, found.name, split, folder, tuple(file for file in files if file), settings, part)
-    if named is not None and named.rows is None:
-        raise FileNotFoundError(f"{folder} lacks corpus.jsonl or queries.jsonl (gz or not), which {named.name} needs")
-    split = split or _default_split(folder, splits(folder))
-    paths = split_files(folder, split)
-    found = named or _recognise(paths[0], folder)
-    if found.train:
-        paths = [*split_files(folder, "train"), *paths]
-    return Task(name, found.name, split, folder, tuple(paths), settings, part)
+        task_kind, split, files = KINDS[kind] if kind else _recognise(folder, folder), split or "test", [folder]
+        name = name or stem(folder)
+        if task_kind.train:
+            raise ValueError(f"{folder}: {task_kind.name} needs a folder with a train and a test split, not one file")
+    elif is_beir(folder):
+        task_kind, split = _corpus_kind(folder, kind), split or _default_split(folder, sorted(qrels_files(folder)))
+        corpus = [find_file(folder, "corpus"), find_file(folder, "queries"), qrels_file(folder, split)]
+        files = [file for file in corpus if file]
+        if settings.get("answers") is not None:
+            files.append(_answers_file(folder, settings["answers"]))
+    else:
+        if kind is not None and KINDS[kind].rows is None:
+            raise FileNotFoundError(f"{folder} lacks corpus.jsonl or queries.jsonl (gz or not), which {kind} needs")
+        split = split or _default_split(folder, splits(folder))
+        files = split_files(folder, split)
+        task_kind = KINDS[kind] if kind else _recognise(files[0], folder)
+        files = [*split_files(folder, "train"), *files] if task_kind.train else files
+    if name is None:
+        resolved = folder.resolve()
+        name = f"{resolved.parent.name}-{folder.name}" if folder.name in SPLITS else resolved.name
+    unknown = sorted(set(settings) - set(task_kind.settings))
+    if unknown:
+        raise ValueError(
+            f"task {name}: {', '.join(unknown)} is not a setting of {task_kind.name}; choose from "
+            + ", ".join(task_kind.settings)
+        )
+    return Task(name, task_kind.name, split, folder, tuple(files), settings, part)
 
 
-def kind_named(name: str) -> TaskKind:
-    """Return the kind of this name."""
-    if name not in KINDS:
-        raise ValueError(f"kind={name!r}; choose from {', '.join(KINDS)}")
-    return KINDS[name]
+def _corpus_kind(folder: Path, kind: str | None) -> TaskKind:
+    """Return the kind of a folder with a corpus: by default the first that reads one."""
+    readers = [one for one in KINDS.values() if one.corpus]
+    task_kind = KINDS[kind] if kind else readers[0]
+    if not task_kind.corpus:
+        *most, last = (one.name for one in readers)
+        raise ValueError(
+            f"{folder} holds a corpus and queries: kind={kind!r} cannot read it; use {', '.join(most)} or {last}"
+        )
+    return task_kind
 
 
-def _named_files(folder: Path, kind: TaskKind, settings: Mapping[str, Any]) -> list[Path]:
-    """Return the files that settings name."""
-    files = []
-    for name in kind.file_settings:
-        given = settings.get(name)
-        if given is None:
+def cells(task: Task) -> list[Task]:
+    """Return one task per combination of the listed numbers of its kind's grid, named `NAME-l6-d128`.
+
+    Raises:
+        ValueError: a value that is not a number, is below 1, or is listed twice.
+    """
+    tasks = [task]
+    for name in KINDS[task.kind].grid:
+        value = task.settings.get(name)
+        if value is None:
             continue
-        if not isinstance(given, str):
-            raise ValueError(f"{name}={given!r}; give a file, relative to {folder}")
-        file = folder / expand(given)
-        if not file.is_file():
-            raise FileNotFoundError(f"no file {file}, which {name}={given!r} names; it is relative to the data folder")
-        files.append(file)
-    return files
+        numbers = list(value) if isinstance(value, list | tuple) else [value]
+        wrong = any(type(number) is not int or number < 1 for number in numbers)
+        if wrong or not numbers or len(set(numbers)) < len(numbers):
+            raise ValueError(f"task {task.name}: {name}={value!r}; give numbers above 0, each once, e.g. [64, 128]")
+        if isinstance(value, list | tuple):
+            tasks = [
+                replace(one, name=f"{one.name}-{name[0]}{number}", settings={**one.settings, name: number})
+                for one in tasks
+                for number in numbers
+            ]
+    return tasks
+
+
+def _answers_file(folder: Path, answers: Any) -> Path:
+    if not isinstance(answers, str):
+        raise ValueError(f"answers={answers!r}; give a file, relative to {folder}")
+    file = folder / expand(answers)
+    if not file.is_file():
+        raise FileNotFoundError(f"no file {file}, which answers={answers!r} names; it is relative to the data folder")
+    return file
 
 
 def _default_split(folder: Path, names: list[str]) -> str:
@@ -112,9 +138,9 @@ def _recognise(file: Path, folder: Path) -> TaskKind:
     for kind in KINDS.values():
         if kind.matches(record.values) and (has_train or not kind.train):
             return kind
-    known = "; ".join(f"{kind.name} ({', '.join(sorted(kind.columns))})" for kind in KINDS.values() if kind.columns)
+    kinds = "; ".join(f"{kind.name} ({', '.join(sorted(kind.columns))})" for kind in KINDS.values() if kind.columns)
     columns = ", ".join(sorted(record.values))
     raise ValueError(
-        f"{folder}: no kind of task has rows with the columns {columns}; known are {known}, and "
+        f"{folder}: no kind of task has rows with the columns {columns}; known are {kinds}, and "
         "retrieval (a folder with corpus, queries, qrels)"
     )

@@ -11,13 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embrew.evaluation.prompts import ESE_RAG
 from embrew.progress import progress
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is opened: tables need neither
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from embrew.settings.base import Base
+
+# ESE: Espresso Sentence Embeddings (arXiv 2402.14776), Table 4: what the generator of its retrieval-augmented answers
+# is asked. The table does not show where lines end; here each part has a separate line.
+PROMPT = (
+    "As an advanced QA system, your role is to provide accurate and straightforward answers based on the provided "
+    "context. Utilize the following information to answer the given question, directly output the straightforward "
+    "answer, and do not explain it:\n"
+    "Context: {context}.\n"
+    "Question: {question}.\n"
+    "Requirement: For 'yes/no' question, directly output 'yes' or 'no'. For the 'who' question, directly output the "
+    "people's names. For the 'when' question, directly output the date or time, so on and so forth.\n"
+    "Output:"
+)
 
 
 def find_generator(name: str) -> Base:
@@ -50,13 +62,13 @@ class Generator:
     """A causal LM that answers questions about contexts.
 
     Attributes:
-        known: Answers so far by prompt: cells of a grid that find the same context have the same prompt.
+        answered: Answers so far by prompt: cells of a grid that find the same context have the same prompt.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     max_new_tokens: int = 32
-    known: dict[str, str] = field(default_factory=dict)
+    answered: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, name: str, *, max_new_tokens: int = 32) -> Generator:
@@ -89,18 +101,18 @@ class Generator:
         """Return one answer per question: the first line that the model generates after context and question."""
         prompts = [self.prompt(context, question) for context, question in zip(contexts, questions, strict=True)]
         new = sorted(
-            {prompt for prompt in prompts if prompt not in self.known}, key=lambda prompt: (-len(prompt), prompt)
+            {prompt for prompt in prompts if prompt not in self.answered}, key=lambda prompt: (-len(prompt), prompt)
         )
         with progress(len(new), "answer", "question", shown=show_progress_bar) as bar:
             for start in range(0, len(new), batch_size):
                 batch = new[start : start + batch_size]
-                self.known.update(zip(batch, self._continue(batch), strict=True))
+                self.answered.update(zip(batch, self._continue(batch), strict=True))
                 bar.update(len(batch))
-        return [self.known[prompt] for prompt in prompts]
+        return [self.answered[prompt] for prompt in prompts]
 
     def prompt(self, context: str, question: str) -> str:
         """Return ESE's prompt; the context is truncated so that the prompt fits into the model's positions."""
-        prompt = ESE_RAG.format(context=context, question=question)
+        prompt = PROMPT.format(context=context, question=question)
         room = getattr(self.model.config, "max_position_embeddings", None)
         if room is None:
             return prompt
@@ -114,7 +126,7 @@ class Generator:
                     "another generator, or a smaller max_new_tokens"
                 )
             context = str(self.tokenizer.decode(ids[: max(len(ids) - excess, 0)]))
-            prompt = ESE_RAG.format(context=context, question=question)
+            prompt = PROMPT.format(context=context, question=question)
         return prompt
 
     def _ids(self, text: str, *, special: bool = True) -> list[int]:

@@ -35,9 +35,11 @@ def use_kept(task: Any, folder: Path) -> None:
     Raises:
         ValueError: the folder holds another revision than this version of mteb asks for.
     """
-    name, wanted, found = task.metadata.name, str(task.metadata.revision), _revision(folder)
-    if found != wanted:
-        raise ValueError(f"{folder} holds revision {found} of {name}, but mteb here evaluates {wanted}; fetch it again")
+    name, wanted, stored = task.metadata.name, str(task.metadata.revision), _revision(folder)
+    if stored != wanted:
+        raise ValueError(
+            f"{folder} holds revision {stored} of {name}, but this mteb evaluates {wanted}; fetch it again"
+        )
     about = read_json(folder / ABOUT, keys=("parts",), repair=AGAIN)
     for one in _parts(task):
         one.dataset = _load(about["parts"][one.metadata.name], folder / one.metadata.name)

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from embrew.evaluation.instructed import Instructed, inner
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_data import keep, use_kept
 from embrew.evaluation.report import Result
+from embrew.evaluation.task import inner, instructed
 from embrew.text_encoder.hashes import vectors_hash
 from embrew.text_encoder.interface import TextEncoder
 
@@ -57,16 +57,7 @@ class MtebEncoder:
             overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE}
         )
 
-    def encode(
-        self,
-        inputs: Any,
-        *,
-        task_metadata: Any,
-        hf_split: str,
-        hf_subset: str,
-        prompt_type: Any = None,
-        **kwargs: Any,
-    ) -> np.ndarray:
+    def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
         """Return float32 vectors `(texts, dimensions)` of mteb's batches."""
         texts = [text for batch in inputs for text in batch["text"]]
         kind = getattr(prompt_type, "value", prompt_type)
@@ -101,15 +92,15 @@ def load_task(task: MtebTask) -> Any:
     splits = [task.split] if task.split else None
     subsets = [task.subset] if task.subset else None
     try:
-        found = mteb.get_task(task.mteb, eval_splits=splits, hf_subsets=subsets)
-        if subsets is None and found.metadata.is_multilingual:
-            found = mteb.get_task(task.mteb, eval_splits=splits, languages=["eng"], exclusive_language_filter=True)
+        theirs = mteb.get_task(task.mteb, eval_splits=splits, hf_subsets=subsets)
+        if subsets is None and theirs.metadata.is_multilingual:
+            theirs = mteb.get_task(task.mteb, eval_splits=splits, languages=["eng"], exclusive_language_filter=True)
     except (KeyError, ValueError) as error:
         raise ValueError(f"mteb: {str(error).strip(chr(34))}") from None
-    if task.split is not None and task.split not in found.metadata.eval_splits:
-        raise ValueError(f"{task.mteb}: split={task.split!r}; choose from {', '.join(found.metadata.eval_splits)}")
-    kind_of(found)
-    return found
+    if task.split is not None and task.split not in theirs.metadata.eval_splits:
+        raise ValueError(f"{task.mteb}: split={task.split!r}; choose from {', '.join(theirs.metadata.eval_splits)}")
+    kind_of(theirs)
+    return theirs
 
 
 def kind_of(task: Any) -> str:
@@ -131,16 +122,16 @@ def evaluate_mteb(
     """Evaluate one task; results of the same model and data in `cache` are reused."""
     import mteb
 
-    found = load_task(task)
+    theirs = load_task(task)
     if task.data is not None:
-        use_kept(found, task.data)
-    instructed = Instructed(encoder, task.instruction) if task.instruction else encoder
-    model = MtebEncoder(instructed, name=_model_name(encoder, task), options=options)
+        use_kept(theirs, task.data)
+    with_prefix = instructed(encoder, {"instruction": task.instruction or None})
+    model = MtebEncoder(with_prefix, name=_model_name(encoder, task), options=options)
     start = time.perf_counter()
     with _quiet():
         results = mteb.evaluate(
             cast(Any, model),
-            [found],
+            [theirs],
             cache=mteb.ResultCache(cache_path=cache) if cache else None,
             overwrite_strategy="always" if overwrite else "only-missing",
             show_progress_bar=False,
@@ -154,9 +145,9 @@ def evaluate_mteb(
     return Result(
         task.name,
         "+".join(scores),
-        kind_of(found),
+        kind_of(theirs),
         float(result.get_score()),
-        {"subsets": scores, "metric": found.metadata.main_score, "mteb_version": result.mteb_version},
+        {"subsets": scores, "metric": theirs.metadata.main_score, "mteb_version": result.mteb_version},
         seconds,
     )
 

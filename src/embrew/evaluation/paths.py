@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from embrew.evaluation.grid import cells
+from embrew.evaluation.find import cells
 from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.task import Task
 from embrew.files.formats import PATHS

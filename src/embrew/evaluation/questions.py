@@ -1,5 +1,10 @@
-"""Read questions with their answers: a BEIR folder, and a column or file of answers."""
+"""Questions with their answers: a BEIR folder, and a column or file of answers; whether a text has an answer.
 
+Exact match follows SQuAD's normalisation (Rajpurkar et al., arXiv 1606.05250, section 6.1 and its evaluation script).
+"""
+
+import re
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +15,8 @@ from embrew.data.columns import Layout
 from embrew.data.datasets import load
 from embrew.data.formats import named, read_file
 from embrew.data.reading import find_file
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True)
@@ -94,3 +101,34 @@ def _joined(data: RetrievalData, answers: Path, columns: Mapping[str, str] | Non
 
 def _strip(text: str | None) -> str | None:
     return None if text is None else text.strip()
+
+
+def normalise(text: str) -> str:
+    """Return the text in lower case, without ASCII punctuation and the articles a, an, the, with single spaces.
+
+    Examples:
+        >>> normalise(" The  U.S. Army, an  army")
+        'us army army'
+    """
+    plain = text.lower().translate(_PUNCTUATION)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+
+
+def exact_match(prediction: str, answers: Sequence[str]) -> bool:
+    """Return whether a prediction equals one of the answers after normalisation."""
+    return normalise(prediction) in {normalise(answer) for answer in answers}
+
+
+def contains_answer(text: str, answers: Sequence[str]) -> bool:
+    """Return whether a text contains one of the answers as whole words, both normalised; 1910 does not contain 10.
+
+    An answer that is empty after normalisation is in no text.
+    """
+    searched = normalise(text)
+    normalised = (normalise(answer) for answer in answers)
+    return any(answer and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", searched) for answer in normalised)
+
+
+def can_be_found(answers: Sequence[str]) -> bool:
+    """Return whether a context could contain one of the answers: texts do not quote `yes` or `no` (HotpotQA)."""
+    return any(normalise(answer) not in ("", "yes", "no") for answer in answers)

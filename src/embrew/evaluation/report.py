@@ -44,7 +44,7 @@ class Result:
 def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
     """Write `TASK.SPLIT.json` (mteb's format) into `folder`, after `.run.json` (the sidecar) and `.examples.json`."""
     entry = {**result.scores, "main_score": result.main_score, "hf_subset": "default", "languages": ["eng-Latn"]}
-    path = _result_file(folder, result.task, result.split)
+    path = result_file(folder, result.task, result.split)
     path.unlink(missing_ok=True)  # so that an interruption leaves no old result with a new sidecar
     write_json(_sidecar_file(path), {"format": RESULT.number, **run, "counts": dict(result.counts)})
     if result.examples:
@@ -91,12 +91,12 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
     Raises:
         FileExistsError: the task's file holds a result of another model, other data or other settings.
     """
-    path = _result_file(folder, run["task"], run["split"])
+    path = result_file(folder, run["task"], run["split"])
     if not (path.is_file() and _sidecar_file(path).is_file()):
         return None
-    result, known = read_result(path)
+    result, before = read_result(path)
     plain = json.loads(json.dumps(run))
-    different = sorted(key for key in {*plain, *known} - {"counts"} if plain.get(key) != known.get(key))
+    different = sorted(key for key in {*plain, *before} - {"counts"} if plain.get(key) != before.get(key))
     if different:
         raise FileExistsError(
             f"{path} was evaluated with other {', '.join(different)}; choose another output folder, or overwrite"
@@ -104,7 +104,8 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
     return result
 
 
-def _result_file(folder: Path, task: str, split: str) -> Path:
+def result_file(folder: Path, task: str, split: str) -> Path:
+    """Return the path of a result."""
     return folder / f"{check_file_name(task, what='the task')}.{check_file_name(split, what='the split')}.json"
 
 
@@ -126,15 +127,15 @@ def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | Non
     by_kind: dict[str, list[float]] = {}
     for result in results:
         by_kind.setdefault(result.kind, []).append(result.main_score)
-    found = {kind: statistics.fmean(scores) for kind, scores in by_kind.items() if len(scores) > 1}
+    means = {kind: statistics.fmean(scores) for kind, scores in by_kind.items() if len(scores) > 1}
     if len(by_kind) > 1:
-        found["mean over kinds"] = statistics.fmean(statistics.fmean(scores) for scores in by_kind.values())
+        means["mean over kinds"] = statistics.fmean(statistics.fmean(scores) for scores in by_kind.values())
     if len(results) > 1:
-        found["mean over tasks"] = statistics.fmean(result.main_score for result in results)
+        means["mean over tasks"] = statistics.fmean(result.main_score for result in results)
     scores = {result.task: result.main_score for result in results}
     for name, tasks in (named or {}).items():
-        found[name] = statistics.fmean(scores[task] for task in tasks)
-    return found
+        means[name] = statistics.fmean(scores[task] for task in tasks)
+    return means
 
 
 def table(

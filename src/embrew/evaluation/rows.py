@@ -14,7 +14,7 @@ from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.datasets import load
 from embrew.data.overlap import normalised
 from embrew.data.reading import is_beir, qrels_files, splits
-from embrew.evaluation.task import Columns, Part, Task, TaskKind
+from embrew.evaluation.task import Columns, Part, Rows, Task, TaskKind
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -42,6 +42,16 @@ def training_rows(task: Task, kind: TaskKind, columns: Columns = None) -> Datase
     return rows.select([i for i in range(len(rows)) if i not in chosen])
 
 
+def read_rows(task: Task, kind: TaskKind, columns: Columns = None) -> Rows:
+    """Return the columns of the rows that a task is evaluated on; those of training rows have the prefix `train_`."""
+    rows = task_rows(task, kind, columns)
+    read = {name: list(rows[name]) for name in rows.column_names}
+    if kind.train:
+        training = training_rows(task, kind, columns)
+        read |= {f"train_{name}": list(training[name]) for name in training.column_names}
+    return read
+
+
 def task_retrieval(task: Task) -> RetrievalData:
     """Return the corpus, and the queries that a retrieval task is evaluated on."""
     data = read_beir(task.path, task.split)
@@ -49,9 +59,9 @@ def task_retrieval(task: Task) -> RetrievalData:
         return data
     names = list(data.queries)
     tested = read_beir(task.path, "test").queries.values() if "test" in split_names(task.path) else ()
-    kept = [names[i] for i in _chosen(task, task.part, [[data.queries[name] for name in names]], tested)]
+    chosen = [names[i] for i in _chosen(task, task.part, [[data.queries[name] for name in names]], tested)]
     return replace(
-        data, queries={name: data.queries[name] for name in kept}, qrels={name: data.qrels[name] for name in kept}
+        data, queries={name: data.queries[name] for name in chosen}, qrels={name: data.qrels[name] for name in chosen}
     )
 
 

@@ -1,50 +1,69 @@
-"""Score encoders on one task."""
+"""Score encoders on one task, with its instruction or context."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from embrew.evaluation.corpus_share import CorpusShare
-from embrew.evaluation.grid_cache import GridCache
-from embrew.evaluation.instructed import instructed
+import numpy as np
+
+from embrew.evaluation.corpus_chunks import CorpusChunks
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.task import COMMON, Evaluate, Evaluated, Task
+from embrew.evaluation.kinds.rag import depth_option
+from embrew.evaluation.mteb_tasks import MtebTask
+from embrew.evaluation.rows import read_rows
+from embrew.evaluation.task import COMMON, Evaluate, Evaluated, GridCache, Task, instructed
 from embrew.text_encoder.interface import TextEncoder
 
 
-def evaluate_task(
-    encoder: TextEncoder,
-    task: Task,
-    options: Mapping[str, Any],
-    cache: GridCache | None = None,
-    share: CorpusShare | None = None,
-) -> Evaluated:
-    """Return scores and counts of an encoder on a task; `options` go to its encode methods.
-
-    Tasks of one grid share data, generator and vectors through `cache`, processes a corpus through `share`.
-
-    Raises:
-        FinishedByOthers: another process finishes the task.
-    """
-    return prepare(task, cache, share)(encoder, options)
-
-
-def prepare(task: Task, cache: GridCache | None = None, share: CorpusShare | None = None) -> Evaluate:
+def prepare(task: Task, cache: GridCache | None = None, chunks: CorpusChunks | None = None) -> Evaluate:
     """Read a task's data once, to evaluate several encoders on it.
 
     The settings `instruction` and `context`, which every kind has, are applied to the encoder.
+
+    Args:
+        cache: Shares data, generators and vectors between the tasks of one grid.
+        chunks: Shares a corpus between processes; the task is evaluated once.
     """
-    kind = KINDS[task.kind]
-    settings = {name: value for name, value in task.settings.items() if name not in COMMON}
-    shared = (cache or GridCache(),) if kind.grid else (share,) if kind.shared else ()
-    evaluate = kind.prepare(task, *shared, **settings)
-    return lambda encoder, options: evaluate(instructed(encoder, task.settings), options)
+    kind, cache = KINDS[task.kind], cache or GridCache()
+    reading = {name: task.settings[name] for name in kind.reading if name in task.settings}
+    scoring = {
+        name: value
+        for name, value in task.settings.items()
+        if name not in COMMON and (name in kind.scoring or name not in reading)
+    }
+
+    def read() -> Any:
+        return read_rows(task, kind, **reading) if kind.read is None else kind.read(task, **reading)
+
+    data = cache.get("data", (task.files, task.split, repr(reading)), read) if kind.grid else read()
+    shared = (cache,) if kind.grid else (chunks,) if kind.shared else ()
+
+    def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
+        scores = kind.score(instructed(encoder, task.settings), data, *shared, **scoring, **options)
+        return scores, scores.pop("counts")
+
+    return evaluate
 
 
-def check_settings(task: Task) -> None:
-    """Raise if a setting is not one of the task's kind."""
-    allowed = KINDS[task.kind].settings
-    unknown = sorted(set(task.settings) - set(allowed))
-    if unknown:
-        raise ValueError(
-            f"task {task.name}: {', '.join(unknown)} is not a setting of {task.kind}; choose from {', '.join(allowed)}"
-        )
+def check_grid(encoder: TextEncoder, tasks: Sequence[Task | MtebTask], options: Mapping[str, Any]) -> None:
+    """Encode one word at each depth of the cells of grids, to verify that the encoder has their layers and dimensions.
+
+    Raises:
+        ValueError: it lacks a depth or a size.
+    """
+    widths: dict[int | None, int] = {}
+    for task in tasks:
+        if isinstance(task, MtebTask) or not KINDS[task.kind].grid:
+            continue
+        depth, size = task.settings.get("layers"), task.settings.get("dims")
+        try:
+            if depth not in widths:
+                quiet = {**options, **depth_option(encoder, depth), "show_progress_bar": False}
+                widths[depth] = np.asarray(encoder.encode_query(["word"], **quiet)).shape[1]
+            if size is not None and size > widths[depth]:
+                raise ValueError(
+                    f"dims={size}, but the encoder's vectors have {widths[depth]} dimensions; choose up to that"
+                )
+        except ValueError as error:
+            raise ValueError(f"task {task.name}: {error}") from error

@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
+import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from embrew.config.suggestions import choose_from
 from embrew.config.validation import KeyPath, explain
 from embrew.config.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
 from embrew.data.reading import expand
-from embrew.evaluation.find import find_task
-from embrew.evaluation.grid import cells
+from embrew.evaluation.find import cells, find_task
 from embrew.evaluation.hotpotqa import HotpotQA
 from embrew.evaluation.kinds.rag import RAG
 from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
-from embrew.evaluation.prompts import EVALUATION_INSTRUCTIONS
-from embrew.evaluation.scoring import check_settings
 from embrew.evaluation.task import Task
 from embrew.files.names import check_file_name
 
@@ -44,15 +42,27 @@ class TaskEntry(BaseModel):
     revision: str | None = None
     corpus_splits: list[str] | None = None
 
-    @field_validator("name", "split", "subset")
+    @field_validator("name", "split", "subset", "corpus_splits")
     @classmethod
-    def _check_name(cls, name: str | None) -> str | None:
-        return name if name is None else check_file_name(name, what="it")
+    def _check_names(cls, names: str | list[str] | None) -> str | list[str] | None:
+        for name in [names] if isinstance(names, str) else names or ():
+            check_file_name(name, what="it")
+        return names
 
-    @field_validator("corpus_splits")
-    @classmethod
-    def _check_names(cls, names: list[str] | None) -> list[str] | None:
-        return names if names is None else [check_file_name(name, what="it") for name in names]
+    @property
+    def source(self) -> HotpotQA | None:
+        """The data set of the Hub."""
+        if self.hub is None:
+            return None
+        splits = {"split": self.split} if self.split else {}
+        return HotpotQA(
+            self.hub, self.subset, corpus_splits=tuple(self.corpus_splits or ()), revision=self.revision, **splits
+        )
+
+    @property
+    def folder(self) -> str | None:
+        """Its data folder below that of the suite; None if mteb loads the data."""
+        return self.data if self.source is None else self.source.folder
 
 
 class SuiteFile(BaseModel):
@@ -96,42 +106,41 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
         ValueError: not YAML, an unknown key, or a setting that is not one of the task's kind.
     """
     suite, source, at = _parse(name_or_path)
-    if suite.instructions is not None and suite.instructions not in EVALUATION_INSTRUCTIONS:
-        known = ", ".join(EVALUATION_INSTRUCTIONS)
-        raise ValueError(f"{at(('instructions',))}instructions={suite.instructions!r}; choose from {known}")
+    instructions: Mapping[str, str] = {}
+    if suite.instructions is not None:
+        tables = yaml.safe_load((files("embrew") / "evaluation" / "instructions.yaml").read_text(encoding="utf-8"))
+        if suite.instructions not in tables:
+            what = f"instructions={suite.instructions!r}; choose from {', '.join(tables)}"
+            raise ValueError(f"{at(('instructions',))}{what}")
+        instructions = tables[suite.instructions]
     if "{instruction}" not in suite.prompt:
         raise ValueError(f"{at(('prompt',))}prompt={suite.prompt!r} has no {{instruction}} to fill in")
-    sources = {i: source_of(entry) for i, entry in enumerate(suite.tasks) if entry.hub is not None}
-    local = [entry.data for entry in suite.tasks if entry.data is not None]
-    local += [found.folder for found in sources.values()]
-    needed = data is not None or local or "EMBREW_DATA" in os.environ
-    root = Path(expand(data if data is not None else "$EMBREW_DATA")) if needed else None
-    missing = sorted({folder for folder in local if root and not _folder(root, folder).exists()})
+    folders = {entry.folder for entry in suite.tasks if entry.folder is not None}
+    needed = data is not None or folders or "EMBREW_DATA" in os.environ
+    root = Path(expand("$EMBREW_DATA" if data is None else data)) if needed else Path()
+    missing = sorted(folder for folder in folders if not (root / expand(folder)).exists())
     if missing:
-        fetched = any(found.folder in missing for found in sources.values())
+        fetched = any(entry.hub is not None and entry.folder in missing for entry in suite.tasks)
         hint = f"; embrew data fetch {name_or_path} --to {root} fetches data sets of the Hub" if fetched else ""
         raise FileNotFoundError(f"{source}: {root} lacks {', '.join(missing)}{hint}")
     tasks: list[Task | MtebTask] = []
     for i, entry in enumerate(suite.tasks):
         try:
-            if i in sources:
-                tasks += cells(_task(root or Path(), sources[i].folder, entry, suite))
-            elif entry.data is not None:
-                tasks += cells(_task(root or Path(), entry.data, entry, suite))
+            if entry.folder is None:
+                tasks.append(_mteb_task(entry, suite.prompt, instructions, root if needed else None))
             else:
-                tasks.append(_mteb_task(root, entry, suite))
+                tasks += cells(_task(entry, suite.prompt, instructions, root / expand(entry.folder)))
         except (ValueError, FileNotFoundError) as error:
             raise type(error)(f"{at(('tasks', i))}{error}") from None
     names = {task.name for task in tasks}
     for average, members in suite.averages.items():
-        unknown = [member for member in members if member not in names]
+        unknown = ", ".join(member for member in members if member not in names)
         if unknown or not members:
             raise ValueError(
-                f"{at(('averages', average))}{', '.join(unknown) or 'nothing'} is not a task of the suite; "
-                + choose_from(", ".join(unknown), sorted(names))
+                f"{at(('averages', average))}{unknown or 'nothing'} is not a task of the suite; "
+                + choose_from(unknown, sorted(names))
             )
-    averages = {name: tuple(members) for name, members in suite.averages.items()}
-    return Suite(str(name_or_path), tuple(tasks), averages)
+    return Suite(str(name_or_path), tuple(tasks), {name: tuple(members) for name, members in suite.averages.items()})
 
 
 def read_averages(name_or_path: str | Path) -> dict[str, list[str]]:
@@ -142,18 +151,9 @@ def read_averages(name_or_path: str | Path) -> dict[str, list[str]]:
 def fetchable(name_or_path: str | Path) -> tuple[list[MtebTask], list[HotpotQA], list[str]]:
     """Return a suite's tasks of MTEB, its data sets of the Hub, and its data folders, which cannot be fetched."""
     suite, _, _ = _parse(name_or_path)
-    tasks = [_mteb_task(None, entry, suite) for entry in suite.tasks if entry.data is None and entry.hub is None]
-    sources = [source_of(entry) for entry in suite.tasks if entry.hub is not None]
-    return tasks, list(dict.fromkeys(sources)), [entry.data for entry in suite.tasks if entry.data is not None]
-
-
-def source_of(entry: TaskEntry) -> HotpotQA:
-    """Return the data set of the Hub that an entry names."""
-    assert entry.hub is not None
-    splits = {"split": entry.split} if entry.split else {}
-    return HotpotQA(
-        entry.hub, entry.subset, corpus_splits=tuple(entry.corpus_splits or ()), revision=entry.revision, **splits
-    )
+    tasks = [_mteb_task(entry, suite.prompt, {}, None) for entry in suite.tasks if entry.folder is None]
+    sources = dict.fromkeys(entry.source for entry in suite.tasks if entry.source is not None)
+    return tasks, list(sources), [entry.data for entry in suite.tasks if entry.data is not None]
 
 
 def _parse(name_or_path: str | Path) -> tuple[SuiteFile, str, Callable[[KeyPath], str]]:
@@ -176,31 +176,26 @@ def _parse(name_or_path: str | Path) -> tuple[SuiteFile, str, Callable[[KeyPath]
     return suite, source, at
 
 
-def _folder(root: Path, data: str) -> Path:
-    return Path(expand(data)) if data.startswith(("$", "/", "~")) else root / data
-
-
-def _task(root: Path, data: str, entry: TaskEntry, suite: SuiteFile) -> Task:
-    if sum(given is not None for given in (entry.data, entry.mteb, entry.hub)) > 1:
+def _task(entry: TaskEntry, prompt: str, instructions: Mapping[str, str], folder: Path) -> Task:
+    if sum(one is not None for one in (entry.data, entry.mteb, entry.hub)) > 1:
         raise ValueError("data, mteb and hub exclude each other; give one of them")
-    if entry.hub is None and (entry.subset or entry.revision or entry.corpus_splits):
+    settings = dict(entry.model_extra or {})
+    kind, split, name = entry.kind, entry.split, entry.name or Path(entry.hub or entry.data or "").name
+    if entry.source is not None:
+        if kind not in (None, RAG.name):
+            raise ValueError(f"kind={kind!r}, but a data set of the Hub is evaluated as rag; leave kind out")
+        kind, split = RAG.name, entry.source.split
+    elif entry.subset or entry.revision or entry.corpus_splits:
         raise ValueError(
             "subset, revision and corpus_splits are for mteb and hub, not for data folders; leave them out"
         )
-    if entry.hub is not None and entry.kind not in (None, RAG.name):
-        raise ValueError(f"kind={entry.kind!r}, but a data set of the Hub is evaluated as rag; leave kind out")
-    settings: dict[str, Any] = dict(entry.model_extra or {})
-    name = entry.name or Path(entry.hub or data).name
-    prompt = _prompt(entry, suite, name)
-    if prompt is not None:
-        settings["instruction"] = prompt
-    kind, split = (RAG.name, source_of(entry).split) if entry.hub is not None else (entry.kind, entry.split)
-    task = find_task(_folder(root, data), split=split, kind=kind, name=name, **settings)
-    check_settings(task)
-    return task
+    instruction = entry.instruction or instructions.get(name)
+    if instruction is not None:
+        settings["instruction"] = prompt.replace("{instruction}", instruction)
+    return find_task(folder, split=split, kind=kind, name=name, **settings)
 
 
-def _mteb_task(root: Path | None, entry: TaskEntry, suite: SuiteFile) -> MtebTask:
+def _mteb_task(entry: TaskEntry, prompt: str, instructions: Mapping[str, str], root: Path | None) -> MtebTask:
     if entry.mteb is None:
         raise ValueError("a task needs data: FOLDER or mteb: NAME (or hub: DATA SET)")
     ours = [key for key in ("kind", "revision", "corpus_splits") if getattr(entry, key) is not None]
@@ -209,13 +204,8 @@ def _mteb_task(root: Path | None, entry: TaskEntry, suite: SuiteFile) -> MtebTas
         raise ValueError(
             f"{', '.join(unknown)} is not a setting of an mteb task; choose from name, split, subset, instruction"
         )
-    name = entry.name or entry.mteb
-    task = MtebTask(name, entry.mteb, entry.subset, entry.split, _prompt(entry, suite, entry.mteb))
-    fetched = fetched_folder(root, task) if root is not None else None
+    instruction = entry.instruction or instructions.get(entry.mteb)
+    instruction = None if instruction is None else prompt.replace("{instruction}", instruction)
+    task = MtebTask(entry.name or entry.mteb, entry.mteb, entry.subset, entry.split, instruction)
+    fetched = None if root is None else fetched_folder(root, task)
     return replace(task, data=fetched) if fetched is not None and fetched.is_dir() else task
-
-
-def _prompt(entry: TaskEntry, suite: SuiteFile, name: str) -> str | None:
-    table = EVALUATION_INSTRUCTIONS[suite.instructions] if suite.instructions else {}
-    instruction = entry.instruction or table.get(name)
-    return None if instruction is None else suite.prompt.replace("{instruction}", instruction)

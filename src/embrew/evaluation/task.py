@@ -1,12 +1,14 @@
-"""Evaluation tasks: what one reads (`Task`), and what tasks of one kind have in common (`TaskKind`)."""
+"""Evaluation tasks: what one reads (`Task`), what tasks of one kind have in common (`TaskKind`), and how texts get a
+task's instruction or context (`Instructed`).
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +21,8 @@ COMMON = ("instruction", "context")  # settings of every kind
 Evaluated = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and counts of what was evaluated
 Evaluate = Callable[[TextEncoder, Mapping[str, Any]], Evaluated]  # an encoder, and keywords for its encode methods
 Columns = Mapping[str, str] | None
+Rows = Mapping[str, list[Any]]  # lists of a task's values by column
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +32,12 @@ class TaskKind:
     Attributes:
         name: Name in suites, results and `--kind`.
         metric: Name of the main score in tables.
-        prepare: Read a task's data and return its `Evaluate`. It is called with the task (and with the `GridCache`
-            of its cells if the kind has a `grid`, with the `CorpusShare` or None if it is `shared`); its keyword-only
-            parameters are the settings of the kind.
+        score: Return the scores of an encoder on the data, with `main_score`, `counts` of what was evaluated, and
+            `examples` if it has some. It is called with the encoder and the data (then with the `GridCache` of its
+            cells if the kind has a `grid`, with the `CorpusChunks` or None if it is `shared`); its keyword-only
+            parameters are settings of the kind, further keywords go to the encode methods.
+        read: Read the data of a task; its keyword-only parameters are settings too. None: the columns of `rows`, as
+            lists by name, those of the training rows with the prefix `train_`.
         rows: Layout of its rows; None if it only reads folders with a corpus.
         about: Text columns that a row is about. A dev row's are excluded from training, a task's may not be
             demonstrations.
@@ -43,7 +50,6 @@ class TaskKind:
         train: Whether it also reads the training split.
         grid: Settings that may be lists of numbers; each combination becomes a task.
         shared: Whether several processes can share its corpus.
-        file_settings: Settings that name a file in the data folder.
         mteb_types: MTEB's task types of this kind.
         statistic: Main scores of bootstrap samples, `(samples,)`, from the examples by column, the result's scores, and
             how often each example is in each sample, `(examples, samples)`; None if the examples have a column
@@ -52,7 +58,8 @@ class TaskKind:
 
     name: str
     metric: str
-    prepare: Callable[..., Evaluate]
+    score: Callable[..., dict[str, Any]]
+    read: Callable[..., Any] | None = None
     rows: RowKind | None = None
     about: tuple[str, ...] = ()
     other: tuple[str, ...] = ()
@@ -63,20 +70,32 @@ class TaskKind:
     train: bool = False
     grid: tuple[str, ...] = ()
     shared: bool = False
-    file_settings: tuple[str, ...] = ()
     mteb_types: tuple[str, ...] = ()
     statistic: Callable[[Mapping[str, np.ndarray], Mapping[str, Any], np.ndarray], np.ndarray] | None = None
 
     @property
     def settings(self) -> list[str]:
         """Names of the settings that a task of this kind can have."""
-        parameters = inspect.signature(self.prepare).parameters.values()
-        return [*(one.name for one in parameters if one.kind is one.KEYWORD_ONLY), *COMMON]
+        return list(dict.fromkeys([*self.scoring, *self.reading, *COMMON]))
+
+    @property
+    def scoring(self) -> list[str]:
+        """Names of the settings of `score`."""
+        return _keywords(self.score)
+
+    @property
+    def reading(self) -> list[str]:
+        """Names of the settings that its data depend on."""
+        return ["columns"] if self.read is None else _keywords(self.read)
 
     def matches(self, values: Mapping[str, Any]) -> bool:
         """Return whether a row with these values is recognised as one of this kind."""
         layout = find_layout(values, self.rows) if self.columns and self.rows else None
         return layout is not None and all(isinstance(values[layout[column][0]], list) for column in self.lists)
+
+
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    return [one.name for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
 
 
 @dataclass(frozen=True)
@@ -117,3 +136,72 @@ class Task:
     def shown_split(self) -> str:
         """The split's name in results and tables."""
         return self.split if self.part is None else f"{PART_OF}{self.split}"
+
+
+class GridCache:
+    """Data, generators and vectors that several tasks of one evaluation share.
+
+    It holds the last value of each name: vectors of two corpora may not fit into memory.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[Any, Any]] = {}
+
+    def get(self, name: str, key: Any, make: Callable[[], T]) -> T:
+        """Return the value made for `key`, or make it and drop the previous one of this name."""
+        if name not in self._last or self._last[name][0] != key:
+            self._last.pop(name, None)
+            self._last[name] = key, make()
+        value: T = self._last[name][1]
+        return value
+
+
+@dataclass(frozen=True)
+class Instructed:
+    """`encoder` with `prefix` as the prompt of texts and queries; documents keep their own prompt.
+
+    MTEB evaluates instruction-tuned encoders this way: both sides of symmetric tasks are instructed, and the queries of
+    asymmetric ones.
+
+    Attributes:
+        prefix: `prompt`, the task's instruction, or `prompt_name`, a context of the encoder.
+    """
+
+    encoder: TextEncoder
+    prefix: Mapping[str, str]
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The encoder's own prompts."""
+        return self.encoder.prompts
+
+    def encode(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        """Return vectors of texts with the prefix."""
+        return self.encoder.encode(inputs, *args, **{**self.prefix, **kwargs})
+
+    def encode_query(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        """Return vectors of queries with the prefix."""
+        return self.encoder.encode_query(inputs, *args, **{**self.prefix, **kwargs})
+
+    def encode_document(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        """Return vectors of documents."""
+        return self.encoder.encode_document(inputs, *args, **kwargs)
+
+
+def instructed(encoder: TextEncoder, settings: Mapping[str, Any]) -> TextEncoder:
+    """Return the encoder with the prefix that a task's settings `instruction` and `context` name.
+
+    Raises:
+        ValueError: both are set.
+    """
+    instruction, context = settings.get("instruction"), settings.get("context")
+    if instruction is not None and context is not None:
+        raise ValueError(f"context={context!r} has its own instruction; leave out instruction={instruction!r}")
+    if context is not None:
+        return Instructed(encoder, {"prompt_name": context})
+    return encoder if instruction is None else Instructed(encoder, {"prompt": instruction})
+
+
+def inner(encoder: TextEncoder) -> TextEncoder:
+    """Return the encoder without a task's instruction or context."""
+    return encoder.encoder if isinstance(encoder, Instructed) else encoder

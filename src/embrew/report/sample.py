@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embrew.data.reading import is_beir
-from embrew.evaluation.instructed import instructed
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.retrieval import select_documents
 from embrew.evaluation.rows import task_retrieval, task_rows
+from embrew.evaluation.task import instructed
 from embrew.sampling import sample_in_order
 from embrew.text_encoder.interface import encode_options
 from embrew.text_encoder.vectors import unit_vectors

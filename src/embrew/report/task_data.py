@@ -11,8 +11,7 @@ from typing import Any
 from embrew.comparison import Comparison, Scored
 from embrew.comparison.comparing import OF_THE_MODEL
 from embrew.data.reading import expand
-from embrew.evaluation.find import find_task
-from embrew.evaluation.grid import cells
+from embrew.evaluation.find import cells, find_task
 from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.paths import read_paths
 from embrew.evaluation.suites import read_suite

@@ -156,7 +156,6 @@ def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosin
     """Return the tasks to score: for --pick, dev splits unless the user gives a split or a suite."""
     from embrew.evaluation import Task, find_task
     from embrew.evaluation.dev import dev_task
-    from embrew.evaluation.scoring import check_settings
     from embrew.evaluation.suites import read_suite
 
     if suite is not None:
@@ -177,7 +176,6 @@ def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosin
     for task in tasks:
         if not isinstance(task, Task):
             raise ValueError(f"{task.name}: tasks of MTEB are not supported here; give --data")
-        check_settings(task)
     return tasks
 
 

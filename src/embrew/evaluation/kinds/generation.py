@@ -2,161 +2,129 @@
 
 *Learn Before Represent*, Table 2 (BLEU-4, ROUGE-L); perplexities, accuracies and a reconstruction rate are added. The
 paper does not name its tokenisation; here it is the default of sacreBLEU and rouge-score.
+
+* `rouge_l`: mean F-measure of the longest common subsequence; `bleu_4`: corpus BLEU-4. Both 0 to 1.
+* `perplexity`: of the answers given what `source` says: the memory tokens alone, or the question.
+* `accuracy`: share of the answers' tokens with the highest probability, given the same and the true tokens before.
+* `perplexity_text`: given the question as text; equal to `perplexity` if there is no bottleneck.
+* `reconstruction`: like `accuracy`, given the memory of the answer itself. None if there is no bottleneck.
+
+`perplexity_other`, `accuracy_other` and `reconstruction_other` are controls: given the memory (or the text) of another
+question, or answer, of the task. None if there is one question only. `perplexity_none`, `accuracy_none` and
+`reconstruction_none`: given BOS only. What the memory tells about an answer is the difference to these.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import is_beir
-from embrew.evaluation.instructed import Instructed, inner
 from embrew.evaluation.rows import task_rows
-from embrew.evaluation.task import Columns, Evaluate, Evaluated, Task, TaskKind
-from embrew.evaluation.told import Told, predicted, told
-from embrew.text_encoder.interface import TextEncoder
+from embrew.evaluation.task import Columns, Instructed, Task, TaskKind, inner
+from embrew.sampling import sample_in_order
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is evaluated: tables need neither
     from embrew.encoder import Encoder
     from embrew.generation import Bos, Source
     from embrew.text.tokens import Row
 
-Answered = tuple[list[str], list[str]]  # questions, and the answer of each
+Pairs = tuple[list[str], list[str]]  # questions, and the answer of each
 
 
-def prepare(
-    task: Task,
-    *,
-    questions: int | None = None,
-    max_chars: int | None = None,
-    max_new_tokens: int = 128,
-    source: Literal["auto", "memory", "text"] = "auto",
-    bos: Literal["visible", "strict"] = "visible",
-    batch_size: int = 16,
-    seed: int = 42,
-    columns: Columns = None,
-) -> Evaluate:
-    """Read questions and held-out answers, to evaluate encoders on them."""
+def read(
+    task: Task, *, questions: int | None = None, max_chars: int | None = None, seed: int = 42, columns: Columns = None
+) -> Pairs:
+    """Return questions and held-out answers."""
+    if task.settings.get("context") is not None:
+        raise ValueError(
+            f"task {task.name}: generation does not read demonstrations; leave out context={task.settings['context']!r}"
+        )
     if is_beir(task.path):
         pairs = held_out(read_beir(task.path, task.split))
     else:
         rows = task_rows(task, GENERATION, columns)
         pairs = list(rows["query"]), list(rows["positive"])
-    asked, answers = choose(pairs, max_chars=max_chars, count=questions, seed=seed)
-
-    def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
-        if isinstance(encoder, Instructed) and encoder.context is not None:
-            raise ValueError(
-                f"task {task.name}: generation does not read demonstrations; leave out context={encoder.context!r}"
-            )
-        scores = evaluate_generation(
-            inner(encoder),
-            asked,
-            answers,
-            instruction=encoder.instruction if isinstance(encoder, Instructed) else None,
-            source=source,
-            bos=bos,
-            max_new_tokens=max_new_tokens,
-            batch_size=batch_size,
-            seed=seed,
-            **{key: options[key] for key in ("batch_tokens", "show_progress_bar") if key in options},
-        )
-        return scores, {"queries": len(asked)}
-
-    return evaluate
+    return choose(pairs, max_chars=max_chars, count=questions, seed=seed)
 
 
-def evaluate_generation(
+def score_generation(
     encoder: Any,
-    questions: Sequence[str],
-    answers: Sequence[str],
+    pairs: Pairs,
     *,
-    instruction: str | None = None,
     source: Literal["auto", "memory", "text"] = "auto",
-    bos: Bos = "visible",
+    bos: Literal["visible", "strict"] = "visible",
     max_new_tokens: int = 128,
     batch_size: int = 16,
-    batch_tokens: int = 4096,
     seed: int = 42,
-    show_progress_bar: bool = False,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return scores of what an `Encoder` generates greedily after each question; the main one is ROUGE-L.
 
-    * `rouge_l`: mean F-measure of the longest common subsequence; `bleu_4`: corpus BLEU-4. Both 0 to 1.
-    * `perplexity`: of the answers given what `source` says: the memory tokens alone, or the question.
-    * `accuracy`: share of the answers' tokens with the highest probability, given the same and the true tokens before.
-    * `perplexity_text`: given the question as text; equal to `perplexity` if there is no bottleneck.
-    * `reconstruction`: like `accuracy`, given the memory of the answer itself. None if there is no bottleneck.
-
-    `perplexity_other`, `accuracy_other` and `reconstruction_other` are controls: given the memory (or the text) of
-    another question, or answer, of the task. None if there is one question only. `perplexity_none`, `accuracy_none`
-    and `reconstruction_none`: given BOS only. What the memory tells about an answer is the difference to these.
-
     Args:
-        encoder: a causal LM with causal attention.
-        questions: encoded as queries.
-        answers: held-out answers; truncated to the encoder's limit for documents, as in training.
-        instruction: replaces the encoder's own for queries.
+        encoder: a causal LM with causal attention; a task's instruction replaces its own for queries.
+        pairs: questions, and held-out answers, truncated to the encoder's limit for documents, as in training.
         source: what the answer is generated from: `memory`, `text`, or `auto` (the memory if the encoder has one).
         bos: whether BOS is visible in addition to the memory, as in training.
         max_new_tokens: maximum length of an answer in tokens.
         batch_size: answers generated per batch.
-        batch_tokens: padded tokens per batch when answers are scored.
         seed: of the choice of another question for each answer.
-        show_progress_bar: show a progress bar.
-
-    Raises:
-        ValueError: the model cannot generate: it is not an `Encoder` of a causal LM, or its attention is not causal.
-        ImportError: without the extra `generation`.
+        options: `batch_tokens`, padded tokens per batch when answers are scored, and `show_progress_bar`.
     """
-    from embrew.encoder import Encoder
     from embrew.generation import can_write, target_rows
 
-    if type(encoder) is not Encoder:  # no graph of another runtime either
-        raise ValueError(
-            f"a {type(encoder).__name__} only gives vectors; generation evaluates encoders that embrew has trained, or "
-            "a recipe without stages on a causal LM, such as baselines/last-token"
-        )
+    model, prefix = _generating(encoder)
     bleu, rouge = _metrics()
-    has_memory = can_write(encoder)
+    questions, answers = pairs
+    has_memory = can_write(model)
     chosen: Source = ("memory" if has_memory else "text") if source == "auto" else source
-    asked = encoder.instruction("query", instruction)
-    written = encoder.generate(
+    instruction = model.instruction("query", prefix)
+    generated = model.generate(
         questions,
         source=chosen,
         bos=bos,
-        prompt=asked,
+        prompt=instruction,
         max_new_tokens=max_new_tokens,
         batch_size=batch_size,
-        show_progress_bar=show_progress_bar,
+        show_progress_bar=options.get("show_progress_bar", False),
     )
-    assert isinstance(written, list)
-    common = {"max_tokens": encoder.max_length["query"], "limit": encoder.max_length["document"]}
-    rows = target_rows(encoder, questions, answers, instruction=asked, **common)
-
-    tell = partial(told, encoder, bos=bos, seed=seed, batch_tokens=batch_tokens)
-    answered = tell(rows, source=chosen)
-    again = tell(_answers_twice(encoder, answers), source="memory") if has_memory else {}
-    text = answered["own"] if chosen == "text" else predicted(encoder, rows, "text", bos, batch_tokens)
-    found = rouge(written, answers)
-    scores: dict[str, Any] = {
-        "source": chosen,
-        "rouge_l": math.fsum(found) / len(found),
-        "bleu_4": bleu(written, answers),
-        **_named("perplexity", answered, "perplexity"),
-        "perplexity_text": None if text is None else text.perplexity,
-        **_named("accuracy", answered, "accuracy"),
-        **_named("reconstruction", again, "accuracy"),
-    }
-    examples = {"score": found, "question": list(questions), "answer": written}
-    return {"main_score": scores["rouge_l"], **scores, "examples": examples}
+    lengths = {"max_tokens": model.max_length["query"], "limit": model.max_length["document"]}
+    rows = target_rows(model, questions, answers, instruction=instruction, **lengths)
+    predict = partial(predicted, model, bos=bos, batch_tokens=options.get("batch_tokens", 4096))
+    answered = _with_controls(predict, model, rows, chosen, seed)
+    own = _with_controls(predict, model, _answers_twice(model, answers), "memory", seed) if has_memory else {}
+    rouge_l = rouge(generated, answers)
+    scores: dict[str, Any] = {"source": chosen, "rouge_l": math.fsum(rouge_l) / len(rouge_l)}
+    scores |= {"bleu_4": bleu(generated, answers), "perplexity_text": predict(rows, "text").perplexity}
+    for ending, prediction in answered.items():
+        scores[f"perplexity{ending}"] = prediction and prediction.perplexity
+        scores[f"accuracy{ending}"] = prediction and prediction.accuracy
+        reconstruction = own.get(ending)
+        scores[f"reconstruction{ending}"] = reconstruction and reconstruction.accuracy
+    examples = {"score": rouge_l, "question": questions, "answer": generated}
+    counts = {"queries": len(questions)}
+    return {"main_score": scores["rouge_l"], **scores, "counts": counts, "examples": examples}
 
 
-def held_out(data: RetrievalData) -> Answered:
+def _generating(encoder: Any) -> tuple[Encoder, str | None]:
+    """Return an encoder that may generate, without the task's instruction, and the instruction."""
+    from embrew.encoder import Encoder
+
+    model: Any = inner(encoder)
+    if type(model) is not Encoder:  # no graph of another runtime either
+        raise ValueError(
+            f"a {type(model).__name__} only gives vectors; generation evaluates encoders that embrew has trained, or "
+            "a recipe without stages on a causal LM, such as baselines/last-token"
+        )
+    return model, encoder.prefix["prompt"] if isinstance(encoder, Instructed) else None
+
+
+def held_out(data: RetrievalData) -> Pairs:
     """Return a split's questions, each with the text of its document of the highest grade; the first of several."""
     texts = {document.id: document.text for document in data.corpus}
     questions, answers = [], []
@@ -168,38 +136,117 @@ def held_out(data: RetrievalData) -> Answered:
     return questions, answers
 
 
-def choose(pairs: Answered, *, max_chars: int | None, count: int | None, seed: int) -> Answered:
+def choose(pairs: Pairs, *, max_chars: int | None, count: int | None, seed: int) -> Pairs:
     """Return pairs whose answer has up to `max_chars` characters; of these a seeded sample of `count`, in order.
 
     Raises:
         ValueError: there are fewer than `count`.
     """
-    kept = [
-        i for i, answer in enumerate(pairs[1]) if answer.strip() and (max_chars is None or len(answer) <= max_chars)
-    ]
-    if not kept or (count is not None and not 1 <= count <= len(kept)):
+    short = [i for i, text in enumerate(pairs[1]) if text.strip() and (max_chars is None or len(text) <= max_chars)]
+    if not short or (count is not None and not 1 <= count <= len(short)):
         raise ValueError(
-            f"questions={count}, max_chars={max_chars}: {len(kept)} of {len(pairs[1])} questions have such an answer; "
+            f"questions={count}, max_chars={max_chars}: {len(short)} of {len(pairs[1])} questions have such an answer; "
             "ask for fewer, or raise max_chars"
         )
-    if count is not None:
-        kept = sorted(random.Random(seed).sample(kept, count))
-    return [pairs[0][i] for i in kept], [pairs[1][i] for i in kept]
+    chosen = sample_in_order(short, count, seed=seed)
+    return [pairs[0][i] for i in chosen], [pairs[1][i] for i in chosen]
 
 
-def _named(name: str, conditions: Mapping[str, Told | None], score: str) -> dict[str, float | None]:
-    """Return one score in each condition: `NAME`, `NAME_other`, `NAME_none`."""
-    keys = {"own": name, "other": f"{name}_other", "none": f"{name}_none"}
-    return {key: getattr(conditions.get(condition), score, None) for condition, key in keys.items()}
+class Prediction(NamedTuple):
+    """How well a language model predicts answers from their true tokens so far, over all tokens of all answers.
+
+    Attributes:
+        perplexity: exp of the mean of −log p.
+        accuracy: share of tokens that are the likeliest ones.
+    """
+
+    perplexity: float
+    accuracy: float
+
+
+def predicted(encoder: Encoder, rows: Sequence[Row], source: Source, *, bos: Bos, batch_tokens: int) -> Prediction:
+    """Return how well the targets of rows are predicted, in float32, a part of the logits at a time."""
+    from embrew.generation import target_scores
+
+    total, right, tokens = 0.0, 0, 0
+    for losses, likeliest in target_scores(encoder, rows, source=source, bos=bos, batch_tokens=batch_tokens):
+        total += float(losses.double().sum())
+        right += int(likeliest.sum())
+        tokens += len(losses)
+    return Prediction(math.exp(total / max(tokens, 1)), right / max(tokens, 1))
+
+
+def _with_controls(
+    predict: Callable[[Sequence[Row], Source], Prediction],
+    encoder: Encoder,
+    rows: Sequence[Row],
+    source: Source,
+    seed: int,
+) -> dict[str, Prediction | None]:
+    """Return how well the targets of rows are predicted in three conditions, by the ending of their scores' names.
+
+    * no ending: after what their rows read: all of it, or its memory alone, as `source` says.
+    * `_other`: after what another row reads, which row is in `others`. None if too many rows read or answer the same.
+    * `_none`: after BOS alone, at the positions that follow it. EOS stands in for BOS where there is none, since the
+      first token needs a position that predicts it.
+    """
+    from embrew.generation import first_row
+
+    parts = [_parts(row) for row in rows]
+    another = others([(tuple(read.ids), tuple(target.ids)) for read, target in parts], seed=seed)
+    swapped = [] if another is None else [parts[i][0] + parts[at][1] for at, i in enumerate(another)]
+    return {
+        "": predict(rows, source),
+        "_other": predict(swapped, source) if swapped else None,
+        "_none": predict([first_row(encoder) + target for _, target in parts], "text"),
+    }
+
+
+def others(rows: Sequence[tuple[Hashable, Hashable]], *, seed: int) -> list[int] | None:
+    """Return for each row, what is read and its target, the index of another one that shares neither, each row once.
+
+    All rows are on one circle in a random order, those that share something beside each other, and each gets the row
+    that lies further by as many as share the most. None if these are more than half of all.
+
+    >>> others([("a", 1), ("b", 2), ("c", 3)], seed=1)
+    [1, 2, 0]
+    >>> others([("a", 1), ("b", 1)], seed=1) is None
+    True
+    """
+    group = list(range(len(rows)))  # of each row: the first of those it is connected with
+    first: dict[tuple[int, Hashable], int] = {}
+    for at, row in enumerate(rows):
+        for part in enumerate(row):
+            joined = (group[first.setdefault(part, at)], group[at])
+            group = [min(joined) if one in joined else one for one in group]
+    order = list(range(len(rows)))
+    random.Random(seed).shuffle(order)
+    place: dict[int, int] = {}
+    for i in order:
+        place.setdefault(group[i], len(place))
+    order.sort(key=lambda i: place[group[i]])
+    shift = max(Counter(group).values(), default=1)
+    if 2 * shift > len(rows):
+        return None
+    following = dict(zip(order, order[shift:] + order[:shift], strict=True))
+    return [following[i] for i in range(len(rows))]
+
+
+def _parts(row: Row) -> tuple[Row, Row]:
+    """Return what is read, and the target after it."""
+    from embrew.text.tokens import Row, Segment
+
+    at = row.segments.index(Segment.TARGET) if Segment.TARGET in row.segments else len(row.ids)
+    return Row(row.ids[:at], row.segments[:at]), Row(row.ids[at:], row.segments[at:])
 
 
 def _answers_twice(encoder: Encoder, texts: Sequence[str]) -> list[Row]:
     """Return rows of texts as documents, each followed by its own tokens, without EOS, as the target."""
     from embrew.text.tokens import Row, Segment
 
-    limit, asked = encoder.max_length["document"], encoder.prompts["document"]
+    limit, prompt = encoder.max_length["document"], encoder.prompts["document"]
     rows = []
-    for row in encoder.template.rows(texts, instruction=asked, max_length=limit):
+    for row in encoder.template.rows(texts, instruction=prompt, max_length=limit):
         own = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.TEXT]
         rows.append(row + Row.labelled(own, Segment.TARGET))
     return rows
@@ -231,7 +278,8 @@ def _metrics() -> tuple[Any, Any]:
 GENERATION = TaskKind(
     name="generation",
     metric="ROUGE-L",
-    prepare=prepare,
+    score=score_generation,
+    read=read,
     rows="pairs",
     about=("query",),
     other=("positive",),

@@ -1,40 +1,28 @@
 """Pair classification: average precision of the cosines of matching pairs against those of other pairs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from embrew.evaluation.kinds.sts import pair_cosines
-from embrew.evaluation.rows import task_rows
-from embrew.evaluation.task import Columns, Evaluate, Task, TaskKind
+from embrew.evaluation.task import Rows, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 
 
-def prepare(task: Task, *, columns: Columns = None) -> Evaluate:
-    """Read labelled pairs, to evaluate encoders on them."""
-    rows = task_rows(task, PAIR_CLASSIFICATION, columns)
-    left, right, labels = (list(rows[name]) for name in ("sentence1", "sentence2", "label"))
-    counts = {"pairs": len(labels)}
-    return lambda encoder, options: (evaluate_pair_classification(encoder, left, right, labels, **options), counts)
-
-
-def evaluate_pair_classification(
-    encoder: TextEncoder, sentence1: Sequence[str], sentence2: Sequence[str], labels: Sequence[str], **options: Any
-) -> dict[str, Any]:
+def score_pair_classification(encoder: TextEncoder, rows: Rows, **options: Any) -> dict[str, Any]:
     """Return average precision of the cosine (the main score), and the best F1 and accuracy over all thresholds.
 
-    Args:
-        labels: `1` for pairs that match, else `0`.
+    Labels are `1` for pairs that match, else `0`.
     """
     from sklearn.metrics import average_precision_score, precision_recall_curve
 
-    if set(labels) != {"0", "1"}:
-        found = ", ".join(sorted(set(labels))[:5])
-        raise ValueError(f"pair classification needs the labels 0 and 1; found {found}")
-    gold = np.array([int(label) for label in labels])
-    cosines = pair_cosines(encoder, sentence1, sentence2, **options)
+    labels = set(rows["label"])
+    if labels != {"0", "1"}:
+        raise ValueError(f"pair classification needs the labels 0 and 1; found {', '.join(sorted(labels)[:5])}")
+    gold = np.array([int(label) for label in rows["label"]])
+    cosines = pair_cosines(encoder, rows["sentence1"], rows["sentence2"], **options)
     precision, recall, _ = precision_recall_curve(gold, cosines)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
     ap = float(average_precision_score(gold, cosines))
@@ -44,6 +32,7 @@ def evaluate_pair_classification(
         "cosine_f1": float(f1.max()),
         "cosine_accuracy": best_threshold(cosines, gold)[1],
         "positive_share": float(gold.mean()),
+        "counts": {"pairs": len(gold)},
         "examples": {"predicted": cosines.tolist(), "gold": gold.tolist()},
     }
 
@@ -65,9 +54,9 @@ def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any], ti
     order = np.argsort(-predicted, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(predicted[order]) != 0, True))  # of groups of equal cosines
     ordered = times[order]
-    found = np.cumsum(ordered, axis=0)[ends]
+    ranked = np.cumsum(ordered, axis=0)[ends]
     hits = np.cumsum(ordered * gold[order][:, None], axis=0)[ends]
-    precision = hits / np.maximum(found, 1)
+    precision = hits / np.maximum(ranked, 1)
     gained = np.diff(hits, axis=0, prepend=0)
     return np.asarray(np.einsum("gs,gs->s", precision, gained) / np.maximum(hits[-1], 1))
 
@@ -75,7 +64,7 @@ def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any], ti
 PAIR_CLASSIFICATION = TaskKind(
     name="pair_classification",
     metric="AP",
-    prepare=prepare,
+    score=score_pair_classification,
     rows="labelled_pairs",
     about=("sentence1", "sentence2"),
     columns=frozenset({"sentence1", "sentence2", "label"}),

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from embrew.data.beir import Document, RetrievalData
-from embrew.evaluation.corpus_share import Best, CorpusShare, FinishedByOthers
+from embrew.evaluation.corpus_chunks import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
-from embrew.evaluation.task import Evaluate, Evaluated, Task, TaskKind
+from embrew.evaluation.task import Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import unit_vectors
 
@@ -27,23 +27,11 @@ TOP = 10  # ids of this many documents are kept per query
 _QUERY_ROWS = 1024  # scores are computed for this many queries at a time
 
 
-def prepare(
-    task: Task,
-    share: CorpusShare | None,
-    *,
-    documents: Literal["all", "judged"] = "all",
-    distractors: int = 0,
-    seed: int = 42,
-) -> Evaluate:
-    """Read a corpus, queries and relevance judgements, to evaluate encoders on them.
-
-    Raises:
-        FinishedByOthers: other processes have taken the corpus.
-    """
-    if share is not None and share.is_taken:
-        raise FinishedByOthers
-    data = select_documents(task_retrieval(task), documents=documents, distractors=distractors, seed=seed)
-    return lambda encoder, options: evaluate_retrieval(encoder, data, share=share, **options)
+def read(
+    task: Task, *, documents: Literal["all", "judged"] = "all", distractors: int = 0, seed: int = 42
+) -> RetrievalData:
+    """Return the corpus, queries and relevance judgements of a task."""
+    return select_documents(task_retrieval(task), documents=documents, distractors=distractors, seed=seed)
 
 
 def select_documents(
@@ -60,14 +48,14 @@ def select_documents(
     others = sorted(document.id for document in data.corpus if document.id not in judged)
     if distractors > len(others):
         raise ValueError(f"distractors={distractors}, but the corpus has {len(others)} documents that are not judged")
-    kept = judged | set(random.Random(seed).sample(others, distractors))
-    return replace(data, corpus=[document for document in data.corpus if document.id in kept])
+    chosen = judged | set(random.Random(seed).sample(others, distractors))
+    return replace(data, corpus=[document for document in data.corpus if document.id in chosen])
 
 
-def evaluate_retrieval(
-    encoder: TextEncoder, data: RetrievalData, *, share: CorpusShare | None = None, **options: Any
-) -> Evaluated:
-    """Return scores and counts of an encoder; `options` go to its encode methods.
+def score_retrieval(
+    encoder: TextEncoder, data: RetrievalData, chunks: CorpusChunks | None = None, **options: Any
+) -> dict[str, Any]:
+    """Return nDCG@10 (the main score), Recall@10 and MRR@10; `options` go to the encode methods.
 
     A query whose relevant documents are all missing from the corpus scores 0; one without relevant documents in the
     qrels is excluded. Both are counted.
@@ -81,7 +69,7 @@ def evaluate_retrieval(
     if missing:
         logger.warning("%d queries have no relevant document in the corpus, e.g. %r", len(missing), missing[0])
     queries = {query: data.queries[query] for query in judged}
-    ranking = rank(encoder, data.corpus, queries, top_k=RANKS, chunk_size=CHUNK, share=share, **options)
+    ranking = rank(encoder, data.corpus, queries, top_k=RANKS, chunk_size=CHUNK, chunks=chunks, **options)
     by_query = metrics_by_query(ranking, judged)
     scores = {name: math.fsum(values) / len(values) for name, values in by_query.items()}
     counts = {
@@ -96,7 +84,7 @@ def evaluate_retrieval(
         "top": [ranking[query][:TOP] for query in judged],
         "rank": [first_rank(ranking[query], grades) for query, grades in judged.items()],
     }
-    return {"main_score": scores["ndcg_at_10"], **scores, "examples": examples}, counts
+    return {"main_score": scores["ndcg_at_10"], **scores, "counts": counts, "examples": examples}
 
 
 def rank(
@@ -106,7 +94,7 @@ def rank(
     *,
     top_k: int = 10,
     chunk_size: int = CHUNK,
-    share: CorpusShare | None = None,
+    chunks: CorpusChunks | None = None,
     **options: Any,
 ) -> dict[str, list[str]]:
     """Return the ids of each query's `top_k` nearest documents; `chunk_size` documents are encoded at a time.
@@ -116,21 +104,20 @@ def rank(
     """
     documents = sorted(corpus, key=lambda document: document.id)
     texts = list(queries.values())
-    share = share or CorpusShare()
-    vectors = best = None
-    for number in share.chunks(math.ceil(len(documents) / chunk_size)):
+    chunks = chunks or CorpusChunks()
+    total = math.ceil(len(documents) / chunk_size)
+    vectors = None
+    for number in chunks.left(total):
         if vectors is None:
             vectors = unit_vectors(encoder.encode_query(texts, **options), what="queries", texts=texts)
-        chunk = documents[number * chunk_size : (number + 1) * chunk_size]
-        contents = [document.content for document in chunk]
+        first = number * chunk_size
+        contents = [document.content for document in documents[first : first + chunk_size]]
         of_chunk = unit_vectors(encoder.encode_document(contents, **options), what="documents", texts=contents)
-        found = [top(vectors[i : i + _QUERY_ROWS] @ of_chunk.T, top_k) for i in range(0, len(vectors), _QUERY_ROWS)]
-        scores, columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        of_chunk_best = Best(scores, number * chunk_size + columns)
-        best = of_chunk_best if best is None else best.and_of(of_chunk_best, top_k)
-        share.keep(number, best)
+        best = [top(vectors[i : i + _QUERY_ROWS] @ of_chunk.T, top_k) for i in range(0, len(vectors), _QUERY_ROWS)]
+        scores, columns = (np.concatenate(parts) for parts in zip(*best, strict=True))
+        chunks.add(number, scores, first + columns, top_k)
     ids = np.array([document.id for document in documents], dtype=object)
-    return dict(zip(queries, ids[share.all_of(best, top_k).numbers].tolist(), strict=True))
+    return dict(zip(queries, ids[chunks.best(total, top_k)].tolist(), strict=True))
 
 
 def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -177,7 +164,8 @@ def _dcg(gains: Sequence[int]) -> float:
 RETRIEVAL = TaskKind(
     name="retrieval",
     metric="nDCG@10",
-    prepare=prepare,
+    score=score_retrieval,
+    read=read,
     corpus=True,
     shared=True,
     mteb_types=("Retrieval",),

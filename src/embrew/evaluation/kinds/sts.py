@@ -10,66 +10,38 @@ from typing import Any, Literal
 
 import numpy as np
 
-from embrew.evaluation.rows import task_rows
-from embrew.evaluation.task import Columns, Evaluate, Evaluated, Task, TaskKind
+from embrew.evaluation.task import Rows, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import unit_vectors
 
-Protocol = Literal["all", "per-subset"]
 
-
-def prepare(task: Task, *, protocol: Protocol = "all", columns: Columns = None) -> Evaluate:
-    """Read scored pairs, to evaluate encoders on them."""
-    rows = task_rows(task, STS, columns)
-    left, right, gold, subsets = (list(rows[name]) for name in ("sentence1", "sentence2", "score", "subset"))
-
-    def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
-        scores = evaluate_sts(encoder, left, right, gold, subsets=subsets, protocol=protocol, **options)
-        return scores, {"pairs": len(gold)}
-
-    return evaluate
-
-
-def evaluate_sts(
-    encoder: TextEncoder,
-    sentence1: Sequence[str],
-    sentence2: Sequence[str],
-    gold: Sequence[float],
-    *,
-    subsets: Sequence[str | None] | None = None,
-    protocol: Protocol = "all",
-    **options: Any,
+def score_sts(
+    encoder: TextEncoder, rows: Rows, *, protocol: Literal["all", "per-subset"] = "all", **options: Any
 ) -> dict[str, Any]:
-    """Return scores of an encoder on sentence pairs; `options` go to `encoder.encode`.
-
-    Returns:
-        `main_score` (by `protocol`), `cosine_spearman` and `cosine_pearson` over all pairs, and `subsets`.
-    """
+    """Return `cosine_spearman` and `cosine_pearson` over all pairs, `subsets`, and the main score by `protocol`."""
     if protocol not in ("all", "per-subset"):
-        raise ValueError(f"sts_protocol={protocol!r}; choose from all, per-subset")
-    names = sorted({name for name in subsets or [] if name is not None})
-    if protocol == "per-subset" and (not names or None in (subsets or [])):
-        raise ValueError(
-            "sts_protocol='per-subset' needs a value in the column subset of every row; use sts_protocol='all'"
-        )
-    cosines = pair_cosines(encoder, sentence1, sentence2, **options)
-    scores = np.asarray(gold, dtype=np.float64)
+        raise ValueError(f"protocol={protocol!r}; choose from all, per-subset")
+    subsets = np.asarray(rows["subset"], dtype=object)
+    names = sorted({name for name in rows["subset"] if name is not None})
+    if protocol == "per-subset" and (not names or None in rows["subset"]):
+        raise ValueError("protocol='per-subset' needs a value in the column subset of every row; use protocol='all'")
+    cosines = pair_cosines(encoder, rows["sentence1"], rows["sentence2"], **options)
+    scores = np.asarray(rows["score"], dtype=np.float64)
     overall = spearman(cosines, scores)
     by_subset: dict[str, float] = {}
     if protocol == "per-subset" or len(names) > 1:
-        labels = np.asarray(subsets, dtype=object)
         for name in names:
-            chosen = labels == name
+            chosen = subsets == name
             if protocol == "per-subset" or (_varies(scores[chosen]) and _varies(cosines[chosen])):
                 by_subset[name] = spearman(cosines[chosen], scores[chosen], what=f"subset {name}")
-    main = float(np.mean(list(by_subset.values()))) if protocol == "per-subset" else overall
     return {
-        "main_score": main,
+        "main_score": float(np.mean(list(by_subset.values()))) if protocol == "per-subset" else overall,
         "cosine_spearman": overall,
         "cosine_pearson": float(np.corrcoef(cosines, scores)[0, 1]),
         "protocol": protocol,
         "subsets": by_subset,
-        "examples": {"predicted": cosines.tolist(), "gold": scores.tolist(), "subset": list(subsets or [])},
+        "counts": {"pairs": len(scores)},
+        "examples": {"predicted": cosines.tolist(), "gold": scores.tolist(), "subset": list(rows["subset"])},
     }
 
 
@@ -123,38 +95,28 @@ def sample_spearman(predicted: np.ndarray, gold: np.ndarray, times: np.ndarray) 
         gold: `(pairs,)`.
         times: How often each pair is in each sample, `(pairs, samples)`.
     """
-    order = np.argsort(predicted, kind="stable")
-    ordered = times[order]
-    left, squares = _centred_ranks(predicted[order], ordered)
-    weighted = np.empty_like(left)
-    weighted[order] = ordered * left
-    order = np.argsort(gold, kind="stable")
-    right, others = _centred_ranks(gold[order], times[order])
-    norms = np.sqrt(squares * others)
-    return np.divide(
-        np.einsum("ps,ps->s", weighted[order], right), norms, out=np.zeros(times.shape[1]), where=norms > 0
+    left, right = _centred_ranks(predicted, times), _centred_ranks(gold, times)
+    covariance, *variances = (
+        np.einsum("ps,ps,ps->s", times, a, b) for a, b in ((left, right), (left, left), (right, right))
     )
+    norms = np.sqrt(variances[0] * variances[1])
+    return np.divide(covariance, norms, out=np.zeros(times.shape[1]), where=norms > 0)
 
 
-def _centred_ranks(values: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ranks minus the mean rank, `(pairs, samples)`, and the sum of their squares, `(samples,)`.
-
-    `values` ascend; equal ones share their mean rank. `times` says how often each is in each sample.
-    """
-    starts = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
-    sizes = times if len(starts) == len(values) else np.add.reduceat(times, starts, axis=0)
-    ranks = np.cumsum(sizes, axis=0)
-    mean = (ranks[-1] + 1) / 2
-    ranks -= (sizes - 1) / 2
-    ranks -= mean
-    squares = np.einsum("gs,gs,gs->s", sizes, ranks, ranks)
-    return (ranks if sizes is times else np.repeat(ranks, np.diff(starts, append=len(values)), axis=0)), squares
+def _centred_ranks(values: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the rank of each value minus the mean rank, `(pairs, samples)`; equal values share their mean rank."""
+    order = np.argsort(values, kind="stable")
+    starts = np.flatnonzero(np.diff(values[order], prepend=np.nan) != 0)
+    sizes = np.add.reduceat(times[order], starts, axis=0)
+    ranks = np.cumsum(sizes, axis=0) - (sizes - 1) / 2 - (times.sum(axis=0) + 1) / 2
+    _, group = np.unique(values, return_inverse=True)
+    return np.asarray(ranks[group])
 
 
 STS = TaskKind(
     name="sts",
     metric="Spearman",
-    prepare=prepare,
+    score=score_sts,
     rows="scored",
     about=("sentence1", "sentence2"),
     columns=frozenset({"sentence1", "sentence2", "score"}),

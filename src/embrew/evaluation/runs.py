@@ -1,0 +1,122 @@
+"""What an evaluation runs: tasks with their settings, checked before a text is encoded, and what a score depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from embrew.evaluation.find import cells, find_task
+from embrew.evaluation.generator import find_generator
+from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.mteb_tasks import MtebTask, kind_of, load_task
+from embrew.evaluation.suites import Suite
+from embrew.evaluation.task import Task, instructed
+from embrew.evaluation.task_texts import TRIED, check_apart
+from embrew.files.checksums import content_hash
+from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder.provenance import describe_run
+
+
+def tasks_to_run(
+    encoder: TextEncoder,
+    data: Sequence[str | Path | Task | MtebTask] | Suite,
+    *,
+    split: str | None,
+    kind: str | None,
+    generator: str | None,
+    context: str | None,
+) -> list[Task | MtebTask]:
+    """Return the tasks of an evaluation, one per cell of a grid, with the generator and the context in their settings.
+
+    Raises:
+        ValueError: a setting that a task or the encoder does not have, or demonstrations that are rows of a task.
+    """
+    tasks: list[Task | MtebTask] = []
+    for one in data.tasks if isinstance(data, Suite) else data:
+        task = find_task(one, split=split, kind=kind) if isinstance(one, str | Path) else one
+        if isinstance(task, Task):
+            tasks += cells(_with_settings(task, encoder, generator, context))
+            continue
+        if context is not None:
+            raise ValueError(f"task {task.name}: contexts apply to data folders only; give the folder of its data")
+        load_task(task)
+        tasks.append(task)
+    names = [(task.name, task.shown_split if isinstance(task, Task) else task.split) for task in tasks]
+    for name, split in names:
+        if names.count((name, split)) > 1:
+            raise ValueError(f"two tasks are called {name} ({split}); rename a folder, or evaluate it alone")
+    if generator is not None and not any(_is_answered(task) for task in tasks):
+        kinds = ", ".join(one.name for one in KINDS.values() if "generator" in one.settings)
+        raise ValueError(f"generator={generator!r}, but no task of the kind {kinds} asks for answers; leave it out")
+    for name in _generators(tasks):
+        find_generator(name)
+    return tasks
+
+
+def describe_tasks(
+    tasks: Sequence[Task | MtebTask], encoder: TextEncoder, *, batch_tokens: int | None
+) -> list[dict[str, Any]]:
+    """Return what determines each task's score: the encoder, the task, its settings and the hashes of its data."""
+    about = describe_run(encoder, batch_tokens=batch_tokens)
+    generators = {name: find_generator(name).as_dict() for name in _generators(tasks)}
+    runs = []
+    for task in tasks:
+        files: dict[str, str] = {}
+        if isinstance(task, MtebTask):
+            theirs = load_task(task)
+            settings: dict[str, Any] = {"mteb": task.mteb, "subset": task.subset, "instruction": task.instruction}
+            split, kind, revision = "+".join(theirs.eval_splits), kind_of(theirs), theirs.metadata.revision
+        else:
+            settings, split, kind = _machine_independent(task, encoder, generators), task.shown_split, task.kind
+            revision = content_hash(task.files)
+            files = {file.name: content_hash([file]) for file in task.files}
+        run = {"task": task.name, "split": split, "kind": kind, "dataset_revision": revision, "data": files}
+        runs.append({**about, **run, "settings": {**about["settings"], **settings}})
+    return runs
+
+
+def _machine_independent(task: Task, encoder: TextEncoder, generators: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a task's settings with a description of the generator instead of its path, and a hash of the context."""
+    settings = dict(task.settings)
+    if task.part is not None:
+        settings["part"] = asdict(task.part)
+    if settings.get("generator") is not None:
+        settings["generator"] = generators[settings["generator"]]
+    if settings.get("context") is not None:
+        from embrew.storage.parts import digest  # imports torch, which tables do not need
+
+        name = settings["context"]
+        settings["context"] = {"name": name, "sha256": digest(_contexts(encoder)[name])}
+    return settings
+
+
+def _with_settings(task: Task, encoder: TextEncoder, generator: str | None, context: str | None) -> Task:
+    """Return the task with a generator, if it has such a setting, and a context, which the encoder must have."""
+    if generator is not None and _is_answered(task):
+        task = replace(task, settings={**task.settings, "generator": generator})
+    if context is not None:
+        task = replace(task, settings={**task.settings, "context": context})
+    instructed(encoder, task.settings)  # raises if both an instruction and a context are set
+    name, contexts = task.settings.get("context"), _contexts(encoder)
+    if name is not None and name not in contexts:
+        names = ", ".join(contexts) or "none"
+        raise ValueError(f"task {task.name}: context={name!r}; this encoder has {names} (embrew context add)")
+    if name is not None and name != TRIED:
+        check_apart([pair.query for pair in contexts[name].context.demonstrations], [task])
+    return task
+
+
+def _contexts(encoder: TextEncoder) -> Mapping[str, Any]:
+    return getattr(encoder, "contexts", {})
+
+
+def _is_answered(task: Task | MtebTask) -> bool:
+    """Return whether a generator may answer the task's questions."""
+    return isinstance(task, Task) and "generator" in KINDS[task.kind].settings
+
+
+def _generators(tasks: Sequence[Task | MtebTask]) -> set[str]:
+    names = {task.settings.get("generator") for task in tasks if isinstance(task, Task)}
+    return {name for name in names if name is not None}
