@@ -22,7 +22,7 @@ def adapter_on() -> Iterator[None]:
 
     @contextmanager
     def frozen_lm(self: Any) -> Iterator[FrozenLM]:
-        yield FrozenLM(self.causal_lm, states=self.original_states)
+        yield FrozenLM(self.causal_lm, hidden_states=self.original_states)
 
     with patch.object(Backbone, "frozen_lm", frozen_lm):
         yield

@@ -27,9 +27,6 @@ def parquet(table: pa.Table, cut: int = 0) -> bytes:
     return data[: len(data) - cut]
 
 
-NOT_UTF8 = pa.table({"text": pa.Array.from_buffers(  # a string column with a byte that is none
-    pa.string(), 3, [None, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xffc")]
-)})  # fmt: skip
 ROWS = b"".join(b'{"text": "row %d of many"}\n' % i for i in range(3000))
 
 # name, content, line or row, reason, rows that are left
@@ -55,7 +52,6 @@ KINDS = [
     ("10 MB", "a.jsonl", b'{"text": "' + b"x" * 10_000_000 + b'"}\n' + GOOD, 1, "longer than 8,000,000 bytes", 1),
     ("10 MB of text", "a.txt", b"good\n" + b"x " * 5_000_000, 2, "longer than 8,000,000 bytes", 1),
     ("long", "a.jsonl", b'{"text": "' + b"x" * 1_000_001 + b'"}\n' + GOOD, 1, "1,000,001 characters, more than", 1),
-    ("parquet utf-8", "a.parquet", parquet(NOT_UTF8), 2, "not valid UTF-8", 2),
     ("parquet null", "a.parquet", parquet(pa.table({"text": ["a", None]})), 2, "text is null", 1),
     ("no rows", "a.jsonl", b"\n \n", 0, "holds no rows; leave the file out", 0),
 ]

@@ -17,6 +17,7 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.settings.encoder import Pooling
 from tests.conftest import ENCODER_FAMILIES, SENTENCES
+from tests.objectives.cases import embedded
 
 TEXTS = [*SENTENCES, "short", ""]
 families = pytest.mark.parametrize("family", ENCODER_FAMILIES)
@@ -119,7 +120,7 @@ def test_dropout_makes_two_of_one(encoder_folder: Callable[[str], Path]) -> None
     objective = assembly.objective({"type": "contrastive", "positives": "dropout"})
     encoder.backbone.train_all()
     objective.setup(encoder.train())
-    embeddings = objective.embed(encoder, objective.collate([{"text": text} for text in SENTENCES], encoder))
+    embeddings = embedded(objective, encoder, objective.collate([{"text": text} for text in SENTENCES], encoder))
     assert not torch.allclose(embeddings["query"], embeddings["document"])
 
 

@@ -142,3 +142,11 @@ def loss_and_gradients(
     loss = objective(encoder, batch)["loss"]
     loss.backward()
     return loss.detach(), {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
+
+
+def embedded(objective: Any, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+    """Embeddings by role, as the objective computes them for its loss."""
+    embeddings, _ = objective.inputs.embed_all(
+        encoder, batch, lambda _, tokens: objective.inputs.embed(encoder, tokens)
+    )
+    return embeddings

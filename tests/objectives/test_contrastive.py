@@ -10,6 +10,7 @@ from embrew import assembly
 from embrew.methods import Contrastive
 from embrew.methods.embedding import text_keys
 from embrew.text.tokens import Segment, Tokens
+from tests.objectives.cases import embedded
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog near the river.",
@@ -78,7 +79,7 @@ def test_two_masks_give_two_vectors(make_encoder, attention_dropout, lora_dropou
     losses = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        embeddings = objective.embed(encoder, batch)
+        embeddings = embedded(objective, encoder, batch)
         losses.append(objective.loss(embeddings, batch)["loss"].item())
         assert (embeddings["query"] - embeddings["document"]).abs().max(-1).values.min() > 1e-3  # z ≠ z' in every text
     assert losses[0] == losses[1]
@@ -90,7 +91,7 @@ def test_without_dropout_the_loss_is_that_of_the_self_similarity_matrix(make_enc
     objective = Contrastive(positives="dropout", temperature=0.1)
     batch = objective.collate(text_rows(), encoder)
     with torch.no_grad():
-        embeddings = objective.embed(encoder, batch)
+        embeddings = embedded(objective, encoder, batch)
         z = embeddings["query"]
         torch.testing.assert_close(z, embeddings["document"], rtol=0, atol=1e-6)
         unit = normalize(z, dim=-1)

@@ -17,7 +17,7 @@ from embrew.text.tokens import Segment, Tokens
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES, by_default
-from tests.objectives.cases import check_fits
+from tests.objectives.cases import check_fits, embedded
 from tests.training.test_gradcache import gradients, same
 
 ROWS = [
@@ -137,7 +137,7 @@ def test_a_prompt_in_training_is_the_context_at_inference(make_encoder, variant)
     batch = objective.inputs.complete(encoder, objective.collate(ROWS, encoder, seed=5))
     encoder.eval()
     with torch.no_grad():
-        found = objective.embed(encoder, batch)
+        found = embedded(objective, encoder, batch)
     found = {role: vectors[0] if vectors.ndim == 3 else vectors for role, vectors in found.items()}
     queries = found["query"]
     if "prompted" in found:
@@ -164,7 +164,7 @@ def test_where_gradients_go(make_encoder, family, detach):
     """Through the demonstrations into the projection, and into the texts they were made of unless detached."""
     encoder, objective = ready(make_encoder, {}, family, demo_grad="detach" if detach else "full")
     batch = objective.inputs.complete(encoder, objective.collate(ROWS, encoder, seed=5))
-    found = {role: v.detach().requires_grad_() for role, v in objective.embed(encoder, batch).items()}
+    found = {role: v.detach().requires_grad_() for role, v in embedded(objective, encoder, batch).items()}
     table = objective.inputs.prompt_vectors(encoder, found, batch)
     encoder(batch["drawn"].prompted.with_soft(table)).square().sum().backward()
     grads = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
@@ -229,7 +229,7 @@ def test_demonstrations_left_out_of_the_softmax(make_encoder, variant):
     wanted = torch.tensor([[j in row for j in owners] for row in batch["drawn"].rows.tolist()])
     assert wanted.any() and not wanted[:, :5].diagonal().any(), "never a query's own positive"
     with torch.no_grad():
-        found = objective.embed(encoder, batch)
+        found = embedded(objective, encoder, batch)
         documents = found["document"]
         assert torch.equal(of_demonstrations(batch, everywhere=True), wanted)
         queries = found["query"]
