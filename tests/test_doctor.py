@@ -84,6 +84,13 @@ def test_a_gpu_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.status == "warning" and line.value == "Card, 10.0 of 16.0 GB free, compute 7.5"
 
 
+def test_the_self_test_passes_here() -> None:
+    lines = list(doctor.self_test())
+    tested = ("vectors", "padding", "attention", "training", "saving", "export")
+    assert [(line.name, line.status) for line in lines] == [(f"self-test: {name}", "ok") for name in tested]
+
+
+@pytest.mark.slow
 def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """In real processes: the self-test passes here."""
     monkeypatch.setattr(doctor, "cores", lambda: 64)  # so that no warning depends on this machine's load

@@ -48,6 +48,7 @@ def run(code, *arguments, path=""):
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_nothing_imports_it(tmp_path, tokenizer):
     """A package of that name that notes each import: in this process and in those that verify what was saved."""
     fake, notes = tmp_path / "packages" / "bitsandbytes", tmp_path / "notes"

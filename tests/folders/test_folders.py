@@ -1,0 +1,439 @@
+"""Format numbers: one is read per kind of file, every other is refused in one sentence; unknown keys are ignored."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from embrew import inspection, opening
+from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.cli import app
+from embrew.comparison import read_folder
+from embrew.corpus import encode_corpus, read_vectors
+from embrew.domain.prepare import prepare
+from embrew.encoder import Encoder
+from embrew.evaluation.paths import read_paths
+from embrew.files.checksums import NAME, digest_of, write_checksums
+from embrew.files.formats import ENCODER, FORMATS
+from embrew.files.locks import claimed
+from embrew.inspection import KINDS, inspect
+from embrew.recipe import Recipe
+from embrew.search import SearchIndex
+from embrew.sweep import read_sweep, run_sweep
+from embrew.training.stages import train
+from tests.cli.scene import write_small
+
+
+@pytest.fixture
+def folders(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the folders of every kind, which is the current directory."""
+    copy = Path(shutil.copytree(written, tmp_path / "written"))
+    (copy / "export" / "openvino").mkdir()
+    (copy / "export" / "openvino" / "encoder.json").write_text(json.dumps({"format": FORMATS["openvino"].number}))
+    monkeypatch.chdir(copy)
+    return copy
+
+
+def resumed(recipe: str, folder: str) -> None:
+    read = Recipe.load(recipe)
+    train(read, folder, resume=True, evaluate=evaluation_of(read))
+
+
+def swept() -> None:
+    rows = read_sweep("sweep.yaml", "whole.yaml", ["encoder.lora={r: 1, lora_alpha: 2}"])
+    run_sweep(rows, "sweep", resume=True)
+
+
+def searched() -> None:
+    SearchIndex.load("index", opening.open_model("encoders/lora"))
+
+
+def encoded() -> None:
+    encoder = opening.open_model("encoders/lora")
+    encode_corpus(encoder, "data/corpus.jsonl", "shards/int8", precision="int8", shard_rows=8)
+
+
+class Case(NamedTuple):
+    """A kind of file, one of its files, and what reads it."""
+
+    kind: str
+    file: str
+    read: Callable[[], Any]
+
+
+CASES = (
+    Case("checksums", "encoders/lora/checksums.json", lambda: Encoder.from_pretrained("encoders/lora")),
+    Case("encoder", "encoders/lora/embrew.json", lambda: Encoder.from_pretrained("encoders/lora")),
+    Case("encoder", "encoders/memory/embrew.json", lambda: opening.open_model("encoders/memory")),
+    Case("encoder", "encoders/full/embrew.json", lambda: opening.open_model("encoders/full")),
+    Case(
+        "context",
+        "encoders/contexts/contexts/foxes/context.json",
+        lambda: Encoder.from_pretrained("encoders/contexts"),
+    ),
+    Case("run", "whole/run.json", lambda: Encoder.from_pretrained("whole")),
+    Case("run", "run/run.json", lambda: resumed("run.yaml", "run")),
+    Case("stage", "whole/supervised/stage.json", lambda: resumed("whole.yaml", "whole")),
+    Case("stage", "run/supervised.work/stage.json", lambda: resumed("run.yaml", "run")),
+    Case("export", "export/parity.json", lambda: opening.open_model("export")),
+    Case("openvino", "export/openvino/encoder.json", lambda: opening.open_model("export", backend="openvino")),
+    Case("vectors", "shards/int8/__embrew__/vectors.json", lambda: read_vectors("shards/int8")),
+    Case("vectors", "shards/int8/__embrew__/vectors.json", encoded),
+    Case("index", "index/manifest.json", searched),
+    Case("result", "results/sts.test.run.json", lambda: read_folder("results")),
+    Case("sweep", "sweep/sweep.json", swept),
+    Case("paths", "results/paths.json", lambda: read_paths(Path("results"))),
+    Case("report", "page.files/comparison.json", lambda: inspection.report(Path("page.files"))),
+    Case("domain", "domain/manifest.json", lambda: prepare("data/docs", "data/qa.jsonl", Path("domain"))),
+)
+OTHER = [(case, number) for case in CASES for number in (FORMATS[case.kind].number - 1, None, "newer")]
+
+
+def named(value: Any) -> str:
+    """Name a test."""
+    return value.kind if isinstance(value, Case) else str(value)
+
+
+def change(case: Case, **changes: Any) -> None:
+    """Set keys of a JSON file; those of `made_of` where this holds the number. None: remove the key."""
+    path = Path(case.file)
+    values = json.loads(path.read_text())
+    part = values["made_of"] if case.kind == "domain" else values
+    part.update(changes)
+    for name in [name for name, value in changes.items() if value is None]:
+        del part[name]
+    if "sha256" in values and case.kind != "checksums":
+        values["sha256"] = digest_of({key: value for key, value in values.items() if key != "sha256"})
+    path.write_text(json.dumps(values))
+
+
+def test_every_kind_is_tried() -> None:
+    assert {case.kind for case in CASES} == FORMATS.keys()
+
+
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize(("case", "number"), OTHER, ids=named)
+def test_another_number_is_refused_in_one_sentence(case: Case, number: int | str | None) -> None:
+    kind = FORMATS[case.kind]
+    number = kind.number + 1 if number == "newer" else number
+    change(case, format=number)
+    what = "without a format number" if number is None else f"of format {number!r}"
+    wanted = f"{kind.what} {what}; this embrew reads format {kind.number}; make it again with this version, or "
+    with pytest.raises(
+        ValueError, match=rf"^\S*{Path(case.file).name}: {wanted}open it with the embrew that wrote it$"
+    ):
+        case.read()
+
+
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize(
+    ("case", "command"),
+    [
+        (CASES[1], "evaluate encoders/lora --data data/sts.jsonl"),
+        (CASES[1], "merge encoders/lora merged"),
+        (CASES[1], "encode encoders/lora data/corpus.jsonl more"),
+        (CASES[1], "train whole.yaml --from encoders/lora --output more"),
+        (CASES[5], "train whole.yaml --output whole --resume"),
+        (CASES[9], "evaluate export --data data/sts.jsonl"),
+        (CASES[11], "search encoders/lora words --index shards/int8"),
+        (CASES[13], "search encoders/lora words --index index"),
+        (CASES[14], "table results"),
+        (CASES[14], "evaluate encoders/lora --data data/sts.jsonl --output results"),
+    ],
+    ids=named,
+)
+def test_commands_refuse_older_numbers(case: Case, command: str) -> None:
+    kind = FORMATS[case.kind]
+    change(case, format=kind.number - 1)
+    done = CliRunner().invoke(app, command.split())
+    assert done.exit_code == 1
+    said = " ".join(done.stderr.split())
+    assert f"{kind.what} of format {kind.number - 1}; this embrew reads format {kind.number};" in said
+
+
+def unverified(case: Case) -> None:
+    """Write the checksums of a changed file again."""
+    path = Path(case.file)
+    if path.name != NAME and (path.parent / NAME).is_file():
+        write_checksums(path.parent)
+
+
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize("case", [case for case in CASES if case.kind != "openvino"], ids=named)
+def test_unknown_keys_are_ignored(case: Case) -> None:
+    change(case, **{"of a later version": {"any": ["value"]}})
+    unverified(case)
+    case.read()
+
+
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize(
+    ("case", "inside"), [(CASES[1], "base"), (CASES[1], "pooling"), (CASES[11], "shards")], ids=named
+)
+def test_unknown_keys_of_what_decides_vectors_are_refused(case: Case, inside: str) -> None:
+    part = json.loads(Path(case.file).read_text())[inside]
+    (part[0] if inside == "shards" else part)["of a later version"] = 1
+    change(case, **{inside: part})
+    unverified(case)
+    name = Path(case.file).name
+    with pytest.raises(ValueError, match=rf"{name} cannot be read: ?.*of a later version|\(.*of a later"):
+        case.read()
+
+
+@pytest.mark.parametrize("number", [0, -1, "5", True, None, [1]])
+def test_no_other_value_is_the_number(number: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a/b.json: an encoder .*; this embrew reads format 5; make it again"):
+        ENCODER.check({"format": number}, Path("a/b.json"))
+
+
+# ---- what `embrew runs` says of folders of every kind
+
+
+@pytest.fixture
+def copies(written: Path, tmp_path: Path) -> Path:
+    """A copy of the folders of every kind, without base models."""
+    return Path(shutil.copytree(written, tmp_path / "copy", ignore=shutil.ignore_patterns("tiny", "data", "weights")))
+
+
+def said(*arguments: object) -> str:
+    done = CliRunner().invoke(app, ["runs", *map(str, arguments)], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_every_kind_of_folder_with_a_format_is_known() -> None:
+    within_other_kinds = {FORMATS[name].file for name in ("checksums", "openvino", "paths")}
+    markers = {Path(kind.marker).name.replace("*", "TASK.SPLIT") for kind in KINDS}
+    assert {each.file for each in FORMATS.values()} - within_other_kinds <= markers
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "state", "summary"),
+    [
+        ("run", "training run", "stopped", "stopped in stage supervised, step 4 of 6"),
+        ("whole", "training run", "finished", "dev "),
+        ("run/compress", "encoder", "finished", "tiny, 1 adapter, 4 steps of training"),
+        ("run/supervised.work", "stage in progress", "stopped", "step 4 of 6"),
+        ("run/supervised.work/checkpoint-4", "checkpoint", "finished", "step 4 of 6"),
+        ("encoders/full", "encoder", "finished", "tiny, full weights, 0 steps of training"),
+        ("encoders/nano/contexts/foxes", "context", "finished", "2 demonstrations"),
+        ("export", "export", "finished", "tiny, 16 dimensions"),
+        ("index", "index", "finished", "22 documents, 16 dimensions"),
+        ("shards/binary", "vectors", "finished", "22 vectors of 8 dimensions, binary"),
+        ("shards/int8-stopped", "vectors", "stopped", "8 vectors of 16 dimensions, int8 in 1 finished shard"),
+        ("results", "results", "finished", "1 task"),
+        ("sweep", "sweep", "finished", "2 rows of sweep.yaml finished"),
+        ("data", "folder", "unknown", "nothing that embrew wrote"),
+    ],
+)
+def test_kind_state_and_summary(name: str, kind: str, state: str, summary: str, written: Path) -> None:
+    found = inspect(written / name)
+    assert (found.kind, found.state) == (kind, state) and found.summary.startswith(summary)
+
+
+def test_a_stopped_run_says_its_stages_and_how_to_resume(written: Path) -> None:
+    found = inspect(written / "run")
+    assert [(stage.name, stage.state, stage.step, stage.steps) for stage in found.stages] == [
+        ("compress", "finished", 4, None),
+        ("supervised", "in progress", 4, 6),
+    ]
+    assert found.commands == {
+        "open": f"embrew evaluate {written}/run/compress --data DIR",
+        "resume": f"embrew train RECIPE --output {written}/run --resume",
+    }
+    lines = said(written / "run").splitlines()
+    assert lines[0] == f"{written}/run: training run, stopped; stopped in stage supervised, step 4 of 6"
+    assert lines[1].split()[:5] == ["compress", "finished", "step", "4", "dev"]
+    assert lines[-1] == f"  resume: embrew train RECIPE --output {written}/run --resume"
+
+
+def test_stages_that_have_not_begun_are_listed(copies: Path) -> None:
+    shutil.rmtree(copies / "run" / "supervised.work")
+    found = inspect(copies / "run")
+    assert [(stage.name, stage.state) for stage in found.stages] == [
+        ("compress", "finished"),
+        ("supervised", "not begun"),
+    ]
+    assert found.summary == "stopped before stage supervised"
+    values = json.loads((copies / "run" / "run.json").read_text())
+    values |= {"stages": ["compress", "supervised", "last"], "command": ["train", "a recipe.yaml", "seed=1"]}
+    (copies / "run" / "run.json").write_text(json.dumps(values))
+    found = inspect(copies / "run")
+    assert [stage.name for stage in found.stages] == ["compress", "supervised", "last"]
+    assert found.commands["resume"] == f"embrew train 'a recipe.yaml' seed=1 --output {copies}/run --resume"
+
+
+def test_a_domain_run_says_what_is_finished(copies: Path) -> None:
+    made_of = {
+        "format": FORMATS["domain"].number,
+        "documents": "docs",
+        "pairs": "qa.jsonl",
+        "columns": {"question": "q"},
+        "seed": 1,
+    }
+    (copies / "domain" / "manifest.json").write_text(
+        json.dumps({"made_of": {**made_of, "max_chars": 600}, "counts": {"documents": 2, "pairs": 3}})
+    )
+    made = copies / "made"
+    made.mkdir()
+    (copies / "domain").rename(made / "data")
+    (copies / "run").rename(made / "model")
+    (made / "diagnosis.json").write_text("{}")
+    found = inspect(made)
+    assert (found.kind, found.state) == ("domain run", "stopped")
+    assert found.summary == "training stopped in stage supervised, step 4 of 6"
+    assert found.facts[0] == "finished: prepared data, diagnosis"
+    assert found.commands["resume"] == f"embrew domain docs --output {made}"
+    (made / "report.md").write_text("# docs")
+    assert inspect(made).state == "finished"
+
+
+def test_a_folder_with_several_has_one_line_each(written: Path) -> None:
+    lines = said(written).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [
+        "encoders", "export", "index", "page.files", "results", "run", "shards", "sweep", "whole",
+    ]  # fmt: skip
+    assert "7 folders that embrew wrote" in lines[1]
+    assert "stopped in stage supervised, step 4 of 6" in lines[6]
+
+
+def test_the_data_of_the_demonstration_is_no_index_and_no_domain(written: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "manifest.json").write_text('{"made_of": "docstrings", "train": {}}')
+    shutil.copytree(written / "results", tmp_path / "results" / "mean")
+    found = inspect(tmp_path)
+    assert [(one.path.name, one.kind) for one in found.holds] == [("results", "folders")]
+    assert [one.kind for one in found.holds[0].holds] == ["results"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run/run.json",
+        "sweep/sweep.json",
+        "index/manifest.json",
+        "encoders/lora/embrew.json",
+        "results/sts.test.run.json",
+    ],
+)
+@pytest.mark.parametrize("content", [b"", b'{"scores": {"at', b"\xff\x00", b'{"format": FORMAT, "base": 1}'])
+def test_damaged_files_are_named(written: Path, tmp_path: Path, name: str, content: bytes) -> None:
+    file = Path(shutil.copytree((written / name).parent, tmp_path / "copy")) / Path(name).name
+    number = json.loads(file.read_text())["format"]
+    file.write_bytes(content.replace(b"FORMAT", str(number).encode()))
+    found = inspect(file.parent)
+    assert (found.state, found.summary) == ("damaged", "cannot be read")
+    assert found.kind != "folder" and str(file) in found.problems[0]
+
+
+def test_half_written_folders_say_what_is_missing(copies: Path) -> None:
+    work = copies / "run" / "supervised.work"
+    shutil.rmtree(work / "checkpoint-2")
+    shutil.copytree(work / "checkpoint-4", work / "checkpoint-6")
+    (work / "checkpoint-6" / "manifest.json").unlink()
+    found = inspect(copies / "run")
+    assert found.stages[1].step == 4
+    assert found.problems[0].startswith(f"{work}/checkpoint-6 is not complete; an earlier")
+    (work / "checkpoint-4" / "optimizer.pt").unlink()
+    found = inspect(copies / "run")
+    assert found.stages[1].progress == "no checkpoint yet, starts at step 0"
+    assert found.problems[1] == f"{work}/checkpoint-4/optimizer.pt is missing; an earlier checkpoint is resumed"
+    (copies / "index" / "index.faiss").unlink()
+    assert inspect(copies / "index").problems == (f"{copies}/index/index.faiss is missing",)
+    (copies / "shards" / "int8" / "part-00001.parquet").unlink()
+    assert inspect(copies / "shards" / "int8").state == "damaged"
+    (copies / "results" / "sts.test.json").unlink()
+    assert inspect(copies / "results").state == "stopped"
+
+
+def test_other_formats_are_not_called_damaged(copies: Path) -> None:
+    values = json.loads((copies / "run" / "run.json").read_text())
+    (copies / "run" / "run.json").write_text(json.dumps({**values, "format": 9}))
+    found = inspect(copies / "run")
+    assert found.state == "unreadable" and "this embrew reads format 2" in found.problems[0]
+
+
+def test_empty_missing_and_locked_folders(tmp_path: Path) -> None:
+    assert inspect(tmp_path).state == "empty"
+    (tmp_path / ".run.json.tmp").touch()
+    assert inspect(tmp_path).state == "empty"
+    for path in (tmp_path / "nowhere", tmp_path / ".run.json.tmp"):
+        done = CliRunner().invoke(app, ["runs", str(path)])
+        assert done.exit_code == 1 and str(path) in done.stderr and done.stdout == ""
+
+
+def hold(folder: Path, ready: Callable[[], object], end: Callable[[], object]) -> None:
+    with claimed(folder, "training into"):
+        ready()
+        end()
+
+
+def test_a_folder_that_a_process_writes_is_running(copies: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    ready, end = fork.Event(), fork.Event()
+    process = fork.Process(target=hold, args=(copies / "run", ready.set, end.wait))
+    process.start()
+    try:
+        assert ready.wait(30)
+        found = inspect(copies / "run")
+        assert (found.state, found.commands) == ("running", {})
+        assert "running" in said(copies)
+    finally:
+        end.set()
+        process.join()
+    assert inspect(copies / "run").state == "stopped"
+
+
+def test_nothing_is_written_and_torch_is_not_imported(copies: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in copies.rglob("*")}
+    names = [str(path) for path in (copies, copies / "run", copies / "sweep", copies / "encoders" / "lora")]
+    code = "import sys; from embrew.inspection import inspect\nfor name in sys.argv[1:]: inspect(name)\n"
+    code += "heavy = {'torch', 'transformers', 'numpy', 'pydantic'} & set(sys.modules); assert not heavy, heavy"
+    subprocess.run([sys.executable, "-c", code, *names], check=True)
+    assert {path: path.stat().st_mtime_ns for path in copies.rglob("*")} == before
+
+
+def test_a_folder_without_permission_is_one_of_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `lost+found` of a disk; the superuser, as whom tests may run, could read it."""
+    for name in ("locked", "run"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run" / "run.json").write_text("{")
+    listed = Path.iterdir
+
+    def refused(self: Path) -> object:
+        if self.name == "locked":
+            raise PermissionError(13, "Permission denied", str(self))
+        return listed(self)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    found = {each.path.name: (each.state, each.summary) for each in inspect(tmp_path).holds}
+    assert found == {"locked": ("unreadable", "Permission denied"), "run": ("damaged", "cannot be read")}
+
+
+def test_the_command_that_resumes_a_run_is_the_one_that_began_it(
+    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_small(tmp_path, model_folder("llama"))
+    data = f"stages.one.data.path={tmp_path}/pairs.jsonl"
+    words = ["train", "recipe.yaml", "seed=3", data, "--output", "new"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert inspect("new").state == "finished"
+    shutil.rmtree("new/one")  # as if it had been stopped
+    found = inspect("new")
+    assert found.summary == "stopped before stage one"
+    resume = "embrew train recipe.yaml seed=3 stages.one.data.path=pairs.jsonl --output new --resume"
+    assert found.commands == {"resume": resume}
+    assert str(tmp_path) not in Path("new/run.json").read_text()
+    done = CliRunner().invoke(app, resume.split()[1:])
+    assert done.exit_code == 0 and inspect("new").state == "finished", done.output
