@@ -26,6 +26,7 @@ from embrew.data.reading import data_files, data_identity, files_of, split_files
 from embrew.domain.folder import read_folder
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.rows import task_rows
 from embrew.files.checksums import file_sha256
 from tests.characters import CHARACTERS
 from tests.corpus.stub import Stub
@@ -299,7 +300,7 @@ def test_evaluation_folders(tmp_path: Path):
         (tmp_path / kind / name).write_bytes(content)
         task = find_task(tmp_path / kind)
         assert (task.kind, task.split) == (kind, "test")
-        KINDS[kind].prepare(task)
+        assert len(task_rows(task, KINDS[kind]))
     beir = tmp_path / "beir"
     beir.mkdir()
     (beir / "corpus.tsv").write_text("_id\tTitle\ttext\nd1\tT\tone\n")

@@ -40,8 +40,9 @@ def config_of(recipe: Recipe) -> tuple[Any, bool]:
         FileNotFoundError: neither is at hand.
     """
     name, options = recipe.encoder.model, _local(recipe)
+    trust = recipe.encoder.trust_remote_code
     try:
-        return open_config(name, options.pop("source"), **options), True
+        return open_config(name, options.pop("source"), trust_remote_code=trust, **options), True
     except FileNotFoundError:
         shapes = yaml.safe_load((files("embrew") / "planning" / "architectures.yaml").read_text(encoding="utf-8"))
     if name in shapes:
@@ -56,10 +57,11 @@ def config_of(recipe: Recipe) -> tuple[Any, bool]:
 
 def tokenizer_of(recipe: Recipe) -> tuple[PreTrainedTokenizerBase, bool]:
     """Return the tokenizer of a recipe's model, and whether it is its own; nano's stands in for one not at hand."""
-    options = _local(recipe)
+    options, trust_remote_code = _local(recipe), recipe.encoder.trust_remote_code
     with quiet():
         try:
-            return AutoTokenizer.from_pretrained(options.pop("source"), **options), True
+            source = options.pop("source")
+            return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options), True
         except (OSError, ValueError, KeyError):
             return AutoTokenizer.from_pretrained(str(ASSETS["nano"]), trust_remote_code=False), False
 
@@ -70,7 +72,7 @@ def _local(recipe: Recipe) -> dict[str, Any]:
     is_folder = settings.model in ASSETS or Path(settings.model).is_dir()
     pinned = {} if is_folder else {"revision": settings.revision, "local_files_only": True}
     source = str(ASSETS.get(settings.model, settings.model))
-    return {"source": source, "trust_remote_code": settings.trust_remote_code, **pinned}
+    return {"source": source, **pinned}
 
 
 @dataclass(frozen=True)
