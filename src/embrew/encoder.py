@@ -35,7 +35,6 @@ from embrew.storage.saving import save_encoder
 from embrew.text.template import Template
 from embrew.text.texts import Text, flag, texts_of, whole
 from embrew.text.tokens import Segment, Tokens, at
-from embrew.text_encoder.hashes import vectors_hash
 
 logger = logging.getLogger(__name__)
 
@@ -333,7 +332,7 @@ class Encoder(nn.Module):
         if name in self.prompts:
             raise ValueError(f"context {name!r}: a prompt has this name already; choose another")
         check_name(name)
-        self.contexts[name] = replace(prepare(self, context), model_hash=vectors_hash(self))
+        self.contexts[name] = replace(prepare(self, context), model_hash=identity.vectors_hash(self))
         return self.contexts[name]
 
     def texts_of(self, inputs: Any, *, first: int = 0) -> tuple[list[Text], bool]:

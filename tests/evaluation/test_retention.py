@@ -13,8 +13,8 @@ from embrew.encoder import Encoder
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.kinds.generation import choose, evaluate_generation, held_out
 from embrew.evaluation.scoring import check_settings
+from embrew.evaluation.targets import target_rows, target_scores
 from embrew.evaluation.told import others
-from embrew.generation import target_rows, target_scores
 from embrew.model.attention import Attention
 from embrew.text.tokens import Segment, Tokens
 

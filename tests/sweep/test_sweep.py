@@ -67,7 +67,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     original = stages.Run.stage
 
     def counted(self: stages.Run, index: int) -> Any:
-        found.append(f"{self.folder.name}/{self.recipe.stages[index].name}")
+        found.append(f"{self.folders[index].parent.name}/{self.recipe.stages[index].name}")
         return original(self, index)
 
     monkeypatch.setattr(stages.Run, "stage", counted)

@@ -2,11 +2,11 @@
 
 from embrew.corpus.job import Job
 from embrew.corpus.local import Summary, encode_corpus
+from embrew.corpus.precision import Ranges, dequantize
 from embrew.corpus.searchable import query_options, texts_of
 from embrew.corpus.update import update_corpus
 from embrew.corpus.vectors import Vectors, holds_vectors, read_vectors
 from embrew.search import Changes
-from embrew.text_encoder.precision import Ranges, dequantize
 
 __all__ = [
     "Changes",

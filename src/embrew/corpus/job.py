@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from embrew.corpus.precision import Precision
 from embrew.data.rejects import MAX_RATE, OnBadRows
 from embrew.stores.paths import Place, place_of
-from embrew.text_encoder.precision import Precision
 
 Side = Literal["query", "document"]
 

@@ -19,6 +19,7 @@ from embrew.corpus.input_files import corpus_files, expected_rows, fingerprint, 
 from embrew.corpus.job import Job
 from embrew.corpus.layout import MANIFEST, REJECTS, check_writable, remove_leftovers, restore, scratch_of
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
+from embrew.corpus.precision import Ranges
 from embrew.corpus.shards import (
     device_of,
     encode_options_of,
@@ -33,7 +34,6 @@ from embrew.search import Changes
 from embrew.stores.locks import leased
 from embrew.stores.paths import Place, StorePath
 from embrew.text_encoder.interface import TextEncoder
-from embrew.text_encoder.precision import Ranges
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from typing import Any
 from embrew.corpus.input_files import corpus_files, fingerprint
 from embrew.corpus.job import Job
 from embrew.corpus.layout import MANIFEST
+from embrew.corpus.precision import Ranges
 from embrew.files.checksums import digest_of
 from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
@@ -17,7 +18,6 @@ from embrew.files.writing import write_json
 from embrew.stores.paths import Place
 from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
-from embrew.text_encoder.precision import Ranges
 from embrew.text_encoder.provenance import describe_run
 
 

@@ -17,13 +17,13 @@ from embrew.corpus.hashes import text_hashes, write_hashes
 from embrew.corpus.job import Job
 from embrew.corpus.layout import MANIFEST
 from embrew.corpus.manifest import Entry, Manifest, shard_name
+from embrew.corpus.precision import Ranges, columns, quantize
 from embrew.files.checksums import file_sha256
 from embrew.files.writing import atomic_path
 from embrew.model.batching import NotFinite, usual_tokens
 from embrew.storage.base_model import check_speed
 from embrew.stores.paths import Place, local_copy
 from embrew.text_encoder.interface import TextEncoder, encode_options
-from embrew.text_encoder.precision import Ranges, columns, quantize
 from embrew.text_encoder.vectors import BLOCK
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from embrew.corpus.layout import MANIFEST, restore
 from embrew.corpus.manifest import Entry, Manifest, read_manifest
+from embrew.corpus.precision import Ranges, dequantize
 from embrew.corpus.shards import check_whole, read_blocks, read_shard
 from embrew.stores.paths import Place, local_copy, place_of
-from embrew.text_encoder.precision import Ranges, dequantize
 
 
 @dataclass(frozen=True)

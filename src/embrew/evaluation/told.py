@@ -64,7 +64,7 @@ def told(
 
 def predicted(encoder: Encoder, rows: Sequence[Row], source: Source, bos: Bos, batch_tokens: int) -> Told:
     """Return how well the targets of rows are predicted, in float32, a part of the logits at a time."""
-    from embrew.generation import target_scores
+    from embrew.evaluation.targets import target_scores
 
     total, right, tokens = 0.0, 0, 0
     for losses, likeliest in target_scores(encoder, rows, source=source, bos=bos, batch_tokens=batch_tokens):

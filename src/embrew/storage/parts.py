@@ -26,12 +26,12 @@ from embrew.files.formats import CONTEXT, ENCODER, EXPORT, Format
 from embrew.files.names import MAX_NAME_BYTES
 from embrew.files.reading import REPAIR, BrokenFile, broken, content_of, is_content_error, read_json
 from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all
+from embrew.identity import vectors_hash
 from embrew.model.adapters import AdapterState
 from embrew.model.contexts import Context, PreparedContext, prepare
 from embrew.settings.encoder import Demonstration
 from embrew.storage.foreign import asks_for_code, check_adapter
 from embrew.text.tokens import Row
-from embrew.text_encoder.hashes import vectors_hash
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder

@@ -12,7 +12,7 @@ from peft import PeftModel
 from safetensors.torch import save_file
 
 from embrew.files.checksums import write_checksums
-from embrew.files.formats import ENCODER
+from embrew.files.formats import ENCODER, versions
 from embrew.files.names import check_file_name
 from embrew.files.writing import atomic_folder
 from embrew.identity import replayed
@@ -23,7 +23,6 @@ from embrew.storage.card import model_card
 from embrew.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, difference_to_base, trained_parts
 from embrew.storage.parts import BASE, check_tokenizer, up_to_date, write_adapter, write_context, write_tokenizer
 from embrew.storage.verification import verify_folder
-from embrew.text_encoder.provenance import versions
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import TrainingArguments
 
 from embrew import assembly
+from embrew.data.fingerprints import set_aside
 from embrew.data.mixing import MixedOrder
-from embrew.data.overlap import set_aside
 from embrew.distributed import claimed_by_first, decided
 from embrew.encoder import Encoder
 from embrew.files.names import check_path_known

@@ -114,7 +114,8 @@ def evaluate_generation(
         ImportError: without the extra `generation`.
     """
     from embrew.encoder import Encoder
-    from embrew.generation import can_write, target_rows
+    from embrew.evaluation.targets import target_rows
+    from embrew.generation import can_write
 
     if type(encoder) is not Encoder:  # no graph of another runtime either
         raise ValueError(
