@@ -167,7 +167,7 @@ def test_scores_of_targets(source, make_encoder):
 def test_the_first_token_is_hidden_where_there_is_no_bos(make_encoder, tokenizer):
     """Without BOS the first position is the text's own: another first word changes nothing but by the memory."""
     encoder = make_encoder(attention="causal", template="{text}{memory}", pooling=Pooling("last", "memory"))
-    encoder.template.bos_ids = []
+    encoder.template.bos_ids = encoder.template.first_ids = []
     rows = [row + Row.labelled([40, 41], Segment.TARGET) for row in encoder.template.rows(["cat sat", "dog sat"])]
     seen = Attention("causal", bottleneck="visible").visible(Tokens.pad(rows))
     assert rows[0].segments[0] == Segment.TEXT

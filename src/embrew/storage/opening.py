@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -19,10 +19,9 @@ from embrew.files.names import check_file_name, path_inside
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import read_unchanged, recover
 from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, reopened_lora
-from embrew.model.backbone import Backbone, MemoryInit
-from embrew.model.contexts import start
+from embrew.model.backbone import Backbone
 from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
-from embrew.settings.base import Base, Kind, Quantization
+from embrew.settings.base import Base, Kind
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
 from embrew.storage.base_model import (
     ASSETS,
@@ -31,7 +30,6 @@ from embrew.storage.base_model import (
     open_base,
     open_config,
     open_weights,
-    pick_device,
     pick_dtype,
     quiet,
     saved_dtype,
@@ -103,67 +101,6 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
     if not verified:
         check_folder(folder, large=False)
     return read_json(path, keys=NEEDED, kind=ENCODER)
-
-
-def open_encoder(
-    kind: type[E],
-    name: str | Path,
-    *,
-    revision: str | None,
-    dtype: str,
-    device: str | torch.device | None,
-    attn_implementation: str | None,
-    memory_tokens: int,
-    memory_init: MemoryInit,
-    soft_prompt_tokens: int,
-    trust_remote_code: bool,
-    seed: int,
-    merge_adapter: bool | Literal["auto"],
-    quantization: str | Mapping[str, Any] | Quantization | None,
-    settings: EncoderSettings | None,
-    changes: Mapping[str, Any],
-) -> E:
-    """Open a saved encoder, or put one around a model; arguments as of `Encoder.from_pretrained`."""
-    folder, place = final_stage(Path(name)), pick_device(device)
-    if os.path.lexists(folder / SETTINGS):
-        added: dict[str, Any] = {"settings": settings, "memory_tokens": memory_tokens}
-        added |= {"soft_prompt_tokens": soft_prompt_tokens, "quantization": quantization}
-        owned = sorted(changes) + [key for key, value in added.items() if value]
-        if owned:
-            raise ValueError(f"{name} is a saved encoder, which has its settings already; leave out {', '.join(owned)}")
-        return load_encoder(
-            kind,
-            folder,
-            dtype=dtype,
-            device=place,
-            attn_implementation=attn_implementation,
-            merge_adapter=merge_adapter,
-            trust_remote_code=trust_remote_code,
-        )
-    if (folder / checksums.NAME).is_file():
-        check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
-    model, tokenizer, base = open_base(
-        str(name),
-        revision=revision,
-        dtype=pick_dtype(dtype, place),
-        attn_implementation=attn_implementation,
-        trust_remote_code=trust_remote_code,
-        quantization=None if quantization is None else Quantization.parse(quantization),
-        device=place,
-    )
-    backbone = Backbone(model).to(place)
-    if memory_tokens:
-        backbone.add_memory(memory_tokens, memory_init, seed=seed)
-    if soft_prompt_tokens:
-        backbone.add_soft_prompt(soft_prompt_tokens, memory_init, seed=seed)
-    if backbone.is_encoder and settings is None:
-        settings = EncoderSettings.create(attention="bidirectional", pooling="mean")
-    encoder = kind(backbone, tokenizer, base, settings, **changes).eval()
-    encoder.trust_remote_code = trust_remote_code
-    if base.kind == "folder":
-        encoder.base_folder = Path(name).absolute()  # it is read again when the encoder is saved
-    start(encoder, seed=seed)
-    return encoder
 
 
 def load_encoder(kind: type[E], folder: Path, **how: Any) -> E:
