@@ -25,7 +25,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from embrew.files.checksums import Damaged, file_sha256
+from embrew.files.checksums import Damaged, file_sha256, hard_links
 from embrew.files.reading import broken, broken_in, is_content_error, reason
 from embrew.model.adapters import loading_options, prepare_quantized
 from embrew.model.weights import cast_weights
@@ -37,7 +37,7 @@ from embrew.storage.foreign import (
     check_weights,
     own_code,
 )
-from embrew.storage.parts import BASE, shared_weights
+from embrew.storage.parts import BASE
 
 logger = logging.getLogger(__name__)
 
@@ -360,15 +360,13 @@ def check_kept_base(base: Base, folder: Path) -> None:
     """Compare the weights of a base in an encoder's folder that has no checksums with what `embrew.json` says.
 
     Raises:
-        Damaged: they are others; says whether they are shared with another model.
+        Damaged: they are others.
     """
     place = folder / BASE
     if base.sha256 is None or weights_sha256(place) == base.sha256:
         return
-    names = [f"{BASE}/{path.name}" for path in sorted(place.glob("*.safetensors")) if path.stat().st_nlink > 1]
-    if names:
-        raise shared_weights(folder, names)
     raise Damaged(
         f"{place} holds other weights than the encoder was trained on (sha256 {base.sha256[:12]}…); its adapter means "
         "nothing on them: copy the folder again from where it came from"
+        + hard_links(sorted(place.glob("*.safetensors")))
     )
