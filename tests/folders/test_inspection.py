@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.files.formats import FORMATS
-from embrew.files.locks import claimed
+from embrew.files.writing import claimed
 from embrew.inspection import KINDS, inspect
 from tests.cli.scene import write_small
 

@@ -13,7 +13,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
 from embrew.recipe import list_launches, read_launch
-from embrew.training.launch import sharding_requested
+from embrew.training.stages import sharding_requested
 
 KINDS = {"launch/ddp": "MULTI_GPU", "launch/fsdp2": "FSDP", "launch/zero2": "DEEPSPEED"}
 

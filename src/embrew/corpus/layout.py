@@ -10,8 +10,7 @@ import logging
 import os
 from pathlib import Path
 
-from embrew.files.locks import claimed
-from embrew.files.writing import check_free
+from embrew.files.writing import check_free, claimed
 from embrew.stores.paths import Place, StorePath
 
 logger = logging.getLogger(__name__)

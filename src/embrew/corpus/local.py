@@ -27,7 +27,7 @@ from embrew.corpus.shards import (
     shard_vectors,
     write_shard,
 )
-from embrew.files.locks import claimed
+from embrew.files.writing import claimed
 from embrew.model.batching import ahead
 from embrew.progress import progress
 from embrew.search import Changes

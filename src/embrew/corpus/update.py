@@ -34,8 +34,7 @@ from embrew.corpus.shards import (
     write_codes,
     write_shard,
 )
-from embrew.files.locks import claimed
-from embrew.files.writing import flush, put
+from embrew.files.writing import claimed, flush, put
 from embrew.model.batching import ahead
 from embrew.progress import progress
 from embrew.search import Changes

@@ -15,8 +15,8 @@ from embrew.generation import first_row
 from embrew.methods.base import UNIT_WEIGHTS, Objective
 from embrew.methods.frozen_decoder import memory_states
 from embrew.methods.llm2comp import Compression
+from embrew.model.attention import at_rest
 from embrew.model.layers import known_positions
-from embrew.model.reach import at_rest
 from embrew.text.tokens import Tokens
 
 ROWS = 8  # of a batch

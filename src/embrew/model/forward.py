@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from embrew.model.attention import MODES, TWO_CALLS, Attention
+from embrew.model.attention import MODES, TWO_CALLS, Attention, follows, key_of
 from embrew.model.kernels import Walls, fits, use
 from embrew.model.layers import (
     Wrapper,
@@ -20,7 +20,6 @@ from embrew.model.layers import (
     view,
     with_layers,
 )
-from embrew.model.reach import follows, key_of
 from embrew.text.tokens import Segment, Tokens, take, write_at
 
 FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")

@@ -16,7 +16,7 @@ from embrew.export.wrong_vectors import FILE, WrongVectors
 from embrew.files.checksums import Damaged, file_sha256, read_checksums
 from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import content_of, read_json
-from embrew.storage.verification import TEXTS
+from embrew.storage.saving import TEXTS
 from embrew.text.texts import SIDES
 
 if TYPE_CHECKING:
