@@ -284,6 +284,15 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Hard-link a file that is not written to again; copy it where the file system has no hard links."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def write_json(path: Place, value: Mapping[str, Any]) -> None:
     """Write a JSON file atomically; NaN is refused."""
     with atomic_path(path) as temporary:

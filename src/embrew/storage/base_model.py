@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 from embrew.files.checksums import Damaged, file_sha256, hard_links
 from embrew.files.reading import broken, broken_in, is_content_error, reason
+from embrew.files.writing import link_or_copy
 from embrew.model.adapters import loading_options, prepare_quantized
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Base, Quantization
@@ -208,10 +208,10 @@ def open_base(
         return model, tokenizer, expected
     if folder is None:
         base = Base("hub", name, revision=getattr(model.config, "_commit_hash", None) or revision)
-    elif name in ASSETS:
-        base = Base("asset", name, sha256=weights_sha256(folder))
     else:
-        base = Base("folder", folder.resolve().name, sha256=weights_sha256(folder))
+        shipped = name in ASSETS
+        own = name if shipped else folder.resolve().name
+        base = Base("asset" if shipped else "folder", own, sha256=weights_sha256(folder))
     if expected is not None and expected.sha256 is not None and base.sha256 != expected.sha256:
         raise ValueError(
             f"the encoder was trained on {expected.name} with weights sha256 {expected.sha256[:12]}…, but {name} here "
@@ -343,10 +343,7 @@ def keep_base(base: Base, source: Path | None, target: Path, *, code: bool = Fal
     target.mkdir()
     for path in sorted(path for path in source.iterdir() if path.is_file()):
         if path.suffix == ".safetensors":
-            try:
-                os.link(path.resolve(), target / path.name)
-            except OSError:  # another file system, or one without links
-                shutil.copyfile(path, target / path.name)
+            link_or_copy(path.resolve(), target / path.name)
         elif path.name in SMALL or path.name.startswith(TOKENIZER) or (code and path.suffix == ".py"):
             shutil.copyfile(path, target / path.name)
     if base.sha256 is not None and weights_sha256(target) != base.sha256:
