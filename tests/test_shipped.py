@@ -20,7 +20,7 @@ from embrew.sweep.rows import read_sweep
     [
         ("llm2comp/nanno", "'llm2comp/nano'"),
         ("LLM2Comp/nano", "'llm2comp/nano'"),
-        ("qwen3-0.6b", "'autoregembed/qwen3-0.6b'"),
+        ("qwen3-0.6b", "'llm2comp/qwen3-0.6b'"),
         ("prompteoll", "'baselines/prompteol'"),
         ("launch/fdsp2", "'launch/fsdp2'"),
         ("zzzz", None),

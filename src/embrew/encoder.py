@@ -285,7 +285,7 @@ class Encoder(nn.Module):
             batch_size=batch_size,
             batch_tokens=batch_tokens,
             dimensions=whole("truncate_dim", truncate_dim, most=self.width),
-            normalize=flag("normalize_embeddings", normalize_embeddings) or self.normalize,
+            normalize=flag("normalize_embeddings", normalize_embeddings) or self.settings.normalize,
             show_progress_bar=flag("show_progress_bar", show_progress_bar),
         )
         return convert(vectors, single, precision, as_numpy, as_tensor)
@@ -295,7 +295,7 @@ class Encoder(nn.Module):
     ) -> Any:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
         if options.get("max_length") is None:
-            options["max_length"] = self.max_length["query"]
+            options["max_length"] = self.settings.max_length["query"]
         return self.encode(inputs, "query" if prompt_name is prompt is None else prompt_name, prompt, **options)
 
     def encode_document(
@@ -303,7 +303,7 @@ class Encoder(nn.Module):
     ) -> Any:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
         if options.get("max_length") is None:
-            options["max_length"] = self.max_length["document"]
+            options["max_length"] = self.settings.max_length["document"]
         return self.encode(inputs, "document" if prompt_name is prompt is None else prompt_name, prompt, **options)
 
     def resolve_prompt(
@@ -318,16 +318,17 @@ class Encoder(nn.Module):
                 raise TypeError(f"{what}={value!r} is a {type(value).__name__}; give a string")
         if prompt is not None:
             return prompt, None
-        name = self.default_prompt_name if prompt_name is None else prompt_name
+        name = self.settings.default_prompt_name if prompt_name is None else prompt_name
         if name is None:
             return "", None
         context = self.contexts.get(name)
         if context is not None:
             return context.context.instruction, context
-        if name not in self.prompts:
-            names = ", ".join(sorted([*self.prompts, *self.contexts]))
+        prompts = self.settings.prompts
+        if name not in prompts:
+            names = ", ".join(sorted([*prompts, *self.contexts]))
             raise ValueError(f"prompt_name={name!r}; this encoder has {names}")
-        return self.prompts[name], None
+        return prompts[name], None
 
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """Return what fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
@@ -409,7 +410,7 @@ class Encoder(nn.Module):
         """
         if self.head is not None:
             states, before = self.head(states), None if before is None else self.head(before)
-        return pool(self.pooling, states, tokens, before)
+        return pool(self.settings.pooling, states, tokens, before)
 
     def layers(self, tokens: Tokens) -> Tensor:
         """Return pooled embeddings of every layer, float32 `(layers, batch, hidden)`; i: `forward(num_layers=i)`."""
@@ -534,7 +535,7 @@ class Encoder(nn.Module):
     @property
     def width(self) -> int:
         """Dimensions of a pooled vector: those of a state, or of the concatenated states of all memory tokens."""
-        return self.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
+        return self.settings.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
 
     def get_embedding_dimension(self) -> int:
         """Return dimensions of an embedding."""

@@ -195,9 +195,8 @@ def open_base(
             raise own_code(name) from error
         if not is_content_error(error, also=(ImportError, OSError, RuntimeError)):  # ImportError: of a quantised model
             raise
-        found = None if folder is None else broken_in(folder)
-        if found is not None:
-            raise found from error
+        if folder is not None and (damage := broken_in(folder)) is not None:
+            raise damage from error
         kind = "an encoder" if is_encoder(config) else "a causal LM"
         raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason(error)}") from error
     if settings is not None:
@@ -208,10 +207,10 @@ def open_base(
         return model, tokenizer, expected
     if folder is None:
         base = Base("hub", name, revision=getattr(model.config, "_commit_hash", None) or revision)
+    elif name in ASSETS:
+        base = Base("asset", name, sha256=weights_sha256(folder))
     else:
-        shipped = name in ASSETS
-        own = name if shipped else folder.resolve().name
-        base = Base("asset" if shipped else "folder", own, sha256=weights_sha256(folder))
+        base = Base("folder", folder.resolve().name, sha256=weights_sha256(folder))
     if expected is not None and expected.sha256 is not None and base.sha256 != expected.sha256:
         raise ValueError(
             f"the encoder was trained on {expected.name} with weights sha256 {expected.sha256[:12]}…, but {name} here "

@@ -50,22 +50,26 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound="Encoder")
 logger = logging.getLogger(__name__)
 SETTINGS, RECORD = "embrew.json", "training.json"
-PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained in addition to the LM
-LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
-LEARNED_PARTS = ("memory", "soft_prompt")
+PARTS = {  # trained in addition to the language model
+    "head": "head.safetensors",
+    "demonstrator": "demonstrations.safetensors",
+    "memory": "memory.safetensors",  # learned tokens: those of the memory, and of the soft prompt
+}
+LEARNED = ("memory", "soft_prompt")
 AS_TRAINED = "as_trained"
 NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
 
 
 def trained_parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
-    """Return tensors trained in addition to the language model, on the CPU, by the name of the encoder's attribute."""
-    by_part = {}
-    for part in PARTS:
-        module = getattr(encoder, part)
-        tensors = {} if module is None else module.state_dict()
-        if tensors:
-            by_part[part] = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return by_part
+    """Return tensors trained in addition to the language model, on the CPU, by the names of `PARTS`."""
+    modules = {"head": encoder.head, "demonstrator": encoder.demonstrator}
+    parts = {part: module.state_dict() for part, module in modules.items() if module is not None}
+    parts["memory"] = dict(encoder.backbone.learned)
+    return {
+        part: {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        for part, tensors in parts.items()
+        if tensors
+    }
 
 
 def final_stage(folder: Path) -> Path:
@@ -149,13 +153,7 @@ def _load(
     if active and not isinstance(backbone.model, PeftModel):
         with content_of(folder / "adapters", also=(RuntimeError,)):
             backbone.use_adapter(reopened_lora(backbone.causal_lm, states[-1], trainable=True))
-    if os.path.lexists(folder / LEARNED):
-        for part, rows in read_tensors(folder / LEARNED).items():
-            if part not in LEARNED_PARTS:
-                raise ValueError(
-                    f"{folder / LEARNED} holds a tensor {part[:80]!r}; known are {', '.join(LEARNED_PARTS)}"
-                )
-            setattr(backbone, part, nn.Parameter(rows))
+    _read_learned(backbone, folder / PARTS["memory"])
     backbone.to(device)
     backbone.owns_weights = settings["full_weights"]
     backbone.merged |= settings["full_weights"]
@@ -164,7 +162,7 @@ def _load(
     tokenizer = open_tokenizer(folder)
     with content_of(folder / SETTINGS):
         encoder = kind(backbone, tokenizer, base, chosen)
-    for part in trained_parts(encoder):
+    for part in trained_parts(encoder).keys() - {"memory"}:
         tensors = read_tensors(folder / PARTS[part])
         with content_of(folder / PARTS[part], also=(RuntimeError,)):
             getattr(encoder, part).load_state_dict(tensors)
@@ -181,6 +179,13 @@ def _load(
     if (folder / RECORD).is_file():
         encoder.record = read_json(folder / RECORD)
     return encoder.eval()
+
+
+def _read_learned(backbone: Backbone, path: Path) -> None:
+    for part, rows in read_tensors(path).items() if os.path.lexists(path) else ():
+        if part not in LEARNED:
+            raise ValueError(f"{path} holds a tensor {part[:80]!r}; known are {', '.join(LEARNED)}")
+        setattr(backbone, part, nn.Parameter(rows))
 
 
 def _replay(

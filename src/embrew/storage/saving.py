@@ -30,7 +30,6 @@ from embrew.settings.encoder import Demonstration, EncoderSettings
 from embrew.storage.base_model import keep_base, quiet
 from embrew.storage.card import model_card
 from embrew.storage.opening import (
-    LEARNED,
     PARTS,
     RECORD,
     SETTINGS,
@@ -88,9 +87,6 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         for i, state in enumerate(states):
             config = {**state.config, "base_model_name_or_path": encoder.base.name, "revision": encoder.base.revision}
             write_adapter(AdapterState(config, state.tensors), out / "adapters" / str(i))
-        if encoder.backbone.learned:
-            learned = {name: rows.detach().cpu().contiguous() for name, rows in encoder.backbone.learned.items()}
-            save_file(learned, out / LEARNED)
         for part, tensors in trained_parts(encoder).items():
             save_file(tensors, out / PARTS[part])
         if encoder.backbone.owns_weights:
@@ -240,9 +236,6 @@ def _check_tensors(encoder: Encoder, folder: Path) -> None:
     """Raise unless adapters, learned tokens and what is trained in addition to the language model are the encoder's."""
     written = {part: read_tensors(folder / PARTS[part]) for part in trained_parts(encoder)}
     ours = dict(trained_parts(encoder))
-    if encoder.backbone.learned:
-        ours["memory"] = {name: rows.detach() for name, rows in encoder.backbone.learned.items()}
-        written["memory"] = read_tensors(folder / LEARNED)
     states = replayed(encoder)
     if isinstance(encoder.backbone.model, PeftModel):
         states.append(adapter_state(encoder.backbone.model))
