@@ -44,9 +44,9 @@ from embrew.analysis.input_texts import read_texts
 from embrew.analysis.memory import effective_tokens, memory_similarity, pool_over
 from embrew.evaluation import Result, averages, evaluate, read_suite
 from embrew.recipe import Recipe
+from embrew.sweep.reuse import reuse_stages
 from embrew.text_encoder.hashes import model_hash
 from embrew.training import stages
-from embrew.training.reuse import reuse_stages
 from embrew.training.stage_json import StageSettings
 
 BATCH_TOKENS = 2048

@@ -15,7 +15,7 @@ from typing import Any
 
 from planned import file_name
 
-from embrew.data.overlap import normalised
+from embrew.data.fingerprints import normalised
 from embrew.encoder import Encoder
 from embrew.evaluation import find_task
 from embrew.evaluation.suites import Suite

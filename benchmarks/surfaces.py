@@ -46,8 +46,8 @@ from embrew.evaluation import evaluate, read_suite
 from embrew.evaluation.report import read_result
 from embrew.files.writing import atomic_path
 from embrew.recipe import Recipe
+from embrew.sweep.reuse import reuse_stages
 from embrew.training import stages
-from embrew.training.reuse import reuse_stages
 from embrew.training.stage_json import StageSettings
 
 BATCH_TOKENS = 2048

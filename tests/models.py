@@ -171,9 +171,9 @@ def encoder_folder(
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verification opens folders in processes that are forked from one with libraries in it: see `fresh`."""
     from embrew.export import fresh_process
-    from embrew.storage import verification
+    from embrew.storage import saving
 
-    for module in (fresh_process, verification):
+    for module in (fresh_process, saving):
         monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fresh.run))
 
 

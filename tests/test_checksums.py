@@ -148,7 +148,7 @@ def test_large_files_are_read_once_as_long_as_they_stay_the_same(folder, monkeyp
     assert len(read) == 4
     flip(folder / "b.bin")
     assert check_files(folder, large=False)
-    with pytest.raises(Damaged, match=r"b\.bin has changed") as error:
+    with pytest.raises(Damaged, match=r"b\.bin has changed"):
         check_files(folder)
-    assert len(read) == 5 and error.value.changed == ("b.bin",)
+    assert len(read) == 5
     assert file_sha256(folder / "b.bin") == digest((folder / "b.bin").open("rb"), "sha256").hexdigest()

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from embrew.files.locks import check_unclaimed, claimed, is_held
-from embrew.files.writing import atomic_folder
+from embrew.files.writing import atomic_folder, check_unclaimed, claimed, is_held
 
 FORKS = """
 import os, sys, time
 from pathlib import Path
-from embrew.files.locks import claimed
+from embrew.files.writing import claimed
 with claimed(Path(sys.argv[1]), "training into"):
     if os.fork() == 0:
         print(os.getpid(), flush=True)

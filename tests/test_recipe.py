@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from embrew import assembly
 from embrew.config.overrides import apply_overrides, parse_override
 from embrew.config.yaml_files import dump_yaml, parse_yaml
-from embrew.recipe import EncoderConfig, Recipe, list_launches, list_recipes, read_recipe
+from embrew.recipe import Recipe, list_launches, list_recipes, read_recipe
+from embrew.recipe.encoder import EncoderConfig
 from embrew.settings.encoder import MODES, Pooling
 from embrew.text.pattern import split_pattern
 from tests.characters import CHARACTERS

@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
+from embrew.cli.recipe import read_launch
 from embrew.evaluation.suites import read_suite
-from embrew.recipe import Recipe, list_recipes, read_launch, read_recipe
+from embrew.recipe import Recipe, list_recipes, read_recipe
 from embrew.sweep.rows import read_sweep
 
 

@@ -15,10 +15,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from embrew.files import writing
-from embrew.files.locks import claimed
 from embrew.files.writing import (
     atomic_folder,
     atomic_path,
+    claimed,
     exchange,
     read_unchanged,
     recover,
@@ -232,7 +232,7 @@ def test_what_counts_is_on_the_disk_first(tmp_path, monkeypatch):
 
 
 def test_one_process_at_a_time(tmp_path):
-    script = "import sys; from pathlib import Path; from embrew.files.locks import claimed\n"
+    script = "import sys; from pathlib import Path; from embrew.files.writing import claimed\n"
     script += "with claimed(Path(sys.argv[1]), 'training into'):\n  print('held', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", script, str(tmp_path / "run")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from embrew.files.locks import claimed
+from embrew.files.writing import claimed
 
 Decision = TypeVar("Decision")
 

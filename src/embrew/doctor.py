@@ -213,10 +213,10 @@ def _training() -> Iterator[Finding]:
     import numpy as np
 
     from embrew import assembly
-    from embrew.assembly.stock import open_stock
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
     from embrew.recipe import Recipe
+    from embrew.stock import open_stock
     from embrew.training.stages import train
 
     with tempfile.TemporaryDirectory(prefix="embrew-doctor-") as scratch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,25 +18,26 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from embrew import identity
-from embrew.encoding import check_offered, convert, embed_texts, read_mteb, unit
+from embrew.encoding import check_offered, convert, embed_texts, mteb_meta, read_mteb, unit
+from embrew.files.checksums import NAME as CHECKSUMS
 from embrew.generation import Bos, Source, generate
 from embrew.model.adapters import AdapterState, adapter_state
 from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone, MemoryInit
 from embrew.model.batching import Cost
-from embrew.model.contexts import Context, Demonstrator, PreparedContext, prepare
+from embrew.model.contexts import Context, Demonstrator, PreparedContext, prepare, start
 from embrew.model.layers import layers_of
 from embrew.model.pooling import new_head, pool
 from embrew.model.prefix import Prefix, Shared
 from embrew.settings.base import Base, Quantization
 from embrew.settings.encoder import AttentionMode, EncoderSettings, Pooling
-from embrew.storage.opening import knows_base, open_base_again, open_encoder
-from embrew.storage.parts import check_name
+from embrew.storage.base_model import open_base, pick_device, pick_dtype
+from embrew.storage.opening import SETTINGS, final_stage, knows_base, load_encoder, open_base_again
+from embrew.storage.parts import check_folder, check_name
 from embrew.storage.saving import save_encoder
 from embrew.text.template import Template
 from embrew.text.texts import Text, flag, texts_of, whole
 from embrew.text.tokens import Segment, Tokens, at
-from embrew.text_encoder.hashes import vectors_hash
 
 logger = logging.getLogger(__name__)
 
@@ -145,23 +147,33 @@ class Encoder(nn.Module):
             **changes: single settings, such as `pooling="mean"`; they override those in `settings`. Without any, a
                 causal LM is read at its last token, a BERT-type encoder by its mean.
         """
-        return open_encoder(
-            cls,
-            name,
-            revision=revision,
-            dtype=dtype,
-            device=device,
-            attn_implementation=attn_implementation,
-            memory_tokens=memory_tokens,
-            memory_init=memory_init,
-            soft_prompt_tokens=soft_prompt_tokens,
-            trust_remote_code=trust_remote_code,
-            seed=seed,
-            merge_adapter=merge_adapter,
-            quantization=quantization,
-            settings=settings,
-            changes=changes,
-        )
+        folder, place = final_stage(Path(name)), pick_device(device)
+        how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
+        if os.path.lexists(folder / SETTINGS):
+            added: dict[str, Any] = {"settings": settings, "memory_tokens": memory_tokens}
+            added |= {"soft_prompt_tokens": soft_prompt_tokens, "quantization": quantization}
+            own = ", ".join([*sorted(changes), *(key for key, value in added.items() if value)])
+            if own:
+                raise ValueError(f"{name} is a saved encoder, which has its settings already; leave out {own}")
+            return load_encoder(cls, folder, dtype=dtype, device=place, merge_adapter=merge_adapter, **how)
+        if (folder / CHECKSUMS).is_file():
+            check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
+        in_4_bits = None if quantization is None else Quantization.parse(quantization)
+        how |= {"dtype": pick_dtype(dtype, place), "device": place, "quantization": in_4_bits}
+        model, tokenizer, base = open_base(str(name), revision=revision, **how)
+        backbone = Backbone(model).to(place)
+        if memory_tokens:
+            backbone.add_memory(memory_tokens, memory_init, seed=seed)
+        if soft_prompt_tokens:
+            backbone.add_soft_prompt(soft_prompt_tokens, memory_init, seed=seed)
+        if backbone.is_encoder and settings is None:
+            settings = EncoderSettings.create(attention="bidirectional", pooling="mean")
+        encoder = cls(backbone, tokenizer, base, settings, **changes).eval()
+        encoder.trust_remote_code = trust_remote_code
+        if base.kind == "folder":
+            encoder.base_folder = Path(name).absolute()  # it is read again when the encoder is saved
+        start(encoder, seed=seed)
+        return encoder
 
     def save_pretrained(
         self,
@@ -273,7 +285,7 @@ class Encoder(nn.Module):
             batch_size=batch_size,
             batch_tokens=batch_tokens,
             dimensions=whole("truncate_dim", truncate_dim, most=self.width),
-            normalize=flag("normalize_embeddings", normalize_embeddings) or self.normalize,
+            normalize=flag("normalize_embeddings", normalize_embeddings) or self.settings.normalize,
             show_progress_bar=flag("show_progress_bar", show_progress_bar),
         )
         return convert(vectors, single, precision, as_numpy, as_tensor)
@@ -283,7 +295,7 @@ class Encoder(nn.Module):
     ) -> Any:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
         if options.get("max_length") is None:
-            options["max_length"] = self.max_length["query"]
+            options["max_length"] = self.settings.max_length["query"]
         return self.encode(inputs, "query" if prompt_name is prompt is None else prompt_name, prompt, **options)
 
     def encode_document(
@@ -291,7 +303,7 @@ class Encoder(nn.Module):
     ) -> Any:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
         if options.get("max_length") is None:
-            options["max_length"] = self.max_length["document"]
+            options["max_length"] = self.settings.max_length["document"]
         return self.encode(inputs, "document" if prompt_name is prompt is None else prompt_name, prompt, **options)
 
     def resolve_prompt(
@@ -306,16 +318,17 @@ class Encoder(nn.Module):
                 raise TypeError(f"{what}={value!r} is a {type(value).__name__}; give a string")
         if prompt is not None:
             return prompt, None
-        name = self.default_prompt_name if prompt_name is None else prompt_name
+        name = self.settings.default_prompt_name if prompt_name is None else prompt_name
         if name is None:
             return "", None
         context = self.contexts.get(name)
         if context is not None:
             return context.context.instruction, context
-        if name not in self.prompts:
-            names = ", ".join(sorted([*self.prompts, *self.contexts]))
+        prompts = self.settings.prompts
+        if name not in prompts:
+            names = ", ".join(sorted([*prompts, *self.contexts]))
             raise ValueError(f"prompt_name={name!r}; this encoder has {names}")
-        return self.prompts[name], None
+        return prompts[name], None
 
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """Return what fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
@@ -333,7 +346,7 @@ class Encoder(nn.Module):
         if name in self.prompts:
             raise ValueError(f"context {name!r}: a prompt has this name already; choose another")
         check_name(name)
-        self.contexts[name] = replace(prepare(self, context), model_hash=vectors_hash(self))
+        self.contexts[name] = replace(prepare(self, context), model_hash=identity.vectors_hash(self))
         return self.contexts[name]
 
     def texts_of(self, inputs: Any, *, first: int = 0) -> tuple[list[Text], bool]:
@@ -397,7 +410,7 @@ class Encoder(nn.Module):
         """
         if self.head is not None:
             states, before = self.head(states), None if before is None else self.head(before)
-        return pool(self.pooling, states, tokens, before)
+        return pool(self.settings.pooling, states, tokens, before)
 
     def layers(self, tokens: Tokens) -> Tensor:
         """Return pooled embeddings of every layer, float32 `(layers, batch, hidden)`; i: `forward(num_layers=i)`."""
@@ -522,7 +535,7 @@ class Encoder(nn.Module):
     @property
     def width(self) -> int:
         """Dimensions of a pooled vector: those of a state, or of the concatenated states of all memory tokens."""
-        return self.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
+        return self.settings.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
 
     def get_embedding_dimension(self) -> int:
         """Return dimensions of an embedding."""
@@ -584,17 +597,9 @@ class Encoder(nn.Module):
         if self.training:
             self.eval()
         read, single = self.texts_of(texts)
-        written = generate(
-            self,
-            read,
-            instruction=self.instruction("query" if prompt_name is None and prompt is None else prompt_name, prompt),
-            source=source,
-            bos=bos,
-            max_tokens=self.max_length["query"],
-            batch_size=batch_size,
-            show_progress_bar=show_progress_bar,
-            **options,
-        )
+        instruction = self.instruction("query" if prompt_name is prompt is None else prompt_name, prompt)
+        options |= {"source": source, "bos": bos, "batch_size": batch_size, "show_progress_bar": show_progress_bar}
+        written = generate(self, read, instruction=instruction, max_tokens=self.max_length["query"], **options)
         return written[0] if single and len(written) == 1 else written
 
     def describe(self) -> dict[str, Any]:
@@ -641,8 +646,4 @@ class Encoder(nn.Module):
     @property
     def mteb_model_meta(self) -> Any:
         """What mteb notes about the model: its name, the hash of what decides its vectors, and cosine."""
-        from mteb.models import ModelMeta
-        from mteb.models.model_meta import ScoringFunction
-
-        about = {"name": f"embrew/{Path(self.base.name).name}", "revision": self.weights_hash()}
-        return ModelMeta.create_empty(overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE})
+        return mteb_meta(self)

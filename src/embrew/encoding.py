@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,15 @@ def read_mteb(
             raise ValueError(f"mteb gives {', '.join(batch)} and no text; an encoder reads texts only")
         texts += batch["text"]
     return texts, prompt_name, max_length
+
+
+def mteb_meta(encoder: Encoder) -> Any:
+    """Return what mteb notes about a model: its name, the hash of what decides its vectors, and cosine."""
+    from mteb.models import ModelMeta
+    from mteb.models.model_meta import ScoringFunction
+
+    about = {"name": f"embrew/{Path(encoder.base.name).name}", "revision": encoder.weights_hash()}
+    return ModelMeta.create_empty(overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE})
 
 
 def rows_by_text(

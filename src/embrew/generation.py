@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, GenerationConfig
 
-from embrew.model.attention import Attention, first_prompt
+from embrew.model.attention import first_prompt
 from embrew.model.batching import plan
-from embrew.model.frozen import FrozenLM
 from embrew.progress import progress
-from embrew.text.texts import Text, target_ids
+from embrew.text.texts import Text
 from embrew.text.tokens import Row, Segment, Tokens
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ OURS = (  # options of `generate` in transformers that would undo what is done h
     "prompt_lookup_num_tokens", "custom_generate", "streamer", "return_dict_in_generate", "prefill_chunk_size",
 )  # fmt: skip
 NEW_TOKENS = 128  # most new tokens, by default
-SCORED = 256  # rows of logits at a time
 
 
 def generate(
@@ -66,62 +64,11 @@ def generate(
     return written
 
 
-def target_rows(
-    encoder: Encoder, texts: Sequence[str], targets: Sequence[str], *, instruction: str, max_tokens: int, limit: int
-) -> list[Row]:
-    """Return rows of texts, as the encoder reads them, followed by their targets.
-
-    A target that is not truncated ends with EOS, where the tokenizer has one.
-    """
-    end = [] if encoder.tokenizer.eos_token_id is None else [encoder.tokenizer.eos_token_id]
-    encoded = encoder.tokenizer(
-        list(targets), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
-    )
-    read = encoder.template.rows(texts, instruction=instruction, max_length=max_tokens)
-    return [
-        row + Row.labelled(target_ids(ids, end=end, limit=limit), Segment.TARGET)
-        for row, ids in zip(read, encoded["input_ids"], strict=True)
-    ]
-
-
 def first_row(encoder: Encoder) -> Row:
     """Return what precedes a target that reads no text: BOS; where there is none, EOS or the padding token."""
     tokenizer = encoder.tokenizer
     other = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
     return Row.labelled(encoder.template.bos_ids or [other or 0], Segment.PROMPT)
-
-
-def target_scores(
-    encoder: Encoder, rows: Sequence[Row], *, source: Source, bos: Bos = "visible", batch_tokens: int = 4096
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each row's target, token by token: −log p `(tokens,)` in float32, and whether it is the likeliest one.
-
-    Args:
-        encoder: a causal LM under causal attention.
-        rows: as `target_rows` makes them.
-        source: `memory`: the target is blind to the text; `text`: it reads all before it.
-        bos: whether the target attends to BOS too.
-        batch_tokens: padded tokens per batch.
-    """
-    check(encoder, source)
-    attention = Attention("causal", bottleneck=bos) if source == "memory" else Attention("causal")
-    head = FrozenLM(encoder.backbone.causal_lm).head
-    scores: list[tuple[Tensor, Tensor] | None] = [None] * len(rows)
-    for group in plan([len(row.ids) for row in rows], batch_size=1, batch_tokens=batch_tokens):
-        tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
-        with torch.inference_mode():
-            states = encoder.backbone.hidden_states(tokens, attention)[tokens.predicting(Segment.TARGET)]
-            labels = tokens.input_ids[tokens.where(Segment.TARGET)]
-            losses, right = [], []
-            for some, wanted in zip(states.split(SCORED), labels.split(SCORED), strict=True):
-                logits = head.logits(some)
-                losses.append(nn.functional.cross_entropy(logits, wanted, reduction="none"))
-                right.append(logits.argmax(-1) == wanted)
-        counts = tokens.where(Segment.TARGET).sum(1).tolist()
-        parts = zip(torch.cat(losses).cpu().split(counts), torch.cat(right).cpu().split(counts), strict=True)
-        for i, part in zip(group, parts, strict=True):
-            scores[i] = part
-    return (part for part in scores if part is not None)
 
 
 def can_write(encoder: Encoder) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftModel
+from transformers import PreTrainedTokenizerBase
 
 from embrew.model.adapters import AdapterState, adapter_state
 from embrew.model.weights import tensors_under_adapter
@@ -63,6 +64,27 @@ def weights_hash(encoder: Encoder) -> str:
             digest.update(name.encode())
             digest.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+SPECIAL = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
+
+
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the SHA-256 of a fast tokenizer, without truncation and padding, which calls change."""
+    parts = json.loads(tokenizer.backend_tokenizer.to_str())
+    parts = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def combined_hash(weights: str, tokenizer_sha256: str | None, tokenizer: Any) -> str:
+    """Return the SHA-256 of two hashes and the ids of special tokens."""
+    special = {name: getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL}
+    return hashlib.sha256(json.dumps([weights, tokenizer_sha256, special], sort_keys=True).encode()).hexdigest()
+
+
+def vectors_hash(encoder: Encoder) -> str:
+    """Return the SHA-256 of everything that vectors depend on: weights, settings, tokenizer."""
+    return combined_hash(weights_hash(encoder), tokenizer_hash(encoder.tokenizer), encoder.tokenizer)
 
 
 @dataclass(frozen=True)

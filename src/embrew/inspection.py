@@ -24,9 +24,9 @@ from embrew.files.formats import (
     SWEEP,
     VECTORS,
 )
-from embrew.files.locks import is_held
 from embrew.files.names import LOCAL_PREFIX
 from embrew.files.reading import content_of, read_json
+from embrew.files.writing import is_held
 
 State = Literal["finished", "stopped", "running", "damaged", "unreadable", "empty", "unknown"]
 CHECKPOINT, SEAL = "trainer_state.json", "manifest.json"

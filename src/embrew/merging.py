@@ -9,7 +9,7 @@ from pathlib import Path
 from embrew.encoder import Encoder
 from embrew.files.writing import check_free
 from embrew.storage.opening import SETTINGS, final_stage, read_settings
-from embrew.storage.verification import reference_vectors, tolerance
+from embrew.storage.saving import reference_vectors, tolerance
 
 logger = logging.getLogger(__name__)
 

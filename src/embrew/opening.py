@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 
 from embrew.assembly.encoders import encoder
 from embrew.assembly.stages import load_recipe
-from embrew.assembly.stock import open_stock
 from embrew.encoder import Encoder
 from embrew.files import checksums
 from embrew.files.writing import recover
@@ -23,6 +22,7 @@ from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino
 from embrew.runtimes.openvino import openvino
 from embrew.settings.encoder import MODES
+from embrew.stock import open_stock
 from embrew.storage.base_model import ASSETS, is_encoder, open_config, pick_dtype
 from embrew.storage.opening import AS_TRAINED
 from embrew.storage.parts import check_folder

@@ -10,7 +10,7 @@ import sys
 from safetensors.torch import save_file
 
 from embrew.encoder import Encoder
-from embrew.storage.verification import reference_vectors
+from embrew.storage.saving import reference_vectors
 
 
 def main(folder: str, out: str, device: str, *flags: str) -> None:

@@ -10,13 +10,12 @@ import numpy as np
 
 from embrew.data.beir import Document, read_documents
 from embrew.files.checksums import content_hash, digest_of
-from embrew.files.formats import INDEX
+from embrew.files.formats import INDEX, versions
 from embrew.files.reading import read_json
 from embrew.files.writing import atomic_folder, recover, write_json, write_jsonl
 from embrew.progress import progress
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, encode_options
-from embrew.text_encoder.provenance import versions
 from embrew.text_encoder.vectors import BLOCK, checked_vectors, unit_vectors
 
 MANIFEST = "manifest.json"

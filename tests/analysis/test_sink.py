@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from embrew.analysis.attention_weights import read_attention
 from embrew.analysis.sink import PARTS, parts_of, sink_of
 from embrew.model.attention import Attention
 from embrew.model.contexts import Context, insert
-from embrew.model.forward import read_attention
 from embrew.settings.encoder import Demonstration, Demonstrations
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import DIFFERENT, ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default

@@ -4,7 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.recipe import Recipe, launch_command, list_launches, list_recipes, read_launch, read_recipe
+from embrew.cli.recipe import launch_command, read_launch
+from embrew.recipe import Recipe, list_launches, list_recipes, read_recipe
 
 
 def run(*arguments):

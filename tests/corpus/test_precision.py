@@ -13,7 +13,7 @@ from sentence_transformers.util import quantize_embeddings
 
 from embrew.corpus import Ranges, dequantize, encode_corpus, read_vectors
 from embrew.corpus.job import MANIFEST
-from embrew.text_encoder.precision import quantize
+from embrew.corpus.precision import quantize
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stub import Stub
 

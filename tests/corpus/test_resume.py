@@ -177,7 +177,7 @@ def test_a_full_disk_leaves_what_was_finished(corpus: Path, tmp_path: Path, monk
 
 
 def test_one_process_at_a_time_and_no_folder_of_others(corpus: Path, tmp_path: Path):
-    from embrew.files.locks import claimed
+    from embrew.files.writing import claimed
 
     with (
         claimed(tmp_path / "out", "encoding into"),

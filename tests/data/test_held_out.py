@@ -7,7 +7,7 @@ import hashlib
 import pytest
 from datasets import Dataset
 
-from embrew.data.overlap import set_aside
+from embrew.data.fingerprints import set_aside
 
 
 def texts(count: int, name: str = "text") -> list[str]:

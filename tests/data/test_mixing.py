@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from embrew import assembly
 from embrew.data.mixing import MixedOrder, shares
-from embrew.recipe import MixConfig, StageConfig
+from embrew.recipe.stage import MixConfig, StageConfig
 
 
 def owner(row: int, sizes: list[int]) -> int:

@@ -34,8 +34,7 @@ from embrew.methods import (
 )
 from embrew.methods.embedding import text_keys
 from embrew.settings.encoder import Demonstrations, Pooling
-from embrew.training.gradcache import Chunks
-from embrew.training.step import TrainStep
+from embrew.training.step import Chunks, TrainStep
 from tests.conftest import SENTENCES, stir
 
 WORLD = 2

@@ -28,8 +28,7 @@ from embrew.recipe import StageConfig
 from embrew.settings.encoder import Demonstrations, Pooling
 from embrew.training import sharding
 from embrew.training.checkpoints import trained_tensors
-from embrew.training.gradcache import Chunks
-from embrew.training.step import TrainStep
+from embrew.training.step import Chunks, TrainStep
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, stir
 from tests.objectives import cases

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.data.beir import read_beir
-from embrew.data.overlap import normalised
+from embrew.data.fingerprints import normalised
 from embrew.domain.plan import plan
 from embrew.domain.prepare import Prepared, prepare
 from embrew.domain.run import run as run_domain

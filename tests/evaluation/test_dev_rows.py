@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from embrew.analysis.dev_uniformity import evaluation_of
-from embrew.data.overlap import fingerprints
+from embrew.data.fingerprints import fingerprints
 from embrew.evaluation import evaluate
 from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.evaluation.dev import dev_sets

@@ -12,8 +12,8 @@ from embrew.data.beir import read_beir
 from embrew.encoder import Encoder
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.kinds.generation import choose, held_out, others, score_generation
+from embrew.evaluation.targets import target_rows, target_scores
 from embrew.evaluation.task import Instructed
-from embrew.generation import target_rows, target_scores
 from embrew.model.attention import Attention
 from embrew.text.tokens import Segment, Tokens
 

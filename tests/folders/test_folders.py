@@ -24,7 +24,7 @@ from embrew.encoder import Encoder
 from embrew.evaluation.paths import read_paths
 from embrew.files.checksums import NAME, digest_of, write_checksums
 from embrew.files.formats import ENCODER, FORMATS
-from embrew.files.locks import claimed
+from embrew.files.writing import claimed
 from embrew.inspection import KINDS, inspect
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex

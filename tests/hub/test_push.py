@@ -42,7 +42,7 @@ def made(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     encoder.add_context("task", Context("Find: ", (Demonstration("a", "b"),)))
     encoder.save_pretrained(place / "encoder", verify="fast")
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("embrew.export.fresh_process", "embrew.storage.verification"):
+        for name in ("embrew.export.fresh_process", "embrew.storage.saving"):
             patch.setattr(f"{name}.subprocess.run", fresh.run)
         export_encoder(encoder, place / "export")
     (place / "run" / "one.work" / "checkpoint-2").mkdir(parents=True)

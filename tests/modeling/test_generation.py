@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from embrew.generation import generate, target_rows, target_scores
+from embrew.evaluation.targets import target_rows, target_scores
+from embrew.generation import generate
 from embrew.model.attention import Attention
 from embrew.model.forward import try_two_calls
 from embrew.settings.encoder import Pooling

@@ -20,7 +20,7 @@ from embrew.model.adapters import dequantize, quantized_layers
 from embrew.recipe import Recipe
 from embrew.settings.base import Quantization
 from embrew.storage import base_model
-from embrew.storage.verification import reference_vectors, tolerance
+from embrew.storage.saving import reference_vectors, tolerance
 from embrew.text.tokens import Tokens
 from tests.conftest import SENTENCES, stir, wide_model
 

@@ -171,8 +171,7 @@ def test_official_on_bert(encoder_folder):
 
 
 def test_learned_weights_begin_as_the_fixed_ones_and_are_trained(make_encoder):
-    from embrew.training.gradcache import Chunks
-    from embrew.training.step import TrainStep
+    from embrew.training.step import Chunks, TrainStep
 
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     objective = assembly.objective({**SETTINGS, "layers": "learned"})

@@ -14,8 +14,7 @@ from embrew.methods.epic import of_demonstrations
 from embrew.model.contexts import Context, start
 from embrew.settings.encoder import Demonstrations
 from embrew.text.tokens import Segment, Tokens
-from embrew.training.gradcache import Chunks
-from embrew.training.step import TrainStep
+from embrew.training.step import Chunks, TrainStep
 from tests.conftest import SENTENCES, by_default
 from tests.objectives.cases import check_fits, embedded
 from tests.training.test_gradcache import gradients, same

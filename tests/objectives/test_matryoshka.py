@@ -13,8 +13,7 @@ from torch import nn
 from embrew import assembly
 from embrew.methods import Compression, Contrastive, Matryoshka
 from embrew.methods.embedding import text_keys
-from embrew.training.gradcache import Chunks
-from embrew.training.step import TrainStep
+from embrew.training.step import Chunks, TrainStep
 from tests.objectives.cases import rows_for
 
 NESTED = {"type": "matryoshka", "base": {"type": "contrastive"}, "dims": [32, 8, 4], "weights": [1.0, 0.5, 2.0]}

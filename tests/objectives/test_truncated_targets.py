@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from embrew import assembly
-from embrew.generation import target_rows
+from embrew.evaluation.targets import target_rows
 from embrew.methods.base import text_ids
 from embrew.recipe import Recipe
 from embrew.text.tokens import Segment

@@ -15,7 +15,7 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.wrong_vectors import CHOSEN
 from embrew.parity import Comparison, compare
-from embrew.storage.verification import TEXTS
+from embrew.storage.saving import TEXTS
 from tests.parity.faulty import FaultyRuntime
 from tests.parity.servers import Answer, serving
 from tests.parity.test_faults import FORMS, LIMIT, named

@@ -12,8 +12,9 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
-from embrew.recipe import list_launches, read_launch
-from embrew.training.launch import sharding_requested
+from embrew.cli.recipe import read_launch
+from embrew.recipe import list_launches
+from embrew.training.stages import sharding_requested
 
 KINDS = {"launch/ddp": "MULTI_GPU", "launch/fsdp2": "FSDP", "launch/zero2": "DEEPSPEED"}
 

@@ -11,10 +11,10 @@ from unittest import mock
 
 import numpy as np
 
+from embrew.corpus.precision import Ranges
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context, start
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
-from embrew.text_encoder.precision import Ranges
 from tests.conftest import SENTENCES
 from tests.serving.running import serving
 

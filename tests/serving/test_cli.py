@@ -17,12 +17,12 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
+from embrew.corpus.precision import Ranges
 from embrew.encoder import Encoder
 from embrew.serving import server
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 from embrew.text_encoder.hashes import tokenizer_sha256
-from embrew.text_encoder.precision import Ranges
 from tests.fresh import Fresh
 from tests.serving.running import serving
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
+from embrew.corpus.precision import Ranges
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.opening import open_model
-from embrew.text_encoder.precision import Ranges
 from tests.conftest import ENCODER_FAMILIES
 from tests.serving.encoders import KINDS, LIMITS, LONG, PROMPTS, TEXTS, check_same, made, saved, serving_copy, wanted
 from tests.serving.running import served, serving

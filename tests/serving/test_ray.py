@@ -22,9 +22,9 @@ import psutil
 import pytest
 import yaml
 
+from embrew.cli.recipe import read_launch
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context, start
-from embrew.recipe import read_launch
 from embrew.serving.ray import app, read_arguments
 from embrew.serving.routes import create_app
 from embrew.serving.settings import Settings

@@ -14,8 +14,7 @@ from embrew.encoder import Encoder
 from embrew.methods import Compression, EmbeddingObjective
 from embrew.model.batching import passes_by_length
 from embrew.text.tokens import Tokens
-from embrew.training.gradcache import Chunks, cached_loss
-from embrew.training.step import TrainStep
+from embrew.training.step import Chunks, TrainStep, cached_loss
 from tests.conftest import SENTENCES, by_default
 from tests.objectives.cases import rows_for
 

@@ -15,7 +15,7 @@ from embrew.encoder import Encoder
 from embrew.merging import merge_encoder
 from embrew.model.adapters import dequantize
 from embrew.recipe import Recipe
-from embrew.storage.verification import reference_vectors
+from embrew.storage.saving import reference_vectors
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, wide_model

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embrew.analysis.attention_weights import read_attention
 from embrew.analysis.vectors import Side
 from embrew.encoder import Encoder
 from embrew.model.batching import encode_rows
 from embrew.model.contexts import insert
-from embrew.model.forward import read_attention
 from embrew.text.tokens import Row, Segment, Tokens
 
 PARTS = ("first", "prompt", "demonstrations", "text", "after", "itself")

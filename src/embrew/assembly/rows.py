@@ -14,8 +14,8 @@ from datasets import Dataset
 from embrew.data import datasets as data
 from embrew.data import describe
 from embrew.data.datasets import row_text
+from embrew.data.fingerprints import RESERVED
 from embrew.data.mixing import MixedOrder, shares
-from embrew.data.overlap import RESERVED
 from embrew.data.rejects import MAX_RATE, Rejects, reject_file
 from embrew.distributed import world_size
 from embrew.encoder import Encoder
@@ -42,7 +42,7 @@ def datasets(
         built: its objective.
         encoder: the encoder to train.
         keep: folder for cached values, such as a reference model's.
-        reserved: fingerprints of texts that are not trained on (see `overlap.fingerprints`).
+        reserved: fingerprints of texts that are not trained on (see `data.fingerprints`).
         rejected: file that lists the rows that `on_bad_rows: skip` skips.
 
     Raises:

@@ -35,7 +35,7 @@ NameOrLaunch = Annotated[
 def list_(as_json: AsJson = False) -> None:
     """List the shipped recipes, the configurations for several GPUs or a cluster, and the sweeps."""
     from embrew.config.yaml_files import list_shipped, read_shipped
-    from embrew.recipe import Recipe, list_launches, list_recipes, read_launch, read_recipe
+    from embrew.recipe import Recipe, list_launches, list_recipes, read_recipe
 
     recipes, models = {}, {}
     for name in list_recipes():
@@ -54,6 +54,25 @@ def list_(as_json: AsJson = False) -> None:
             "sweeps": [{"name": name, "description": said} for name, said in sweeps.items()],
         }
     )
+
+
+def read_launch(name: str) -> str:
+    """Return the YAML text of a shipped configuration of accelerate or of Ray Serve.
+
+    Raises:
+        FileNotFoundError: no such configuration.
+    """
+    from embrew.config.yaml_files import read_shipped
+    from embrew.recipe import list_launches
+
+    return read_shipped("recipes", name, what="configuration", among=list_launches())[0]
+
+
+def launch_command(name: str, file: str | Path) -> str:
+    """Return the command that reads a copy of a launcher configuration."""
+    if name == "launch/ray-serve":  # the only one that serves a model; the others are accelerate's, and train
+        return f"serve run {file}"
+    return f"accelerate launch --config_file {file} -m embrew train RECIPE --output DIR"
 
 
 def _headline(text: str) -> str:
@@ -80,7 +99,7 @@ def show(
 ) -> None:
     """Show a recipe as it was written; with overrides or --resolved, with all defaults filled in."""
     from embrew import assembly
-    from embrew.recipe import list_launches, read_launch, read_recipe
+    from embrew.recipe import list_launches, read_recipe
 
     if name in list_launches() and not overrides and not resolved:
         text = read_launch(name)
@@ -103,7 +122,7 @@ def copy(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
 ) -> None:
     """Copy a recipe, or a configuration for several GPUs or a cluster, to a file, with its comments."""
-    from embrew.recipe import launch_command, list_launches, read_launch, read_recipe
+    from embrew.recipe import list_launches, read_recipe
 
     launch = name in list_launches()
     text = read_launch(name) if launch else read_recipe(name)[0]

@@ -17,7 +17,7 @@ from embrew.cli import completion
 from embrew.cli.arguments import Overrides, Quiet
 from embrew.cli.console import out, rank
 from embrew.cli.signals import stopping
-from embrew.files.locks import check_unclaimed
+from embrew.files.writing import check_unclaimed
 
 if TYPE_CHECKING:
     from embrew.recipe import Recipe

@@ -2,10 +2,10 @@
 
 from embrew.corpus.encoding import Summary, encode_corpus
 from embrew.corpus.job import Job
+from embrew.corpus.precision import Ranges, dequantize
 from embrew.corpus.update import update_corpus
 from embrew.corpus.vectors import Vectors, holds_vectors, query_options, read_vectors, texts_of
 from embrew.search import Changes
-from embrew.text_encoder.precision import Ranges, dequantize
 
 __all__ = [
     "Changes",

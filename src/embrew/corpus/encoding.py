@@ -13,6 +13,7 @@ import numpy as np
 
 from embrew.corpus.job import ABOUT, MANIFEST, REJECTS, Job
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
+from embrew.corpus.precision import Ranges
 from embrew.corpus.rows import Shard, corpus_files, expected_rows, fingerprint, job_rejects, shards, warn_unread
 from embrew.corpus.shards import (
     device_of,
@@ -24,14 +25,12 @@ from embrew.corpus.shards import (
     write_shard,
 )
 from embrew.data.rejects import Rejects
-from embrew.files.locks import claimed
-from embrew.files.writing import recover
+from embrew.files.writing import claimed, recover
 from embrew.model.batching import ahead
 from embrew.progress import progress
 from embrew.search import Changes
 from embrew.stores import Place, StorePath, locked
 from embrew.text_encoder.interface import TextEncoder
-from embrew.text_encoder.precision import Ranges
 
 logger = logging.getLogger(__name__)
 

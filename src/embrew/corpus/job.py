@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from embrew.corpus.precision import Precision
 from embrew.data.rejects import MAX_RATE, OnBadRows
 from embrew.stores import Place, place_of
-from embrew.text_encoder.precision import Precision
 
 Side = Literal["query", "document"]
 

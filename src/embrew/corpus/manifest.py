@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from embrew.corpus.job import MANIFEST, Job
+from embrew.corpus.precision import Ranges
 from embrew.corpus.rows import corpus_files, fingerprint
 from embrew.files.checksums import digest_of
 from embrew.files.formats import VECTORS
@@ -17,7 +18,6 @@ from embrew.files.writing import write_json
 from embrew.stores import Place
 from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
-from embrew.text_encoder.precision import Ranges
 from embrew.text_encoder.provenance import describe_run
 
 logger = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ import torch
 
 from embrew.corpus.job import ABOUT, Job
 from embrew.corpus.manifest import Entry, shard_name
+from embrew.corpus.precision import Ranges, quantize
 from embrew.corpus.rows import Shard, text_hashes
 from embrew.files.checksums import file_sha256
 from embrew.files.writing import atomic_path
@@ -26,7 +27,6 @@ from embrew.model.batching import NotFinite, usual_tokens
 from embrew.storage.base_model import check_speed
 from embrew.stores import Place, local_copy
 from embrew.text_encoder.interface import TextEncoder, encode_options
-from embrew.text_encoder.precision import Ranges, quantize
 from embrew.text_encoder.vectors import BLOCK
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from embrew.corpus.job import MANIFEST, Job
 from embrew.corpus.manifest import Manifest, read_manifest
+from embrew.corpus.precision import Ranges, dequantize
 from embrew.corpus.rows import shards
 from embrew.corpus.shards import read_blocks, read_shard, verified
 from embrew.data.rejects import Rejects
@@ -19,7 +20,6 @@ from embrew.files.writing import recover
 from embrew.stores import Place, place_of
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
-from embrew.text_encoder.precision import Ranges, dequantize
 from embrew.text_encoder.provenance import describe_run
 
 

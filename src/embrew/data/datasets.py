@@ -16,8 +16,8 @@ import numpy as np
 from embrew.data.beir import read_beir
 from embrew.data.canonical import canonical_rows, check_filled
 from embrew.data.columns import ACCEPTED, Kind, Layout, match, matched_columns
+from embrew.data.fingerprints import RESERVED, holds
 from embrew.data.formats import Record
-from embrew.data.overlap import RESERVED, holds
 from embrew.data.reading import expand, is_beir, read
 from embrew.data.rejects import Rejects
 from embrew.data.sentences import split_sentences
@@ -69,7 +69,7 @@ def load(
         max_chars: Rows with a longer text are dropped.
         max_rows: Maximum rows, after filters and shuffle.
         shuffle_seed: Seed of the shuffle; None: rows stay in order.
-        reserved: Fingerprints of texts (see `overlap.fingerprints`). Adds the column `reserved`: whether the row, or
+        reserved: Fingerprints of texts (see `data.fingerprints`). Adds the column `reserved`: whether the row, or
             the row that it is a sentence of, contains one of them.
         rejects: Policy for rows that cannot be used; by default the first one raises an error.
     """

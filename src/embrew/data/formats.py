@@ -13,7 +13,6 @@ import logging
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
@@ -312,14 +311,8 @@ def _separator(header: str, path: Place) -> str:
     plain = re.sub(r'"[^"]*"', "", header)
     separator = max(SEPARATORS, key=lambda one: (plain.count(one), one == default))
     if separator != default:
-        _log_separator(str(path), SEPARATORS[separator])
+        logger.info("%s: columns are separated by %s, as in its header line", path, SEPARATORS[separator])
     return separator
-
-
-@cache
-def _log_separator(path: str, separators: str) -> None:
-    """Log it once: a file is read several times in a run."""
-    logger.info("%s: columns are separated by %s, as in its header line", path, separators)
 
 
 def _read_arrow(path: Place) -> Iterator[Record | Bad]:

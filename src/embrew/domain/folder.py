@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from embrew.data.beir import Document, text_id
+from embrew.data.fingerprints import normalised
 from embrew.data.formats import TABLES, read_file
-from embrew.data.overlap import normalised
 from embrew.data.reading import data_files, expand, is_saved
 from embrew.data.sentences import split_sentences
 

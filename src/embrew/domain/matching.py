@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from embrew.data.overlap import normalised
+from embrew.data.fingerprints import normalised
 
 START = 4  # words by which a contained text is looked up; fewer match by chance
 # Words from which an answer identifies its pair. In SQuAD, 74 % of the answers of 1 word, 22 % of 3, 6 % of 5 and 2 %

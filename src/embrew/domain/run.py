@@ -25,13 +25,13 @@ from embrew.encoder import Encoder
 from embrew.evaluation import Result, evaluate
 from embrew.export.exporting import export_encoder
 from embrew.files import formats
+from embrew.files.formats import versions
 from embrew.files.names import public_path
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path, recover, write_json
 from embrew.progress import is_chosen, within
 from embrew.recipe import Recipe
 from embrew.text_encoder.hashes import vectors_hash
-from embrew.text_encoder.provenance import versions
 from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)

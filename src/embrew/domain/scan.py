@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from embrew.data.beir import read_beir
+from embrew.data.fingerprints import normalised
 from embrew.data.formats import read_file
-from embrew.data.overlap import normalised
 from embrew.domain.matching import START, identifies, key, words
 from embrew.domain.question_parts import IN_QUERY, is_long, parts_of
 

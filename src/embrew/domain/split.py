@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
-from embrew.data.overlap import normalised
+from embrew.data.fingerprints import normalised
 from embrew.domain.matching import IDENTITY, Finder, Questions, identifies, key
 
 FEW = 20  # fewer pairs are all held out: they are worth more for the test than for training

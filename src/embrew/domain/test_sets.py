@@ -8,7 +8,7 @@ from pathlib import Path
 
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
-from embrew.data.overlap import normalised
+from embrew.data.fingerprints import normalised
 from embrew.domain.matching import Finder, items, key
 from embrew.domain.question_parts import Within, is_long
 from embrew.files.writing import write_jsonl

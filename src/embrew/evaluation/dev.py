@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from embrew import evaluation
 from embrew.data.reading import DEV_SPLITS, SPLITS, expand, stem
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.overlap import Overlap, in_words, known_texts, overlap
 from embrew.evaluation.report import size_of
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.task import Part, Task
@@ -22,6 +26,11 @@ from embrew.progress import is_chosen
 from embrew.recipe import DevRows, Recipe
 from embrew.text_encoder.interface import TextEncoder
 
+if TYPE_CHECKING:
+    import numpy as np
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
 RESERVED = ("dev", "guard", GAP, GAP_OTHER)
 FILE = "file"  # split of a file whose name contains none
 Data = str | Path | DevRows
@@ -77,6 +86,17 @@ class DevSets:
     def texts(self) -> dict[str, Iterator[str]]:
         """Return the texts of each set by name, read lazily; queries and documents are separate entries."""
         return dict(chain.from_iterable(task_texts(task) for task in (*self.dev, *self.guard)))
+
+    def overlap(self, stage: str, data: str, rows: Dataset) -> dict[str, Overlap]:
+        """Return, and log, how many of a stage's training rows of a data set hold a text of each set."""
+        overlaps = overlap(rows, self._known)
+        for line in in_words(data, len(rows), overlaps):
+            logger.info("%s  overlap: %s", stage, line)
+        return overlaps
+
+    @cached_property
+    def _known(self) -> dict[str, np.ndarray]:
+        return known_texts(self.texts())
 
     def _named(self) -> dict[str, Task]:
         return {task.name: task for task in self.dev} | {GUARD + task.name: task for task in self.guard}

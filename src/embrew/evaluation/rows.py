@@ -12,7 +12,7 @@ import numpy as np
 
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.datasets import load
-from embrew.data.overlap import normalised
+from embrew.data.fingerprints import normalised
 from embrew.data.reading import is_beir, qrels_files, splits
 from embrew.evaluation.task import Columns, Part, Rows, Task, TaskKind
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from embrew.data.beir import read_beir
-from embrew.data.overlap import normalised
+from embrew.data.fingerprints import normalised
 from embrew.data.reading import is_beir
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_retrieval, task_rows, texts_of

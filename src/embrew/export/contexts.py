@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from embrew.encoder import Encoder
 from embrew.model.contexts import PreparedContext, insert
 from embrew.storage.parts import digest
-from embrew.storage.verification import TEXTS
+from embrew.storage.saving import TEXTS
 from embrew.text.tokens import Row, Segment, Tokens
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from embrew.encoder import Encoder
 from embrew.export.contexts import ContextPrompt
-from embrew.storage.verification import TEXTS
+from embrew.storage.saving import TEXTS
 
 
 @dataclass(frozen=True)

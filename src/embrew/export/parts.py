@@ -22,7 +22,7 @@ from embrew.files.formats import EXPORT
 from embrew.runtimes.graph import SentenceGraph, merged_model, write_rows
 from embrew.storage.card import data_names
 from embrew.storage.parts import check_tokenizer, write_tokenizer
-from embrew.storage.verification import tolerance
+from embrew.storage.saving import tolerance
 from embrew.text.pattern import HOLE
 from embrew.text_encoder.interface import TextEncoder
 

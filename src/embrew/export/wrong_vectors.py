@@ -26,7 +26,7 @@ from embrew.model.attention import Attention
 from embrew.model.forward import bidirectional_by
 from embrew.model.pooling import pool
 from embrew.settings.encoder import AttentionMode, Pooling
-from embrew.storage.verification import TEXTS
+from embrew.storage.saving import TEXTS
 from embrew.text.tokens import Row, Segment, Tokens
 
 FILE = "parity.safetensors"

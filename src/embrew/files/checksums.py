@@ -23,15 +23,7 @@ _lock = threading.Lock()
 
 
 class Damaged(ValueError):
-    """Files of a folder that are missing, were added or have changed since they were written.
-
-    Attributes:
-        changed: names of files with other content, relative to the folder.
-    """
-
-    def __init__(self, message: str, *, changed: Collection[str] = ()) -> None:
-        super().__init__(message)
-        self.changed = tuple(changed)
+    """Files of a folder are missing, were added or have changed since they were written."""
 
 
 def file_sha256(path: Path, *, cached: bool = False) -> str:
@@ -120,10 +112,21 @@ def check_files(folder: Path, *, read: Collection[str] = (), large: bool = True)
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise Damaged(
             f"{folder} has changed since it was written: {', '.join(problems[:3])}{more}. Copy the folder again from "
-            f"its source; if you changed it on purpose, remove {NAME} and it opens unverified",
-            changed=changed,
+            f"its source; if you changed it on purpose, remove {NAME} and it opens unverified"
+            + hard_links([folder / name for name in changed])
         )
     return True
+
+
+def hard_links(paths: Iterable[Path]) -> str:
+    """Return what to do about changed files that are hard links, which another program edits under another name."""
+    links = [str(path) for path in paths if path.stat().st_nlink > 1]
+    if not links:
+        return ""
+    return (
+        f". {', '.join(links)}: a hard link, one file with one of another folder, which was edited in place: delete "
+        "it, then copy the original file there; to keep the edited one, save it to another folder first"
+    )
 
 
 def read_checksums(folder: Path) -> Mapping[str, str] | None:
@@ -157,23 +160,18 @@ def _are_names(files: Any) -> bool:
     return not any(path.is_absolute() or ".." in path.parts for path in paths)
 
 
-def _hashes(folder: Path, names: Iterable[str], *, large: bool) -> dict[str, str | None]:
-    """Return the sha256 of files by name, None for a missing one; large ones are read in parallel, or not at all."""
-    hashes: dict[str, str | None] = {}
-    waiting = []
-    for name in names:
+def _hashes(folder: Path, listed: Mapping[str, str], *, large: bool) -> dict[str, str | None]:
+    """Return the sha256 of files by name, read in parallel; None for a missing one; the listed one of a skipped one."""
+
+    def sha256_of(name: str) -> str | None:
         path = folder / name
         if not path.is_file():
-            hashes[name] = None
-        elif path.stat().st_size < LARGE:
-            hashes[name] = file_sha256(path)
-        elif large:
-            waiting.append(name)
-    if waiting:
-        with ThreadPoolExecutor(READERS) as pool:
-            large_ones = pool.map(lambda name: file_sha256(folder / name, cached=True), waiting)
-            hashes.update(zip(waiting, large_ones, strict=True))
-    return hashes
+            return None
+        skipped = not large and path.stat().st_size >= LARGE
+        return listed[name] if skipped else file_sha256(path, cached=True)
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return dict(zip(listed, pool.map(sha256_of, listed), strict=True))
 
 
 def _added(folder: Path, listed: Collection[str], read: Collection[str]) -> Iterator[str]:

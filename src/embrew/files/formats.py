@@ -1,8 +1,11 @@
-"""Format numbers of the files that embrew writes, and the error for numbers that it does not read."""
+"""What the files that embrew writes say of themselves: format numbers, and versions of packages."""
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 KEY = "format"
@@ -63,3 +66,15 @@ PATHS = Format("paths of results", "paths.json")  # within results, and not a ki
 REPORT = Format("files of a report", "comparison.json")
 DOMAIN = Format("data of a domain", "manifest.json", 4)
 FORMATS = {name.lower(): one for name, one in list(globals().items()) if isinstance(one, Format)}
+PACKAGES = ("embrew", "torch", "transformers", "sentence-transformers")
+
+
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
+    """Return the versions of Python and of packages, by default those that vectors depend on; None: not installed."""
+    by_package: dict[str, str | None] = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            by_package[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            by_package[package] = None
+    return by_package

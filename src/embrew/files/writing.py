@@ -1,9 +1,10 @@
-"""Write files and folders atomically: they exist complete or not at all, also after a power failure."""
+"""Locks on folders; files and folders written all or nothing."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -13,14 +14,100 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from embrew.files.locks import is_held, lock
 from embrew.files.reading import Place
 
 logger = logging.getLogger(__name__)
+
+_locks: set[int] = set()  # file descriptors
+
+
+@contextmanager
+def claimed(folder: Path, doing: str) -> Iterator[None]:
+    """Lock a folder for this process; create it if needed.
+
+    The lock ends with the process, also if it is killed. A folder that was created here and is still empty is removed.
+
+    Args:
+        folder: the folder to lock.
+        doing: what this process does to it, as in "another process is training into FOLDER": "training into".
+
+    Raises:
+        FileExistsError: another process holds it.
+    """
+    is_new = not folder.exists()
+    handle, is_locked = _opened(folder)
+    _locks.add(handle)
+    try:
+        if is_locked is False:
+            raise _refusal(folder, doing)
+        if is_locked is None:
+            logger.warning(
+                "%s is on a file system without locks; make sure that no other process is %s it", folder, doing
+            )
+        yield
+    finally:
+        if is_new and is_locked:
+            with suppress(OSError):
+                folder.rmdir()
+        if handle in _locks:
+            _locks.remove(handle)
+            os.close(handle)
+
+
+def check_unclaimed(folder: Path, doing: str) -> None:
+    """Raise if another process holds a folder; nothing is locked or created. Arguments and errors as for `claimed`."""
+    if is_held(folder):
+        raise _refusal(folder, doing)
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds a lock on a file or folder; False if it does not exist, or without locks."""
+    with _lock_of(path) as locked:
+        return locked is False
+
+
+def lock(handle: int) -> bool | None:
+    """Lock an open file or folder; return False if another process has it, None if the file system has no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        logger.debug("no locks on this file system: %s", error)
+        return None
+    return True
+
+
+def _opened(folder: Path) -> tuple[int, bool | None]:
+    """Return a folder's descriptor and whether it is locked; open it again if it was removed before it was locked."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+        is_locked = lock(handle)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), folder.stat()):
+                return handle, is_locked
+        os.close(handle)
+
+
+def _refusal(folder: Path, doing: str) -> FileExistsError:
+    return FileExistsError(f"another process is {doing} {folder}; wait until it ends, or choose another folder")
+
+
+def _let_go() -> None:
+    """Close the parent's descriptors in a forked process; otherwise a lock would last as long as the last child."""
+    for handle in _locks:
+        with suppress(OSError):
+            os.close(handle)
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
 
 PARTIAL = ".partial"
 """Suffix of temporary files and folders, `.NAME.RANDOM.partial`, in the folder of what they will replace."""
@@ -122,7 +209,7 @@ def recover(folder: Path) -> None:
     If one was killed after it moved the old folder away and before it moved the new one in, the old one is moved back.
     """
     for scratch in _beside(folder):
-        with _held(scratch) as ours:
+        with _lock_of(scratch) as ours:
             if not ours:
                 continue
             old = scratch / "old"
@@ -180,7 +267,7 @@ def _identity(path: Path) -> tuple[int, ...] | None:
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files of killed processes that were writing `path`."""
     for leftover in _beside(path):
-        with _held(leftover) as ours:
+        with _lock_of(leftover) as ours:
             if ours and not leftover.is_dir():
                 leftover.unlink(missing_ok=True)
 
@@ -195,6 +282,15 @@ def flush(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Hard-link a file that is not written to again; copy it where the file system has no hard links."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def write_json(path: Place, value: Mapping[str, Any]) -> None:
@@ -259,15 +355,15 @@ def _locked(make: Callable[[], tuple[int | None, str]]) -> tuple[Path, int]:
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[bool]:
-    """Yield whether no running process writes a temporary file or folder; none can begin to while the block runs."""
+def _lock_of(path: Path) -> Iterator[bool | None]:
+    """Lock a file or folder while the block runs; yield what `lock` says, None where there is nothing to lock."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
-        yield False
+        yield None
         return
     try:
-        yield lock(handle) is True
+        yield lock(handle)
     finally:
         os.close(handle)
 

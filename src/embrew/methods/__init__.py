@@ -34,23 +34,4 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "sft": SupervisedFineTuning,
 }
 
-__all__ = [
-    "OBJECTIVES",
-    "Alignment",
-    "Angle",
-    "Bottleneck",
-    "Compression",
-    "Contrastive",
-    "EmbeddingObjective",
-    "Epic",
-    "Espresso",
-    "InContext",
-    "Joint",
-    "LanguageModel",
-    "Llama2Vec",
-    "MaskedNextToken",
-    "Matryoshka",
-    "Matryoshka2d",
-    "Objective",
-    "SupervisedFineTuning",
-]
+__all__ = ["OBJECTIVES", "Alignment", "EmbeddingObjective", "Objective"]

@@ -19,6 +19,7 @@ from torch import Tensor, distributed
 from embrew.distributed import rank, world_size
 from embrew.encoder import Encoder
 from embrew.files.writing import atomic_path
+from embrew.identity import vectors_hash
 from embrew.losses.conditional_alignment import conditional_alignment_loss, token_divergences
 from embrew.losses.vocabulary import token_log_probs
 from embrew.methods.base import (
@@ -35,7 +36,6 @@ from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
 from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens, at, take, upload
-from embrew.text_encoder.hashes import vectors_hash
 
 logger = logging.getLogger(__name__)
 ROWS = 64  # rows per forward pass of reference scores

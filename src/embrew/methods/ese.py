@@ -47,10 +47,6 @@ def official_layers(encoder: Encoder, tokens: Tokens) -> Tensor:
     return torch.stack([*states[:-2], states[-1]])
 
 
-def _composite() -> EmbeddingObjective:
-    return Angle(rows="pairs", cosine_weight=0.0, in_batch_weight=10.0)
-
-
 @dataclass(kw_only=True)
 class Espresso(Nested):
     """*ESE: Espresso Sentence Embeddings* (arXiv 2402.14776): learn to express, and to compress.
@@ -81,7 +77,9 @@ class Espresso(Nested):
         temperature: t of the KL term.
     """
 
-    base: EmbeddingObjective = field(default_factory=_composite)
+    base: EmbeddingObjective = field(
+        default_factory=lambda: Angle(rows="pairs", cosine_weight=0.0, in_batch_weight=10.0)
+    )
     compression_size: Count = 128
     preset: Literal["default", "paper", "official"] = "default"
     express_weight: NotNegative = 1.0

@@ -15,8 +15,8 @@ from embrew.generation import first_row
 from embrew.methods.base import UNIT_WEIGHTS, Objective
 from embrew.methods.frozen_decoder import memory_states
 from embrew.methods.llm2comp import Compression
+from embrew.model.attention import at_rest
 from embrew.model.layers import known_positions
-from embrew.model.reach import at_rest
 from embrew.text.tokens import Tokens
 
 ROWS = 8  # of a batch
@@ -114,16 +114,19 @@ class Gap:
             raise ValueError(f"the loss is {self.context:.4g} with the context and {self.none:.4g} without; no gap")
         with at_rest(encoder), torch.no_grad():
             memory = torch.cat([memory_states(encoder, batch["context"]) for batch in self.batches])
-        return Shares(*(self._share(encoder, states) for states in (memory, memory.roll(-1, 0))))
+        sizes = [len(batch["context"]) for batch in self.batches]
+        losses = [
+            sum(
+                _loss(self.objective, encoder, states, batch)
+                for states, batch in zip(one.split(sizes), self.batches, strict=True)
+            )
+            for one in (memory, memory.roll(-1, 0))
+        ]
+        return Shares(*map(self.share, losses))
 
     def share(self, loss: float) -> float:
         """Return the share of the gap that a loss closes."""
         return 1.0 - (loss - self.context) / (self.none - self.context)
-
-    def _share(self, encoder: Encoder, memory: Tensor) -> float:
-        parts = memory.split([len(batch["context"]) for batch in self.batches])
-        pairs = zip(parts, self.batches, strict=True)
-        return self.share(sum(_loss(self.objective, encoder, states, batch) for states, batch in pairs))
 
 
 def rows_that_fit(

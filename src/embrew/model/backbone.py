@@ -33,6 +33,8 @@ class Backbone(nn.Module):
     original LM, to the bit.
 
     Attributes:
+        vocab_size: rows of the base model's embedding matrix; memory tokens are numbered from here.
+        hidden_size: width of a hidden state.
         memory: `(k, hidden)` float32, on the scale of the embedding matrix, or None.
         soft_prompt: `(tokens, hidden)`, likewise.
         owns_weights: whether the weights under the adapter are saved whole, and not as the base's.
@@ -43,6 +45,9 @@ class Backbone(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model: PreTrainedModel | PeftModel = model.requires_grad_(False)
+        self.vocab_size = int(self.causal_lm.get_input_embeddings().weight.shape[0])
+        projection = getattr(getattr(self.inner, "decoder", None), "project_out", None)  # of some OPT models
+        self.hidden_size = int(self.inner.config.hidden_size if projection is None else projection.out_features)
         self.memory: nn.Parameter | None = None
         self.soft_prompt: nn.Parameter | None = None
         self.owns_weights = False
@@ -80,17 +85,6 @@ class Backbone(nn.Module):
     def dtype(self) -> torch.dtype:
         """The weights' dtype."""
         return self.causal_lm.dtype
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the base model's embedding matrix; memory tokens are numbered from here."""
-        return int(self.causal_lm.get_input_embeddings().weight.shape[0])
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of a hidden state, and of an embedding."""
-        projection = getattr(getattr(self.inner, "decoder", None), "project_out", None)  # of some OPT models
-        return int(self.inner.config.hidden_size if projection is None else projection.out_features)
 
     @property
     def num_layers(self) -> int:

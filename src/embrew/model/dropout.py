@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedConfig
 
-from embrew.model.reach import at_rest
+from embrew.model.attention import at_rest
 
 ATTENTION = ("attention_dropout", "attn_dropout")  # of an attention layer; OPT's is named `dropout`
 

@@ -10,12 +10,11 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from embrew.model.attention import Attention
+from embrew.model.attention import Attention, at_rest
 from embrew.model.batching import Cost
 from embrew.model.forward import forward, write_soft
 from embrew.model.layers import layers_of
 from embrew.model.lora_linear import Copies
-from embrew.model.reach import at_rest
 from embrew.text.tokens import Tokens
 
 

@@ -16,7 +16,7 @@ from embrew.export.wrong_vectors import FILE, WrongVectors
 from embrew.files.checksums import Damaged, file_sha256, read_checksums
 from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import content_of, read_json
-from embrew.storage.verification import TEXTS
+from embrew.storage.saving import TEXTS
 from embrew.text.texts import SIDES
 
 if TYPE_CHECKING:
@@ -153,10 +153,10 @@ def _of_export(folder: Path) -> Reference:
     parity = read_json(path, keys=("cases", "max_length"), repair=AGAIN, kind=EXPORT)
     listed = read_checksums(folder) or {}
     if not wrong.is_file():
-        raise Damaged(f"{wrong} is missing; copy it again, or {AGAIN}", changed=[wrong.name])
+        raise Damaged(f"{wrong} is missing; copy it again, or {AGAIN}")
     for file in (path, wrong):
         if listed.get(file.name, file_sha256(file)) != file_sha256(file):
-            raise Damaged(f"{file} has changed since it was written; copy it again, or {AGAIN}", changed=[file.name])
+            raise Damaged(f"{file} has changed since it was written; copy it again, or {AGAIN}")
     tokenizer = folder / "tokenizer.json"
     with content_of(path, repair=AGAIN):
         return _reference(

@@ -10,7 +10,7 @@ from embrew.parity.compared import CLEAR, MARGIN, NOISE, STANDS_OUT, TOO_NEAR, C
 from embrew.parity.conditions import ALONE, LONG, Key
 from embrew.parity.faults import Cause, truncated_length
 from embrew.parity.vectors import agreement
-from embrew.storage.verification import TEXTS
+from embrew.storage.saving import TEXTS
 
 SPECIAL = TEXTS[10]  # holds names of special tokens, which Rust tokenizers read as tokens in any text
 WORD = 8  # tokens of a word at most, by which the length at which a runtime truncates is measured

@@ -11,8 +11,8 @@ from datasets import Dataset, concatenate_datasets
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from embrew import assembly
+from embrew.data.fingerprints import set_aside
 from embrew.data.mixing import MixedOrder
-from embrew.data.overlap import set_aside
 from embrew.data.reading import expand
 from embrew.distributed import world_size
 from embrew.encoder import Encoder

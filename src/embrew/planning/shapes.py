@@ -25,8 +25,10 @@ from embrew import assembly
 from embrew.model.adapters import attach_lora
 from embrew.model.layers import layers_of
 from embrew.recipe import Recipe
+from embrew.settings.base import BLOCK, Quantization
 from embrew.storage.base_model import ASSETS, is_encoder, open_config, pick_dtype, quiet
 
+GROUP = 256  # scales with one scale of their own, where scales are quantised too
 COMPARES = ("compression", "alignment")  # objectives that read the original LM
 READS_HEAD = ("bottleneck", "language_model", "sft", "llama2vec", "mntp")  # and train it with all other weights
 
@@ -199,4 +201,13 @@ def _spared(model: PreTrainedModel, recipe: Recipe, dtype: torch.dtype) -> int:
         return 0
     head = model.get_output_embeddings()
     count = sum(layer.weight.numel() for layer in model.modules() if type(layer) is nn.Linear and layer is not head)
-    return int(count * (dtype.itemsize - recipe.encoder.quantization.bits_per_weight / 8))
+    return int(count * (dtype.itemsize - bits_per_weight(recipe.encoder.quantization) / 8))
+
+
+def bits_per_weight(quantization: Quantization) -> float:
+    """Bits of memory per quantised weight, its share of the scales included: 4.127, or 4.5 without double_quant.
+
+    >>> [round(bits_per_weight(Quantization(double_quant=double)), 3) for double in (True, False)]
+    [4.127, 4.5]
+    """
+    return 4 + (8 / BLOCK + 32 / (BLOCK * GROUP) if quantization.double_quant else 32 / BLOCK)

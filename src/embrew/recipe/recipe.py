@@ -151,7 +151,6 @@ class Recipe(Config):
 
 
 LAUNCH = "launch/"  # folder of configurations of launchers, among the recipes
-RAY_SERVE = "launch/ray-serve"  # the only one that serves a model; the others are accelerate's, and train
 
 
 def list_recipes() -> list[str]:
@@ -173,26 +172,10 @@ def read_recipe(name_or_path: str | Path) -> tuple[str, str]:
     """
     if str(name_or_path) in list_launches():
         raise ValueError(
-            f"{name_or_path} is a launcher configuration, not a recipe: embrew recipe copy {name_or_path} FILE, then "
-            f"{launch_command(str(name_or_path), 'FILE')}"
+            f"{name_or_path} is a launcher configuration, not a recipe: embrew recipe copy {name_or_path} FILE writes "
+            "it, and says how to use it"
         )
     return read_shipped("recipes", name_or_path, what="recipe", among=list_recipes())
-
-
-def read_launch(name: str) -> str:
-    """Return the YAML text of a shipped configuration of accelerate or of Ray Serve.
-
-    Raises:
-        FileNotFoundError: no such configuration.
-    """
-    return read_shipped("recipes", name, what="configuration", among=list_launches())[0]
-
-
-def launch_command(name: str, file: str | Path) -> str:
-    """Return the command that reads a copy of a launcher configuration."""
-    if name == RAY_SERVE:
-        return f"serve run {file}"
-    return f"accelerate launch --config_file {file} -m embrew train RECIPE --output DIR"
 
 
 def deciding(values: Mapping[str, Any], index: int) -> dict[str, Any]:

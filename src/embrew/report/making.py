@@ -10,9 +10,8 @@ from pathlib import Path
 
 from embrew.comparison import compare_models
 from embrew.files.formats import REPORT
-from embrew.files.locks import claimed
 from embrew.files.reading import read_json
-from embrew.files.writing import write_json
+from embrew.files.writing import claimed, write_json
 from embrew.report.evaluating import read_models, with_poolings
 from embrew.report.measuring import Opener, measure_models
 from embrew.report.overlaps import find_overlaps

@@ -86,7 +86,7 @@ def _unavailable(source: Source, stage: int, number: int | None, config: DataCon
 
 def _lines(names: str, recipe: Recipe, stage: int, config: DataConfig, subject: Subject) -> list[str]:
     from embrew import assembly
-    from embrew.data.overlap import in_words, known_texts, overlap
+    from embrew.evaluation.overlap import in_words, known_texts, overlap
     from embrew.evaluation.task_texts import task_texts
 
     logger.info("%s: looking for texts of the tasks among the training rows", names)

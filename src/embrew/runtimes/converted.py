@@ -11,7 +11,7 @@ from embrew.runtimes.encoder import Origin, RuntimeEncoder, Shape, in_vocabulary
 from embrew.runtimes.graph import LabelledGraph, merged_model, write_rows
 from embrew.runtimes.openvino import Program, convert
 from embrew.runtimes.reference import check_close
-from embrew.storage.verification import TEXTS, tolerance
+from embrew.storage.saving import TEXTS, tolerance
 from embrew.text.tokens import Segment
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder

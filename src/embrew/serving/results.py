@@ -12,9 +12,9 @@ import orjson
 import torch
 from torch import nn
 
+from embrew.corpus.precision import Ranges, quantize
 from embrew.serving.errors import ApiError
 from embrew.serving.schemas import Options
-from embrew.text_encoder.precision import Ranges, quantize
 
 
 def check_options(

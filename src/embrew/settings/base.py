@@ -12,7 +12,6 @@ from pydantic_core import CoreSchema
 from embrew.config.validation import explain
 
 BLOCK = 64  # weights with one scale
-GROUP = 256  # scales with one scale of their own, where scales are quantised too
 
 
 class Quantization(BaseModel):
@@ -51,15 +50,6 @@ class Quantization(BaseModel):
         except ValidationError as error:
             mapping = {"type": value} if isinstance(value, str) else value
             raise ValueError(f"quantization: {explain(error, cls, mapping)}") from None
-
-    @property
-    def bits_per_weight(self) -> float:
-        """Bits of memory per quantised weight, its share of the scales included: 4.127, or 4.5 without double_quant.
-
-        >>> [round(Quantization(double_quant=double).bits_per_weight, 3) for double in (True, False)]
-        [4.127, 4.5]
-        """
-        return 4 + (8 / BLOCK + 32 / (BLOCK * GROUP) if self.double_quant else 32 / BLOCK)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings for JSON."""

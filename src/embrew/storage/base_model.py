@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,8 +24,9 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from embrew.files.checksums import Damaged, file_sha256
+from embrew.files.checksums import Damaged, file_sha256, hard_links
 from embrew.files.reading import broken, broken_in, is_content_error, reason
+from embrew.files.writing import link_or_copy
 from embrew.model.adapters import loading_options, prepare_quantized
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Base, Quantization
@@ -37,7 +37,7 @@ from embrew.storage.foreign import (
     check_weights,
     own_code,
 )
-from embrew.storage.parts import BASE, shared_weights
+from embrew.storage.parts import BASE
 
 logger = logging.getLogger(__name__)
 
@@ -195,9 +195,8 @@ def open_base(
             raise own_code(name) from error
         if not is_content_error(error, also=(ImportError, OSError, RuntimeError)):  # ImportError: of a quantised model
             raise
-        found = None if folder is None else broken_in(folder)
-        if found is not None:
-            raise found from error
+        if folder is not None and (damage := broken_in(folder)) is not None:
+            raise damage from error
         kind = "an encoder" if is_encoder(config) else "a causal LM"
         raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason(error)}") from error
     if settings is not None:
@@ -343,10 +342,7 @@ def keep_base(base: Base, source: Path | None, target: Path, *, code: bool = Fal
     target.mkdir()
     for path in sorted(path for path in source.iterdir() if path.is_file()):
         if path.suffix == ".safetensors":
-            try:
-                os.link(path.resolve(), target / path.name)
-            except OSError:  # another file system, or one without links
-                shutil.copyfile(path, target / path.name)
+            link_or_copy(path.resolve(), target / path.name)
         elif path.name in SMALL or path.name.startswith(TOKENIZER) or (code and path.suffix == ".py"):
             shutil.copyfile(path, target / path.name)
     if base.sha256 is not None and weights_sha256(target) != base.sha256:
@@ -360,15 +356,13 @@ def check_kept_base(base: Base, folder: Path) -> None:
     """Compare the weights of a base in an encoder's folder that has no checksums with what `embrew.json` says.
 
     Raises:
-        Damaged: they are others; says whether they are shared with another model.
+        Damaged: they are others.
     """
     place = folder / BASE
     if base.sha256 is None or weights_sha256(place) == base.sha256:
         return
-    names = [f"{BASE}/{path.name}" for path in sorted(place.glob("*.safetensors")) if path.stat().st_nlink > 1]
-    if names:
-        raise shared_weights(folder, names)
     raise Damaged(
         f"{place} holds other weights than the encoder was trained on (sha256 {base.sha256[:12]}…); its adapter means "
         "nothing on them: copy the folder again from where it came from"
+        + hard_links(sorted(place.glob("*.safetensors")))
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -19,10 +19,9 @@ from embrew.files.names import check_file_name, path_inside
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import read_unchanged, recover
 from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, reopened_lora
-from embrew.model.backbone import Backbone, MemoryInit
-from embrew.model.contexts import start
+from embrew.model.backbone import Backbone
 from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
-from embrew.settings.base import Base, Kind, Quantization
+from embrew.settings.base import Base, Kind
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
 from embrew.storage.base_model import (
     ASSETS,
@@ -31,7 +30,6 @@ from embrew.storage.base_model import (
     open_base,
     open_config,
     open_weights,
-    pick_device,
     pick_dtype,
     quiet,
     saved_dtype,
@@ -52,22 +50,26 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound="Encoder")
 logger = logging.getLogger(__name__)
 SETTINGS, RECORD = "embrew.json", "training.json"
-PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained in addition to the LM
-LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
-LEARNED_PARTS = ("memory", "soft_prompt")
+PARTS = {  # trained in addition to the language model
+    "head": "head.safetensors",
+    "demonstrator": "demonstrations.safetensors",
+    "memory": "memory.safetensors",  # learned tokens: those of the memory, and of the soft prompt
+}
+LEARNED = ("memory", "soft_prompt")
 AS_TRAINED = "as_trained"
 NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
 
 
 def trained_parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
-    """Return tensors trained in addition to the language model, on the CPU, by the name of the encoder's attribute."""
-    by_part = {}
-    for part in PARTS:
-        module = getattr(encoder, part)
-        tensors = {} if module is None else module.state_dict()
-        if tensors:
-            by_part[part] = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return by_part
+    """Return tensors trained in addition to the language model, on the CPU, by the names of `PARTS`."""
+    modules = {"head": encoder.head, "demonstrator": encoder.demonstrator}
+    parts = {part: module.state_dict() for part, module in modules.items() if module is not None}
+    parts["memory"] = dict(encoder.backbone.learned)
+    return {
+        part: {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        for part, tensors in parts.items()
+        if tensors
+    }
 
 
 def final_stage(folder: Path) -> Path:
@@ -103,67 +105,6 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
     if not verified:
         check_folder(folder, large=False)
     return read_json(path, keys=NEEDED, kind=ENCODER)
-
-
-def open_encoder(
-    kind: type[E],
-    name: str | Path,
-    *,
-    revision: str | None,
-    dtype: str,
-    device: str | torch.device | None,
-    attn_implementation: str | None,
-    memory_tokens: int,
-    memory_init: MemoryInit,
-    soft_prompt_tokens: int,
-    trust_remote_code: bool,
-    seed: int,
-    merge_adapter: bool | Literal["auto"],
-    quantization: str | Mapping[str, Any] | Quantization | None,
-    settings: EncoderSettings | None,
-    changes: Mapping[str, Any],
-) -> E:
-    """Open a saved encoder, or put one around a model; arguments as of `Encoder.from_pretrained`."""
-    folder, place = final_stage(Path(name)), pick_device(device)
-    if os.path.lexists(folder / SETTINGS):
-        added: dict[str, Any] = {"settings": settings, "memory_tokens": memory_tokens}
-        added |= {"soft_prompt_tokens": soft_prompt_tokens, "quantization": quantization}
-        owned = sorted(changes) + [key for key, value in added.items() if value]
-        if owned:
-            raise ValueError(f"{name} is a saved encoder, which has its settings already; leave out {', '.join(owned)}")
-        return load_encoder(
-            kind,
-            folder,
-            dtype=dtype,
-            device=place,
-            attn_implementation=attn_implementation,
-            merge_adapter=merge_adapter,
-            trust_remote_code=trust_remote_code,
-        )
-    if (folder / checksums.NAME).is_file():
-        check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
-    model, tokenizer, base = open_base(
-        str(name),
-        revision=revision,
-        dtype=pick_dtype(dtype, place),
-        attn_implementation=attn_implementation,
-        trust_remote_code=trust_remote_code,
-        quantization=None if quantization is None else Quantization.parse(quantization),
-        device=place,
-    )
-    backbone = Backbone(model).to(place)
-    if memory_tokens:
-        backbone.add_memory(memory_tokens, memory_init, seed=seed)
-    if soft_prompt_tokens:
-        backbone.add_soft_prompt(soft_prompt_tokens, memory_init, seed=seed)
-    if backbone.is_encoder and settings is None:
-        settings = EncoderSettings.create(attention="bidirectional", pooling="mean")
-    encoder = kind(backbone, tokenizer, base, settings, **changes).eval()
-    encoder.trust_remote_code = trust_remote_code
-    if base.kind == "folder":
-        encoder.base_folder = Path(name).absolute()  # it is read again when the encoder is saved
-    start(encoder, seed=seed)
-    return encoder
 
 
 def load_encoder(kind: type[E], folder: Path, **how: Any) -> E:
@@ -212,13 +153,7 @@ def _load(
     if active and not isinstance(backbone.model, PeftModel):
         with content_of(folder / "adapters", also=(RuntimeError,)):
             backbone.use_adapter(reopened_lora(backbone.causal_lm, states[-1], trainable=True))
-    if os.path.lexists(folder / LEARNED):
-        for part, rows in read_tensors(folder / LEARNED).items():
-            if part not in LEARNED_PARTS:
-                raise ValueError(
-                    f"{folder / LEARNED} holds a tensor {part[:80]!r}; known are {', '.join(LEARNED_PARTS)}"
-                )
-            setattr(backbone, part, nn.Parameter(rows))
+    _read_learned(backbone, folder / PARTS["memory"])
     backbone.to(device)
     backbone.owns_weights = settings["full_weights"]
     backbone.merged |= settings["full_weights"]
@@ -227,7 +162,7 @@ def _load(
     tokenizer = open_tokenizer(folder)
     with content_of(folder / SETTINGS):
         encoder = kind(backbone, tokenizer, base, chosen)
-    for part in trained_parts(encoder):
+    for part in trained_parts(encoder).keys() - {"memory"}:
         tensors = read_tensors(folder / PARTS[part])
         with content_of(folder / PARTS[part], also=(RuntimeError,)):
             getattr(encoder, part).load_state_dict(tensors)
@@ -244,6 +179,13 @@ def _load(
     if (folder / RECORD).is_file():
         encoder.record = read_json(folder / RECORD)
     return encoder.eval()
+
+
+def _read_learned(backbone: Backbone, path: Path) -> None:
+    for part, rows in read_tensors(path).items() if os.path.lexists(path) else ():
+        if part not in LEARNED:
+            raise ValueError(f"{path} holds a tensor {part[:80]!r}; known are {', '.join(LEARNED)}")
+        setattr(backbone, part, nn.Parameter(rows))
 
 
 def _replay(

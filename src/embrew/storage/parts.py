@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import zip_longest
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,17 +21,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from embrew.files.checksums import NAME, Damaged, check_files, write_checksums
+from embrew.files.checksums import NAME, check_files, write_checksums
 from embrew.files.formats import CONTEXT, ENCODER, EXPORT, Format
 from embrew.files.names import MAX_NAME_BYTES
 from embrew.files.reading import REPAIR, BrokenFile, broken, content_of, is_content_error, read_json
 from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all
+from embrew.identity import vectors_hash
 from embrew.model.adapters import AdapterState
 from embrew.model.contexts import Context, PreparedContext, prepare
 from embrew.settings.encoder import Demonstration
 from embrew.storage.foreign import asks_for_code, check_adapter
 from embrew.text.tokens import Row
-from embrew.text_encoder.hashes import vectors_hash
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -70,12 +70,7 @@ def check_folder(folder: Path, *, large: bool = True) -> bool:
         Damaged: a file has changed, is missing or was added.
     """
     check_number(folder, ENCODER if (folder / ENCODER.file).is_file() else EXPORT)
-    try:
-        verified = check_files(folder, read=LOOKED_UP, large=large)
-    except Damaged as error:
-        in_base = [name for name in error.changed if PurePosixPath(name).parts[0] == BASE]
-        shared = [name for name in in_base if (folder / name).is_file() and (folder / name).stat().st_nlink > 1]
-        raise shared_weights(folder, shared) if shared else error from None
+    verified = check_files(folder, read=LOOKED_UP, large=large)
     if not verified:
         _warn_unverified(folder.resolve())
     return verified
@@ -85,18 +80,6 @@ def check_number(folder: Path, kind: Format) -> None:
     """Raise if a file of a folder has another format number than this embrew reads; damage is for `check_folder`."""
     with suppress(OSError, BrokenFile):
         read_json(folder / kind.file, kind=kind)
-
-
-def shared_weights(folder: Path, names: list[str]) -> Damaged:
-    """Return the error for weights of a base that were changed through another name of the same file."""
-    first = folder / names[0]
-    return Damaged(
-        f"{', '.join(str(folder / name) for name in names)} changed after {folder} was saved: it is a hard link, one "
-        "file with the weights of the model that this encoder was trained on, and that model was edited in place. To "
-        f"repair it, delete {first}, then copy the original weights there; to keep the edited model, save it "
-        "to another folder first",
-        changed=names,
-    )
 
 
 @cache

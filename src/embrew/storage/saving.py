@@ -1,32 +1,60 @@
-"""Write an encoder's folder and verify it, all or nothing."""
+"""Write an encoder's folder, all or nothing; open again what was written, and compare."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from peft import PeftModel
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from embrew.files.checksums import write_checksums
-from embrew.files.formats import ENCODER
+from embrew.files.formats import ENCODER, versions
 from embrew.files.names import check_file_name
 from embrew.files.writing import atomic_folder
+from embrew.float32 import full_float32
 from embrew.identity import replayed
 from embrew.model.adapters import LIBRARY, AdapterState, adapter_state
-from embrew.model.weights import without_adapter
+from embrew.model.contexts import Context, prepare
+from embrew.model.weights import differing, tensors_under_adapter, without_adapter
+from embrew.settings.encoder import Demonstration, EncoderSettings
 from embrew.storage.base_model import keep_base, quiet
 from embrew.storage.card import model_card
-from embrew.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, difference_to_base, trained_parts
-from embrew.storage.parts import BASE, check_tokenizer, up_to_date, write_adapter, write_context, write_tokenizer
-from embrew.storage.verification import verify_folder
-from embrew.text_encoder.provenance import versions
+from embrew.storage.opening import (
+    PARTS,
+    RECORD,
+    SETTINGS,
+    difference_to_base,
+    load_encoder,
+    read_settings,
+    trained_parts,
+)
+from embrew.storage.parts import (
+    BASE,
+    check_tokenizer,
+    check_written,
+    first_difference,
+    open_tokenizer,
+    read_adapter,
+    read_tensors,
+    up_to_date,
+    write_adapter,
+    write_context,
+    write_tokenizer,
+)
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
+
 
 logger = logging.getLogger(__name__)
 CARD = "README.md"
@@ -59,9 +87,6 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         for i, state in enumerate(states):
             config = {**state.config, "base_model_name_or_path": encoder.base.name, "revision": encoder.base.revision}
             write_adapter(AdapterState(config, state.tensors), out / "adapters" / str(i))
-        if encoder.backbone.learned:
-            learned = {name: rows.detach().cpu().contiguous() for name, rows in encoder.backbone.learned.items()}
-            save_file(learned, out / LEARNED)
         for part, tensors in trained_parts(encoder).items():
             save_file(tensors, out / PARTS[part])
         if encoder.backbone.owns_weights:
@@ -96,3 +121,167 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         settings["checks"] = verify_folder(encoder, out, verify) if verify != "off" else {"verify": "off"}
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)
+
+
+TEXTS = (
+    "A heron waits in the shallow water.",
+    "The bird stands still at the river's edge.",
+    "Interest rates rose by a quarter of a point on Tuesday.",
+    "How do I reverse a linked list?",
+    "def area(radius: float) -> float:\n    return 3.14159 * radius ** 2",
+    "ok",
+    "Der Zug nach Brno fährt heute von Gleis sieben.",
+    "今日は雨が降っています。",
+    "مرحبا بالعالم",
+    "Emoji are text too: 🦆🌧️👩🏽‍🚀",
+    "A token that looks special: </s> <pad> <mem0> [CLS]",
+    "   spaces   before,   between and after   ",
+    "1234567890 3.14 -7e-3 0x1F",
+    "UPPER lower CamelCase snake_case kebab-case",
+    " ".join(["Long texts are cut at the end and keep their memory tokens."] * 60),
+    "Last of all, a sentence that ends without a full stop",
+)
+"""Texts of every kind that a saved folder is compared on."""
+
+INSTRUCTION = "Find a similar text: "
+REFERENCE = "<reference>"  # no name that a user can give
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Return largest difference allowed between two unit vectors that should be the same."""
+    return 1e-5 if dtype == torch.float32 else 2e-2
+
+
+def reference_vectors(encoder: Encoder) -> Tensor:
+    """Return unit vectors of the reference texts, `(16, hidden)` float32; with demonstrations, 16 more after two."""
+    how: dict[str, Any] = {"batch_size": 8, "show_progress_bar": False}
+    with full_float32(encoder.device.type):
+        vectors = [encoder.encode(list(TEXTS), **how)]
+        if encoder.demonstrator is not None:
+            learnable = encoder.demonstrator.settings.learnable
+            pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: learnable or 2]
+            context = prepare(encoder, Context(_instruction(encoder), pairs))
+            encoder.contexts[REFERENCE] = context  # added, since another thread may encode with the others
+            try:
+                vectors.append(encoder.encode(list(TEXTS), REFERENCE, **how))
+            finally:
+                del encoder.contexts[REFERENCE]
+        return torch.nn.functional.normalize(torch.cat([torch.as_tensor(part) for part in vectors]), dim=-1)
+
+
+def _instruction(encoder: Encoder) -> str:
+    """Return an instruction for the demonstrations; none if an encoder of short texts has no room for it."""
+    try:
+        encoder.template.rows(list(TEXTS), instruction=INSTRUCTION, max_length=encoder.max_length["query"])
+    except ValueError:
+        return ""
+    return INSTRUCTION
+
+
+def verify_folder(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
+    """Compare a written folder with the encoder in memory.
+
+    Returns:
+        What was checked, with figures, for `embrew.json`.
+
+    Raises:
+        RuntimeError: a check failed; says which and by how much.
+    """
+    _check_settings(encoder, folder)
+    check_written(encoder, folder)
+    _check_tensors(encoder, folder)
+    checks: dict[str, Any] = {"verify": verify, "compared_with": "its tensors and those in memory, to the bit"}
+    vectors = reference_vectors(encoder)
+    if verify == "full" or encoder.backbone.owns_weights:
+        if verify == "full":
+            reopened, checks["compared_with"] = _in_fresh_process(encoder, folder), "the folder in a fresh process"
+        else:
+            reopened, checks["compared_with"] = _opened_anew(encoder, folder), "the folder opened anew"
+        difference = checks["reopened_max_difference"] = float((reopened - vectors).abs().max())
+        if not difference <= tolerance(encoder.backbone.dtype):
+            raise RuntimeError(
+                "the saved folder gives other vectors than the encoder in memory: largest difference "
+                f"{difference:.2e}, allowed {tolerance(encoder.backbone.dtype):.0e} ({encoder.backbone.dtype})"
+            )
+    if isinstance(encoder.backbone.model, PeftModel) and encoder.steps:
+        with encoder.backbone.adapter_off():
+            base = reference_vectors(encoder)
+        if torch.equal(base, vectors):
+            raise RuntimeError(f"the adapter was trained for {encoder.steps} steps and changes no vector at all")
+        cosine = checks["cosine_to_switched_off"] = float((base * vectors).sum(-1).mean())
+        if cosine > 0.9999:
+            logger.warning("the adapter hardly changes the vectors: mean cosine to the switched-off model %.6f", cosine)
+    return checks
+
+
+def _check_settings(encoder: Encoder, folder: Path) -> None:
+    written = EncoderSettings.from_dict(read_settings(folder, verified=True))
+    for key, (ours, theirs) in encoder.settings.differences(written).items():
+        raise RuntimeError(f"embrew.json holds {key}={theirs!r}, the encoder has {ours!r}")
+    tokenizer = open_tokenizer(folder)
+    for template, reopened in zip(
+        encoder.templates, encoder.make_templates(tokenizer, encoder.backbone.memory_ids), strict=True
+    ):
+        for name, prompt in encoder.prompts.items():
+            how_long: Any = {"instruction": prompt, "max_length": encoder.max_seq_length}
+            for ours, theirs in zip(template.rows(TEXTS, **how_long), reopened.rows(TEXTS, **how_long), strict=True):
+                if ours != theirs:
+                    where = first_difference(ours.ids, theirs.ids, tokenizer) if ours.ids != theirs.ids else "segments"
+                    raise RuntimeError(
+                        f"the saved tokenizer gives other tokens than the one in memory (prompt {name!r}): {where}"
+                    )
+
+
+def _check_tensors(encoder: Encoder, folder: Path) -> None:
+    """Raise unless adapters, learned tokens and what is trained in addition to the language model are the encoder's."""
+    written = {part: read_tensors(folder / PARTS[part]) for part in trained_parts(encoder)}
+    ours = dict(trained_parts(encoder))
+    states = replayed(encoder)
+    if isinstance(encoder.backbone.model, PeftModel):
+        states.append(adapter_state(encoder.backbone.model))
+    for i, state in enumerate(states):
+        ours[f"adapter {i}"] = state.tensors
+        written[f"adapter {i}"] = read_adapter(folder / "adapters" / str(i)).tensors
+    for part, tensors in ours.items():
+        difference = differing(tensors, written[part], exactly=True)
+        if difference is not None:
+            raise RuntimeError(f"{part} was written with other values than the encoder holds: {difference}")
+
+
+def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
+    """Return vectors of the folder as a reader opens it, weights and all.
+
+    Raises:
+        RuntimeError: the weights under the adapter are not those in memory; says which.
+    """
+    backbone, device = encoder.backbone, encoder.device
+    if device.type != "cpu":
+        encoder.to("cpu")  # so that an accelerator never holds both
+    try:
+        kernel = backbone.inner.config._attn_implementation
+        how: dict[str, Any] = {"attn_implementation": kernel, "trust_remote_code": encoder.trust_remote_code}
+        how["merge_adapter"] = not isinstance(backbone.model, PeftModel)
+        opened = load_encoder(type(encoder), folder, dtype="auto", device=device, **how)
+        vectors = reference_vectors(opened)
+        theirs = tensors_under_adapter(opened.backbone.causal_lm.to("cpu"))
+    finally:
+        if device.type != "cpu":
+            encoder.to(device)
+    difference = differing(tensors_under_adapter(backbone.causal_lm), theirs, exactly=True)
+    if difference is not None:
+        raise RuntimeError(f"weights/ was written with other values than the model holds: {difference}")
+    return vectors
+
+
+def _in_fresh_process(encoder: Encoder, folder: Path) -> Tensor:
+    with tempfile.TemporaryDirectory(prefix="embrew-verify-") as scratch:
+        out = Path(scratch) / "vectors.safetensors"
+        command = [sys.executable, "-m", "embrew.reopened", str(folder), str(out), "cpu"]
+        command += ["--trust-remote-code"] if encoder.trust_remote_code else []
+        command += [] if isinstance(encoder.backbone.model, PeftModel) else ["--merge-adapter"]
+        path = os.pathsep.join(filter(None, sys.path))  # modules from where this process has them
+        environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        if done.returncode:
+            raise RuntimeError(f"a fresh process cannot open the saved folder:\n{done.stderr[-2000:]}")
+        return load_file(out)["vectors"]

@@ -10,11 +10,10 @@ from embrew.analysis.plots import drawing, looks
 from embrew.comparison.models import Model
 from embrew.comparison.tables import as_markdown, grid
 from embrew.evaluation.report import Result, averages, label_of
-from embrew.files.formats import SWEEP
+from embrew.files.formats import SWEEP, versions
 from embrew.files.names import public_path, public_setting
 from embrew.files.writing import atomic_path, write_json
 from embrew.sweep.rows import Row, Sweep
-from embrew.text_encoder.provenance import versions
 
 LINES = 6  # tasks that are drawn one by one; for more, averages are drawn
 WIDE = 50  # ratio of largest to smallest x from which the axis is logarithmic

@@ -20,9 +20,9 @@ from embrew.files.reading import read_json
 from embrew.progress import is_chosen, within
 from embrew.recipe import Recipe
 from embrew.sweep.results import write_results
+from embrew.sweep.reuse import reuse_stages
 from embrew.sweep.rows import RESERVED, Row, Sweep
 from embrew.training import stages
-from embrew.training.reuse import reuse_stages
 from embrew.training.stage_json import STAGE
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 
 NOT_COMPUTED = {"_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"}
 """Entries of a model's configuration that its vectors do not depend on; weights tell their dtype."""
-SPECIAL = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
 
 
 def model_hash(encoder: TextEncoder) -> str:
@@ -53,22 +52,20 @@ def tokenizer_sha256(encoder: Any) -> str | None:
     if own is not None:
         return str(own)
     tokenizer: Any = getattr(encoder, "tokenizer", None)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        parts = json.loads(backend.to_str())
-        kept = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
-    elif hasattr(tokenizer, "get_vocab"):
-        given = getattr(tokenizer, "init_kwargs", {}).items()
-        settings = {name: value for name, value in given if isinstance(value, bool | int)}  # no paths
-        kept = {"type": type(tokenizer).__name__, "vocab": tokenizer.get_vocab(), "settings": settings}
-    else:
+    if getattr(tokenizer, "backend_tokenizer", None) is not None:
+        from embrew.identity import tokenizer_hash
+
+        return tokenizer_hash(tokenizer)
+    if not hasattr(tokenizer, "get_vocab"):
         return None
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    init = getattr(tokenizer, "init_kwargs", {}).items()
+    settings = {name: value for name, value in init if isinstance(value, bool | int)}  # no paths
+    parts = {"type": type(tokenizer).__name__, "vocab": tokenizer.get_vocab(), "settings": settings}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def vectors_hash(encoder: TextEncoder) -> str:
     """Return the SHA-256 of `model_hash`, the tokenizer and the ids of special tokens."""
-    tokenizer = getattr(encoder, "tokenizer", None)
-    special = {name: getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL}
-    parts = [model_hash(encoder), tokenizer_sha256(encoder), special]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    from embrew.identity import combined_hash
+
+    return combined_hash(model_hash(encoder), tokenizer_sha256(encoder), getattr(encoder, "tokenizer", None))

@@ -1,15 +1,11 @@
 """Provenance of results: model, prompts, settings, versions."""
 
-import platform
-from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from embrew.files.formats import versions
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
-
-PACKAGES = ("embrew", "torch", "transformers", "sentence-transformers")
 
 
 def describe_run(encoder: TextEncoder, **settings: Any) -> dict[str, Any]:
@@ -29,17 +25,6 @@ def describe_run(encoder: TextEncoder, **settings: Any) -> dict[str, Any]:
         "settings": settings,
         "versions": versions(),
     }
-
-
-def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
-    """Return the versions of Python and of packages, by default those that vectors depend on; None: not installed."""
-    by_package: dict[str, str | None] = {"python": platform.python_version()}
-    for package in packages:
-        try:
-            by_package[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            by_package[package] = None
-    return by_package
 
 
 def _describe_sentence_transformer(encoder: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import json
 import logging
-import os
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -93,15 +92,6 @@ def read_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, sched
                 moments[key] = sharding.like(value, parameters[number])
     optimizer.load_state_dict(state)
     scheduler.load_state_dict(torch.load(folder / SCHEDULER, weights_only=True))
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Hard-link a file that is not written to again; copy it where the file system has no hard links."""
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def seal(checkpoint: Path) -> None:

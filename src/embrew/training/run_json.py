@@ -15,7 +15,7 @@ from transformers import TrainerState
 
 from embrew import assembly
 from embrew.config.yaml_files import dump_yaml
-from embrew.data import overlap
+from embrew.data.fingerprints import fingerprints
 from embrew.data.reading import public_name
 from embrew.encoder import Encoder
 from embrew.files import formats
@@ -102,7 +102,7 @@ class RunResults:
                     "evaluation.dev splits rows off training rows; pass evaluate=dev_sets_of(recipe) "
                     "(embrew.evaluation.dev), which names the rows that are not trained on"
                 )
-            self.reserved = np.unique(overlap.fingerprints(texts))
+            self.reserved = np.unique(fingerprints(texts))
         self.values: dict[str, Any] = {"scores": {}, "seconds": {}, "data": {}, **read_run(folder)}
         self.values["format"] = formats.RUN.number
         self.values["final"] = recipe.stages[-1].name
@@ -158,7 +158,6 @@ class RunResults:
         if rejects.is_file():
             files = [json.loads(line)["file"] for line in rejects.read_text(encoding="utf-8").splitlines()]
             self.values.setdefault("rejected", {})[stage.name] = dict(Counter(Path(file).name for file in files))
-        evaluated_texts = None if self.sets is None else overlap.known_texts(self.sets.texts())
         entries = self.values["data"][stage.name] = []
         for config, part in zip(stage.datasets, parts, strict=True):
             names = [public_name(path) for path in config.paths]
@@ -171,10 +170,8 @@ class RunResults:
                 "rows": len(part),
             }
             entry = {key: value for key, value in entry.items() if value is not None}
-            if evaluated_texts is not None:
-                entry["overlap"] = overlap.overlap(part, evaluated_texts)
-                for line in overlap.in_words(entry["name"], len(part), entry["overlap"]):
-                    logger.info("%s  overlap: %s", stage.name, line)
+            if self.sets is not None:
+                entry["overlap"] = self.sets.overlap(stage.name, entry["name"], part)
             entries.append(entry)
         self.write()
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
 
 from transformers import TrainingArguments
 
 from embrew.encoder import Encoder
 from embrew.files.formats import GAP, GAP_OTHER, GUARD
 from embrew.recipe import Recipe
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 Scores = dict[str, float]
 Evaluate = Callable[[Encoder], Scores]
@@ -31,8 +34,8 @@ class DevSets(Protocol):
     def __call__(self, encoder: Encoder) -> Scores:
         """Return the scores of an encoder."""
 
-    def texts(self) -> Mapping[str, Iterable[str]]:
-        """Return the texts of each set."""
+    def overlap(self, stage: str, data: str, rows: Dataset) -> Mapping[str, Any]:
+        """Return, and log, how many of a stage's training rows of a data set hold a text of each set."""
 
 
 def scores_line(scores: Mapping[str, float], base: Mapping[str, float]) -> str:

@@ -19,11 +19,11 @@ from embrew.files.checksums import file_sha256
 from embrew.files.names import LOCAL_PREFIX, base_name
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
+from embrew.identity import vectors_hash
 from embrew.recipe import DevRows, Recipe
 from embrew.storage.base_model import ASSETS
 from embrew.storage.opening import SETTINGS
 from embrew.storage.parts import check_folder
-from embrew.text_encoder.hashes import vectors_hash
 
 logger = logging.getLogger(__name__)
 STAGE = formats.STAGE.file
@@ -154,15 +154,6 @@ class StageSettings:
                 f"{work}: the stage was begun in {begun} processes, and is resumed in {processes}; resume it in "
                 f"{begun}, or remove {work}, and the stage is trained from its start"
             )
-
-    def could_reuse(self, folder: Path, index: int) -> bool:
-        """Return whether a folder holds stage `index` with these settings, trained from the recipe's language model."""
-        written = read_stage(folder)
-        if written is None or "start" in written or written["arithmetic"] != self.arithmetic(index):
-            return False
-        return self.differing_keys(written, index) is None and not changed_inputs(
-            self.inputs(index), written["content"]
-        )
 
     def differing_keys(self, written: Mapping[str, Any], index: int) -> list[str] | None:
         """Return the keys in which a stage's settings differ, apart from the content of files; None: in none.

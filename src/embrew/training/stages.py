@@ -1,12 +1,14 @@
-"""Train a recipe's stages in order and save the encoder after each; finished stages are skipped, others resume."""
+"""Train the stages of a recipe in turn, resume, score, save."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from torch import Tensor
 from transformers import TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
 
 from embrew import assembly
+from embrew.data.fingerprints import set_aside
 from embrew.data.mixing import MixedOrder
-from embrew.data.overlap import set_aside
 from embrew.distributed import claimed_by_first, decided
 from embrew.encoder import Encoder
 from embrew.files.names import check_path_known
@@ -28,18 +31,87 @@ from embrew.recipe import Recipe
 from embrew.storage.opening import final_stage
 from embrew.training import checkpoints, sharding
 from embrew.training.gap_closed import GapClosed
-from embrew.training.gradcache import Chunks
-from embrew.training.launch import check_launch, sharding_requested
 from embrew.training.run_json import RUN, RunResults
 from embrew.training.stage_evaluation import Evaluate, samples_per_step
 from embrew.training.stage_json import STAGE, StageSettings
-from embrew.training.step import TrainStep
+from embrew.training.step import Chunks, TrainStep
 from embrew.training.trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
 COMPUTED, TRAINING = "computed", "training into"
 Announce = Callable[[int, Encoder, Objective, Dataset, MixedOrder | None, bool], None]
 """Stage, encoder, objective, rows, their order, whether weights are sharded."""
+USE, VERSION, OFFLOAD = "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_OFFLOAD_PARAMS"
+
+
+@contextmanager
+def sharding_requested() -> Iterator[bool]:
+    """Yield whether FSDP was requested from `accelerate launch`; accelerate's own flag is cleared meanwhile.
+
+    embrew shards by itself: accelerate would wrap the whole training step, which gradient caching does not support, and
+    does nothing on CPUs.
+
+    Raises:
+        ValueError: FSDP version 1, or offloading to the CPU, is requested.
+    """
+    if os.environ.get(USE, "false").lower() != "true":
+        yield False
+        return
+    if os.environ.get(VERSION, "1") != "2":
+        raise ValueError("the launcher requests FSDP 1, which embrew does not support; set fsdp_version: 2")
+    if os.environ.get(OFFLOAD, "false").lower() == "true":
+        raise ValueError("the launcher requests fsdp_offload_params, which embrew does not support; set it to false")
+    value = os.environ.pop(USE)
+    try:
+        yield True
+    finally:
+        os.environ[USE] = value
+
+
+def check_launch(recipe: Recipe, index: int, args: TrainingArguments, *, sharded: bool) -> None:
+    """Raise if stage `index` cannot be trained in the mode that the launcher requests.
+
+    Args:
+        recipe: of the run.
+        index: of the stage.
+        args: built from the stage's settings.
+        sharded: whether weights are sharded (FSDP2).
+
+    Raises:
+        ValueError: names the unsupported combination, and an alternative.
+    """
+    stage = recipe.stages[index]
+    for name in list(args.report_to or ()):  # the Trainer would raise later
+        if name not in (*get_available_reporting_integrations(), "flyte"):  # transformers does not check for it
+            extra = "'embrew[tensorboard]'" if name == "tensorboard" else f"the library of {name}"
+            raise ValueError(
+                f"stage {stage.name}: training.report_to={name} is not installed; pip install {extra}, or leave it out"
+            )
+    if sharded and recipe.encoder.quantization is not None:
+        raise ValueError(
+            "encoder.quantization under FSDP2: 4-bit weights cannot be sharded; train with plain data parallelism "
+            "(torchrun, or launch/ddp), where each process holds them all, or leave quantization out"
+        )
+    if sharded and recipe.stage_evaluation(index) is not None:
+        raise ValueError(
+            f"stage {stage.name}: evaluation.every and at are not supported under FSDP2: during training, no "
+            "process holds all weights; leave them out, and the stage is evaluated at its end"
+        )
+    if sharded and args.fp16:
+        raise ValueError(f"stage {stage.name}: fp16 is not supported under FSDP2 (no gradient scaling); use bf16: true")
+    if args.deepspeed_plugin is None:
+        return
+    if args.deepspeed_plugin.hf_ds_config.is_zero3():
+        raise ValueError(
+            f"stage {stage.name}: DeepSpeed ZeRO stage 3 is not supported, since embrew cannot gather its "
+            "sharded weights; use FSDP2 (embrew recipe copy launch/fsdp2), or ZeRO stage 2"
+        )
+    if stage.batch is not None and (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
+        raise ValueError(
+            f"stage {stage.name}: gradient caching is not supported under DeepSpeed: it runs one backward pass per "
+            "chunk, and the engine expects one per step; leave out batch.mini_batch_…, or use FSDP2 (embrew recipe "
+            "copy launch/fsdp2)"
+        )
 
 
 def train(

@@ -1,9 +1,11 @@
-"""One training step as a module, which the trainer and DDP wrap."""
+"""A training step of an encoder and an objective; a contrastive batch of any size in the memory of a chunk."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +13,155 @@ from torch import Tensor, nn
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective, Objective
 from embrew.methods.base import UNIT_WEIGHTS
+from embrew.methods.embedding import Embed
+from embrew.model.batching import passes_by_length
 from embrew.model.weights import check_float32
-from embrew.text.tokens import upload
-from embrew.training.gradcache import Chunks, cached_loss
+from embrew.text.tokens import Tokens, take, upload
 from embrew.training.sharding import is_sharded, shard_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunks:
+    """The size of a chunk, given as one of the two.
+
+    Attributes:
+        rows: texts per chunk.
+        tokens: padded tokens per chunk (rows × longest row); a longer text is a separate chunk.
+    """
+
+    rows: int | None = None
+    tokens: int | None = None
+
+
+def cached_loss(
+    objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any], chunks: Chunks
+) -> dict[str, Tensor]:
+    """Return the objective's loss on the whole batch; its backward pass holds the activations of one chunk at a time.
+
+    *Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup* (Gao et al., 2021): all texts are
+    embedded without a graph, the loss gives the gradient of every embedding, and each chunk is then embedded again,
+    with the random numbers of the first forward pass, to propagate its gradient. Loss and gradients equal those of a
+    single forward pass over the batch; the cost is a second forward pass.
+
+    Chunks hold texts of similar length, which keeps padding short. The second forward pass runs within `backward()`.
+    Where embeddings are inserted into further texts as vectors, these texts are embedded after the others and
+    propagated before them: the gradient of their vectors is added to that of the embeddings they are computed from.
+
+    Args:
+        objective: its loss must depend on the embeddings alone.
+        encoder: what is trained.
+        batch: as the objective collates it, on the encoder's device.
+        chunks: their size.
+
+    Returns:
+        What calling the objective returns.
+    """
+    inputs = objective.inputs
+    batch = inputs.complete(encoder, batch)
+    passes = _Passes(inputs.embed, encoder, chunks)
+    with torch.no_grad():
+        embeddings, prompted = inputs.embed_all(encoder, batch, passes.first)
+    if not torch.is_grad_enabled():
+        return objective.loss(embeddings, batch)
+    plain = [role for role in embeddings if role not in prompted]
+    leaves = {role: vectors.detach().requires_grad_() for role, vectors in embeddings.items()}
+    parts = objective.loss(leaves, batch)
+    learned = [parameter for parameter in batch.get("learned", {}).values() if parameter.requires_grad]
+    grads = torch.autograd.grad(parts["loss"], [*leaves.values(), *learned], materialize_grads=bool(prompted))
+
+    def replay(scale: Tensor) -> None:
+        gradients = {role: grad * scale for role, grad in zip(leaves, grads, strict=False)}
+        if prompted:  # last first: gradients of their vectors are added to those of the texts they come from
+            sources = {role: leaves[role].detach().requires_grad_() for role in plain}
+            with torch.enable_grad(), passes.autocast():
+                table = inputs.prompt_vectors(encoder, sources, batch)
+            held = table.detach().requires_grad_()
+            for role in prompted:
+                passes.second(role, gradients[role], held)
+            torch.autograd.backward(table, torch.zeros_like(table) if held.grad is None else held.grad)
+            for role, vectors in sources.items():
+                gradients[role] = gradients[role] if vectors.grad is None else gradients[role] + vectors.grad
+        for role in plain:
+            passes.second(role, gradients[role])
+        for parameter, grad in zip(learned, grads[len(leaves) :], strict=True):
+            torch.autograd.backward(parameter, grad * scale)
+
+    anchor = torch.zeros((), device=encoder.device, requires_grad=True)
+    loss: Tensor = _Replay.apply(anchor, parts["loss"].detach(), replay)
+    return {**parts, "loss": loss}
+
+
+class _Piece(NamedTuple):
+    rows: Tensor | None  # None: a dummy forward pass
+    tokens: Tokens
+    random_state: tuple[Tensor, ...]
+
+
+class _Passes:
+    """The forward passes over texts in chunks: without a graph, and again with one, under the autocast of the first."""
+
+    def __init__(self, embed: Embed, encoder: Encoder, chunks: Chunks) -> None:
+        self.embed, self.encoder, self.chunks = embed, encoder, chunks
+        self.pieces: dict[str, list[_Piece]] = {}
+        kind = encoder.device.type
+        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        self.autocast = lambda: torch.autocast(kind, dtype=dtype, enabled=enabled)
+
+    def first(self, role: str, tokens: Tokens) -> Tensor:
+        """Return the embeddings of the texts of a role, and keep its chunks with the random state of each."""
+        parts, rows, device = [], [], self.encoder.device
+        pieces = self.pieces[role] = []
+        limits: dict[str, Any] = {"batch_size": self.chunks.rows, "batch_tokens": self.chunks.tokens}
+        for group, counts in passes_by_length(tokens, self.encoder.cost, **limits):
+            places = upload(torch.tensor(group), device) if counts else None
+            piece = _Piece(places, tokens.select(group), _random_state(device))
+            vectors = self.embed(self.encoder, piece.tokens)
+            pieces.append(piece)
+            if counts:
+                parts.append(vectors)
+                rows += group
+        return take(torch.cat(parts, dim=-2), torch.tensor(rows).argsort(), dim=-2)
+
+    def second(self, role: str, wanted: Tensor, soft: Tensor | None = None) -> None:
+        """Embed each chunk again and propagate the gradients `wanted` of the role's embeddings."""
+        for piece in self.pieces.get(role, []):
+            tokens = piece.tokens if soft is None else piece.tokens.with_soft(soft)
+            with torch.enable_grad(), _replayed(piece.random_state, self.encoder.device), self.autocast():
+                vectors = self.embed(self.encoder, tokens)
+            grad = torch.zeros_like(vectors) if piece.rows is None else wanted.index_select(-2, piece.rows)
+            torch.autograd.backward(vectors, grad.to(vectors.dtype))
+
+
+class _Replay(torch.autograd.Function):
+    """A loss whose backward pass calls a function with the incoming gradient (1, or the gradient scaler's factor)."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, value: Tensor, replay: Callable[[Tensor], None]) -> Tensor:
+        ctx.replay = replay
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
+        ctx.replay(grads[0])
+        return None, None, None
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, ...]:
+    """Return the random state of the CPU and, where dropout is drawn on another device, of that device."""
+    if device.type == "cpu":
+        return (torch.get_rng_state(),)
+    return torch.get_rng_state(), torch.get_device_module(device).get_rng_state(device)
+
+
+@contextmanager
+def _replayed(state: tuple[Tensor, ...], device: torch.device) -> Iterator[None]:
+    """Restore a random state; afterwards, training continues with its own, as if nothing had been drawn."""
+    devices = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices=devices, device_type=device.type if devices else "cuda"):
+        torch.set_rng_state(state[0])
+        if devices:
+            torch.get_device_module(device).set_rng_state(state[1], device)
+        yield
 
 
 class Learned(nn.Module):

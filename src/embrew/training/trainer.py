@@ -21,11 +21,11 @@ from transformers.integrations import TensorBoardCallback
 
 from embrew.data.mixing import InstructedRows, MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
-from embrew.files.writing import writing_to
+from embrew.files.writing import link_or_copy, writing_to
 from embrew.methods.base import UNIT_WEIGHTS, weights_of_units
 from embrew.progress import Bar, progress
 from embrew.training import checkpoints, sharding
-from embrew.training.checkpoints import BEST, WEIGHTS, link_or_copy, read_trained, write_trained
+from embrew.training.checkpoints import BEST, WEIGHTS, read_trained, write_trained
 from embrew.training.stage_evaluation import (
     Point,
     StageEvaluation,

@@ -14,7 +14,7 @@ from embrew.assembly.encoders import check_same_encoder
 from embrew.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.settings.encoder import MODES, Demonstrations, EncoderSettings, Pooling, PoolingMode
-from embrew.storage.verification import verify_folder
+from embrew.storage.saving import verify_folder
 
 BASE: dict[str, Any] = {
     "template": "{instruction}{text}{memory}",

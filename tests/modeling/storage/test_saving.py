@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from embrew.encoder import Encoder
 from embrew.files.checksums import write_checksums
 from embrew.settings.encoder import Pooling
-from embrew.storage import saving, verification
+from embrew.storage import saving
 from tests.conftest import SENTENCES, by_default, stir
 
 SETTINGS = {
@@ -194,7 +194,7 @@ def test_the_proof_notices(
     """What is damaged between writing and verification is found; the folder is not left behind, the model unchanged."""
     encoder = opened(model_folder("llama"))
     before = encoder.encode(SENTENCES)
-    honest = verification.verify_folder
+    honest = saving.verify_folder
 
     def damaged(encoder: Encoder, folder: Path, verify: str) -> dict[str, object]:
         corrupt(folder)

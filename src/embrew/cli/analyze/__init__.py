@@ -184,8 +184,8 @@ def write(kind: str, outcome: Outcome, options: Mapping[str, Any], files: Sequen
     """Write the figures of all models to files, if there are any, and to stdout, if --json is given."""
     if not files and not wants_json():
         return
+    from embrew.files.formats import versions
     from embrew.files.writing import atomic_path, write_json
-    from embrew.text_encoder.provenance import versions
 
     document = {"analysis": kind, **options, **outcome.settings, "versions": versions(), "models": outcome.models}
     print_json(document)

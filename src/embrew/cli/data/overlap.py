@@ -10,10 +10,10 @@ from embrew.cli.recipe import Name
 def overlap(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Count the training rows that hold a text of the recipe's dev and guard sets; training logs the same counts."""
     from embrew import assembly
-    from embrew.data.overlap import in_words, known_texts
-    from embrew.data.overlap import overlap as count
     from embrew.data.reading import public_name
     from embrew.evaluation.dev import dev_sets
+    from embrew.evaluation.overlap import in_words, known_texts
+    from embrew.evaluation.overlap import overlap as count
 
     loaded = assembly.load_recipe(recipe, overrides or ())
     if not loaded.stages or loaded.evaluation is None:

@@ -76,7 +76,8 @@ def score_generation(
         seed: of the choice of another question for each answer.
         options: `batch_tokens`, padded tokens per batch when answers are scored, and `show_progress_bar`.
     """
-    from embrew.generation import can_write, target_rows
+    from embrew.evaluation.targets import target_rows
+    from embrew.generation import can_write
 
     model, prefix = _generating(encoder)
     bleu, rouge = _metrics()
@@ -166,7 +167,7 @@ class Prediction(NamedTuple):
 
 def predicted(encoder: Encoder, rows: Sequence[Row], source: Source, *, bos: Bos, batch_tokens: int) -> Prediction:
     """Return how well the targets of rows are predicted, in float32, a part of the logits at a time."""
-    from embrew.generation import target_scores
+    from embrew.evaluation.targets import target_scores
 
     total, right, tokens = 0.0, 0, 0
     for losses, likeliest in target_scores(encoder, rows, source=source, bos=bos, batch_tokens=batch_tokens):

@@ -93,9 +93,9 @@ def _only(path: Path, *patterns: str) -> Path:
 
 
 def _folder(name: str, kind: Kind) -> Runtime:
-    from embrew.assembly.stock import open_stock
     from embrew.encoder import Encoder
     from embrew.parity.runtimes.folders import EncoderFolder, SentenceTransformersFolder
+    from embrew.stock import open_stock
 
     if kind == Kind.EMBREW:
         return EncoderFolder(name, Encoder.from_pretrained(name, merge_adapter=True))

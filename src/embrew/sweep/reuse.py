@@ -11,7 +11,7 @@ from embrew.files import formats
 from embrew.files.writing import atomic_folder, write_json
 from embrew.recipe import Recipe
 from embrew.training.run_json import RUN, read_run
-from embrew.training.stage_json import STAGE, StageSettings
+from embrew.training.stage_json import STAGE, StageSettings, changed_inputs, read_stage
 
 logger = logging.getLogger(__name__)
 KEYS_BY_STAGE = ("scores", "seconds", "data", "curves", "kept", "arithmetic", "gap", "losses", "samples", "rejected")
@@ -39,7 +39,7 @@ def reuse_stages(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[t
     for index, stage in enumerate(recipe.stages):
         if (folder / stage.name / STAGE).exists():
             continue
-        source = next((run for run in runs if settings.could_reuse(run / stage.name, index)), None)
+        source = next((run for run in runs if _could_reuse(settings, run / stage.name, index)), None)
         if source is None:
             break
         _copy_results(recipe, stage.name, source, folder)
@@ -48,6 +48,16 @@ def reuse_stages(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[t
         logger.info("%s  reused from %s", stage.name, source)
         reused.append((stage.name, source))
     return reused
+
+
+def _could_reuse(settings: StageSettings, folder: Path, index: int) -> bool:
+    """Return whether a folder holds stage `index` with these settings, trained from the recipe's language model."""
+    written = read_stage(folder)
+    if written is None or "start" in written or written["arithmetic"] != settings.arithmetic(index):
+        return False
+    return settings.differing_keys(written, index) is None and not changed_inputs(
+        settings.inputs(index), written["content"]
+    )
 
 
 def _copy_results(recipe: Recipe, stage: str, theirs: Path, ours: Path) -> None:

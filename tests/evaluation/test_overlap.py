@@ -2,7 +2,8 @@
 
 from datasets import Dataset
 
-from embrew.data.overlap import fingerprints, in_words, known_texts, normalised, overlap
+from embrew.data.fingerprints import fingerprints, normalised
+from embrew.evaluation.overlap import in_words, known_texts, overlap
 
 ROWS = [
     {"query": "The  cat\nsat.", "positive": "one", "negatives": ["x", "y"]},  # query, but for case and white space
@@ -53,7 +54,7 @@ def test_a_row_counts_once_however_many_of_its_texts_are_known():
 
 def test_over_several_blocks(monkeypatch):
     """As a plain loop over all texts says it."""
-    monkeypatch.setattr("embrew.data.overlap.BLOCK", 7)
+    monkeypatch.setattr("embrew.evaluation.overlap.BLOCK", 7)
     texts = [f"text {i}" for i in range(50)]
     judged = [f"TEXT  {i}" for i in range(0, 90, 3)]
     (found,) = overlap(Dataset.from_dict({"text": texts}), known_texts({"set": iter(judged)})).values()
