@@ -346,7 +346,7 @@ def efficiency(models: Sequence[str], *, stage: str | None = None, against: str 
     target = next((curve for curve in curves if curve.name == against), None)
     goal = None if target is None else target.best
     moments, front = as_rows(curves), [name for name, _ in pareto(curves)]
-    outcome = Outcome(partial(plot_efficiency, curves, mark=goal and goal.score), rows=moments)
+    outcome = Outcome(partial(plot_efficiency, curves, mark=None if goal is None else goal.score), rows=moments)
     outcome.settings = {"moments": moments}
     for curve in curves:
         best = curve.best
