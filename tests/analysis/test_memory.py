@@ -100,20 +100,6 @@ def test_pooling_over_effective_tokens(make_encoder):
     assert fewer.describe()["pooling"] == {"mode": "mean", "over": "memory", "slots": [1, 3]}
 
 
-def test_it_is_judged_like_any_encoder(make_encoder, tmp_path):
-    from embrew import evaluate
-
-    rows = [
-        f'{{"sentence1": "{SENTENCES[0]}", "sentence2": "{text}", "score": {i}}}' for i, text in enumerate(SENTENCES)
-    ]
-    (tmp_path / "test.jsonl").write_text("\n".join(rows))
-    encoder = make_encoder(memory_tokens=4)
-    output = tmp_path / "results"
-    evaluate(encoder, [tmp_path], output_dir=output)
-    with pytest.raises(FileExistsError, match="was evaluated with other model, model_hash"):
-        evaluate(pool_over(encoder, [0]), [tmp_path], output_dir=output)
-
-
 def test_it_survives_saving(model_folder, tmp_path):
     encoder = Encoder.from_pretrained(
         model_folder("llama"), memory_tokens=3, template="{text}{memory}", pooling=pooling((0, 2))

@@ -271,7 +271,7 @@ def test_encoding_by_hand(model_folder):
     [
         (
             ["nano", "--truncate-dim", "9"],
-            "--truncate-dim and --shard-rows are of the encoding of a corpus; give --texts",
+            "--truncate-dim is of the encoding of a corpus; give --texts",
         ),
         (["nano", "a=b", "--texts", "9"], "a=b: the encoding of a corpus has no settings"),
         (["nano", "--texts", "inf"], "texts=inf; give a number from 1 on, for example 1e9"),

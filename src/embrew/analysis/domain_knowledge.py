@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,23 @@ def measure(
     return Figures(sample.name, apart, surprise)
 
 
+@dataclass(frozen=True)
+class Finding:
+    """What a figure says of a model's knowledge.
+
+    Attributes:
+        value: the figure; None: it cannot be computed from these samples.
+        level: 0 to 2, the place in `GAINS`.
+        words: a sentence with the figure.
+        doubt: why the figure may be chance, so that it gives no verdict; empty: it does give one.
+    """
+
+    value: float | None = None
+    level: int = 0
+    words: str = ""
+    doubt: str = ""
+
+
 def diagnose(domain: Figures, general: Figures | None = None) -> dict[str, Any]:
     """Return shift, gap, gain and their interpretation.
 
@@ -103,96 +120,73 @@ def diagnose(domain: Figures, general: Figures | None = None) -> dict[str, Any]:
     larger verdict of shift and gap, or that of d′ without them; None if no figure gives a verdict, or if one without a
     verdict could have raised it. `words` are the findings as sentences; for figures without a verdict, the reason.
     """
-    shift, gap = _shift(domain, general), _gap(domain, general)
-    reasons = _no_verdict(domain, general, gap)
-    levels = [
-        sum(value >= threshold for threshold in thresholds)
-        for name, value, thresholds in (("shift", shift, SHIFT), ("gap", gap, GAP))
-        if value is not None and name not in reasons
-    ]
-    alone = shift is None and gap is None  # d′ has no figure to be compared with
-    if alone and domain.separation is not None and "d_prime" not in reasons:
-        levels = [sum(domain.separation.d_prime < threshold for threshold in (OVERLAP, APART))]
-    unknown = not levels or ({"shift", "gap"} & reasons.keys() and max(levels) < 2)
-    gain = None if unknown else GAINS[max(levels)]
-    words = _findings(domain, general, shift, gap, reasons)
-    words += [f"no verdict from {reason}" for reason in dict.fromkeys(reasons.values())]
+    d_prime = _d_prime(domain)
+    shift, gap = (Finding(), Finding()) if general is None else (_shift(domain, general), _gap(domain, general))
+    compared = [finding for finding in (shift, gap) if finding.value is not None]
+    deciding = compared or [d_prime]
+    levels = [finding.level for finding in deciding if finding.value is not None and not finding.doubt]
+    doubtful = any(finding.doubt for finding in deciding)
+    gain = GAINS[max(levels)] if levels and (max(levels) == 2 or not doubtful) else None
+    every = [finding for finding in (d_prime, shift, gap) if finding.value is not None]
+    words = [finding.words for finding in every if not finding.doubt]
+    words += [f"no verdict from {doubt}" for doubt in dict.fromkeys(finding.doubt for finding in every) if doubt]
     if gain is not None:
         words.append(f"generative learning on {domain.name} may bring {gain} (a rule of thumb, thresholds ours)")
-        if alone:
+        if not compared:
             words.append("this is by d′ alone; give general pairs or texts for comparison (--general)")
-        elif gap is None or "gap" in reasons:
+        elif gap.value is None or gap.doubt:
             words.append("this is by bits per byte alone")
-    elif reasons:
+    elif any(finding.doubt for finding in every):
         words.append(f"no verdict on what generative learning may bring on {domain.name}")
-    return {"shift": shift, "gap": gap, "gain": gain, "words": words}
+    return {"shift": shift.value, "gap": gap.value, "gain": gain, "words": words}
 
 
-def _shift(domain: Figures, general: Figures | None) -> float | None:
-    if general is None or domain.perplexity is None or general.perplexity is None:
-        return None
-    return domain.perplexity.bits_per_byte / general.perplexity.bits_per_byte
-
-
-def _gap(domain: Figures, general: Figures | None) -> float | None:
-    if general is None or domain.separation is None or general.separation is None or general.separation.d_prime <= 0:
-        return None
-    return 1 - domain.separation.d_prime / general.separation.d_prime
-
-
-def _no_verdict(domain: Figures, general: Figures | None, gap: float | None) -> dict[str, str]:
-    """Return the reasons by figure (`d_prime`, `gap`, `shift`) for those that may be chance."""
-    both = [figures for figures in (domain, general) if figures is not None]
-    weak = [reason for figures in both if (reason := _weak_pairs(figures))]
-    few = [
-        f"{figures.perplexity.texts} texts of {figures.name}"
-        for figures in both
-        if figures.perplexity is not None and figures.perplexity.texts < MIN_TEXTS
-    ]
-    reasons = {}
-    if reason := _weak_pairs(domain):
-        reasons["d_prime"] = reason
-    if gap is not None and weak:
-        reasons["gap"] = "; ".join(weak)
-    if _shift(domain, general) is not None and few:
-        reasons["shift"] = f"{', '.join(few)}: bits per byte need {MIN_TEXTS} or more"
-    return reasons
-
-
-def _weak_pairs(figures: Figures) -> str:
-    """Return why d′ of these pairs may be chance; empty if it is not, or if there are none."""
-    apart = figures.separation
+def _d_prime(domain: Figures) -> Finding:
+    apart = domain.separation
     if apart is None:
-        return ""
+        return Finding()
+    level = (apart.d_prime < OVERLAP) + (apart.d_prime < APART)
+    distance = ("are well apart", "are apart, and overlap in part", "overlap: it does not tell them apart")[level]
+    interval = "" if apart.interval is None else f" [{apart.interval[0]:.2f}, {apart.interval[1]:.2f}]"
+    figure = f"d′ {apart.d_prime:.2f}{interval}, {apart.matched} pairs"
+    words = f"matched and mismatched pairs of {domain.name} {distance} ({figure})"
+    return Finding(apart.d_prime, level, words, _few_pairs(domain.name, apart))
+
+
+def _shift(domain: Figures, general: Figures) -> Finding:
+    here, there = domain.perplexity, general.perplexity
+    if here is None or there is None:
+        return Finding()
+    shift = here.bits_per_byte / there.bits_per_byte
+    level = (shift >= SHIFT[0]) + (shift >= SHIFT[1])
+    words = f"it predicts {domain.name} {COMPARED[level]} {general.name} ({shift:.2f} times the bits per byte)"
+    counts = ((domain.name, here.texts), (general.name, there.texts))
+    few = ", ".join(f"{count} texts of {name}" for name, count in counts if count < MIN_TEXTS)
+    return Finding(shift, level, words, few and f"{few}: bits per byte need {MIN_TEXTS} or more")
+
+
+def _gap(domain: Figures, general: Figures) -> Finding:
+    here, there = domain.separation, general.separation
+    if here is None or there is None or there.d_prime <= 0:
+        return Finding()
+    gap = 1 - here.d_prime / there.d_prime
+    level = (gap >= GAP[0]) + (gap >= GAP[1])
+    how = "better than" if gap <= -GAP[0] else COMPARED[level]
+    doubts = [doubt for doubt in (_few_pairs(domain.name, here), _few_pairs(general.name, there)) if doubt]
+    words = f"it tells pairs of {domain.name} apart {how} those of {general.name}"
+    return Finding(gap, level, words, "; ".join(doubts))
+
+
+def _few_pairs(name: str, apart: Separation) -> str:
+    """Return why d′ of these pairs may be chance; empty if it is not."""
     if apart.different < MIN_PAIRS:
         counts = f"{apart.matched} pairs" + (f" ({apart.different} different)" * (apart.different < apart.matched))
-        return f"{counts} of {figures.name}: d′ needs {MIN_PAIRS} or more"
+        return f"{counts} of {name}: d′ needs {MIN_PAIRS} or more"
     if not math.isfinite(apart.d_prime):
         return ""
     if apart.interval is None:
-        return f"the interval of d′ of {figures.name} is not known; analyze it again"
+        return f"the interval of d′ of {name} is not known; analyze it again"
     low, high = apart.interval
     if low <= 0 <= high:
-        return f"the 95 % interval of d′ of {figures.name}, [{low:.2f}, {high:.2f}], includes 0, which is chance"
+        return f"the 95 % interval of d′ of {name}, [{low:.2f}, {high:.2f}], includes 0, which is chance"
     return ""
-
-
-def _findings(
-    domain: Figures, general: Figures | None, shift: float | None, gap: float | None, reasons: Mapping[str, str]
-) -> list[str]:
-    """Return a sentence for each figure with a verdict."""
-    words = []
-    apart = domain.separation
-    if apart is not None and "d_prime" not in reasons:
-        distances = "overlap: it does not tell them apart", "are apart, and overlap in part", "are well apart"
-        distance = distances[(apart.d_prime >= OVERLAP) + (apart.d_prime >= APART)]
-        interval = "" if apart.interval is None else f" [{apart.interval[0]:.2f}, {apart.interval[1]:.2f}]"
-        figure = f"d′ {apart.d_prime:.2f}{interval}, {apart.matched} pairs"
-        words.append(f"matched and mismatched pairs of {domain.name} {distance} ({figure})")
-    if shift is not None and general is not None and "shift" not in reasons:
-        how = COMPARED[(shift >= SHIFT[0]) + (shift >= SHIFT[1])]
-        words.append(f"it predicts {domain.name} {how} {general.name} ({shift:.2f} times the bits per byte)")
-    if gap is not None and general is not None and "gap" not in reasons:
-        how = "better than" if gap <= -GAP[0] else COMPARED[(gap >= GAP[0]) + (gap >= GAP[1])]
-        words.append(f"it tells pairs of {domain.name} apart {how} those of {general.name}")
-    return words

@@ -196,12 +196,10 @@ def plot_separations(named: Sequence[tuple[str, Sequence[Figures]]], path: Path)
 def draw_separation(axes: Any, separation: Separation) -> None:
     """Draw both histograms, each normalised to 1, in about `SHOWN` bins over the range of values."""
     present = separation.histograms.sum(0).nonzero()[0]
-    low, high = present[0], present[-1] + 1
-    width = max(1, -(-(high - low) // SHOWN))
-    starts = np.arange(low, high, width)
-    edges = [*BINS[starts], BINS[min(starts[-1] + width, len(BINS) - 1)]]
+    width = max(1, -(-(present[-1] + 1 - present[0]) // SHOWN))
+    edges = BINS[np.arange(present[0], present[-1] + 1 + width, width).clip(max=len(BINS) - 1)]
     for counts, kind, colour in zip(separation.histograms, ("matched", "mismatched"), TWO, strict=True):
-        shares = np.add.reduceat(counts[:high], starts) / counts.sum()
+        shares = np.histogram((BINS[1:] + BINS[:-1]) / 2, edges, weights=counts / counts.sum())[0]
         axes.stairs(shares, edges, color=colour, linewidth=1.4)
         axes.stairs(shares, edges, fill=True, color=colour, alpha=0.25, label=kind)
     axes.set_ylim(bottom=0)

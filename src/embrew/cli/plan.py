@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,18 +63,15 @@ def plan(
         int | None,
         typer.Option(min=1, help="With --texts: dimensions of truncated vectors; a quarter of all by default."),
     ] = None,
-    shard_rows: Annotated[
-        int | None, typer.Option(min=1, help="With --texts: texts per shard, as of embrew encode.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan the training of a recipe; with --texts, the encoding of a corpus."""
     if texts is None:
-        if truncate_dim is not None or shard_rows is not None:
-            raise ValueError("--truncate-dim and --shard-rows are of the encoding of a corpus; give --texts, too")
+        if truncate_dim is not None:
+            raise ValueError("--truncate-dim is of the encoding of a corpus; give --texts, too")
         _plan_training(name, overrides or (), gpu=gpu.value, processes=gpus, utilization=utilization, tokens=tokens)
         return
-    from embrew.planning.encoding import SHARD_ROWS, plan_encoding
+    from embrew.planning.encoding import plan_encoding
 
     if overrides:
         raise ValueError(
@@ -87,7 +85,6 @@ def plan(
         devices=gpus,
         utilization=utilization,
         truncate_dim=truncate_dim,
-        shard_rows=shard_rows or SHARD_ROWS,
     )
     _show_encoding(document)
     print_json(document)
@@ -119,33 +116,30 @@ def _table(plan: RecipePlan) -> Table:
     table.add_column("GB on each device, at the fullest moment of a step", style="bold")
     for stage in plan.stages:
         table.add_column(stage.name, justify="right")
-    columns = [_column(stage) for stage in plan.stages]
-    for name in columns[0]:
-        if name == "parameters, millions":
-            table.add_row("All devices together")
-        table.add_row(f"  {name}", *(column[name] for column in columns))
+
+    def row(name: str, cell: Callable[[StagePlan], str]) -> None:
+        table.add_row(f"  {name}", *map(cell, plan.stages))
+
+    for name in ("weights", "gradients", "optimizer", "activations", "process", "peak"):
+        row(name, lambda stage, name=name: _gb(stage.bytes[name]))  # type: ignore[misc]
+    row(f"fits {_gb(plan.device.memory)}", lambda stage: "yes" if stage.fits else "no")
+    row("micro-batch", lambda stage: f"{stage.chunk or stage.rows:,}{_unit(stage)}")
+    row("largest that fits", lambda stage: f"{stage.most:,}{_unit(stage)}")
+    row("activation checkpointing", lambda stage: "on" if stage.recompute else "off")
+    table.add_row("All devices together")
+    row("parameters, millions", lambda stage: f"{stage.parameters / 1e6:,.1f}")
+    row("trained, millions", lambda stage: f"{stage.trained / 1e6:,.1f}")
+    row("tokens per step", lambda stage: f"{stage.tokens:,}")
+    row("TFLOP per step", lambda stage: _short(stage.flop / 1e12))
+    row("seconds per step", lambda stage: _short(stage.seconds))
+    row("steps", lambda stage: "?" if stage.steps is None else f"{stage.steps:,}")
+    row("hours", lambda stage: "?" if stage.hours is None else _short(stage.hours))
+    row("GB on disk", lambda stage: _gb(stage.bytes["disk"]))
     return table
 
 
-def _column(stage: StagePlan) -> dict[str, str]:
-    """Return the cells of a stage by the names of the rows."""
-    sizes = ("weights", "gradients", "optimizer", "activations", "process", "peak")
-    unit = "" if stage.chunk is None else " tokens" if stage.in_tokens else " texts"
-    return {
-        **{name: _gb(stage.bytes[name]) for name in sizes},
-        f"fits {_gb(stage.bytes['device'])}": "yes" if stage.fits else "no",
-        "micro-batch": f"{stage.chunk or stage.rows:,}{unit}",
-        "largest that fits": f"{stage.most:,}{unit}",
-        "activation checkpointing": "on" if stage.recompute else "off",
-        "parameters, millions": f"{stage.parameters / 1e6:,.1f}",
-        "trained, millions": f"{stage.trained / 1e6:,.1f}",
-        "tokens per step": f"{stage.tokens:,}",
-        "TFLOP per step": _short(stage.flop / 1e12),
-        "seconds per step": _short(stage.seconds),
-        "steps": "?" if stage.steps is None else f"{stage.steps:,}",
-        "hours": "?" if stage.hours is None else _short(stage.hours),
-        "GB on disk": _gb(stage.bytes["disk"]),
-    }
+def _unit(stage: StagePlan) -> str:
+    return "" if stage.chunk is None else " tokens" if stage.in_tokens else " texts"
 
 
 def _assumed(plan: RecipePlan) -> list[str]:

@@ -28,7 +28,6 @@ def plan_encoding(
     devices: int = 1,
     utilization: float = UTILIZATION,
     truncate_dim: int | None = None,
-    shard_rows: int = SHARD_ROWS,
 ) -> dict[str, Any]:
     """Return the plan of encoding a corpus; no weights are read.
 
@@ -42,7 +41,6 @@ def plan_encoding(
         devices: number of devices, which share the shards.
         utilization: share of a device's arithmetic in bfloat16 (a CPU: float32) that encoding reaches.
         truncate_dim: dimensions of truncated vectors; a quarter by default.
-        shard_rows: texts of a shard.
 
     Returns:
         Hours on all devices; `bytes` of all vectors with their ids, by dimensions and precision; `lost_worker_seconds`
@@ -76,11 +74,11 @@ def plan_encoding(
             size: {name: count * (ID + math.ceil(size * bits / 8)) for name, bits in BITS.items()}
             for size in dimensions
         },
-        "shard_rows": shard_rows,
-        "shards": math.ceil(count / shard_rows),
+        "shard_rows": SHARD_ROWS,
+        "shards": math.ceil(count / SHARD_ROWS),
         "flop_per_text": flop,
         "hours": seconds * count / devices / 3600,
-        "lost_worker_seconds": seconds * min(shard_rows, count),
+        "lost_worker_seconds": seconds * min(SHARD_ROWS, count),
         "own_config": own_config,
     }
 

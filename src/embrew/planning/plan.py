@@ -22,7 +22,7 @@ from embrew.model.backbone import Backbone
 from embrew.planning.devices import Device, device, device_here
 from embrew.planning.shapes import Shape, config_of, shape_of_stage, tokenizer_of
 from embrew.planning.stage import UTILIZATION, StagePlan, passes_of, plan_stage, rows_of
-from embrew.recipe import DataConfig, Recipe, StageConfig
+from embrew.recipe import DataConfig, Recipe
 from embrew.settings.base import Base
 from embrew.storage.base_model import is_encoder
 
@@ -98,6 +98,8 @@ def plan_recipe(
     for index, settings in enumerate(recipe.stages):
         objective = assembly.objective(settings.objective)
         rows, order, measured = stage_rows(recipe, index, objective, encoder, tokens, processes)
+        limits = [config.max_rows for config in settings.datasets]
+        most_rows = None if None in limits else sum(limit or 0 for limit in limits)
         some = rows.shuffle(seed=recipe.seed) if measured else rows
         some = objective.precompute(some.select(range(min(len(some), SAMPLE))), encoder)
         passes = passes_of(objective, encoder, some.to_list(), rows_of(recipe, index, processes), recipe.seed)
@@ -108,7 +110,7 @@ def plan_recipe(
                 shape_of_stage(recipe, index, config, place.kind),
                 passes,
                 place,
-                count=len(rows) if measured else declared_rows(settings),
+                count=len(rows) if measured else most_rows,
                 processes=processes,
                 measured=measured,
                 order=order,
@@ -158,12 +160,6 @@ def stage_rows(
     parts, _ = set_aside(parts, held_out_of(objective))
     order = assembly.order(stage, [len(part) for part in parts], objective, seed=recipe.seed, processes=processes)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts), order, True
-
-
-def declared_rows(stage: StageConfig) -> int | None:
-    """Return the number of rows that a stage's data is limited to; None: not all of it is."""
-    counts = [config.max_rows for config in stage.datasets]
-    return None if None in counts else sum(count or 0 for count in counts)
 
 
 def _is_here(config: DataConfig) -> bool:
@@ -229,15 +225,8 @@ def announce(
         logger.warning("%s  no plan of its memory and time (%s: %s)", name, type(error).__name__, error)
         logger.debug("no plan of %s", name, exc_info=True)
         return
-    hours = plan.hours
-    time = f", about {_duration(3600 * hours)} at {UTILIZATION:.0%} of the peak FLOP/s" if hours and hours > 0 else ""
+    time = f", about {3600 * plan.hours:,.0f} s at {UTILIZATION:.0%} of the peak FLOP/s" if plan.hours else ""
     memory = f"{plan.bytes['peak'] / 1e9:.2f} GB of {plan.bytes['device'] / 1e9:.1f} GB on {place.name}"
     verdict = "fits" if plan.fits else "DOES NOT FIT: see embrew plan"
     steps = f"{plan.steps:,} step{'' if plan.steps == 1 else 's'} of about {plan.tokens:,} tokens"
     logger.info("%s  plan: %s%s; peak about %s: %s", name, steps, time, memory, verdict)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -139,20 +139,34 @@ def plan_stage(
     recompute = bool(training.get("activation_checkpointing") or training.get("gradient_checkpointing"))
     moments = MOMENTS.get(str(training.get("optim", "adamw_torch")), 8.0)
     overhead = device.overhead(arithmetic, shape.weights if loaded else 0)
-    saved = int(_held(passes, chunk, in_tokens) * shape.saved(arithmetic, device.kind, recompute=recompute))
-    activations = saved + (
-        2 * shape.trained if shape.trains_all and arithmetic != "float32" else 0
-    )  # autocast's copies
-    copies = 2 if processes > 1 else 1  # DistributedDataParallel sums gradients in copies
-    bytes_of = _sizes(shape, 1, copies * 4, moments, activations, overhead)
+    kept = passes.trained  # tokens whose activations are in memory at a time
+    if chunk is not None:
+        kept = min(kept, max(chunk, passes.length) if in_tokens else chunk * passes.length)
+    saved = int(kept * shape.saved(arithmetic, device.kind, recompute=recompute))
+    cast = 2 * shape.trained if shape.trains_all and arithmetic != "float32" else 0  # autocast's copies of weights
+
+    def memory(sharded: bool) -> dict[str, int]:
+        """Bytes of a device by what they are for, and their sum.
+
+        DistributedDataParallel sums gradients in copies; FSDP2 gathers two layers at a time, and one has whole
+        gradients.
+        """
+        share, copies = (processes, 1) if sharded else (1, min(processes, 2))
+        sizes = {
+            "weights": shape.weights // share,
+            "gradients": copies * 4 * shape.trained // share,
+            "optimizer": int(moments * shape.trained) // share,
+            "activations": saved + (3 * shape.layer if sharded else cast),
+            "process": overhead,
+        }
+        return {**sizes, "peak": sum(sizes.values())}
+
     if sharded is None:
-        exceeds = bytes_of["peak"] > device.memory
-        sharded = processes > 1 and recipe.encoder.quantization is None and exceeds
-    if sharded:  # two layers are gathered at a time, and one has whole gradients
-        bytes_of = _sizes(shape, processes, 4, moments, saved + 3 * shape.layer, overhead)
-    room = device.memory - bytes_of["peak"] + saved
-    most = max(0, int((chunk or rows) * room / max(saved, 1)))
+        can_shard = processes > 1 and recipe.encoder.quantization is None
+        sharded = can_shard and memory(False)["peak"] > device.memory
+    bytes_of = memory(sharded)
     fits = bytes_of["peak"] <= device.memory
+    most = max(0, int((chunk or rows) * (device.memory - bytes_of["peak"] + saved) / max(saved, 1)))
     factor = (2 if shape.trains_all else 1) + 1 + recompute + (chunk is not None)
     trained = shape.operations(passes.trained, passes.length) * factor
     flop = accumulation * passes.mean * (trained + shape.operations(passes.frozen, passes.length))
@@ -180,25 +194,6 @@ def plan_stage(
         fits=fits,
         changes=[] if fits else _changes(recipe, index, shape, most, recompute=recompute),
     )
-
-
-def _held(passes: Passes, chunk: int | None, in_tokens: bool) -> float:
-    """Return the tokens whose activations are in memory at a time: of a micro-batch, or of a chunk."""
-    if chunk is None:
-        return passes.trained
-    return min(passes.trained, max(chunk, passes.length) if in_tokens else chunk * passes.length)
-
-
-def _sizes(shape: Shape, share: int, gradient: int, moments: float, activations: int, overhead: int) -> dict[str, int]:
-    """Return bytes of a device by what they are for, and their sum; `share`: devices that share the weights."""
-    sizes = {
-        "weights": shape.weights // share,
-        "gradients": gradient * shape.trained // share,
-        "optimizer": int(moments * shape.trained) // share,
-        "activations": activations,
-        "process": overhead,
-    }
-    return {**sizes, "peak": sum(sizes.values())}
 
 
 def rows_of(recipe: Recipe, index: int, processes: int) -> int:

@@ -16,22 +16,23 @@ from rich.text import Text
 
 from embrew.cli import completion
 from embrew.cli.analyze.domain import Columns, domain
-from embrew.cli.analyze.kinds import efficiency, memory, sink, spectrum, surface, truncation, uniformity
-from embrew.cli.analyze.outcome import Outcome
+from embrew.cli.analyze.kinds import (
+    Outcome,
+    efficiency,
+    memory,
+    sink,
+    spectrum,
+    surface,
+    truncation,
+    uniformity,
+)
 from embrew.cli.arguments import AsJson, ModelPooling, Quiet
 from embrew.cli.console import out, print_json, wants_json
 
-FUNCTIONS: tuple[Callable[..., Outcome], ...] = (
-    spectrum,
-    memory,
-    uniformity,
-    sink,
-    surface,
-    truncation,
-    efficiency,
-    domain,
-)
-KINDS = {function.__name__: function for function in FUNCTIONS}
+KINDS: dict[str, Callable[..., Outcome]] = {
+    function.__name__: function
+    for function in (spectrum, memory, uniformity, sink, surface, truncation, efficiency, domain)
+}
 Kind = StrEnum("Kind", list(KINDS))  # type: ignore[misc]
 
 

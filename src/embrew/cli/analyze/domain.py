@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from embrew.cli.analyze.outcome import Outcome, examine, flat, only
+from embrew.cli.analyze.kinds import Outcome, flat, measure_all, only
 
 if TYPE_CHECKING:
     from embrew.analysis.domain_knowledge import Figures, Sample
@@ -38,17 +38,17 @@ def domain(
     def figures_of(encoder: Any) -> list[Figures]:
         return [measure(encoder, sample, batch_tokens=batch_tokens, show_progress_bar=True) for sample in samples]
 
-    examined = examine(models, figures_of, partial(untrained, pooling=pooling))
-    entries, rows, lines = [], [], []
-    for name, entry, figures in examined:
-        diagnosis = diagnose(*figures)
-        entries.append({**entry, "data": [each.summary() for each in figures], **diagnosis})
-        rows += [{"model": name, **flat(each.summary())} for each in figures]
-        lines += [f"{name}: {line}" for line in diagnosis["words"]]
-    drawn = [(name, figures) for name, _, figures in examined]
-    plot = partial(plot_separations, drawn) if any(sample.questions for sample in samples) else None
-    table = [_shown(name, each) for name, figures in drawn for each in figures]
-    return Outcome(entries, rows, table, plot, {"thresholds": THRESHOLDS}, lines)
+    drawn: list[tuple[str, list[Figures]]] = []
+    has_pairs = any(sample.questions for sample in samples)
+    outcome = Outcome(partial(plot_separations, drawn) if has_pairs else None, settings={"thresholds": THRESHOLDS})
+    for entry, figures in measure_all(models, figures_of, partial(untrained, pooling=pooling)):
+        model, diagnosis = entry["model"], diagnose(*figures)
+        outcome.models.append({**entry, "data": [each.summary() for each in figures], **diagnosis})
+        outcome.rows += [{"model": model, **flat(each.summary())} for each in figures]
+        outcome.table += [_shown(model, each) for each in figures]
+        outcome.lines += [f"{model}: {line}" for line in diagnosis["words"]]
+        drawn.append((model, figures))
+    return outcome
 
 
 def _shown(name: str, figures: Figures) -> dict[str, Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embrew.cli.analyze.outcome import Outcome, examine, flat, only
+from embrew.cli.console import loading
 
 if TYPE_CHECKING:
-    from embrew.analysis.efficiency import Curve
     from embrew.analysis.input_texts import Texts
     from embrew.analysis.surface import Cell, Surface
     from embrew.evaluation import Task
@@ -19,31 +20,100 @@ if TYPE_CHECKING:
 DEPTHS = (0.25, 0.5, 0.75, 1.0)  # layers 8, 16, 24 and 32 of 32, those of EPIC's Table 9
 
 
+@dataclass
+class Outcome:
+    """Figures of an analysis.
+
+    Attributes:
+        plot: draws all models in one picture; None: there is nothing to draw.
+        models: an entry per model for the JSON file.
+        rows: rows of the CSV file.
+        table: rows of the printed table.
+        settings: further entries of the JSON file.
+        lines: sentences below the table.
+        title: of the table.
+    """
+
+    plot: Callable[[Path], None] | None
+    models: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    table: list[dict[str, Any]] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    title: str | None = None
+
+
+def measure_all(
+    models: Sequence[str], measure: Callable[[Any], Any], opener: Callable[[str], Any] | None = None
+) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Measure models one after the other; yield name and hash of each with its result. Errors begin with the name."""
+    from embrew.opening import open_model
+    from embrew.text_encoder.hashes import model_hash
+
+    for name in models:
+        loading(name)
+        encoder: Any = (opener or open_model)(name)
+        try:
+            result = measure(encoder)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        yield {"model": name, "model_hash": model_hash(encoder)}, result
+
+
+def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the single values of an entry, those of mappings by both names."""
+    row: dict[str, Any] = {}
+    for name, value in entry.items():
+        values = {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, Mapping) else {name: value}
+        row |= {key: each for key, each in values.items() if not isinstance(each, list | Mapping)}
+    return row
+
+
+def only(data: Sequence[str]) -> str:
+    """Return the single value of --data."""
+    if len(data) > 1:
+        raise ValueError(f"--data is given {len(data)} times; this analysis takes one")
+    return data[0]
+
+
+def texts_of(
+    data: Sequence[str], split: str | None, max_texts: int | None, seed: int, batch_tokens: int | None
+) -> tuple[Texts, dict[str, Any]]:
+    """Return the texts of --data, and keywords of functions that encode them."""
+    from embrew.analysis.input_texts import read_texts
+
+    texts = read_texts(only(data), split=split, max_texts=max_texts, seed=seed)
+    return texts, {"side": texts.side, "batch_tokens": batch_tokens, "show_progress_bar": True}
+
+
+def one_row_each(entries: list[dict[str, Any]], columns: dict[str, str], plot: Any, texts: Texts) -> Outcome:
+    """Return an outcome whose rows are the single values of each model's entry; `columns` are those of the table."""
+    rows = [flat(entry) for entry in entries]
+    table = [{"model": row["model"], **{head: row[name] for name, head in columns.items()}} for row in rows]
+    return Outcome(plot, entries, rows, table, {"texts_sha256": texts.sha256})
+
+
 def spectrum(
     models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int | None = None,
     seed: int = 42, batch_tokens: int | None = None, threshold: float = 1e-2,
 ) -> Outcome:  # fmt: skip
     """Measure how many dimensions the vectors use, by the singular values of their covariance."""
-    from embrew.analysis.input_texts import read_texts
     from embrew.analysis.plots import plot_spectra
     from embrew.analysis.spectrum import spectrum_of
     from embrew.analysis.vectors import unnormalised, vector_chunks
 
-    texts = read_texts(only(data), split=split, max_texts=max_texts, seed=seed)
-    options = encoding(texts, batch_tokens)
-    examined = examine(
+    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
+    entries, drawn = [], []
+    for entry, result in measure_all(
         models,
         lambda model: spectrum_of(vector_chunks(unnormalised(model), texts.texts, **options), threshold=threshold),
-    )
-    entries = [
-        {**entry, **result.summary(), "singular_values": result.singular_values.tolist()}
-        for _, entry, result in examined
-    ]
-    shares = {"energy_dimensions.0.9": "90 %", "energy_dimensions.0.95": "95 %", "energy_dimensions.0.99": "99 %"}
-    columns = {"texts": "texts", "dimensions": "dimensions", "effective_dimensions": f"σ > {threshold:g} σ₁", **shares}
+    ):
+        entries.append({**entry, **result.summary(), "singular_values": result.singular_values.tolist()})
+        drawn.append((entry["model"], result))
+    columns = {"texts": "texts", "dimensions": "dimensions", "effective_dimensions": f"σ > {threshold:g} σ₁"}
+    columns |= {f"energy_dimensions.{share}": f"{float(share):.0%}" for share in ("0.9", "0.95", "0.99")}
     columns |= {"participation_ratio": "participation", "rankme": "RankMe"}
-    drawn = [(name, result) for name, _, result in examined]
-    return outcome(entries, columns, partial(plot_spectra, drawn), texts)
+    return one_row_each(entries, columns, partial(plot_spectra, drawn), texts)
 
 
 def memory(
@@ -51,21 +121,18 @@ def memory(
     seed: int = 42, batch_tokens: int | None = None, threshold: float = 0.9,
 ) -> Outcome:  # fmt: skip
     """Measure how similar the memory tokens are, and how many different ones there are."""
-    from embrew.analysis.input_texts import read_texts
     from embrew.analysis.memory import memory_similarity, summarize
     from embrew.analysis.plots import plot_memory
 
-    texts = read_texts(only(data), split=split, max_texts=max_texts, seed=seed)
-    options = encoding(texts, batch_tokens)
-    examined = examine(models, lambda model: memory_similarity(model, texts.texts, **options))
+    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
     entries, drawn = [], []
-    for name, entry, similarity in examined:
+    for entry, similarity in measure_all(models, lambda model: memory_similarity(model, texts.texts, **options)):
         figures = summarize(similarity, threshold=threshold, seed=seed)
         entries.append({**entry, "texts": len(texts.texts), **figures, "similarity": similarity.tolist()})
-        drawn.append((name, similarity, figures["effective_tokens"]))
+        drawn.append((entry["model"], similarity, figures["effective_tokens"]))
     columns = {"texts": "texts", "k": "k", "k_eff": f"effective at {threshold:g}"}
     columns |= {"mean_cosine": "mean cosine", "lowest_cosine": "lowest", "highest_cosine": "highest"}
-    return outcome(entries, columns, partial(plot_memory, drawn), texts)
+    return one_row_each(entries, columns, partial(plot_memory, drawn), texts)
 
 
 def uniformity(
@@ -73,20 +140,53 @@ def uniformity(
     seed: int = 42, batch_tokens: int | None = None, threshold: float = 4.0,
 ) -> Outcome:  # fmt: skip
     """Measure whether positives are close (alignment) and all texts are spread out (uniformity). Lower is better."""
-    from embrew.analysis.input_texts import find_split, read_texts
+    from embrew.analysis.input_texts import find_split
     from embrew.analysis.plots import plot_alignment_uniformity
     from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
     from embrew.data import load
 
     rows = load(only(data), kind="scored", split=find_split(only(data), split))
     positives = positive_pairs(rows["sentence1"], rows["sentence2"], rows["score"], above=threshold)
-    texts = read_texts(only(data), split=split, max_texts=max_texts, seed=seed)
-    options: Any = {"batch_tokens": batch_tokens, "show_progress_bar": True}
-    examined = examine(models, lambda model: alignment_uniformity(model, positives, texts.texts, **options))
-    entries = [{**entry, **vars(result)} for _, entry, result in examined]
+    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
+    del options["side"]
+    entries, drawn = [], []
+    for entry, point in measure_all(
+        models, lambda model: alignment_uniformity(model, positives, texts.texts, **options)
+    ):
+        entries.append({**entry, **vars(point)})
+        drawn.append((entry["model"], point))
     columns = {name: name for name in ("alignment", "uniformity", "positives", "texts")}
-    drawn = [(name, result) for name, _, result in examined]
-    return outcome(entries, columns, partial(plot_alignment_uniformity, drawn), texts)
+    return one_row_each(entries, columns, partial(plot_alignment_uniformity, drawn), texts)
+
+
+def truncation(
+    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int = 3000,
+    seed: int = 42, batch_tokens: int | None = None, dims: str | None = None,
+) -> Outcome:  # fmt: skip
+    """Embed full and truncated vectors together in the plane by t-SNE: how far truncation moves a text."""
+    import numpy as np
+
+    from embrew.analysis.plots import plot_truncations
+    from embrew.analysis.truncation import Truncation, truncation_of
+    from embrew.analysis.vectors import vector_chunks
+
+    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
+    chosen = read_numbers(dims) if dims else []
+    if len(chosen) > 1:
+        raise ValueError(f"--dims {dims}; analyze truncation takes one number of dimensions")
+
+    def measure(encoder: Any) -> Truncation:
+        vectors = np.concatenate(list(vector_chunks(encoder, texts.texts, **options)))
+        return truncation_of(vectors, chosen[0] if chosen else min(128, vectors.shape[1] // 2), seed=seed)
+
+    entries, drawn = [], []
+    for entry, plane in measure_all(models, measure):
+        figures = {"dim": plane.dim, "texts": len(plane.whole), "distance": plane.distance}
+        entries.append({**entry, **figures, "distance_share": plane.share})
+        drawn.append((entry["model"], plane))
+    columns = {"dim": "dimensions", "texts": "texts", "distance": "mean distance"}
+    columns |= {"distance_share": "share of that between texts"}
+    return one_row_each(entries, columns, partial(plot_truncations, drawn), texts)
 
 
 def sink(
@@ -94,32 +194,35 @@ def sink(
     seed: int = 42, batch_tokens: int | None = None, prompt_name: Sequence[str] = (),
 ) -> Outcome:  # fmt: skip
     """Measure the share of the last token's attention on the first token, by layer, and on the other parts."""
-    from embrew.analysis.input_texts import read_texts
     from embrew.analysis.plots import plot_sinks
-    from embrew.analysis.sink import PARTS, Sink, sink_of
+    from embrew.analysis.sink import Sink, sink_of
     from embrew.encoder import Encoder
 
-    texts = read_texts(only(data), split=split, max_texts=max_texts, seed=seed)
-    options = encoding(texts, batch_tokens)
+    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
 
-    def measure(encoder: Any) -> list[tuple[str | None, Sink]]:
+    def measure(encoder: Any) -> list[Sink]:
         if not isinstance(encoder, Encoder):
             raise ValueError("analyze sink needs an encoder of embrew; give its folder, or a recipe")
-        return [(name, sink_of(encoder, texts.texts, prompt_name=name, **options)) for name in (None, *prompt_name)]
+        return [sink_of(encoder, texts.texts, prompt_name=name, **options) for name in (None, *prompt_name)]
 
-    entries, rows, table, drawn = [], [], [], []
-    for model, entry, sinks in examine(models, measure):
-        for prompt, result in sinks:
-            named = {"model": model, "prompt_name": prompt}
-            entries.append({**entry, "prompt_name": prompt, **result.summary()})
-            shares = [dict(zip(PARTS, layer, strict=True)) for layer in result.shares.tolist()]
-            rows += [{**named, "layer": i, **layer} for i, layer in enumerate(shares, start=1)]
+    drawn: list[tuple[str, Sink]] = []
+    outcome = Outcome(partial(plot_sinks, drawn), settings={"texts_sha256": texts.sha256})
+    outcome.title = "attention weight of the last token on the first token, by depth"
+    for entry, sinks in measure_all(models, measure):
+        for prompt, result in zip((None, *prompt_name), sinks, strict=True):
+            model, figures = entry["model"], result.summary()
+            names = {"model": model, "prompt_name": prompt}
+            outcome.models.append({**entry, "prompt_name": prompt, **figures})
+            layers = zip(*figures["shares"].values(), strict=True)
+            outcome.rows += [
+                {**names, "layer": i, **dict(zip(figures["shares"], layer, strict=True))}
+                for i, layer in enumerate(layers, start=1)
+            ]
             depths = {f"{depth:.0%}": result.at(depth) for depth in DEPTHS}
-            means = {"mean": float(result.of("first").mean()), "on the text": float(result.of("text").mean())}
-            table.append({**named, **depths, **means})
+            mean = figures["mean"]
+            outcome.table.append({**names, **depths, "mean": mean["first"], "on the text": mean["text"]})
             drawn.append((model if prompt is None else f"{model}, {prompt}", result))
-    title = "attention weight of the last token on the first token, by depth"
-    return Outcome(entries, rows, table, partial(plot_sinks, drawn), {"texts_sha256": texts.sha256}, title=title)
+    return outcome
 
 
 def surface(
@@ -139,17 +242,24 @@ def surface(
         result = surface_of(encoder, tasks, **axes, batch_tokens=batch_tokens, show_progress_bar=True)
         return result, None if share is None else result.pick(share), export_options(encoder)
 
-    examined = examine(models, measure)
-    entries, rows, table, lines = [], [], [], []
-    for model, entry, (result, picked, export) in examined:
-        entries.append({**entry, **result.summary(), "share": share, "picked": picked and vars(picked)})
-        rows += _cells(model, result, picked)
+    drawn: list[tuple[str, Surface, Cell | None]] = []
+    outcome = Outcome(partial(plot_surfaces, drawn))
+    for entry, (result, picked, export) in measure_all(models, measure):
+        model, front = entry["model"], result.pareto()
+        outcome.models.append({**entry, **result.summary(), "share": share, "picked": picked and vars(picked)})
+        of_tasks = result.scores.reshape(len(tasks), -1).T.tolist()
+        outcome.rows += [
+            {"model": model, **vars(cell), "pareto": int(cell in front), "picked": int(cell == picked)}
+            | dict(zip([task.name for task in tasks], scores, strict=True))
+            for cell, scores in zip(result.cells, of_tasks, strict=True)
+        ]
         for i in reversed(range(len(result.layers))):
             scores = {str(dim): f"{100 * score:.2f}" for dim, score in zip(result.dims, result.means[i], strict=True)}
-            table.append({"model": model, "layers": result.layers[i], **scores, "ms per text": result.milliseconds[i]})
-        lines += _words(model, result, picked, export)
-    drawn = [(model, result, picked) for model, _, (result, picked, _) in examined]
-    return Outcome(entries, rows, table, partial(plot_surfaces, drawn), lines=lines)
+            row = {"model": model, "layers": result.layers[i], **scores, "ms per text": result.milliseconds[i]}
+            outcome.table.append(row)
+        outcome.lines += _words(model, result, picked, export)
+        drawn.append((model, result, picked))
+    return outcome
 
 
 def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosing: bool) -> list[Task]:
@@ -177,17 +287,6 @@ def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosin
         if not isinstance(task, Task):
             raise ValueError(f"{task.name}: tasks of MTEB are not supported here; give --data")
     return tasks
-
-
-def _cells(model: str, result: Surface, picked: Cell | None) -> list[dict[str, Any]]:
-    """Return a row per cell, with the scores of each task."""
-    front, names = result.pareto(), [task.name for task in result.tasks]
-    scores = result.scores.reshape(len(names), -1).T.tolist()
-    return [
-        {"model": model, **vars(cell), "pareto": int(cell in front), "picked": int(cell == picked)}
-        | dict(zip(names, each, strict=True))
-        for cell, each in zip(result.cells, scores, strict=True)
-    ]
 
 
 def _words(name: str, result: Surface, picked: Cell | None, export: str) -> list[str]:
@@ -238,94 +337,37 @@ def read_numbers(text: str) -> list[int]:
     return numbers
 
 
-def truncation(
-    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int = 3000,
-    seed: int = 42, batch_tokens: int | None = None, dims: str | None = None,
-) -> Outcome:  # fmt: skip
-    """Embed full and truncated vectors together in the plane by t-SNE: how far truncation moves a text."""
-    import numpy as np
-
-    from embrew.analysis.input_texts import read_texts
-    from embrew.analysis.plots import plot_truncations
-    from embrew.analysis.truncation import Truncation, truncation_of
-    from embrew.analysis.vectors import vector_chunks
-
-    texts = read_texts(only(data), split=split, max_texts=max_texts, seed=seed)
-    chosen = read_numbers(dims) if dims else [128]
-    if len(chosen) > 1:
-        raise ValueError(f"--dims {dims}; analyze truncation takes one number of dimensions")
-    options = encoding(texts, batch_tokens)
-
-    def measure(encoder: Any) -> Truncation:
-        vectors = np.concatenate(list(vector_chunks(encoder, texts.texts, **options)))
-        dim = chosen[0] if dims else min(chosen[0], vectors.shape[1] // 2)
-        return truncation_of(vectors, dim, seed=seed)
-
-    examined = examine(models, measure)
-    entries = [
-        {
-            **entry,
-            "dim": plane.dim,
-            "texts": len(plane.whole),
-            "distance": plane.distance,
-            "distance_share": plane.share,
-        }
-        for _, entry, plane in examined
-    ]
-    columns = {"dim": "dimensions", "texts": "texts", "distance": "mean distance"}
-    columns |= {"distance_share": "share of that between texts"}
-    drawn = [(name, plane) for name, _, plane in examined]
-    return outcome(entries, columns, partial(plot_truncations, drawn), texts)
-
-
 def efficiency(models: Sequence[str], *, stage: str | None = None, against: str | None = None) -> Outcome:
     """Show learning curves, score against samples seen, of runs with evaluation.at or evaluation.every."""
     from embrew.analysis.efficiency import as_rows, pareto, read_curve
     from embrew.analysis.plots import plot_efficiency
 
-    runs = [*models, *([against] if against and against not in models else [])]
-    curves = [read_curve(run, stage=stage) for run in runs]
-    target = None if against is None else curves[runs.index(against)]
-    goal = None if target is None else target.best.score
-    front = [name for name, _ in pareto(curves)]
-    entries, table = [], []
-    for run, curve in zip(runs, curves, strict=True):
+    curves = [read_curve(run, stage=stage) for run in dict.fromkeys([*models, *([against] if against else [])])]
+    target = next((curve for curve in curves if curve.name == against), None)
+    goal = None if target is None else target.best
+    moments, front = as_rows(curves), [name for name, _ in pareto(curves)]
+    outcome = Outcome(partial(plot_efficiency, curves, mark=None if goal is None else goal.score), rows=moments)
+    outcome.settings = {"moments": moments}
+    for curve in curves:
         best = curve.best
-        figures = {"first": curve.moments[0].score, "best": best.score, "samples": best.samples, "steps": best.step}
-        figures |= {"epochs": best.epochs, "pareto": front.count(curve.name)}
-        entry: dict[str, Any] = {"run": run, **figures, "scored_on": curve.scored_on}
-        row: dict[str, Any] = {"run": curve.name, **figures}
-        if target is not None and curve is not target:
-            passing = _passing(curve, target)
-            entry |= passing
-            row[f"samples to pass {target.name}"] = passing["passes"]["samples"] if passing["passes"] else "never"
-            row["share of its"] = passing.get("share")
-        entries.append(entry)
-        table.append(row)
-    lines = [f"{curve.name}: dev is measured on {curve.scored_on}" for curve in curves]
-    if target is not None:
-        lines.append(f"best score of {target.name}: {goal:.4f}; only evaluated steps count, without interpolation")
-    moments = as_rows(curves)
-    plot = partial(plot_efficiency, curves, mark=goal)
-    return Outcome(entries, moments, table, plot, {"moments": moments}, lines)
-
-
-def _passing(curve: Curve, target: Curve) -> dict[str, Any]:
-    """Return when a run first exceeds the best score of another, and its share of the samples of that one."""
-    moment = curve.passes(target.best.score)
-    if moment is None:
-        return {"passes": None}
-    passes = {"samples": moment.samples, "stage": moment.stage, "steps": moment.step, "epochs": moment.epochs}
-    return {"passes": passes, "share": moment.samples / target.best.samples if target.best.samples else None}
-
-
-def encoding(texts: Texts, batch_tokens: int | None) -> dict[str, Any]:
-    """Return keywords for functions that encode texts."""
-    return {"side": texts.side, "batch_tokens": batch_tokens, "show_progress_bar": True}
-
-
-def outcome(entries: list[dict[str, Any]], columns: dict[str, str], plot: Any, texts: Texts) -> Outcome:
-    """Return figures that are single values of each model's entry; `columns` are those of the table."""
-    rows = [flat(entry) for entry in entries]
-    table = [{"model": row["model"], **{head: row[name] for name, head in columns.items()}} for row in rows]
-    return Outcome(entries, rows, table, plot, {"texts_sha256": texts.sha256})
+        figures = {"run": curve.name, "first": curve.moments[0].score, "best": best.score, "samples": best.samples}
+        figures |= {"steps": best.step, "epochs": best.epochs, "pareto": front.count(curve.name)}
+        entry: dict[str, Any] = {**figures, "scored_on": curve.scored_on}
+        row: dict[str, Any] = dict(figures)
+        if goal is not None and curve is not target:
+            moment = curve.passes(goal.score)
+            entry["passes"] = moment and {
+                "samples": moment.samples, "stage": moment.stage, "steps": moment.step, "epochs": moment.epochs
+            }  # fmt: skip
+            if moment is not None:
+                entry["share"] = moment.samples / goal.samples if goal.samples else None
+            row[f"samples to pass {against}"] = "never" if moment is None else moment.samples
+            row["share of its"] = entry.get("share")
+        outcome.models.append(entry)
+        outcome.table.append(row)
+        outcome.lines.append(f"{curve.name}: dev is measured on {curve.scored_on}")
+    if goal is not None:
+        outcome.lines.append(
+            f"best score of {against}: {goal.score:.4f}; only evaluated steps count, without interpolation"
+        )
+    return outcome
