@@ -55,7 +55,7 @@ def test_options_become_settings() -> None:
     assert plain == Settings("nano")
     given = ("--no-auto-truncate", "--timeout", "3", "--payload-limit", "9")
     found = settings_of(*given, "--max-client-batch-size", "8", "--dtype", "bfloat16", env={KEY: ""})
-    assert (found.auto_truncate, found.timeout, found.body_bytes, found.items) == (False, 3.0, 9, 8)
+    assert (found.auto_truncate, found.timeout, found.payload_limit, found.max_client_batch_size) == (False, 3.0, 9, 8)
     assert found.dtype == "bfloat16"
 
 

@@ -16,7 +16,7 @@ from embrew.encoder import Encoder
 from tests.conftest import SENTENCES
 from tests.evaluation.test_mteb import local_task, task_metadata, texts
 from tests.serving.encoders import LIMITS, check_same, made, serving_copy, wanted
-from tests.serving.running import Lengths, of_words, running, served
+from tests.serving.running import Words, of_words, running, served
 
 slow = pytest.mark.slow
 
@@ -100,9 +100,9 @@ def test_openai_errors(address: str) -> None:
 
 def test_openai_keys_and_a_busy_server() -> None:
     openai = pytest.importorskip("openai")
-    engine = Lengths()
+    engine = Words()
     engine.gate.clear()
-    with running(of_words(engine, keys=("any",), queued_tokens=6)) as address:
+    with running(of_words(engine, keys=("any",), max_queued_tokens=6)) as address:
         with pytest.raises(openai.AuthenticationError, match="no valid API key"):
             client_of(address, api_key="other").embeddings.create(model="words", input="a")
         first = threading.Thread(

@@ -44,7 +44,7 @@ CONTEXTS: list[dict[str, Any]] = [{"prompt_name": "sea"}, {"input_type": "query"
 DEPTHS: list[dict[str, Any]] = [{}, {"num_layers": 1}, {"num_layers": 2}]
 DIMENSIONS: list[dict[str, Any]] = [{}, {"dimensions": 12}]
 PRECISIONS: list[dict[str, Any]] = [{}, {"precision": "binary"}, {"precision": "ubinary"}, {"precision": "int8"}]
-SMALL: dict[str, Any] = {"batch_tokens": 60, "queued_tokens": 100_000}
+SMALL: dict[str, Any] = {"max_batch_tokens": 60, "max_queued_tokens": 100_000}
 UNIT: list[dict[str, Any]] = [{}, {"normalize": True}, {"normalize": False}]
 
 
@@ -124,7 +124,7 @@ def test_every_kind_alone_and_with_64_clients(make_encoder: Callable[..., Encode
 
 
 @slow
-@pytest.mark.parametrize("settings", [{}, SMALL, {"prefix_bytes": 0, "tokenizers": 4}])
+@pytest.mark.parametrize("settings", [{}, SMALL, {"prefix_bytes": 0}])
 def test_every_combination(make_encoder: Callable[..., Encoder], settings: dict[str, Any]) -> None:
     """Also in small batches, and where prefixes do not fit into memory: what was computed before changes nothing."""
     encoder = made(make_encoder, "last")
@@ -265,5 +265,5 @@ def test_an_export_for_sentence_transformers(exported: Path) -> None:
 def test_an_export_for_openvino(exported: Path) -> None:
     encoder: Any = open_model(str(exported / "openvino"), backend="openvino")
     every = combined(ASKED_PROMPTS, DIMENSIONS, UNIT[:2])
-    with serving(exported / "openvino", backend="openvino", name="tiny") as address:
+    with serving(exported / "openvino", backend="openvino", served_model_name="tiny") as address:
         check_all(address, encoder, every)

@@ -27,7 +27,7 @@ def texts(name: object, work: Sequence[int], key: Key = KEYS[0]) -> TokenizedTex
 
 
 def queue_of(most: int) -> Queue:
-    queue = Queue(Metrics(dict))
+    queue = Queue(Metrics())
     queue.most, queue.batch_tokens = most, BUDGET
     return queue
 

@@ -30,11 +30,11 @@ from embrew.serving.routes import create_app
 from embrew.serving.settings import Settings
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.serving.encoders import LIMITS, PROMPTS, TEXTS, check_same, wanted
-from tests.serving.running import Lengths, of_words
+from tests.serving.running import Words, of_words
 
 ROOT = Path(__file__).parents[2]
 KEY = "a-key-of-the-tests"
-EXAMPLES = ("name", "api_key_file")
+EXAMPLES = ("served_model_name", "api_key_file")
 STRINGS = [text for text in TEXTS if isinstance(text, str)]
 MODEL = "/shared/encoders/supervised"
 slow = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_the_arguments_in_the_shipped_file_are_settings_at_their_defaults():
 
 
 def test_routes_and_keys_of_an_application_under_a_prefix():
-    service = of_words(Lengths(), keys=("k",), items=1)
+    service = of_words(Words(), keys=("k",), max_client_batch_size=1)
 
     async def ask(path: str, body: Any = None, key: str = "k") -> httpx.Response:
         transport = httpx.ASGITransport(app=create_app(service), root_path="/two")
@@ -102,14 +102,20 @@ class Cluster:
             "import_path": "embrew.serving.ray:app",
             "route_prefix": "/two",
             "runtime_env": {"env_vars": {"EMBREW_API_KEY": KEY}},
-            "args": {"model": "nano", "name": "small", "items": 3, "body_bytes": 1000, "timeout": 60},
+            "args": {
+                "model": "nano",
+                "served_model_name": "small",
+                "max_client_batch_size": 3,
+                "payload_limit": 1000,
+                "timeout": 60,
+            },
             "deployments": [{**replica, "num_replicas": 2}],
         }
         words = {
             "name": "words",
             "import_path": "tests.serving.on_ray:app",
             "route_prefix": "/words",
-            "args": {"concurrent": 2, "timeout": 5, "drain": 10},
+            "args": {"max_concurrent_requests": 2, "timeout": 5, "drain": 10},
             "deployments": [replica],
         }
         config["applications"] += [two, words]
@@ -193,8 +199,11 @@ def test_ray_accepts_the_shipped_file():
     ("args", "words"),
     [
         ({}, "model is missing"),
-        ({"model": "nano", "batch_tokns": 3}, "unknown key batch_tokns.*did you mean 'batch_tokens'"),
-        ({"model": "nano", "concurrent": "many"}, "concurrent='many'; allowed: a valid integer"),
+        ({"model": "nano", "max_batch_tokns": 3}, "unknown key max_batch_tokns.*did you mean 'max_batch_tokens'"),
+        (
+            {"model": "nano", "max_concurrent_requests": "many"},
+            "max_concurrent_requests='many'; allowed: a valid integer",
+        ),
         ({"model": "nano", "keys": ["k"]}, "unknown key keys"),
     ],
 )
@@ -206,10 +215,16 @@ def test_arguments_that_do_not_fit(args, words):
 def test_arguments_of_the_command_line_are_strings(tmp_path, monkeypatch):
     (tmp_path / "encoder").mkdir()
     monkeypatch.chdir(tmp_path)
-    given = {"model": "encoder", "batch_tokens": "64", "auto_truncate": "false", "drain": "2.5", "api_key_file": "k"}
+    given = {
+        "model": "encoder",
+        "max_batch_tokens": "64",
+        "auto_truncate": "false",
+        "drain": "2.5",
+        "api_key_file": "k",
+    }
     settings = read_arguments(given)
     assert settings == Settings(
-        str(tmp_path / "encoder"), batch_tokens=64, auto_truncate=False, drain=2.5, api_key_file=tmp_path / "k"
+        str(tmp_path / "encoder"), max_batch_tokens=64, auto_truncate=False, drain=2.5, api_key_file=tmp_path / "k"
     )
     assert read_arguments({"model": "org/model"}).model == "org/model"
 

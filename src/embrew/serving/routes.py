@@ -132,7 +132,7 @@ async def tokenize(body: schemas.TokenizeRequest, service: Served) -> Response:
     options = _read_options(body, service)
     service.check_size(body.inputs, options)
     calls = [methodcaller("tokenize", text, options, special=body.add_special_tokens) for text in body.inputs]
-    return _json(as_json([await service.with_reader(call) for call in calls]), {})
+    return _json(as_json([await service.tokenize(call) for call in calls]), {})
 
 
 @public.get("/health", responses=_responses(503))
@@ -151,13 +151,12 @@ async def info(service: Served, request: Request) -> dict[str, Any]:
         **about,
         "max_input_length": about["max_length"]["other"],
         "max_batch_tokens": service.queue.batch_tokens,
-        "max_client_batch_size": settings.items,
+        "max_client_batch_size": settings.max_client_batch_size,
         "max_text_characters": service.characters,
-        "max_concurrent_requests": settings.concurrent,
+        "max_concurrent_requests": settings.max_concurrent_requests,
         "max_queued_tokens": service.queue.most,
-        "payload_limit": settings.body_bytes,
+        "payload_limit": settings.payload_limit,
         "auto_truncate": settings.auto_truncate,
-        "tokenization_workers": settings.tokenizers,
         "int8_dimensions": None if service.ranges is None else len(service.ranges.minimum),
         "server": "embrew",
         "version": request.app.version,

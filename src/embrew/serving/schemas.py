@@ -17,6 +17,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 Text = str | list[int]
 Side = Literal["query", "document"]
@@ -35,7 +36,7 @@ def texts_in(value: Any) -> list[Text]:
         ValueError: something else; names the position.
     """
     if isinstance(value, str):
-        return [value]
+        value = [value]
     if not isinstance(value, list):
         raise ValueError("give a string, a list of strings, a list of token ids, or a list of such lists")
     if not value:
@@ -47,26 +48,30 @@ def texts_in(value: Any) -> list[Text]:
             if not set(map(type, item)) <= {int}:  # quick: a body may hold millions
                 wrong = next(i for i, one in enumerate(item) if type(one) is not int)
                 raise ValueError(f"text {index} holds no token id at position {wrong}; ids are whole numbers")
-        elif not isinstance(item, str):
+        elif isinstance(item, str):
+            check_unicode(item, f"text {index}")
+        else:
             raise ValueError(f"text {index} is neither a string nor a list of token ids")
     return value
 
 
-def unicode(value: str) -> str:
+def check_unicode(value: str, what: str = "it") -> str:
     """Return a string that is valid Unicode.
 
     Raises:
-        ValueError: it holds a lone surrogate.
+        PydanticCustomError: it holds a lone surrogate.
     """
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"a lone surrogate at character {error.start} is not valid Unicode; repair it") from None
+        where = f"{value[error.start]!r} at character {error.start}"
+        message = "{what} holds a lone surrogate ({where}), which is not valid Unicode; repair it"
+        raise PydanticCustomError("invalid_unicode", message, {"what": what, "where": where}) from None
     return value
 
 
 Texts = Annotated[list[Text], PlainValidator(texts_in), WithJsonSchema(TEXTS)]
-Words = Annotated[StrictStr, AfterValidator(unicode)]
+Words = Annotated[StrictStr, AfterValidator(check_unicode)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_ID)]
 Right = Literal["right", "Right"]
 
@@ -143,8 +148,8 @@ class EmbedAllRequest(Reading):
 class Pairs(Strict):
     """One text and those that it is compared with."""
 
-    source_sentence: StrictStr
-    sentences: Annotated[list[StrictStr], FailFast()] = Field(min_length=1)
+    source_sentence: Words
+    sentences: Annotated[list[Words], FailFast()] = Field(min_length=1)
 
 
 class SimilarityParameters(Options):

@@ -1,39 +1,38 @@
-"""A Sentence-Transformers model: strings go in, and its own `encode` computes the vectors."""
+"""A Sentence-Transformers model as the server runs it: its own `encode` computes the vectors of strings."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from embrew.serving.encoders import check_unicode
+from embrew.model.batching import usual_tokens
+from embrew.model.prefix import Prefix
 from embrew.serving.errors import ApiError
 from embrew.serving.reading import Key, ReadOptions, TokenizedTexts, check_finite, check_lengths
 from embrew.serving.schemas import Text
+from embrew.serving.settings import Settings
 from embrew.text.texts import SIDES
 from embrew.text_encoder.hashes import model_hash
 from embrew.text_encoder.interface import resolved_prompts
 
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
+class ServedStock:
+    """A Sentence-Transformers model; arguments, attributes and methods as of `ServedEncoder`."""
 
-class StockReader:
-    """The text side: prompts, the limit and the tokenizer, which counts tokens; methods as of `EncoderReader`.
-
-    Args:
-        model: the opened `SentenceTransformer`; it is not kept.
-        default_prompt_name: prompt where a request names none.
-    """
-
-    def __init__(self, model: Any, *, default_prompt_name: str | None = None) -> None:
-        self.tokenizer, self.limit = model.tokenizer, model.max_seq_length
+    def __init__(self, model: Any, settings: Settings) -> None:
+        self.model, self.limit = model, model.max_seq_length
+        self.tokenizer = copy.deepcopy(model.tokenizer)  # not that of `encode`, which another thread calls
+        self.batch_tokens = settings.max_batch_tokens or usual_tokens(model.device)
+        self.prefix = Prefix()  # stays empty
         resolved = resolved_prompts(model)
         self.prompts: dict[str, str] = {**model.prompts, **{side: resolved[side] for side in SIDES}}
-        self.default = default_prompt_name or model.default_prompt_name
-        if default_prompt_name is not None and default_prompt_name not in self.prompts:
-            raise ValueError(f"default_prompt_name={default_prompt_name!r}; this model has {self._names()}")
+        self.names = ", ".join(sorted(self.prompts))
+        self.default = settings.default_prompt_name or model.default_prompt_name
+        if settings.default_prompt_name is not None and self.default not in self.prompts:
+            raise ValueError(f"default_prompt_name={self.default!r}; this model has {self.names}")
         normalizes = any(type(module).__name__ == "Normalize" for module in model)
         self.about: dict[str, Any] = {
             "model_sha": model_hash(model),
@@ -55,7 +54,7 @@ class StockReader:
         if options.num_layers is not None:
             reason = "a Sentence-Transformers model runs all its layers; leave it out"
             raise ApiError(400, f"num_layers: {reason}", param="num_layers")
-        prompt, strings = self._prompt(options), self._strings(texts, first)
+        prompt, strings = self._prompt(options), _strings(texts)
         encoded = self.tokenizer([prompt + text for text in strings], truncation=False, verbose=False)
         counts = [len(ids) for ids in encoded.input_ids]
         limit = self.limit or max(counts)
@@ -66,7 +65,7 @@ class StockReader:
 
     def tokenize(self, text: Text, options: ReadOptions, *, special: bool) -> list[dict[str, Any]]:
         """Return the tokens of a text with its prompt."""
-        prompt, (string,) = self._prompt(options), self._strings([text], 0)
+        prompt, (string,) = self._prompt(options), _strings([text])
         encoded = self.tokenizer(
             prompt + string,
             add_special_tokens=special,
@@ -88,27 +87,9 @@ class StockReader:
             return options.prompt
         name = options.prompt_name or options.side or self.default
         if name is not None and name not in self.prompts:
-            message = f"prompt_name={name!r}; this model has {self._names()}"
+            message = f"prompt_name={name!r}; this model has {self.names}"
             raise ApiError(400, message, param="prompt_name", code="unknown_prompt")
         return "" if name is None else self.prompts[name]
-
-    def _names(self) -> str:
-        return ", ".join(sorted(self.prompts))
-
-    def _strings(self, texts: list[Text], first: int) -> list[str]:
-        strings = [text for text in texts if isinstance(text, str)]
-        if len(strings) < len(texts):
-            reason = "a Sentence-Transformers model reads strings only; serve the encoder that it was made of"
-            raise ApiError(400, f"token ids: {reason}", param="input")
-        check_unicode(texts, first)
-        return strings
-
-
-class StockEngine:
-    """The computing side: `SentenceTransformer.encode`."""
-
-    def __init__(self, model: SentenceTransformer) -> None:
-        self.model: Any = model
 
     def compute(self, key: Key, rows: Sequence[str]) -> list[np.ndarray]:
         """Return float32 `(1, dimensions)` per text, or the states of its tokens."""
@@ -119,6 +100,10 @@ class StockEngine:
             return check_finite([states.float().cpu().numpy() for states in results])
         return check_finite(list(np.asarray(results, dtype=np.float32)[:, None]))
 
-    def counts(self) -> dict[str, int]:
-        """Return zeros: prefixes are not kept."""
-        return {"hits": 0, "misses": 0, "bytes": 0}
+
+def _strings(texts: list[Text]) -> list[str]:
+    strings = [text for text in texts if isinstance(text, str)]
+    if len(strings) < len(texts):
+        reason = "a Sentence-Transformers model reads strings only; serve the encoder that it was made of"
+        raise ApiError(400, f"token ids: {reason}", param="input")
+    return strings
