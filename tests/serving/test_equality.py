@@ -214,18 +214,6 @@ def test_a_folder_in_a_fresh_process(trained: Path) -> None:
             assert answer.status_code == (200 if backend == "torch" else 400), answer.text
 
 
-@slow
-def test_in_bfloat16_under_64_clients(trained: Path) -> None:
-    encoder = Encoder.from_pretrained(trained, dtype="bfloat16")
-    every = combined(ASKED_PROMPTS, DIMENSIONS)
-    with serving(trained, dtype="bfloat16") as address:
-        answers = asyncio.run(ask_together(address, [body_of(asked, TEXTS, "float") for asked in every]))
-        assert httpx.get(f"{address}/info").json()["model_dtype"] == "bfloat16"
-    for asked, answer in zip(every, answers, strict=True):
-        cosines = (vectors_in(answer, asked) * wanted(encoder, TEXTS, asked)).sum(-1)
-        assert cosines.min() > 0.999, (asked, cosines)
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Exports for Sentence-Transformers and OpenVINO, of an encoder with one limit, as both need it."""

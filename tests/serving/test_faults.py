@@ -114,25 +114,6 @@ def test_texts_of_a_client_that_went_away_are_not_computed(engine: Words, client
     assert_empty(service)
 
 
-@pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
-def test_oversized_bodies(engine: Words, declared: bool) -> None:
-    service = of_words(engine, payload_limit=100_000, bodies_bytes=250_000)
-    with running(service) as address:
-        parts = [b'{"inputs": ["'] + [b"x" * 50_000] * 40
-        for _ in range(5):  # what was held of the refused ones is released
-            answer = httpx.post(
-                f"{address}/embed",
-                content=b"".join(parts) if declared else iter(parts),
-                headers={"content-type": "application/json"},
-            )
-            assert answer.status_code == 413
-            assert answer.headers["connection"] == "close"
-            assert answer.json()["error"]["code"] == "body_too_large"
-        assert [embed(address, "x" * 90_000).status_code for _ in range(3)] == [200] * 3
-    assert engine.texts == ["x" * 90_000] * 3
-    assert_empty(service)
-
-
 def test_the_connection_ends_with_an_early_refusal(engine: Words) -> None:
     """What follows on it could be the rest of the refused body."""
     with running(of_words(engine, payload_limit=100)) as address:
@@ -161,37 +142,6 @@ def test_a_slow_body_is_given_up(engine: Words) -> None:
         assert embed(address, "b").status_code == 200
         until(lambda: 'status="499"} 1.0' in httpx.get(f"{address}/metrics").text)
     assert engine.texts == ["b"]
-
-
-def assert_refused(answer: httpx.Response, code: str) -> None:
-    assert answer.status_code == 429
-    assert answer.json()["error"]["code"] == code
-    assert answer.json()["error"]["type"] == "rate_limit_error"
-    assert 1 <= int(answer.headers["retry-after"]) <= 60
-
-
-def test_refusals_under_load(engine: Words, clients: ThreadPoolExecutor) -> None:
-    service = of_words(engine, max_concurrent_requests=4, max_queued_tokens=20, bodies_bytes=10_000)
-    with running(service) as address:
-        engine.gate.clear()
-        asked = [clients.submit(embed, address, "a b c d e f g h")]
-        until(lambda: engine.passes)
-        asked.append(clients.submit(embed, address, "a b c d e f g h"))
-        until(lambda: service.queue.tokens == 18)
-        assert_refused(embed(address, "a b"), "queue_full")
-        assert_refused(embed(address, "x" * 10_000), "too_many_bytes")
-        asked.append(clients.submit(embed, address, "a"))
-        until(lambda: service.queue.tokens == 20)
-        fourth = post(b"{", content_length=50).replace(b"/embed ", b"/tokenize ")  # texts that are not computed
-        slow = raw(address, fourth)
-        until(lambda: embed(address, "a").json()["error"]["code"] == "too_many_requests")
-        assert_refused(embed(address, "a"), "too_many_requests")
-        assert httpx.get(f"{address}/health").status_code == 200
-        slow.close()
-        engine.gate.set()
-        assert [each.result().status_code for each in asked] == [200] * 3
-        until(lambda: embed(address, "a b").status_code == 200)
-    assert_empty(service)
 
 
 def test_time_out(engine: Words) -> None:

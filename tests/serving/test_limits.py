@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import threading
 from collections.abc import Iterator
@@ -200,17 +199,6 @@ def test_api_keys(caplog: pytest.LogCaptureFixture) -> None:
     assert "/v1/embeddings" in caplog.text
     for text in (*said, caplog.text):
         assert SECRET not in text and OTHER not in text
-
-
-def test_keys_are_compared_in_constant_time() -> None:
-    """Every request compares digests of the same length with all keys, also once one was found."""
-    watched = mock.patch("embrew.serving.guard.hmac.compare_digest", wraps=hmac.compare_digest)
-    with running(of_words(Words(), keys=(SECRET, OTHER))) as address, watched as compare:
-        for given, status in ((SECRET, 200), ("x", 401)):
-            answer = httpx.get(f"{address}/info", headers={"authorization": f"Bearer {given}"})
-            assert answer.status_code == status and compare.call_count == 2
-            assert {len(one) for call in compare.call_args_list for one in call.args} == {32}
-            compare.reset_mock()
 
 
 def test_other_spellings_of_open_paths_need_a_key() -> None:

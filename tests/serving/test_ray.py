@@ -181,20 +181,6 @@ def cluster(encoder: tuple[Path, Encoder], tmp_path_factory: pytest.TempPathFact
         found.process.wait(60)
 
 
-@slow
-def test_ray_accepts_the_shipped_file():
-    schema = pytest.importorskip("ray.serve.schema", reason='pip install "embrew[ray,serve]" to run this test')
-    from ray.serve.config import AutoscalingConfig
-
-    read = schema.ServeDeploySchema.model_validate(shipped())
-    (deployment,) = read.applications[0].deployments
-    assert deployment.autoscaling_config == shipped()["applications"][0]["deployments"][0]["autoscaling_config"]
-    assert set(deployment.autoscaling_config) <= set(AutoscalingConfig.model_fields)
-    assert AutoscalingConfig(**deployment.autoscaling_config).max_replicas == 4
-    assert set(shipped()["applications"][0]) <= set(schema.ServeApplicationSchema.model_fields)
-    assert set(shipped()) <= set(schema.ServeDeploySchema.model_fields)
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -284,26 +270,6 @@ def test_the_client_of_openai_and_a_key(cluster):
 
 
 @slow
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("/two/v1/embeddings", {"input": []}, 400),
-        ("/two/v1/embeddings", {"input": "a", "speed": 3}, 400),
-        ("/two/v1/embeddings", {"input": "a", "model": "gpt"}, 404),
-        ("/two/v1/embedding", {"input": "a"}, 404),
-        ("/two/v1/embeddings", {"input": ["a"] * 4}, 413),
-        ("/two/v1/embeddings", {"input": "a" * 2000}, 413),
-        ("/two/v1/embeddings", {"input": [10**6]}, 422),
-        ("/embed", {"inputs": "a " * 200, "input_type": "query", "truncate": False}, 422),
-    ],
-)
-def test_errors_are_those_of_openai(path, body, status, cluster):
-    answer = httpx.post(f"{cluster.root}{path}", json=body, headers={"authorization": f"Bearer {KEY}"}, timeout=20)
-    assert answer.status_code == status, answer.text
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
-
-
-@slow
 def test_too_many_requests_are_refused_with_429_and_slow_ones_with_503(cluster):
     async def ask(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post("/words/embed", json={"inputs": "wait 1"})
@@ -341,25 +307,6 @@ def test_a_replica_that_is_killed_is_replaced_and_the_other_answers_meanwhile(cl
     assert sum(status != 200 for status in statuses) <= 2, statuses
     assert statuses[-1] == 200
     assert np.allclose(client.post("/embed", json={"inputs": "a fox"}).json(), before, atol=1e-6)
-
-
-@slow
-def test_requests_while_the_only_replica_is_replaced(cluster):
-    def ask(text: str) -> httpx.Response:
-        return httpx.post(f"{cluster.root}/words/embed", json={"inputs": text}, timeout=120)
-
-    (only,) = cluster.replicas("words")
-    with ThreadPoolExecutor(31) as pool:
-        lost = pool.submit(ask, "wait 4")
-        time.sleep(1)
-        os.kill(only, signal.SIGKILL)
-        assert lost.result().status_code == 500
-        answers = list(pool.map(ask, ["abc"] * 30))
-    statuses = Counter(answer.status_code for answer in answers)
-    assert statuses[503] == 30 - (2 + 16) and statuses[200] >= 2  # Ray keeps 18; the replica answers 2 at one time
-    assert set(statuses) <= {200, 429, 503}
-    assert all(answer.json() == [[3.0, 1.0]] for answer in answers if answer.status_code == 200)
-    assert len(cluster.replicas("words")) == 1
 
 
 @slow

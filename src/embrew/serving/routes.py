@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib import resources
@@ -55,9 +55,7 @@ def create_app(service: Service, *, hosts: Collection[str] = (), request_id: boo
         lifespan=lifespan,
     )
     app.state.service = service
-    key = [Depends(HTTPBearer(auto_error=False))] if service.keys else []  # for OpenAPI; `Guard` checks it
-    for router in (openai, tei, status):
-        app.include_router(router, dependencies=key)
+    app.include_router(keyed, dependencies=[Depends(HTTPBearer(auto_error=False))] if service.keys else [])
     app.include_router(public)
     app.add_middleware(Guard, service=service, hosts=hosts, request_id=request_id)
     add_handlers(app)
@@ -69,19 +67,14 @@ def _service(request: Request) -> Service:
     return service
 
 
-def _responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": ErrorBody} for status in statuses}
-
-
 Served = Annotated[Service, Depends(_service)]
-ERRORS = _responses(400, 401, 404, 405, 408, 413, 422, 429, 503)
-openai = APIRouter(tags=["OpenAI"])
-tei = APIRouter(tags=["Text Embeddings Inference"])
-status = APIRouter(tags=["status"])
-public = APIRouter(tags=["status"])  # what needs no API key
+UNAVAILABLE: dict[int | str, dict[str, Any]] = {503: {"model": ErrorBody}}
+ERRORS = UNAVAILABLE | {status: {"model": ErrorBody} for status in (400, 404, 405, 408, 413, 422, 429)}
+keyed = APIRouter(responses={401: {"model": ErrorBody}})  # `Guard` checks the key
+public = APIRouter()
 
 
-@openai.post("/v1/embeddings", response_model=schemas.EmbeddingsAnswer, responses=ERRORS)
+@keyed.post("/v1/embeddings", response_model=schemas.EmbeddingsAnswer, responses=ERRORS)
 async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service: Served) -> Response:
     """Return the vectors of texts."""
     names, as_base64 = service.settings.names, body.encoding_format == "base64"
@@ -93,77 +86,75 @@ async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service:
         raise ApiError(400, f"{message}; set encoding_format to float", param="encoding_format")
     vectors, computed = await _vectors(request, service, body.input, body)
     content = openai_json(vectors, base64=as_base64, model=names[0], tokens=computed.tokens)
-    return _json(content, computed.headers)
+    return _json(content, computed)
 
 
-@openai.get("/v1/models", responses=_responses(401))
+@keyed.get("/v1/models")
 async def models(service: Served) -> schemas.Models:
     """Return the served model."""
     return schemas.Models(data=[schemas.Model(id=service.settings.names[0], created=service.created)])
 
 
-@tei.post("/embed", response_model=list[list[float]], responses=ERRORS)
+@keyed.post("/embed", response_model=list[list[float]], responses=ERRORS)
 async def embed(body: schemas.TeiRequest, request: Request, service: Served) -> Response:
     """Return the vectors of texts."""
     vectors, computed = await _vectors(request, service, body.inputs, body)
-    return _json(as_json(vectors), computed.headers)
+    return _json(as_json(vectors), computed)
 
 
-@tei.post("/embed_all", response_model=list[list[list[float]]], responses=ERRORS)
+@keyed.post("/embed_all", response_model=list[list[list[float]]], responses=ERRORS)
 async def embed_all(body: schemas.EmbedAllRequest, request: Request, service: Served) -> Response:
     """Return the final state of every token that the model reads, those of the template and prompt included."""
     computed = await _compute(request, service, body.inputs, body, states=True)
-    return _json(as_json(list(computed.results)), computed.headers)
+    return _json(as_json(list(computed.results)), computed)
 
 
-@tei.post("/similarity", response_model=list[float], responses=ERRORS)
+@keyed.post("/similarity", response_model=list[float], responses=ERRORS)
 async def similarity(body: schemas.SimilarityRequest, request: Request, service: Served) -> Response:
     """Return the cosine of the first text and each of the others."""
     options = body.parameters or schemas.SimilarityParameters()
     texts: list[Any] = [body.inputs.source_sentence, *body.inputs.sentences]
     vectors, computed = await _vectors(request, service, texts, options)
     unit = nn.functional.normalize(torch.from_numpy(vectors), dim=-1)
-    return _json(as_json((unit[1:] @ unit[0]).numpy()), computed.headers)
+    return _json(as_json((unit[1:] @ unit[0]).numpy()), computed)
 
 
-@tei.post("/tokenize", response_model=list[list[schemas.Token]], responses=ERRORS)
+@keyed.post("/tokenize", response_model=list[list[schemas.Token]], responses=ERRORS)
 async def tokenize(body: schemas.TokenizeRequest, service: Served) -> Response:
     """Return the tokens of texts as the model reads them."""
     options = _read_options(body, service)
     service.check_size(body.inputs, options)
     calls = [methodcaller("tokenize", text, options, special=body.add_special_tokens) for text in body.inputs]
-    return _json(as_json([await service.tokenize(call) for call in calls]), {})
+    return _json(as_json([await service.tokenize(call) for call in calls]))
 
 
-@public.get("/health", responses=_responses(503))
+@public.get("/health", responses=UNAVAILABLE)
 async def health(service: Served) -> dict[str, str]:
     """Return 200 if the server computes vectors, else 503."""
     service.ready()
     return {"status": "ready"}
 
 
-@status.get("/info", responses=_responses(401, 503))
+@keyed.get("/info", responses=UNAVAILABLE)
 async def info(service: Served, request: Request) -> dict[str, Any]:
     """Return the model and the limits of this process; names as in Text Embeddings Inference, where it has them."""
     about, settings = service.ready(), service.settings
+    limits = ("max_client_batch_size", "max_concurrent_requests", "payload_limit", "auto_truncate")
     return {
         "model_id": settings.names[0],
         **about,
+        **{name: getattr(settings, name) for name in limits},
         "max_input_length": about["max_length"]["other"],
         "max_batch_tokens": service.queue.batch_tokens,
-        "max_client_batch_size": settings.max_client_batch_size,
         "max_text_characters": service.characters,
-        "max_concurrent_requests": settings.max_concurrent_requests,
         "max_queued_tokens": service.queue.most,
-        "payload_limit": settings.payload_limit,
-        "auto_truncate": settings.auto_truncate,
         "int8_dimensions": None if service.ranges is None else len(service.ranges.minimum),
         "server": "embrew",
         "version": request.app.version,
     }
 
 
-@status.get("/metrics", responses=_responses(401), response_class=Response)
+@keyed.get("/metrics", response_class=Response)
 async def metrics(service: Served) -> Response:
     """Return metrics for Prometheus."""
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
@@ -238,5 +229,5 @@ async def _compute(
     return computed
 
 
-def _json(content: bytes, headers: Mapping[str, str]) -> Response:
-    return Response(content, media_type="application/json", headers=dict(headers))
+def _json(content: bytes, computed: Computed | None = None) -> Response:
+    return Response(content, media_type="application/json", headers=None if computed is None else computed.headers)

@@ -14,7 +14,6 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StrictStr,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -23,10 +22,9 @@ Text = str | list[int]
 Side = Literal["query", "document"]
 
 MOST_ID, MOST_FIELDS = 2**31 - 1, 100
-TOKEN_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MOST_ID}}
-STRINGS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-LISTS: dict[str, Any] = {"type": "array", "items": TOKEN_IDS, "minItems": 1}
-TEXTS: dict[str, Any] = {"anyOf": [{"type": "string"}, STRINGS, {**TOKEN_IDS, "minItems": 1}, LISTS]}
+TokenIds = list[Annotated[int, Field(ge=0, le=MOST_ID)]]
+NotEmpty = Field(min_length=1)
+Inputs = str | Annotated[list[str], NotEmpty] | Annotated[TokenIds, NotEmpty] | Annotated[list[TokenIds], NotEmpty]
 
 
 def texts_in(value: Any) -> list[Text]:
@@ -70,7 +68,7 @@ def check_unicode(value: str, what: str = "it") -> str:
     return value
 
 
-Texts = Annotated[list[Text], PlainValidator(texts_in), WithJsonSchema(TEXTS)]
+Texts = Annotated[list[Text], PlainValidator(texts_in, json_schema_input_type=Inputs)]
 Words = Annotated[StrictStr, AfterValidator(check_unicode)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_ID)]
 Right = Literal["right", "Right"]
