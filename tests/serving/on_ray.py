@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from ray.serve import Application
 
+from embrew.serving.models import Key
 from embrew.serving.ray import deploy, read_arguments
-from embrew.serving.reading import Key
 from tests.serving.running import Words, of_words
 
 

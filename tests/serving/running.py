@@ -17,7 +17,7 @@ import numpy as np
 import uvicorn
 
 from embrew.model.prefix import Prefix
-from embrew.serving.reading import Key, ReadOptions, TokenizedTexts
+from embrew.serving.models import Key, ReadOptions, TokenizedTexts
 from embrew.serving.server import configure
 from embrew.serving.service import EXAMPLE, Service
 from embrew.serving.settings import Settings

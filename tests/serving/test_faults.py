@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from embrew.serving.reading import Key
+from embrew.serving.models import Key
 from embrew.serving.service import Service
 from tests.serving.running import EXAMPLE, Words, of_words, running
 

@@ -14,7 +14,7 @@ from unittest import mock
 import httpx
 import pytest
 
-from embrew.serving.reading import ReadOptions, TokenizedTexts
+from embrew.serving.models import ReadOptions, TokenizedTexts
 from tests.serving.running import Words, of_words, running
 from tests.serving.test_faults import until
 from tests.serving.test_refusals import ROUTES, error_of

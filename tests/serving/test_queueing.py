@@ -15,7 +15,7 @@ import pytest
 from embrew.serving.batching import Queue
 from embrew.serving.errors import ApiError
 from embrew.serving.metrics import Metrics
-from embrew.serving.reading import Key, TokenizedTexts
+from embrew.serving.models import Key, TokenizedTexts
 
 BUDGET = 50
 KEYS = [Key(), Key(num_layers=2), Key(context="examples")]

@@ -12,9 +12,8 @@ import pytest
 
 from embrew.encoder import Encoder
 from embrew.serving import service as serving
-from embrew.serving.encoders import ServedEncoder
 from embrew.serving.errors import ApiError
-from embrew.serving.reading import ReadOptions, TokenizedTexts
+from embrew.serving.models import ReadOptions, ServedEncoder, TokenizedTexts
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 from tests.serving.running import Words, of_words

@@ -14,7 +14,7 @@ import numpy as np
 
 from embrew.serving.errors import ApiError
 from embrew.serving.metrics import Metrics
-from embrew.serving.reading import Key, TokenizedTexts
+from embrew.serving.models import Key, TokenizedTexts
 
 logger = logging.getLogger(__name__)
 GATHERING = 0.02  # of a batch's seconds: the longest wait for the next requests of clients that it answered

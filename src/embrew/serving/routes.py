@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
+import json
 import re
-from collections.abc import AsyncIterator, Collection
+from base64 import b64encode
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib import resources
@@ -15,6 +16,7 @@ from operator import methodcaller
 from typing import Annotated, Any
 
 import numpy as np
+import orjson
 import torch
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.security import HTTPBearer
@@ -24,9 +26,9 @@ from torch import nn
 from embrew.serving import schemas
 from embrew.serving.errors import SHOWN, ApiError, ErrorBody, add_handlers
 from embrew.serving.guard import Guard
-from embrew.serving.reading import ReadOptions
-from embrew.serving.results import as_json, check_options, finish, openai_json
+from embrew.serving.models import ReadOptions
 from embrew.serving.service import Computed, Service
+from embrew.text_encoder.precision import Ranges, quantize
 
 
 def create_app(service: Service, *, hosts: Collection[str] = (), request_id: bool = True) -> FastAPI:
@@ -85,7 +87,7 @@ async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service:
         message = f"encoding_format=base64 holds float32 numbers, and precision={body.precision}"
         raise ApiError(400, f"{message}; set encoding_format to float", param="encoding_format")
     vectors, computed = await _vectors(request, service, body.input, body)
-    content = openai_json(vectors, base64=as_base64, model=names[0], tokens=computed.tokens)
+    content = _openai_json(vectors, base64=as_base64, model=names[0], tokens=computed.tokens)
     return _json(content, computed)
 
 
@@ -99,14 +101,14 @@ async def models(service: Served) -> schemas.Models:
 async def embed(body: schemas.TeiRequest, request: Request, service: Served) -> Response:
     """Return the vectors of texts."""
     vectors, computed = await _vectors(request, service, body.inputs, body)
-    return _json(as_json(vectors), computed)
+    return _json(_as_json(vectors), computed)
 
 
 @keyed.post("/embed_all", response_model=list[list[list[float]]], responses=ERRORS)
 async def embed_all(body: schemas.EmbedAllRequest, request: Request, service: Served) -> Response:
     """Return the final state of every token that the model reads, those of the template and prompt included."""
     computed = await _compute(request, service, body.inputs, body, states=True)
-    return _json(as_json(list(computed.results)), computed)
+    return _json(_as_json(list(computed.results)), computed)
 
 
 @keyed.post("/similarity", response_model=list[float], responses=ERRORS)
@@ -116,7 +118,7 @@ async def similarity(body: schemas.SimilarityRequest, request: Request, service:
     texts: list[Any] = [body.inputs.source_sentence, *body.inputs.sentences]
     vectors, computed = await _vectors(request, service, texts, options)
     unit = nn.functional.normalize(torch.from_numpy(vectors), dim=-1)
-    return _json(as_json((unit[1:] @ unit[0]).numpy()), computed)
+    return _json(_as_json((unit[1:] @ unit[0]).numpy()), computed)
 
 
 @keyed.post("/tokenize", response_model=list[list[schemas.Token]], responses=ERRORS)
@@ -125,7 +127,7 @@ async def tokenize(body: schemas.TokenizeRequest, service: Served) -> Response:
     options = _read_options(body, service)
     service.check_size(body.inputs, options)
     calls = [methodcaller("tokenize", text, options, special=body.add_special_tokens) for text in body.inputs]
-    return _json(as_json([await service.tokenize(call) for call in calls]))
+    return _json(_as_json([await service.tokenize(call) for call in calls]))
 
 
 @public.get("/health", responses=UNAVAILABLE)
@@ -184,7 +186,7 @@ def _page() -> tuple[bytes, str]:
     own = {}
     for tag in ("script", "style"):
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), body, flags=re.DOTALL)
-        own[tag] = f"'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
+        own[tag] = f"'sha256-{b64encode(hashlib.sha256(content).digest()).decode()}'"
     policy = (
         f"default-src 'none'; script-src {own['script']}; style-src {own['style']}; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -210,9 +212,9 @@ async def _vectors(
 ) -> tuple[np.ndarray, Computed]:
     """Return the vectors of texts `(texts, dimensions)` as the request wants them, and what was computed."""
     about = service.ready()
-    check_options(options, about, service.ranges, service.ranges_of)
+    _check_options(options, about, service.ranges, service.ranges_of)
     computed = await _compute(request, service, texts, options)
-    return finish(computed.results, options, about, service.ranges), computed
+    return _finish(computed.results, options, about, service.ranges), computed
 
 
 async def _compute(
@@ -231,3 +233,75 @@ async def _compute(
 
 def _json(content: bytes, computed: Computed | None = None) -> Response:
     return Response(content, media_type="application/json", headers=None if computed is None else computed.headers)
+
+
+def _check_options(
+    options: schemas.Options, about: Mapping[str, Any], ranges: Ranges | None, ranges_of: Mapping[str, Any] | None
+) -> None:
+    """Raise unless the model offers these dimensions, this precision and this normalisation.
+
+    Args:
+        options: of a request.
+        about: the model, as its reader describes it.
+        ranges: of int8 codes; None: the server has none.
+        ranges_of: what the vectors with these ranges were computed with; None: unknown.
+    """
+    width, layers = about["dimensions"], about["num_layers"]
+    if options.dimensions is not None and options.dimensions > width:
+        raise ApiError(400, f"dimensions={options.dimensions}; this model has {width} dimensions", param="dimensions")
+    if options.normalize is False and about["always_normalizes"]:
+        raise ApiError(400, "normalize=false: this model's vectors always have unit length", param="normalize")
+    if options.precision != "int8":
+        return
+    if ranges is None:
+        message = "precision=int8: the server has no ranges for codes; start it with --int8-ranges, or ask for "
+        raise ApiError(400, f"{message}float32 or binary", param="precision")
+    required = {"dimensions": (options.dimensions or width, len(ranges.minimum))}
+    if ranges_of is not None:
+        unit = about["normalize"] or about["always_normalizes"]
+        required["normalize"] = (unit if options.normalize is None else options.normalize, unit)
+        required["num_layers"] = (options.num_layers or layers, ranges_of["num_layers"] or layers)
+    for name, (value, right) in required.items():
+        if value != right:
+            message = (
+                f"precision=int8: the server's ranges are of vectors with {name}={json.dumps(right)}; ask for these"
+            )
+            raise ApiError(400, message, param=name)
+
+
+def _finish(
+    raw: Sequence[np.ndarray], options: schemas.Options, about: Mapping[str, Any], ranges: Ranges | None
+) -> np.ndarray:
+    """Return the vectors `(texts, dimensions)` of a request, as `Encoder.encode` finishes them.
+
+    Args:
+        raw: per text, float32 `(templates, dimensions)`.
+        options: of the request.
+        about: the model, as its reader describes it.
+        ranges: of int8 codes.
+    """
+    parts = torch.from_numpy(np.stack(raw))[:, :, : options.dimensions]
+    vectors = parts[:, 0] if parts.shape[1] == 1 else parts.mean(1)
+    if about["normalize"] if options.normalize is None else options.normalize:
+        vectors = nn.functional.normalize(vectors, dim=-1)
+    if options.precision == "int8":
+        return quantize(vectors.numpy(), "int8", ranges)[0]
+    if options.precision == "float32":
+        return np.ascontiguousarray(vectors.numpy())
+    bits = quantize(vectors.numpy(), "binary")[0]
+    return bits if options.precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
+
+
+def _openai_json(vectors: np.ndarray, *, base64: bool, model: str, tokens: int) -> bytes:
+    """Return OpenAI's answer as JSON; float32 has as many digits as it takes to read the same number again."""
+    rows: Any = vectors
+    if base64:
+        rows = [b64encode(vector.astype("<f4", copy=False).tobytes()).decode("ascii") for vector in vectors]
+    data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return _as_json({"object": "list", "data": data, "model": model, "usage": usage})
+
+
+def _as_json(value: Any) -> bytes:
+    """Return JSON of Python values and arrays."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)

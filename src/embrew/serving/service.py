@@ -20,13 +20,11 @@ from embrew.files.formats import EXPORT
 from embrew.opening import open_model
 from embrew.runtimes.reference import compare_with_reference
 from embrew.serving.batching import Queue
-from embrew.serving.encoders import ServedEncoder
 from embrew.serving.errors import ApiError
 from embrew.serving.metrics import Metrics
-from embrew.serving.reading import ReadOptions, TokenizedTexts
+from embrew.serving.models import ReadOptions, ServedEncoder, ServedStock, TokenizedTexts
 from embrew.serving.schemas import Text
 from embrew.serving.settings import Settings
-from embrew.serving.stock import ServedStock
 from embrew.text_encoder.hashes import tokenizer_sha256
 
 logger = logging.getLogger(__name__)
