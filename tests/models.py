@@ -225,7 +225,7 @@ def adapted(family: str, *how: Any) -> Backbone:
     return copies.make()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Encoder]:
     """An encoder on a tiny model; by default LLM2Comp's: memory tokens, bidirectional, LoRA with noise in it."""
 

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from ray.serve import Application
 
+from embrew.serving.models import Key
 from embrew.serving.ray import deploy, read_arguments
-from embrew.serving.reading import Key
-from embrew.serving.service import Service
-from tests.serving.running import Lengths, of_words
+from tests.serving.running import Words, of_words
 
 
-class Told(Lengths):
+class Told(Words):
     """A text such as `wait 3` takes 3 seconds; after the text `break`, nothing is computed any more."""
 
     broken = False
@@ -31,8 +30,5 @@ class Told(Lengths):
 def app(args: dict[str, Any]) -> Application:
     """Return the application; arguments are those of `embrew.serving.ray:app`."""
     settings = read_arguments({"model": "words", **args})
-
-    def opened() -> Service:
-        return of_words(Told(), concurrent=settings.concurrent, timeout=settings.timeout, drain=settings.drain)
-
-    return deploy(opened, settings)
+    limits = ("max_concurrent_requests", "timeout", "drain")
+    return deploy(lambda: of_words(Told(), **{name: getattr(settings, name) for name in limits}), settings)

@@ -16,7 +16,8 @@ import httpx
 import numpy as np
 import uvicorn
 
-from embrew.serving.reading import Key, ReadOptions, TokenizedTexts
+from embrew.model.prefix import Prefix
+from embrew.serving.models import Key, ReadOptions, TokenizedTexts
 from embrew.serving.server import configure
 from embrew.serving.service import EXAMPLE, Service
 from embrew.serving.settings import Settings
@@ -128,8 +129,20 @@ def _wait(found: Any, seconds: float, process: Process) -> Any:
 
 
 class Words:
-    """The text side of a model whose tokens are words: `prompt_name` and `num_layers` separate forward passes."""
+    """A model whose tokens are words, and whose vectors are a text's length and 1.
 
+    `prompt_name` and `num_layers` separate forward passes.
+
+    Args:
+        seconds: that a forward pass takes.
+
+    Attributes:
+        passes: texts of each forward pass so far.
+        gate: forward passes wait for it.
+        error: what a forward pass with a text that contains `poison` raises.
+    """
+
+    batch_tokens = 100
     about: dict[str, Any] = {  # noqa: RUF012
         "model_sha": None,
         "normalize": False,
@@ -141,6 +154,12 @@ class Words:
         "max_length": {"query": 512, "document": 512, "other": 512},
     }
 
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds, self.passes, self.error = seconds, [], RuntimeError("out of memory")
+        self.prefix = Prefix()
+        self.gate = threading.Event()
+        self.gate.set()
+
     def read(self, texts: list[Any], options: ReadOptions, *, first: int = 0) -> TokenizedTexts:
         """One token per word, and one for the template."""
         counts = [len(text.split()) + 1 for text in texts]
@@ -149,24 +168,6 @@ class Words:
     def tokenize(self, text: Any, options: ReadOptions, *, special: bool) -> list[dict[str, Any]]:
         """The words."""
         return [{"id": len(word), "text": word, "special": False} for word in text.split()]
-
-
-class Lengths:
-    """The computing side: a text's vector is its length and 1.
-
-    Args:
-        seconds: that a forward pass takes.
-
-    Attributes:
-        passes: texts of each forward pass so far.
-        gate: forward passes wait for it.
-        error: what a forward pass with a text that contains `poison` raises.
-    """
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds, self.passes, self.error = seconds, [], RuntimeError("out of memory")
-        self.gate = threading.Event()
-        self.gate.set()
 
     def compute(self, key: Key, rows: Sequence[Any]) -> list[np.ndarray]:
         """Return the vectors."""
@@ -177,19 +178,15 @@ class Lengths:
             raise self.error
         return [np.array([[len(row), 1]], dtype=np.float32) for row in rows]
 
-    def counts(self) -> dict[str, int]:
-        """None."""
-        return {"hits": 0, "misses": 0, "bytes": 0}
-
     @property
     def texts(self) -> list[str]:
         """All texts so far, in the order in which they were computed."""
         return [text for batch in self.passes for text in batch if text != EXAMPLE]
 
 
-def of_words(engine: Any, *, keys: Sequence[str] = (), batch_tokens: int = 100, **settings: Any) -> Service:
-    """Return a loaded service of `Words` and an engine such as `Lengths`."""
-    service = Service(Settings("words", batch_tokens=batch_tokens, **settings))
-    service.keys = tuple(keys)
-    service.start(Words(), engine, Words().read([EXAMPLE], ReadOptions()))  # type: ignore[arg-type]
+def of_words(model: Words, *, keys: Sequence[str] = (), batch_tokens: int = 100, **settings: Any) -> Service:
+    """Return a loaded service of a model of words."""
+    service = Service(Settings("words", **settings))
+    service.keys, model.batch_tokens = tuple(keys), batch_tokens
+    service.start(model, model.read([EXAMPLE], ReadOptions()))  # type: ignore[arg-type]
     return service

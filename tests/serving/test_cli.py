@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from embrew.serving import server
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 from embrew.text_encoder.hashes import tokenizer_sha256
-from tests.fresh import Fresh
 from tests.serving.running import serving
 
 KEY = "EMBREW_API_KEY"
@@ -55,7 +53,7 @@ def test_options_become_settings() -> None:
     assert plain == Settings("nano")
     given = ("--no-auto-truncate", "--timeout", "3", "--payload-limit", "9")
     found = settings_of(*given, "--max-client-batch-size", "8", "--dtype", "bfloat16", env={KEY: ""})
-    assert (found.auto_truncate, found.timeout, found.body_bytes, found.items) == (False, 3.0, 9, 8)
+    assert (found.auto_truncate, found.timeout, found.payload_limit, found.max_client_batch_size) == (False, 3.0, 9, 8)
     assert found.dtype == "bfloat16"
 
 
@@ -89,31 +87,6 @@ def test_a_key_file_that_holds_no_usable_key_is_refused(content: bytes | None, s
     assert "secret" not in done.output and "rter" not in done.output and "it serves" not in done.output
 
 
-def test_a_key_in_the_environment_is_checked_and_not_shown() -> None:
-    done = serve(env={KEY: "geheim mit Leerzeichen"})
-    assert done.exit_code == 1 and f"API key 1 of {KEY}" in done.output and "geheim" not in done.output
-
-
-def test_a_folder_of_keys_is_refused(tmp_path: Path) -> None:
-    done = serve("--api-key-file", tmp_path)
-    assert done.exit_code == 1 and f"{tmp_path}: Is a directory" in done.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--port", "65536"), "--port"),
-        (("--max-batch-tokens", "0"), "--max-batch-tokens"),
-        (("--timeout", "0"), "--timeout"),
-        (("--backend", "tensorrt"), "--backend"),
-        (("--no-such",), "--no-such"),
-    ],
-)
-def test_wrong_options_are_refused(arguments: tuple[str, ...], said: str) -> None:
-    done = serve(*arguments)
-    assert done.exit_code == 2 and said in done.output
-
-
 def test_an_address_that_cannot_be_used_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -122,23 +95,6 @@ def test_an_address_that_cannot_be_used_is_refused() -> None:
     assert f"cannot listen at 127.0.0.1:{port} (Address already in use); choose another --port" in done.output
     done = serve("--host", "203.0.113.7", env={KEY: ""})  # TEST-NET-3: no machine has it
     assert done.exit_code == 1 and "cannot listen at 203.0.113.7" in done.output
-
-
-CODE = """
-import sys
-sys.modules[sys.argv.pop(1)] = None  # as if it were not installed
-from embrew.cli import main
-main()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["fastapi", "uvicorn", "prometheus_client", "orjson"])
-def test_a_missing_extra_is_named(name: str) -> None:
-    done = Fresh([sys.executable, "-c", CODE, name, "serve", "nano", "--pooling", "last", "--port", "0"])
-    _, said = done.communicate(60)
-    assert done.poll() == 1
-    assert said.decode().splitlines()[-1] == f'error: {name} is not installed; run: pip install "embrew[serve]"'
 
 
 def test_codes_are_of_vectors_like_those_of_the_ranges() -> None:
@@ -186,26 +142,3 @@ def test_ranges_come_from_a_folder_of_vectors(tmp_path: Path) -> None:
     for folder, said in (("plain", "has no int8 ranges"), ("no-such", "holds no vectors")):
         done = serve("--int8-ranges", tmp_path / folder, env={KEY: ""})
         assert done.exit_code == 1 and said in done.output
-
-
-@pytest.mark.slow
-def test_a_model_that_cannot_be_opened_ends_the_server_with_one_error(tmp_path: Path) -> None:
-    """In the process that listens: the address is known before the model is opened."""
-    command = [
-        sys.executable,
-        "-m",
-        "embrew",
-        "serve",
-        "nano",
-        "--pooling",
-        "last",
-        "--port",
-        "0",
-        "--default-prompt-name",
-        "faq",
-    ]
-    done = Fresh(command, env={**os.environ, KEY: ""}, cwd=tmp_path)
-    _, said = done.communicate(120)
-    lines = said.decode().splitlines()
-    assert done.poll() == 1, lines
-    assert [line for line in lines if "faq" in line] == ["error: prompt_name='faq'; this encoder has document, query"]

@@ -11,7 +11,7 @@ import pytest
 
 from embrew.serving import server
 from embrew.serving.settings import Settings
-from tests.serving.running import Lengths, of_words, running
+from tests.serving.running import Words, of_words, running
 from tests.serving.test_faults import post, raw, rest, until
 from tests.serving.test_limits import refused
 
@@ -20,7 +20,7 @@ HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
 
 def test_headers_that_do_not_end() -> None:
     """Nothing, a part, a part after an answer, and a byte from time to time: closed when the time is over."""
-    with running(of_words(Lengths()), seconds=0.5) as address:
+    with running(of_words(Words()), seconds=0.5) as address:
         begun = time.monotonic()
         held = [raw(address), raw(address, HEALTH), raw(address, HEALTH + b"\r\n", HEALTH)]
         dripping = raw(address, HEALTH + b"x-a: ")
@@ -33,7 +33,7 @@ def test_headers_that_do_not_end() -> None:
 
 def test_what_takes_longer_than_headers_may() -> None:
     """An answer, a body, and the pause before the next request."""
-    engine = Lengths(seconds=0.6)
+    engine = Words(seconds=0.6)
     with running(of_words(engine), seconds=0.3) as address:
         connection = raw(address, post(b"", content_length=15))
         time.sleep(0.4)
@@ -45,7 +45,7 @@ def test_what_takes_longer_than_headers_may() -> None:
 
 def test_more_connections_than_allowed() -> None:
     """The one that has waited longest for a request is closed; those on which requests are answered are kept."""
-    engine = Lengths()
+    engine = Words()
     service = of_words(engine)
     with running(service, most=3) as address:
         idle = raw(address, HEALTH + b"\r\n")
@@ -70,7 +70,7 @@ def test_more_connections_than_allowed() -> None:
 
 def test_head() -> None:
     """The headers of GET without its body, on every path that GET has; the connection can be used again."""
-    with running(of_words(Lengths())) as address, httpx.Client(base_url=address) as client:
+    with running(of_words(Words())) as address, httpx.Client(base_url=address) as client:
         for path in ("/", "/health", "/info", "/v1/models", "/openapi.json", "/metrics"):
             full, head = client.get(path), client.head(path)
             assert (head.status_code, head.content) == (200, b""), path
@@ -83,7 +83,7 @@ def test_head() -> None:
 def test_names_of_the_server() -> None:
     """On loopback without a key: a page of another site that reaches the server by its own name gets nothing."""
     hosts = {*server.LOOPBACK, "my-name"}
-    with running(of_words(Lengths()), hosts=hosts) as address, httpx.Client(base_url=address) as client:
+    with running(of_words(Words()), hosts=hosts) as address, httpx.Client(base_url=address) as client:
         for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]", "[::1]:8000", "my-name:9", "localhost:"):
             assert client.get("/info", headers={"host": host}).status_code == 200, host
         for host in (

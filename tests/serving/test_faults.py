@@ -14,9 +14,9 @@ import httpx
 import numpy as np
 import pytest
 
-from embrew.serving.reading import Key
+from embrew.serving.models import Key
 from embrew.serving.service import Service
-from tests.serving.running import EXAMPLE, Lengths, of_words, running
+from tests.serving.running import EXAMPLE, Words, of_words, running
 
 CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None))
 
@@ -63,8 +63,8 @@ def assert_empty(service: Service) -> None:
 
 
 @pytest.fixture
-def engine() -> Iterator[Lengths]:
-    made = Lengths()
+def engine() -> Iterator[Words]:
+    made = Words()
     yield made
     made.gate.set()
 
@@ -75,7 +75,7 @@ def clients() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_one_bad_text_fails_its_own_request_only(engine: Lengths, clients: ThreadPoolExecutor) -> None:
+def test_one_bad_text_fails_its_own_request_only(engine: Words, clients: ThreadPoolExecutor) -> None:
     service = of_words(engine)
     with running(service) as address:
         engine.gate.clear()
@@ -92,7 +92,7 @@ def test_one_bad_text_fails_its_own_request_only(engine: Lengths, clients: Threa
     assert_empty(service)
 
 
-def test_texts_of_a_client_that_went_away_are_not_computed(engine: Lengths, clients: ThreadPoolExecutor) -> None:
+def test_texts_of_a_client_that_went_away_are_not_computed(engine: Words, clients: ThreadPoolExecutor) -> None:
     service = of_words(engine, batch_tokens=10)
     with running(service) as address:
         engine.gate.clear()
@@ -114,33 +114,14 @@ def test_texts_of_a_client_that_went_away_are_not_computed(engine: Lengths, clie
     assert_empty(service)
 
 
-@pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
-def test_oversized_bodies(engine: Lengths, declared: bool) -> None:
-    service = of_words(engine, body_bytes=100_000, bodies_bytes=250_000)
-    with running(service) as address:
-        parts = [b'{"inputs": ["'] + [b"x" * 50_000] * 40
-        for _ in range(5):  # what was held of the refused ones is released
-            answer = httpx.post(
-                f"{address}/embed",
-                content=b"".join(parts) if declared else iter(parts),
-                headers={"content-type": "application/json"},
-            )
-            assert answer.status_code == 413
-            assert answer.headers["connection"] == "close"
-            assert answer.json()["error"]["code"] == "body_too_large"
-        assert [embed(address, "x" * 90_000).status_code for _ in range(3)] == [200] * 3
-    assert engine.texts == ["x" * 90_000] * 3
-    assert_empty(service)
-
-
-def test_the_connection_ends_with_an_early_refusal(engine: Lengths) -> None:
+def test_the_connection_ends_with_an_early_refusal(engine: Words) -> None:
     """What follows on it could be the rest of the refused body."""
-    with running(of_words(engine, body_bytes=100)) as address:
+    with running(of_words(engine, payload_limit=100)) as address:
         connection = raw(address, post(b"", content_length=5000), post(b'{"inputs": "a"}'))
         assert rest(connection).count(b"HTTP/1.1 ") == 1
 
 
-def test_requests_in_one_packet_are_answered_in_order(engine: Lengths) -> None:
+def test_requests_in_one_packet_are_answered_in_order(engine: Words) -> None:
     requests = [b'{"inputs": "a"}', b'{"inputs": 5}', b'{"inputs": "bcd"}']
     with running(of_words(engine)) as address:
         connection = raw(address, b"".join(map(post, requests[:2])) + post(requests[2], connection="close"))
@@ -149,7 +130,7 @@ def test_requests_in_one_packet_are_answered_in_order(engine: Lengths) -> None:
     assert said.endswith(b"[[3.0,1.0]]")
 
 
-def test_a_slow_body_is_given_up(engine: Lengths) -> None:
+def test_a_slow_body_is_given_up(engine: Words) -> None:
     service = of_words(engine, body_timeout=0.2)
     with running(service) as address:
         connection = raw(address, post(b'{"inputs": "a"}', content_length=50))
@@ -163,38 +144,7 @@ def test_a_slow_body_is_given_up(engine: Lengths) -> None:
     assert engine.texts == ["b"]
 
 
-def assert_refused(answer: httpx.Response, code: str) -> None:
-    assert answer.status_code == 429
-    assert answer.json()["error"]["code"] == code
-    assert answer.json()["error"]["type"] == "rate_limit_error"
-    assert 1 <= int(answer.headers["retry-after"]) <= 60
-
-
-def test_refusals_under_load(engine: Lengths, clients: ThreadPoolExecutor) -> None:
-    service = of_words(engine, concurrent=4, queued_tokens=20, bodies_bytes=10_000)
-    with running(service) as address:
-        engine.gate.clear()
-        asked = [clients.submit(embed, address, "a b c d e f g h")]
-        until(lambda: engine.passes)
-        asked.append(clients.submit(embed, address, "a b c d e f g h"))
-        until(lambda: service.queue.tokens == 18)
-        assert_refused(embed(address, "a b"), "queue_full")
-        assert_refused(embed(address, "x" * 10_000), "too_many_bytes")
-        asked.append(clients.submit(embed, address, "a"))
-        until(lambda: service.queue.tokens == 20)
-        fourth = post(b"{", content_length=50).replace(b"/embed ", b"/tokenize ")  # texts that are not computed
-        slow = raw(address, fourth)
-        until(lambda: embed(address, "a").json()["error"]["code"] == "too_many_requests")
-        assert_refused(embed(address, "a"), "too_many_requests")
-        assert httpx.get(f"{address}/health").status_code == 200
-        slow.close()
-        engine.gate.set()
-        assert [each.result().status_code for each in asked] == [200] * 3
-        until(lambda: embed(address, "a b").status_code == 200)
-    assert_empty(service)
-
-
-def test_time_out(engine: Lengths) -> None:
+def test_time_out(engine: Words) -> None:
     service = of_words(engine, batch_tokens=5, timeout=0.3)
     with running(service) as address:
         engine.gate.clear()
@@ -209,7 +159,7 @@ def test_time_out(engine: Lengths) -> None:
     assert_empty(service)
 
 
-class Broken(Lengths):
+class Broken(Words):
     """Computes until `broken`; from then on nothing, as a GPU after an illegal access."""
 
     broken = False
@@ -240,7 +190,7 @@ def test_an_engine_that_computes_nothing_any_more(clients: ThreadPoolExecutor) -
     assert_empty(service)
 
 
-def test_draining_finishes_what_runs_and_refuses_the_rest(engine: Lengths, clients: ThreadPoolExecutor) -> None:
+def test_draining_finishes_what_runs_and_refuses_the_rest(engine: Words, clients: ThreadPoolExecutor) -> None:
     service = of_words(engine, batch_tokens=10)
     with running(service) as address:
         engine.gate.clear()
@@ -258,7 +208,7 @@ def test_draining_finishes_what_runs_and_refuses_the_rest(engine: Lengths, clien
     assert "late" not in engine.texts
 
 
-def test_what_is_not_finished_in_time_is_answered(engine: Lengths, clients: ThreadPoolExecutor) -> None:
+def test_what_is_not_finished_in_time_is_answered(engine: Words, clients: ThreadPoolExecutor) -> None:
     service = of_words(engine, batch_tokens=10, drain=0.2)
     with running(service) as address:
         engine.gate.clear()
@@ -271,7 +221,7 @@ def test_what_is_not_finished_in_time_is_answered(engine: Lengths, clients: Thre
     assert len(engine.passes) == 1
 
 
-def test_a_request_that_the_server_cancels_is_answered(engine: Lengths) -> None:
+def test_a_request_that_the_server_cancels_is_answered(engine: Words) -> None:
     """uvicorn cancels what still runs when it ends; the answer would be its own 500."""
     service = of_words(engine)
     engine.gate.clear()
@@ -288,8 +238,8 @@ def test_a_request_that_the_server_cancels_is_answered(engine: Lengths) -> None:
 
 def test_a_random_mixture_leaves_nothing_behind(clients: ThreadPoolExecutor) -> None:
     """Successes, bad texts, deaths, refusals, clients that go: each is answered, and all counts return to 0."""
-    engine = Lengths()
-    service = of_words(engine, batch_tokens=12, queued_tokens=400)
+    engine = Words()
+    service = of_words(engine, batch_tokens=12, max_queued_tokens=400)
 
     def ask(i: int) -> int:
         if i % 10 == 3:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from embrew.encoder import Encoder
 from tests.serving.encoders import made, serving_copy
-from tests.serving.running import Lengths, of_words, running, served
+from tests.serving.running import Words, of_words, running, served
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 PRIVATE = "confidential-words"
@@ -37,7 +37,7 @@ def value(found: Samples, name: str, **labels: str) -> float:
 
 def test_requests_texts_and_times_are_counted() -> None:
     """A text of words is one token per word, and one more; passes take 20 ms; a batch may have 100 tokens."""
-    engine = Lengths(seconds=0.02)
+    engine = Words(seconds=0.02)
     with running(of_words(engine)) as address, httpx.Client(base_url=address) as client:
         for texts in (["one two three"], ["four five", "six"]):
             assert client.post("/embed", json={"inputs": texts}).status_code == 200
@@ -91,7 +91,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 def test_a_log_line_per_request(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "embrew")
-    engine = Lengths()
+    engine = Words()
     engine.error = RuntimeError("out of memory")
     with running(of_words(engine)) as address, httpx.Client(base_url=address) as client:
         given = {"x-request-id": "id-1", "user-agent": PRIVATE}

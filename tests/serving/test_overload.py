@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serving.running import Lengths, of_words, running, served
+from tests.serving.running import Words, of_words, running, served
 from tests.serving.test_faults import CLIENT, assert_empty
 
 Answers = list[tuple[int, float]]  # status and seconds of each request
@@ -42,7 +42,7 @@ def load(address: str, body: object, *, seconds: float, per_second: float, clien
 
 def test_ten_times_the_capacity() -> None:
     """A pass of two requests takes 0.2 s: 10 per second are computed, and 100 arrive."""
-    service = of_words(Lengths(0.2), batch_tokens=10, queued_tokens=20)
+    service = of_words(Words(0.2), batch_tokens=10, max_queued_tokens=20)
     with running(service) as address:
         assert CLIENT.post(f"{address}/embed", json={"inputs": "warm"}).status_code == 200
         answers = load(address, {"inputs": "a b c d"}, seconds=2.5, per_second=100, clients=40)

@@ -15,7 +15,7 @@ import pytest
 from embrew.serving.batching import Queue
 from embrew.serving.errors import ApiError
 from embrew.serving.metrics import Metrics
-from embrew.serving.reading import Key, TokenizedTexts
+from embrew.serving.models import Key, TokenizedTexts
 
 BUDGET = 50
 KEYS = [Key(), Key(num_layers=2), Key(context="examples")]
@@ -27,7 +27,7 @@ def texts(name: object, work: Sequence[int], key: Key = KEYS[0]) -> TokenizedTex
 
 
 def queue_of(most: int) -> Queue:
-    queue = Queue(Metrics(dict))
+    queue = Queue(Metrics())
     queue.most, queue.batch_tokens = most, BUDGET
     return queue
 
@@ -92,31 +92,6 @@ def test_the_oldest_goes_first_though_another_key_has_more() -> None:
 
 async def asyncio_gather(queue: Queue, *requests: TokenizedTexts) -> None:
     await asyncio.gather(*map(queue.compute, requests))
-
-
-def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
-    queue = queue_of(100)
-
-    async def compute(key: Key, batch: Sequence[Any]) -> list[np.ndarray]:
-        await asyncio.sleep(0.05)
-        return [np.zeros(1) for _ in batch]
-
-    async def requests() -> None:
-        large = asyncio.ensure_future(queue.compute(texts("large", [500])))  # accepted, since nothing waits
-        await asyncio.sleep(0.01)
-        with pytest.raises(ApiError) as refused:
-            await queue.compute(texts("small", [1]))
-        assert (refused.value.status, refused.value.retry_after) == (429, 1.0)
-        await large
-        queue._speed = 50.0
-        waiting = asyncio.ensure_future(queue.compute(texts("next", [50, 50])))
-        await asyncio.sleep(0)
-        assert queue.expected_seconds() == 2.0
-        waiting.cancel()
-        await asyncio.sleep(0.01)
-        assert queue.tokens <= 50, "it makes room at once"
-
-    asyncio.run(with_queue(queue, compute, requests()))
 
 
 def test_clients_that_were_answered_are_waited_for_and_not_longer() -> None:

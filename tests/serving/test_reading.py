@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -12,12 +12,11 @@ import pytest
 
 from embrew.encoder import Encoder
 from embrew.serving import service as serving
-from embrew.serving.encoders import EncoderReader
 from embrew.serving.errors import ApiError
-from embrew.serving.reading import ReadOptions, TokenizedTexts
+from embrew.serving.models import ReadOptions, ServedEncoder, TokenizedTexts
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
-from tests.serving.running import Lengths, Words
+from tests.serving.running import Words, of_words
 
 DECODER: dict[str, Any] = {"memory_tokens": 0, "attention": "causal", "pooling": "last"}
 TEXTS = ("the cat sat", 'he said "no" and left', " x", "", "long text " * 30, "long text " * 300)
@@ -35,7 +34,7 @@ def test_characters_of_tokens(template: str) -> None:
     """Also of a first token that begins with the last space of the prompt, and where the text is truncated."""
     preparation = "sentence" if "This" in template else "none"
     encoder = Encoder.from_pretrained("nano", **DECODER, template=template, preparation=preparation, max_length=60)
-    reader, compared = EncoderReader(encoder), 0
+    reader, compared = ServedEncoder(encoder, Settings("tiny")), 0
     for text in TEXTS:
         for prompt in ("", "find: "):
             tokens = reader.tokenize(text, ReadOptions(prompt=prompt), special=False)
@@ -52,21 +51,22 @@ def test_characters_of_tokens(template: str) -> None:
 
 def test_all_layers_by_number_share_a_pass_with_none(make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(**DECODER, template="{text}{eos}")
-    reader = EncoderReader(encoder)
+    reader = ServedEncoder(encoder, Settings("tiny"))
     keys = [reader.read(["a"], ReadOptions(num_layers=depth)).key for depth in (None, encoder.backbone.num_layers, 1)]
     assert keys[0] == keys[1] != keys[2]
 
 
 def test_parts_of_a_request_are_read_like_the_whole(make_encoder: Callable[..., Encoder]) -> None:
     """The same rows in the same order; errors name the text by its number in the request."""
-    reader = EncoderReader(make_encoder(**DECODER, template="{instruction}{text}{eos}", max_length=70))
+    encoder = make_encoder(**DECODER, template="{instruction}{text}{eos}", max_length=70)
+    reader = ServedEncoder(encoder, Settings("tiny"))
     texts: list[Any] = ["a" * 30, "b" * 30, [70, 71], "", "c" * 200, "d", *(["e" * 9] * 20)]
     service = Service(Settings("tiny"))
-    service.start(reader, Lengths(), reader.read(["a"], ReadOptions()))  # type: ignore[arg-type]
+    service.start(reader, reader.read(["a"], ReadOptions()))
     with mock.patch.object(serving, "AT_ONCE", 64):
         for asked in (ReadOptions(), ReadOptions(prompt="find: ")):
             assert asyncio.run(service._read(texts, asked)) == reader.read(texts, asked)
-        wrong = [["a" * 60, "a" * 60, "b", each] for each in ([999], "\ud800", "c" * 90)]
+        wrong = [["a" * 60, "a" * 60, "b", each] for each in ([999], "c" * 90)]
         for given in wrong:
             with pytest.raises(ApiError, match="^text 3 ") as parts:
                 asyncio.run(service._read(given, ReadOptions(truncate=False)))
@@ -77,40 +77,32 @@ def test_parts_of_a_request_are_read_like_the_whole(make_encoder: Callable[..., 
 
 
 class Log(Words):
-    """Notes what is read; long texts wait for the gate."""
+    """Notes the first letter of what is read, which takes a while."""
 
-    log: list[str] = []  # noqa: RUF012 -- shared by the copies of the threads
-    gate = threading.Event()
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
 
     def read(self, texts: list[Any], options: ReadOptions, *, first: int = 0) -> TokenizedTexts:
         """Read words."""
         self.log.append(texts[0][:1])
-        assert not texts[0].startswith("long") or self.gate.wait(20)
+        time.sleep(0.01)
         return super().read(texts, options, first=first)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_small_request_does_not_wait_for_a_large_one(threads: int) -> None:
-    """A thread takes requests in turn, and one of several never has a long text."""
+def test_a_small_request_takes_its_turn_between_the_parts_of_large_ones() -> None:
+    model = Log()
+    service = of_words(model)
+    model.log.clear()
 
-    async def both(large: list[Any]) -> None:
-        first = [asyncio.ensure_future(service._read(large, ReadOptions())) for _ in range(2)]
+    async def requests() -> None:
+        large = [asyncio.ensure_future(service._read(["long " * 5] * 20, ReadOptions())) for _ in range(2)]
         await asyncio.sleep(0.05)
-        await asyncio.wait_for(service._read(["small"], ReadOptions()), 10)
-        Log.log.append("done")
-        Log.gate.set()
-        await asyncio.gather(*first)
+        await service._read(["small"], ReadOptions())
+        await asyncio.gather(*large)
 
-    Log.gate.clear()
-    service = Service(Settings("words", tokenizers=threads))
-    service.start(Log(), Lengths(), Words().read(["a"], ReadOptions()))  # type: ignore[arg-type]
-    Log.log.clear()
     with mock.patch.object(serving, "AT_ONCE", 20):
-        if threads == 1:
-            with mock.patch.object(Log, "gate", mock.Mock(wait=lambda _: not threading.Event().wait(0.02))):
-                asyncio.run(both(["long " * 5] * 20))
-        else:
-            asyncio.run(both(["long " * 5]))
+        asyncio.run(requests())
     service.close()
-    assert Log.log.index("s") < Log.log.index("done")
-    assert Log.log[Log.log.index("done") :].count("l") >= (20 if threads == 1 else 1), Log.log
+    assert model.log.count("l") == 40
+    assert model.log.index("s") < 20, model.log

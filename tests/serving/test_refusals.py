@@ -9,10 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import ValidationError
 
 from embrew.encoder import Encoder
-from embrew.serving.schemas import EmbeddingsRequest, SimilarityRequest, Strict
 from tests.serving.encoders import made, serving_copy
 
 JSON = {"content-type": "application/json"}
@@ -29,7 +27,7 @@ Refusal = tuple[str, str | bytes, int, str | None, str]
 REFUSED: list[Refusal] = [  # path, body, status, field, words of the message
     (OPENAI, r'{"input": "a\ud800"}', 400, "input", r"text 0 holds a lone surrogate ('\ud800' at character 1)"),
     (OPENAI, r'{"input": ["a", "\udc00"]}', 400, "input", "text 1 holds a lone surrogate"),
-    (OPENAI, r'{"input": "a", "prompt": "b\ud800"}', 400, "prompt", "lone surrogate at character 1"),
+    (OPENAI, r'{"input": "a", "prompt": "b\ud800"}', 400, "prompt", "lone surrogate"),
     (OPENAI, r'{"input": "a", "prompt_name": "\ud800"}', 400, "prompt_name", "this encoder has document, long, query"),
     (OPENAI, r'{"input": "a", "model": "\ud800"}', 404, "model", "this server has tiny"),
     (OPENAI, r'{"input": "a", "\ud800": 1}', 400, None, "a field whose name is not valid"),
@@ -90,7 +88,7 @@ REFUSED: list[Refusal] = [  # path, body, status, field, words of the message
     ("/embed_all", '{"inputs": "a", "dimensions": 1}', 400, "dimensions", "no field of this request"),
     ("/tokenize", r'{"inputs": "a", "prompt": "\ud800"}', 400, "prompt", "lone surrogate"),
     ("/tokenize", json.dumps({"inputs": "a", "prompt": "b " * 200}), 400, "prompt", "no room for a text"),
-    (OPENAI, r'{"input": "a", "prompt": "private \ud800"}', 400, "prompt", "prompt: a lone surrogate at character 8"),
+    (OPENAI, r'{"input": "a", "prompt": "private \ud800"}', 400, "prompt", "prompt: it holds a lone surrogate ("),
     (OPENAI, json.dumps({"input": "a", "model": "m" * 100}), 404, "model", f"model='{'m' * 60}'; this server has tiny"),
     (
         SIMILARITY,
@@ -102,7 +100,13 @@ REFUSED: list[Refusal] = [  # path, body, status, field, words of the message
     (OPENAI, json.dumps({f"f{i}": 1 for i in range(101)}), 400, None, "the body has 101 fields"),
     (SIMILARITY, '{"inputs": {"source_sentence": "a"}}', 400, "inputs.sentences", "inputs.sentences is missing"),
     (SIMILARITY, '{"inputs": {"source_sentence": "a", "sentences": [1]}}', 400, "inputs.sentences", "valid string"),
-    (SIMILARITY, r'{"inputs": {"source_sentence": "a", "sentences": ["\ud800"]}}', 400, "inputs", "lone surrogate"),
+    (
+        SIMILARITY,
+        r'{"inputs": {"source_sentence": "a", "sentences": ["\ud800"]}}',
+        400,
+        "inputs.sentences",
+        "lone surrogate",
+    ),
 ]
 READ: list[str | bytes] = [  # unusual, and to be read
     r'{"input": "a\u0000b"}',
@@ -180,17 +184,3 @@ def test_headers_methods_and_paths(tiny: Encoder) -> None:
             assert answer.status_code == 200
             assert len(answer.headers["x-request-id"]) == 32, given
         assert client.get("/health", headers={"x-request-id": "a-1_b.c"}).headers["x-request-id"] == "a-1_b.c"
-
-
-@pytest.mark.parametrize(
-    ("kind", "body"),
-    [
-        (SimilarityRequest, {"inputs": {"source_sentence": "a", "sentences": [1] * 1000}}),
-        (EmbeddingsRequest, {f"f{i}": 1 for i in range(1000)}),
-    ],
-)
-def test_a_body_gives_few_errors(kind: type[Strict], body: Any) -> None:
-    """They are made in the event loop, in which other requests wait: 3 million took 35 seconds."""
-    with pytest.raises(ValidationError) as raised:
-        kind.model_validate(body)
-    assert raised.value.error_count() == 1

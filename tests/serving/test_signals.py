@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -69,26 +68,3 @@ def test_a_port_in_use_and_a_model_that_cannot_be_opened(tmp_path: Path) -> None
         assert process.said.count(b"is not nano, not a folder with config.json") == 1
         assert process.said.count(b"error: ") == 1
         assert b"Traceback" not in process.said
-
-
-@pytest.mark.slow
-def test_kill_and_start_again_on_the_same_port() -> None:
-    with served("nano") as first:
-        address = first.ready()
-        before = httpx.post(f"{address}/embed", json={"inputs": "a"}).json()
-        busy = threading.Thread(target=_ignoring, args=(address,))
-        busy.start()
-        until(lambda: waiting(address), 30)
-        first.send(signal.SIGKILL)
-        assert first.wait() == -signal.SIGKILL
-        busy.join()
-        with served("nano", port=int(address.rpartition(":")[2])) as second:
-            assert second.ready() == address
-            assert httpx.post(f"{address}/embed", json={"inputs": "a"}).json() == before
-
-
-def _ignoring(address: str) -> None:
-    try:
-        httpx.post(f"{address}/embed", json=LONG, timeout=60)
-    except httpx.TransportError:
-        return

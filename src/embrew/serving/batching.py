@@ -14,7 +14,7 @@ import numpy as np
 
 from embrew.serving.errors import ApiError
 from embrew.serving.metrics import Metrics
-from embrew.serving.reading import Key, TokenizedTexts
+from embrew.serving.models import Key, TokenizedTexts
 
 logger = logging.getLogger(__name__)
 GATHERING = 0.02  # of a batch's seconds: the longest wait for the next requests of clients that it answered
@@ -64,14 +64,15 @@ class Queue:
         tokens: that wait or are computed.
         texts: that wait or are computed.
         expecting: estimated tokens of requests that are being tokenised.
-        dropped: texts that were removed because their client had gone.
         jobs: that are not answered, the oldest first.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
         self.most = self.batch_tokens = 0
-        self.tokens = self.texts = self.expecting = self.dropped = 0
+        self.tokens = self.texts = self.expecting = 0
+        metrics.queue_tokens.set_function(lambda: self.tokens)
+        metrics.queue_texts.set_function(lambda: self.texts)
         self.jobs: dict[Job, None] = {}
         self._speed = 0.0  # tokens per second, lately
         self._changed = asyncio.Event()
@@ -90,7 +91,7 @@ class Queue:
         try:
             await job.done
         finally:  # where the client has gone, or a text failed, the others are dropped
-            self.dropped += len(job.waiting)
+            self.metrics.dropped.inc(len(job.waiting))
             self._count([(job, index) for index in job.waiting], -1)
             del self.jobs[job]
             job.done.cancel()

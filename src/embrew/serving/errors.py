@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 SHOWN = 60  # characters of a value that a message shows
 KINDS = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
-OF_TEXTS = ("value_error", "list_type")  # errors whose value may be a text; it is not shown
+OF_TEXTS = ("value_error", "list_type", "invalid_unicode")  # errors whose value may be a text; it is not shown
 JSON_TYPES = {list: "array", str: "string", bool: "boolean", type(None): "null"}
 
 
@@ -96,7 +96,8 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
         case kind:
             value = "" if kind in OF_TEXTS else _shown(first["input"])
             message = f"{field}{value}: {first['msg'].removeprefix('Value error, ')}"
-    return ApiError(400, message, param=field).response()
+    code = "invalid_unicode" if first["type"] == "invalid_unicode" else None
+    return ApiError(400, message, param=field, code=code).response()
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:

@@ -9,9 +9,12 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
+import anyio
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from embrew.serving.errors import SHOWN, ApiError
@@ -23,6 +26,7 @@ QUEUED = ("/v1/embeddings", "/embed", "/embed_all", "/similarity")  # paths whos
 PATHS = frozenset((*OPEN, *QUEUED, "/tokenize", "/metrics", "/info", "/openapi.json", "/v1/models"))
 PORT = re.compile(r":\d*$")
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+LINGERING = 1.0  # seconds for what still comes of the body of a refused request
 GONE = 499  # the status in logs and metrics of a request whose client has gone
 
 
@@ -40,7 +44,7 @@ class Guard:
         self.app, self.service, self.settings, self.hosts = app, service, service.settings, hosts
         self.request_id = request_id
         self.keys = [hashlib.sha256(key.encode()).digest() for key in service.keys]
-        self.running = self.bytes = 0
+        self.bodies: dict[int, bytearray] = {}  # of the requests that are being answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer with an error; count and log it."""
@@ -48,7 +52,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         begun = time.monotonic()
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = Headers(scope=scope)
         own_id = headers.get("x-request-id", "")
         path = scope["path"].removeprefix(scope.get("root_path", ""))  # of an application under a prefix
         facts: dict[str, Any] = {
@@ -61,15 +65,11 @@ class Guard:
         async def send_timed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 facts["status"] = message["status"]
-                total = f"{1000 * (time.monotonic() - begun):.1f}"
-                identity = [(b"x-request-id", facts["id"].encode())] if self.request_id else []
-                extra = [*identity, (b"x-total-time", total.encode())]
-                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+                added = MutableHeaders(scope=message)
+                added["x-total-time"] = f"{1000 * (time.monotonic() - begun):.1f}"
+                if self.request_id:
+                    added["x-request-id"] = facts["id"]
             await send(message)
-
-        async def refuse(error: ApiError) -> None:
-            if facts["status"] == GONE:
-                await error.response({"connection": "close"})(scope, receive, send_timed)
 
         try:
             self._check_host(headers.get("host", ""))
@@ -77,16 +77,17 @@ class Guard:
                 self._check_key(headers.get("authorization", ""))
             await self._answer(scope, headers, receive, send_timed)
         except ApiError as error:
-            await refuse(error)
-        except ConnectionResetError:
-            pass
+            await _refuse_early(error, receive, send_timed)
         except asyncio.CancelledError:
-            if self.service.state != "draining":
+            if self.service.state != "draining" or facts["status"] != GONE:
                 raise  # by Ray Serve: the client has gone
-            await refuse(self.service.refusal())  # by uvicorn: the server has waited long enough
+            refusal = self.service.refusal()  # by uvicorn: the server has waited long enough
+            await refusal.response()(scope, receive, send_timed)
         except Exception:
             logger.exception("request %s failed", facts["id"])
-            await refuse(ApiError(500, "an error of the server; its log has the details"))
+            if facts["status"] == GONE:
+                unexpected = ApiError(500, "an error of the server; its log has the details")
+                await unexpected.response()(scope, receive, send_timed)
         finally:
             self.service.metrics.request({**facts, "seconds": round(time.monotonic() - begun, 6)})
 
@@ -106,85 +107,88 @@ class Guard:
             message = "no valid API key; send one in the header Authorization: Bearer KEY"
             raise ApiError(401, message, code="invalid_api_key")
 
-    async def _answer(self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         """Read the body, within the limits, and have the request answered; cancel that when its client goes."""
         if scope["method"] in ("GET", "HEAD"):  # uvicorn leaves out the body of an answer to HEAD
             await self.app({**scope, "method": "GET"}, receive, send)
             return
-        if self.running >= self.settings.concurrent:
-            raise self._too_busy(
-                f"{self.running} requests are being answered, which is the limit", code="too_many_requests"
-            )
+        if len(self.bodies) >= self.settings.max_concurrent_requests:
+            reason = f"{len(self.bodies)} requests are being answered, which is the limit"
+            raise self._too_busy(reason, code="too_many_requests")
         if scope["facts"]["path"] in QUEUED:
             self.service.queue.check_not_full()
-        self.running += 1
         body = bytearray()
+        self.bodies[id(body)] = body
         try:
-            async for chunk in self._chunks(headers, receive):
-                body += chunk
-                self.bytes += len(chunk)
-                if self.bytes > self.settings.bodies_bytes:
-                    raise self._too_busy("the bodies of requests fill the memory for them", code="too_many_bytes")
-            await _until_gone(self.app, scope, bytes(body), receive, send)
+            if await self._read_body(body, headers, receive):
+                await _answer_unless_gone(self.app, scope, bytes(body), receive, send)
         finally:
-            self.running -= 1
-            self.bytes -= len(body)
+            del self.bodies[id(body)]
 
-    async def _chunks(self, headers: Mapping[str, str], receive: Receive) -> AsyncIterator[bytes]:
-        """Yield the parts of a body.
+    async def _read_body(self, body: bytearray, headers: Headers, receive: Receive) -> bool:
+        """Read a body; return False if the client has gone.
 
         Raises:
-            ApiError: 413: too large; 408: too slow.
-            ConnectionResetError: the client has gone.
+            ApiError: 413: too large; 408: too slow; 429: there is no memory for it.
         """
-        most, seconds = self.settings.body_bytes, self.settings.body_timeout
+        most, seconds = self.settings.payload_limit, self.settings.body_timeout
         message = f"the body is larger than {most} bytes; send fewer texts per request"
         too_large = ApiError(413, message, code="body_too_large")
         declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > most:
             raise too_large
-        size, more, ends = 0, True, time.monotonic() + seconds
-        while more:
-            try:
-                part = await asyncio.wait_for(receive(), max(0.0, ends - time.monotonic()))
-            except TimeoutError:
-                message = f"the body was not received within {seconds:g} seconds"
-                raise ApiError(408, message, code="body_timeout") from None
-            if part["type"] == "http.disconnect":
-                raise ConnectionResetError
-            size += len(part.get("body", b""))
-            if size > most:
-                raise too_large
-            yield part.get("body", b"")
-            more = part.get("more_body", False)
+        try:
+            async with asyncio.timeout(seconds):
+                more = True
+                while more:
+                    part = await receive()
+                    if part["type"] == "http.disconnect":
+                        return False
+                    body += part.get("body", b"")
+                    if len(body) > most:
+                        raise too_large
+                    if sum(map(len, self.bodies.values())) > self.settings.bodies_bytes:
+                        raise self._too_busy("the bodies of requests fill the memory for them", code="too_many_bytes")
+                    more = part.get("more_body", False)
+        except TimeoutError:
+            message = f"the body was not received within {seconds:g} seconds"
+            raise ApiError(408, message, code="body_timeout") from None
+        return True
 
     def _too_busy(self, message: str, *, code: str) -> ApiError:
         retry_after = self.service.queue.expected_seconds()
         return ApiError(429, f"{message}; try again later", code=code, retry_after=retry_after)
 
 
-async def _until_gone(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-    """Answer a request whose body was read; cancel the work, and raise `ConnectionResetError`, when its client goes."""
+async def _refuse_early(error: ApiError, receive: Receive, send: Send) -> None:
+    """Send a refusal, and then discard what still comes of the body for a while.
+
+    To close a connection with unread data resets it, and the client may lose the answer.
+    """
+    response = error.response({"connection": "close"})
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await send({"type": "http.response.body", "body": response.body, "more_body": True})
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGERING):
+            while (await receive()).get("more_body"):
+                pass
+    await send({"type": "http.response.body"})
+
+
+async def _answer_unless_gone(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    """Have a request answered whose body was read; cancel that when its client goes."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def read_body() -> Message:
         return messages.pop() if messages else await receive()
 
-    async def disconnected() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+    async with anyio.create_task_group() as tasks:
 
-    work = asyncio.ensure_future(app(scope, read_body, send))
-    gone = asyncio.ensure_future(disconnected())
-    try:
-        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            work.cancel()
-        await work
-    except asyncio.CancelledError:
-        work.cancel()
-        if not gone.done():
-            raise  # the server itself is being stopped
-        raise ConnectionResetError from None
-    finally:
-        gone.cancel()
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(watch)
+        await app(scope, read_body, send)
+        tasks.cancel_scope.cancel()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from embrew.model.prefix import Prefix
 
 logger = logging.getLogger(__name__)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -21,13 +23,12 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 class Metrics(Collector):
     """What this process counts and measures.
 
-    Args:
-        state: returns `queue_tokens`, `queue_texts` and `dropped_texts`, and once the model is opened also
-            `prefix_hits`, `prefix_misses` and `prefix_bytes`.
+    Attributes:
+        prefix: the keys and values of prompts; None: the model is not opened yet.
     """
 
-    def __init__(self, state: Callable[[], Mapping[str, int]]) -> None:
-        self.state = state
+    def __init__(self) -> None:
+        self.prefix: Prefix | None = None
         self.registry = CollectorRegistry()
         self.requests = self._counter("requests", "Requests by path and status", ["path", "status"])
         self.seconds = self._histogram("request_seconds", "Seconds from first byte to answer", SECONDS, ["path"])
@@ -37,23 +38,19 @@ class Metrics(Collector):
         self.batch_texts = self._histogram("batch_texts", "Texts of a batch", COUNTS)
         self.tokens = self._counter("tokens", "Tokens computed")
         self.texts = self._counter("texts", "Texts computed")
+        self.dropped = self._counter("dropped_texts", "Texts dropped because their client had gone")
+        self.queue_tokens = Gauge("embrew_queue_tokens", "Tokens that wait or are computed", registry=self.registry)
+        self.queue_texts = Gauge("embrew_queue_texts", "Texts that wait or are computed", registry=self.registry)
         self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what the queue and the engine count; Prometheus' client calls it for an answer."""
-        state = self.state()
-        yield GaugeMetricFamily("embrew_queue_tokens", "Tokens that wait or are computed", state["queue_tokens"])
-        yield GaugeMetricFamily("embrew_queue_texts", "Texts that wait or are computed", state["queue_texts"])
-        dropped = "Texts dropped because their client had gone"
-        yield CounterMetricFamily("embrew_dropped_texts", dropped, state["dropped_texts"])
-        if "prefix_hits" in state:
+        """Yield what is counted of prompts; Prometheus' client calls it for an answer."""
+        if self.prefix is not None:
             hits = "Forward passes that read the keys and values of their prompt"
-            yield CounterMetricFamily("embrew_prefix_hits", hits, state["prefix_hits"])
-            yield CounterMetricFamily(
-                "embrew_prefix_misses", "Forward passes that computed them", state["prefix_misses"]
-            )
+            yield CounterMetricFamily("embrew_prefix_hits", hits, self.prefix.hits)
+            yield CounterMetricFamily("embrew_prefix_misses", "Forward passes that computed them", self.prefix.misses)
             memory = "Memory of the keys and values of prompts"
-            yield GaugeMetricFamily("embrew_prefix_bytes", memory, state["prefix_bytes"])
+            yield GaugeMetricFamily("embrew_prefix_bytes", memory, self.prefix.bytes)
 
     def batch(self, texts: int, tokens: int, seconds: float, batch_tokens: int) -> None:
         """Record a batch."""

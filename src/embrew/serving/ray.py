@@ -19,7 +19,7 @@ from embrew.serving.settings import Settings
 if TYPE_CHECKING:
     from ray.serve import Application
 
-SPARE = 16  # requests of a replica beyond `concurrent`: probes, and those that it refuses with 429
+SPARE = 16  # requests of a replica beyond `max_concurrent_requests`: probes, and those that it refuses with 429
 
 
 class Embeddings:
@@ -79,8 +79,8 @@ def deploy(open_service: Callable[[], Service], settings: Settings) -> Applicati
     deployment = serve.deployment(
         serve.ingress(build)(Embeddings),
         name="Embeddings",
-        max_ongoing_requests=settings.concurrent + SPARE,
-        max_queued_requests=settings.concurrent
+        max_ongoing_requests=settings.max_concurrent_requests + SPARE,
+        max_queued_requests=settings.max_concurrent_requests
         + SPARE,  # also those of a burst, until Ray has assigned them; more: 503
         graceful_shutdown_timeout_s=settings.drain + 5,
         graceful_shutdown_wait_loop_s=0.5,

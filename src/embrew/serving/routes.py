@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
+import json
 import re
-from collections.abc import AsyncIterator, Collection, Mapping
+from base64 import b64encode
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib import resources
@@ -15,17 +16,18 @@ from operator import methodcaller
 from typing import Annotated, Any
 
 import numpy as np
+import orjson
 import torch
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from torch import nn
 
+from embrew.corpus.precision import Ranges, quantize
 from embrew.serving import schemas
 from embrew.serving.errors import SHOWN, ApiError, ErrorBody, add_handlers
 from embrew.serving.guard import Guard
-from embrew.serving.reading import ReadOptions
-from embrew.serving.results import as_json, check_options, finish, openai_json
+from embrew.serving.models import ReadOptions
 from embrew.serving.service import Computed, Service
 
 
@@ -55,9 +57,7 @@ def create_app(service: Service, *, hosts: Collection[str] = (), request_id: boo
         lifespan=lifespan,
     )
     app.state.service = service
-    key = [Depends(HTTPBearer(auto_error=False))] if service.keys else []  # for OpenAPI; `Guard` checks it
-    for router in (openai, tei, status):
-        app.include_router(router, dependencies=key)
+    app.include_router(keyed, dependencies=[Depends(HTTPBearer(auto_error=False))] if service.keys else [])
     app.include_router(public)
     app.add_middleware(Guard, service=service, hosts=hosts, request_id=request_id)
     add_handlers(app)
@@ -69,19 +69,14 @@ def _service(request: Request) -> Service:
     return service
 
 
-def _responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": ErrorBody} for status in statuses}
-
-
 Served = Annotated[Service, Depends(_service)]
-ERRORS = _responses(400, 401, 404, 405, 408, 413, 422, 429, 503)
-openai = APIRouter(tags=["OpenAI"])
-tei = APIRouter(tags=["Text Embeddings Inference"])
-status = APIRouter(tags=["status"])
-public = APIRouter(tags=["status"])  # what needs no API key
+UNAVAILABLE: dict[int | str, dict[str, Any]] = {503: {"model": ErrorBody}}
+ERRORS = UNAVAILABLE | {status: {"model": ErrorBody} for status in (400, 404, 405, 408, 413, 422, 429)}
+keyed = APIRouter(responses={401: {"model": ErrorBody}})  # `Guard` checks the key
+public = APIRouter()
 
 
-@openai.post("/v1/embeddings", response_model=schemas.EmbeddingsAnswer, responses=ERRORS)
+@keyed.post("/v1/embeddings", response_model=schemas.EmbeddingsAnswer, responses=ERRORS)
 async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service: Served) -> Response:
     """Return the vectors of texts."""
     names, as_base64 = service.settings.names, body.encoding_format == "base64"
@@ -92,79 +87,76 @@ async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service:
         message = f"encoding_format=base64 holds float32 numbers, and precision={body.precision}"
         raise ApiError(400, f"{message}; set encoding_format to float", param="encoding_format")
     vectors, computed = await _vectors(request, service, body.input, body)
-    content = openai_json(vectors, base64=as_base64, model=names[0], tokens=computed.tokens)
-    return _json(content, computed.headers)
+    content = _openai_json(vectors, base64=as_base64, model=names[0], tokens=computed.tokens)
+    return _json(content, computed)
 
 
-@openai.get("/v1/models", responses=_responses(401))
+@keyed.get("/v1/models")
 async def models(service: Served) -> schemas.Models:
     """Return the served model."""
     return schemas.Models(data=[schemas.Model(id=service.settings.names[0], created=service.created)])
 
 
-@tei.post("/embed", response_model=list[list[float]], responses=ERRORS)
+@keyed.post("/embed", response_model=list[list[float]], responses=ERRORS)
 async def embed(body: schemas.TeiRequest, request: Request, service: Served) -> Response:
     """Return the vectors of texts."""
     vectors, computed = await _vectors(request, service, body.inputs, body)
-    return _json(as_json(vectors), computed.headers)
+    return _json(_as_json(vectors), computed)
 
 
-@tei.post("/embed_all", response_model=list[list[list[float]]], responses=ERRORS)
+@keyed.post("/embed_all", response_model=list[list[list[float]]], responses=ERRORS)
 async def embed_all(body: schemas.EmbedAllRequest, request: Request, service: Served) -> Response:
     """Return the final state of every token that the model reads, those of the template and prompt included."""
     computed = await _compute(request, service, body.inputs, body, states=True)
-    return _json(as_json(list(computed.results)), computed.headers)
+    return _json(_as_json(list(computed.results)), computed)
 
 
-@tei.post("/similarity", response_model=list[float], responses=ERRORS)
+@keyed.post("/similarity", response_model=list[float], responses=ERRORS)
 async def similarity(body: schemas.SimilarityRequest, request: Request, service: Served) -> Response:
     """Return the cosine of the first text and each of the others."""
     options = body.parameters or schemas.SimilarityParameters()
     texts: list[Any] = [body.inputs.source_sentence, *body.inputs.sentences]
     vectors, computed = await _vectors(request, service, texts, options)
     unit = nn.functional.normalize(torch.from_numpy(vectors), dim=-1)
-    return _json(as_json((unit[1:] @ unit[0]).numpy()), computed.headers)
+    return _json(_as_json((unit[1:] @ unit[0]).numpy()), computed)
 
 
-@tei.post("/tokenize", response_model=list[list[schemas.Token]], responses=ERRORS)
+@keyed.post("/tokenize", response_model=list[list[schemas.Token]], responses=ERRORS)
 async def tokenize(body: schemas.TokenizeRequest, service: Served) -> Response:
     """Return the tokens of texts as the model reads them."""
     options = _read_options(body, service)
     service.check_size(body.inputs, options)
     calls = [methodcaller("tokenize", text, options, special=body.add_special_tokens) for text in body.inputs]
-    return _json(as_json([await service.with_reader(call) for call in calls]), {})
+    return _json(_as_json([await service.tokenize(call) for call in calls]))
 
 
-@public.get("/health", responses=_responses(503))
+@public.get("/health", responses=UNAVAILABLE)
 async def health(service: Served) -> dict[str, str]:
     """Return 200 if the server computes vectors, else 503."""
     service.ready()
     return {"status": "ready"}
 
 
-@status.get("/info", responses=_responses(401, 503))
+@keyed.get("/info", responses=UNAVAILABLE)
 async def info(service: Served, request: Request) -> dict[str, Any]:
     """Return the model and the limits of this process; names as in Text Embeddings Inference, where it has them."""
     about, settings = service.ready(), service.settings
+    limits = ("max_client_batch_size", "max_concurrent_requests", "payload_limit", "auto_truncate")
     return {
         "model_id": settings.names[0],
         **about,
+        **{name: getattr(settings, name) for name in limits},
         "max_input_length": about["max_length"]["other"],
         "max_batch_tokens": service.queue.batch_tokens,
-        "max_client_batch_size": settings.items,
         "max_text_characters": service.characters,
-        "max_concurrent_requests": settings.concurrent,
         "max_queued_tokens": service.queue.most,
-        "payload_limit": settings.body_bytes,
-        "auto_truncate": settings.auto_truncate,
-        "tokenization_workers": settings.tokenizers,
         "int8_dimensions": None if service.ranges is None else len(service.ranges.minimum),
         "server": "embrew",
         "version": request.app.version,
     }
 
 
-@status.get("/metrics", responses=_responses(401), response_class=Response)
+@keyed.get("/metrics", response_class=Response)
 async def metrics(service: Served) -> Response:
     """Return metrics for Prometheus."""
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
@@ -194,7 +186,7 @@ def _page() -> tuple[bytes, str]:
     own = {}
     for tag in ("script", "style"):
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), body, flags=re.DOTALL)
-        own[tag] = f"'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
+        own[tag] = f"'sha256-{b64encode(hashlib.sha256(content).digest()).decode()}'"
     policy = (
         f"default-src 'none'; script-src {own['script']}; style-src {own['style']}; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -220,9 +212,9 @@ async def _vectors(
 ) -> tuple[np.ndarray, Computed]:
     """Return the vectors of texts `(texts, dimensions)` as the request wants them, and what was computed."""
     about = service.ready()
-    check_options(options, about, service.ranges, service.ranges_of)
+    _check_options(options, about, service.ranges, service.ranges_of)
     computed = await _compute(request, service, texts, options)
-    return finish(computed.results, options, about, service.ranges), computed
+    return _finish(computed.results, options, about, service.ranges), computed
 
 
 async def _compute(
@@ -239,5 +231,77 @@ async def _compute(
     return computed
 
 
-def _json(content: bytes, headers: Mapping[str, str]) -> Response:
-    return Response(content, media_type="application/json", headers=dict(headers))
+def _json(content: bytes, computed: Computed | None = None) -> Response:
+    return Response(content, media_type="application/json", headers=None if computed is None else computed.headers)
+
+
+def _check_options(
+    options: schemas.Options, about: Mapping[str, Any], ranges: Ranges | None, ranges_of: Mapping[str, Any] | None
+) -> None:
+    """Raise unless the model offers these dimensions, this precision and this normalisation.
+
+    Args:
+        options: of a request.
+        about: the model, as its reader describes it.
+        ranges: of int8 codes; None: the server has none.
+        ranges_of: what the vectors with these ranges were computed with; None: unknown.
+    """
+    width, layers = about["dimensions"], about["num_layers"]
+    if options.dimensions is not None and options.dimensions > width:
+        raise ApiError(400, f"dimensions={options.dimensions}; this model has {width} dimensions", param="dimensions")
+    if options.normalize is False and about["always_normalizes"]:
+        raise ApiError(400, "normalize=false: this model's vectors always have unit length", param="normalize")
+    if options.precision != "int8":
+        return
+    if ranges is None:
+        message = "precision=int8: the server has no ranges for codes; start it with --int8-ranges, or ask for "
+        raise ApiError(400, f"{message}float32 or binary", param="precision")
+    required = {"dimensions": (options.dimensions or width, len(ranges.minimum))}
+    if ranges_of is not None:
+        unit = about["normalize"] or about["always_normalizes"]
+        required["normalize"] = (unit if options.normalize is None else options.normalize, unit)
+        required["num_layers"] = (options.num_layers or layers, ranges_of["num_layers"] or layers)
+    for name, (value, right) in required.items():
+        if value != right:
+            message = (
+                f"precision=int8: the server's ranges are of vectors with {name}={json.dumps(right)}; ask for these"
+            )
+            raise ApiError(400, message, param=name)
+
+
+def _finish(
+    raw: Sequence[np.ndarray], options: schemas.Options, about: Mapping[str, Any], ranges: Ranges | None
+) -> np.ndarray:
+    """Return the vectors `(texts, dimensions)` of a request, as `Encoder.encode` finishes them.
+
+    Args:
+        raw: per text, float32 `(templates, dimensions)`.
+        options: of the request.
+        about: the model, as its reader describes it.
+        ranges: of int8 codes.
+    """
+    parts = torch.from_numpy(np.stack(raw))[:, :, : options.dimensions]
+    vectors = parts[:, 0] if parts.shape[1] == 1 else parts.mean(1)
+    if about["normalize"] if options.normalize is None else options.normalize:
+        vectors = nn.functional.normalize(vectors, dim=-1)
+    if options.precision == "int8":
+        return quantize(vectors.numpy(), "int8", ranges)[0]
+    if options.precision == "float32":
+        return np.ascontiguousarray(vectors.numpy())
+    bits = quantize(vectors.numpy(), "binary")[0]
+    return bits if options.precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
+
+
+def _openai_json(vectors: np.ndarray, *, base64: bool, model: str, tokens: int) -> bytes:
+    """Return OpenAI's answer as JSON; float32 has as many digits as it takes to read the same number again."""
+    rows: Any = vectors
+    if base64:
+        rows = [b64encode(vector.astype("<f4", copy=False).tobytes()).decode("ascii") for vector in vectors]
+    data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return _as_json({"object": "list", "data": data, "model": model, "usage": usage})
+
+
+def _as_json(value: Any) -> bytes:
+    """Return JSON of Python values and arrays."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)

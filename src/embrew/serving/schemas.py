@@ -14,18 +14,17 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StrictStr,
-    WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 Text = str | list[int]
 Side = Literal["query", "document"]
 
 MOST_ID, MOST_FIELDS = 2**31 - 1, 100
-TOKEN_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MOST_ID}}
-STRINGS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-LISTS: dict[str, Any] = {"type": "array", "items": TOKEN_IDS, "minItems": 1}
-TEXTS: dict[str, Any] = {"anyOf": [{"type": "string"}, STRINGS, {**TOKEN_IDS, "minItems": 1}, LISTS]}
+TokenIds = list[Annotated[int, Field(ge=0, le=MOST_ID)]]
+NotEmpty = Field(min_length=1)
+Inputs = str | Annotated[list[str], NotEmpty] | Annotated[TokenIds, NotEmpty] | Annotated[list[TokenIds], NotEmpty]
 
 
 def texts_in(value: Any) -> list[Text]:
@@ -35,7 +34,7 @@ def texts_in(value: Any) -> list[Text]:
         ValueError: something else; names the position.
     """
     if isinstance(value, str):
-        return [value]
+        value = [value]
     if not isinstance(value, list):
         raise ValueError("give a string, a list of strings, a list of token ids, or a list of such lists")
     if not value:
@@ -47,26 +46,30 @@ def texts_in(value: Any) -> list[Text]:
             if not set(map(type, item)) <= {int}:  # quick: a body may hold millions
                 wrong = next(i for i, one in enumerate(item) if type(one) is not int)
                 raise ValueError(f"text {index} holds no token id at position {wrong}; ids are whole numbers")
-        elif not isinstance(item, str):
+        elif isinstance(item, str):
+            check_unicode(item, f"text {index}")
+        else:
             raise ValueError(f"text {index} is neither a string nor a list of token ids")
     return value
 
 
-def unicode(value: str) -> str:
+def check_unicode(value: str, what: str = "it") -> str:
     """Return a string that is valid Unicode.
 
     Raises:
-        ValueError: it holds a lone surrogate.
+        PydanticCustomError: it holds a lone surrogate.
     """
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"a lone surrogate at character {error.start} is not valid Unicode; repair it") from None
+        where = f"{value[error.start]!r} at character {error.start}"
+        message = "{what} holds a lone surrogate ({where}), which is not valid Unicode; repair it"
+        raise PydanticCustomError("invalid_unicode", message, {"what": what, "where": where}) from None
     return value
 
 
-Texts = Annotated[list[Text], PlainValidator(texts_in), WithJsonSchema(TEXTS)]
-Words = Annotated[StrictStr, AfterValidator(unicode)]
+Texts = Annotated[list[Text], PlainValidator(texts_in, json_schema_input_type=Inputs)]
+Words = Annotated[StrictStr, AfterValidator(check_unicode)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_ID)]
 Right = Literal["right", "Right"]
 
@@ -143,8 +146,8 @@ class EmbedAllRequest(Reading):
 class Pairs(Strict):
     """One text and those that it is compared with."""
 
-    source_sentence: StrictStr
-    sentences: Annotated[list[StrictStr], FailFast()] = Field(min_length=1)
+    source_sentence: Words
+    sentences: Annotated[list[Words], FailFast()] = Field(min_length=1)
 
 
 class SimilarityParameters(Options):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -23,24 +20,20 @@ from embrew.files.formats import EXPORT
 from embrew.opening import open_model
 from embrew.runtimes.reference import compare_with_reference
 from embrew.serving.batching import Queue
-from embrew.serving.encoders import EncoderEngine, EncoderReader
 from embrew.serving.errors import ApiError
 from embrew.serving.metrics import Metrics
-from embrew.serving.reading import ReadOptions, TokenizedTexts
+from embrew.serving.models import ReadOptions, ServedEncoder, ServedStock, TokenizedTexts
 from embrew.serving.schemas import Text
 from embrew.serving.settings import Settings
-from embrew.serving.stock import StockEngine, StockReader
 from embrew.text_encoder.hashes import tokenizer_sha256
 
 logger = logging.getLogger(__name__)
-Reader = EncoderReader | StockReader
-Engine = EncoderEngine | StockEngine
+Model = ServedEncoder | ServedStock
 Result = TypeVar("Result")
-ON_CPU, ON_GPU = 2048, 16_384  # tokens per batch
 BATCHES = 16  # that may wait by default
 CHARACTERS, PER_TOKEN = 100_000, 8  # of a text, by default: that many, or more per token of the longest limit
 TYPICAL = 4  # characters per token, to estimate tokens before texts are tokenised
-AT_ONCE = 20_000  # characters (or token ids) that a thread reads before it turns to another request
+AT_ONCE = 20_000  # characters (or token ids) that are tokenised before other requests have their turn
 EXAMPLE = "a text that every model can embed"
 
 
@@ -74,57 +67,50 @@ class Service:
         self.failure: Exception | None = None
         self.broken = ""
         self.busy = False
-        self.metrics = Metrics(self._state)
+        self.metrics = Metrics()
         self.queue = Queue(self.metrics)
-        self._set_batch_tokens(ON_CPU)
-        self._about: dict[str, Any] | None = None
+        self._model: Model | None = None
         self._stops: float | None = None  # when requests that are not finished get 503
-        self._reading = 0  # calls of threads that tokenise
+        self._reading = 0  # calls that tokenise, or wait for it
         self._computing = ThreadPoolExecutor(1, "embrew-worker")
-        self._tokenizing: ThreadPoolExecutor | None = None
-        self._copy = threading.local()  # tokenizers keep settings between calls: each thread has its own reader
-        self._long = asyncio.Semaphore(max(1, settings.tokenizers - 1))  # a thread stays free for other requests
-        self._engine: Engine | None = None
+        self._tokenizing = ThreadPoolExecutor(1, "embrew-tokenizer")  # one: tokenizers keep settings between calls
 
     @property
     def state(self) -> Literal["loading", "ready", "draining", "broken"]:
         """State of the service."""
         if self._stops is not None:
             return "draining"
-        return "broken" if self.broken else "loading" if self._about is None else "ready"
+        return "broken" if self.broken else "loading" if self._model is None else "ready"
 
     def load(self) -> None:
         """Open the model, compare an export with its `parity.json`, and compute a text; keep an error in `failure`."""
         settings = self.settings
+        options: dict[str, Any] = {"dtype": settings.dtype, "backend": settings.backend, "pooling": settings.pooling}
         try:
-            model = open_model(settings.model, dtype=settings.dtype, backend=settings.backend, pooling=settings.pooling)
-            self._set_batch_tokens(ON_CPU if model.device.type == "cpu" else ON_GPU)
-            reader: Reader
-            if isinstance(model, Encoder):
-                model.eval()
-                reader = EncoderReader(model, default_prompt_name=settings.default_prompt_name)
-                tokens, prefix = self.queue.batch_tokens, settings.prefix_bytes
-                engine: Engine = EncoderEngine(model, batch_tokens=tokens, prefix_bytes=prefix)
+            opened = open_model(settings.model, **options)
+            if isinstance(opened, Encoder):
+                model: Model = ServedEncoder(opened.eval(), settings)
             else:
-                _verify(model, Path(settings.model))
-                reader = StockReader(model, default_prompt_name=settings.default_prompt_name)
-                engine = StockEngine(model)
-            self._check_ranges(reader.about["model_sha"], tokenizer_sha256(model))
-            example = reader.read([EXAMPLE], ReadOptions())
-            engine.compute(example.key, example.rows)
-            self.start(reader, engine, example)
+                _verify(opened, Path(settings.model))
+                model = ServedStock(opened, settings)
+            of = self.ranges_of
+            made_of = (model.about["model_sha"], tokenizer_sha256(opened))
+            if of is not None and (of["model_hash"], of["tokenizer_sha256"]) != made_of:
+                message = "the int8 ranges are of vectors of another model, tokenizer or dtype"
+                raise ValueError(f"{message}; encode a corpus with this one")
+            example = model.read([EXAMPLE], ReadOptions())
+            model.compute(example.key, example.rows)
+            self.start(model, example)
         except Exception as error:
             self.failure, self.broken = error, f"the model cannot be opened: {error}"
 
-    def start(self, reader: Reader, engine: Engine, example: TokenizedTexts) -> None:
-        """Offer a model: its text side, its computing side, and a text that it can compute."""
-        self._engine, self._example = engine, example
-
-        def give_copy() -> None:
-            self._copy.reader = copy.deepcopy(reader)
-
-        self._tokenizing = ThreadPoolExecutor(self.settings.tokenizers, "embrew-tokenizer", give_copy)
-        self._about = reader.about
+    def start(self, model: Model, example: TokenizedTexts) -> None:
+        """Offer a model, and a text that it can compute."""
+        self._example = example
+        self.metrics.prefix = model.prefix
+        self.queue.batch_tokens = model.batch_tokens
+        self.queue.most = self.settings.max_queued_tokens or BATCHES * model.batch_tokens
+        self._model = model
         logger.info("%s is ready", self.settings.names[0])
 
     async def run(self) -> None:
@@ -138,12 +124,12 @@ class Service:
             finally:
                 self.busy = False
 
-        if self._engine is None:
+        if self._model is None:
             await compute(self.load)
-        if self._engine is None:
+        if self._model is None:
             return
         try:
-            await self.queue.run(partial(compute, self._engine.compute), self._example)
+            await self.queue.run(partial(compute, self._model.compute), self._example)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             logger.exception("the server no longer computes: %s", reason)
@@ -166,8 +152,7 @@ class Service:
         """End the threads, as far as they do not compute."""
         self.drain()
         for pool in (self._computing, self._tokenizing):
-            if pool is not None:
-                pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def ready(self) -> dict[str, Any]:
         """Return the description of the model.
@@ -175,8 +160,8 @@ class Service:
         Raises:
             ApiError: 503: it is being opened, the server stops, or nothing can be computed any more.
         """
-        if self.state == "ready" and self._about is not None:
-            return self._about
+        if self.state == "ready" and self._model is not None:
+            return self._model.about
         raise self.refusal()
 
     def refusal(self) -> ApiError:
@@ -191,7 +176,7 @@ class Service:
     def characters(self) -> int:
         """Characters (or token ids) that a text may have."""
         longest = self.ready()["max_length"]["other"] or 0
-        return self.settings.characters or max(CHARACTERS, PER_TOKEN * longest)
+        return self.settings.max_text_characters or max(CHARACTERS, PER_TOKEN * longest)
 
     def check_size(self, texts: list[Text], options: ReadOptions) -> None:
         """Refuse texts whose tokenising alone would hold up other requests.
@@ -199,7 +184,7 @@ class Service:
         Raises:
             ApiError: 413: too many texts, or too many characters in one of them or in the prompt; 503: not ready.
         """
-        most, items = self.characters, self.settings.items
+        most, items = self.characters, self.settings.max_client_batch_size
         if len(texts) > items:
             message = f"{len(texts)} texts; at most {items} per request are allowed: send several requests"
             raise ApiError(413, message, param="input", code="too_many_texts")
@@ -239,21 +224,19 @@ class Service:
         results = [job.results[index] for index in range(len(texts))]
         return Computed(results, count, {**headers, "x-compute-tokens": str(count)})
 
-    async def with_reader(self, work: Callable[[Reader], Result]) -> Result:
-        """Return what a function makes of the text side, in one of the threads that tokenise."""
+    async def tokenize(self, work: Callable[[Any], Result]) -> Result:
+        """Return what a function makes of the model's text side, in the thread that tokenises."""
         self._reading += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._tokenizing, lambda: work(self._copy.reader))
+            return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work, self._model)
         finally:
             self._reading -= 1
 
     async def _read(self, texts: list[Text], options: ReadOptions) -> TokenizedTexts:
-        """Return texts as the engine takes them; other requests take turns with the parts of a large one."""
-        parts, prompt = [], len(options.prompt or "")
-        for first, some in _parts(texts, prompt):
-            read = methodcaller("read", some, options, first=first)
-            async with self._long if len(some[0]) + prompt > AT_ONCE else nullcontext():
-                parts.append(await self.with_reader(read))
+        """Return texts as the model takes them; other requests take turns with the parts of a large one."""
+        parts = []
+        for first, some in _parts(texts, len(options.prompt or "")):
+            parts.append(await self.tokenize(methodcaller("read", some, options, first=first)))
         return TokenizedTexts.concatenate(parts)
 
     def _estimate(self, texts: list[Text], options: ReadOptions) -> int:
@@ -265,23 +248,6 @@ class Service:
     def _fail_all(self) -> None:
         for job in self.queue.jobs:
             job.fail(self.refusal())
-
-    def _set_batch_tokens(self, default: int) -> None:
-        self.queue.batch_tokens = self.settings.batch_tokens or default
-        self.queue.most = self.settings.queued_tokens or BATCHES * self.queue.batch_tokens
-
-    def _check_ranges(self, model_sha: str | None, tokenizer_sha: str | None) -> None:
-        of = self.ranges_of
-        if of is not None and (of["model_hash"], of["tokenizer_sha256"]) != (model_sha, tokenizer_sha):
-            message = "the int8 ranges are of vectors of another model, tokenizer or dtype"
-            raise ValueError(f"{message}; encode a corpus with this one")
-
-    def _state(self) -> dict[str, int]:
-        """Return what the queue and the engine count, for `Metrics`."""
-        queue = self.queue
-        counts = {"queue_tokens": queue.tokens, "queue_texts": queue.texts, "dropped_texts": queue.dropped}
-        prefixes = {} if self._engine is None else self._engine.counts()
-        return counts | {f"prefix_{name}": count for name, count in prefixes.items()}
 
 
 def _verify(model: torch.nn.Module, folder: Path) -> None:

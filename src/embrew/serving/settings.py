@@ -25,22 +25,21 @@ class Settings:
         backend: `torch` or `openvino`.
         dtype: `auto`, `float32` or `bfloat16`.
         pooling: of a language model without embedding settings, as `open_model` takes it.
-        name: what clients call the model; None: the last part of `model`.
+        served_model_name: what clients call the model; None: the last part of `model`.
         api_key_file: file with one API key per line; None: the key of the environment, or none.
         auto_truncate: whether texts beyond the limit are truncated where a request does not say.
         default_prompt_name: prompt or context where a request names none; None: the model's own default.
         int8_ranges: folder of vectors whose ranges `precision: int8` uses; None: it is not offered.
-        batch_tokens: padded tokens per forward pass; None: 2,048 on a CPU, 16,384 on a GPU.
+        max_batch_tokens: padded tokens per forward pass; None: 2,048 on a CPU, 16,384 on a GPU.
         prefix_bytes: memory for the keys and values of prompts.
-        tokenizers: threads that tokenise.
-        body_bytes: size of a request's body.
+        payload_limit: size of a request's body.
         bodies_bytes: size of all bodies that are held in memory at one time.
-        items: texts per request.
-        characters: characters (or token ids) per text, which is tokenised as a whole also where it is truncated. None:
-            100,000, or 8 per token of the longest limit if that is more.
-        queued_tokens: tokens that wait or are being computed; a larger request is accepted where none wait. None: 16
-            times `batch_tokens`.
-        concurrent: requests at one time.
+        max_client_batch_size: texts per request.
+        max_text_characters: characters (or token ids) per text, which is tokenised as a whole also where it is
+            truncated. None: 100,000, or 8 per token of the longest limit if that is more.
+        max_queued_tokens: tokens that wait or are being computed; a larger request is accepted where none wait.
+            None: 16 times `max_batch_tokens`.
+        max_concurrent_requests: requests at one time.
         timeout: seconds until a request that was not computed is given up.
         body_timeout: seconds for a client to send its body.
         drain: seconds for requests to finish once the server is told to stop.
@@ -50,20 +49,19 @@ class Settings:
     backend: str = "torch"
     dtype: str = "auto"
     pooling: str | None = None
-    name: str | None = None
+    served_model_name: str | None = None
     api_key_file: Path | None = None
     auto_truncate: bool = True
     default_prompt_name: str | None = None
     int8_ranges: Path | None = None
-    batch_tokens: int | None = None
+    max_batch_tokens: int | None = None
     prefix_bytes: int = 256 * MIB
-    tokenizers: int = 2
-    body_bytes: int = 8 * MIB
+    payload_limit: int = 8 * MIB
     bodies_bytes: int = 64 * MIB
-    items: int = 2048
-    characters: int | None = None
-    queued_tokens: int | None = None
-    concurrent: int = 512
+    max_client_batch_size: int = 2048
+    max_text_characters: int | None = None
+    max_queued_tokens: int | None = None
+    max_concurrent_requests: int = 512
     timeout: float = 300.0
     body_timeout: float = 20.0
     drain: float = 30.0
@@ -71,7 +69,7 @@ class Settings:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the model in requests: its short name, and what the server was started with."""
-        return tuple(dict.fromkeys((self.name or self.model.rstrip("/").rpartition("/")[2], self.model)))
+        return tuple(dict.fromkeys((self.served_model_name or self.model.rstrip("/").rpartition("/")[2], self.model)))
 
     def read_keys(self) -> tuple[str, ...]:
         """Return the API keys of the file, one per line, or that of the environment; none: no key is needed.
