@@ -143,7 +143,7 @@ def test_what_cannot_be_compared_is_refused(model: Model, sts_folder: Path, tmp_
     assert not page.exists()
 
 
-@pytest.mark.parametrize("module", ["altair", "jinja2", "vl_convert"])
+@pytest.mark.parametrize("module", ["jinja2", "vl_convert"])
 def test_a_missing_package_is_found_before_a_model_is_opened(
     module: str, opened: list[str], model: Model, sts_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

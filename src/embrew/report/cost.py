@@ -14,7 +14,7 @@ import numpy as np
 from embrew.comparison.comparing import TaskScores
 from embrew.comparison.verdict import best_and_other
 from embrew.evaluation.kinds import KINDS
-from embrew.report.section import Section, Subject, colour_by_model
+from embrew.report.section import Section, Subject
 from embrew.text_encoder.interface import encode_options
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def section(subject: Subject) -> Section:
         "texts": max((one["texts"] for one in subject.costs.values()), default=0),
         "rounds": ROUNDS,
         "charts": [
-            *_charts("cost", points, mean, subject.names),
-            *_charts("cost-nested", nested, f"{task}, score × 100", subject.names),
+            *_charts("cost", points, mean),
+            *_charts("cost-nested", nested, f"{task}, score × 100"),
         ],
     }
     return Section("Cost", document, values, _sentence(subject, costs))
@@ -251,25 +251,13 @@ def _in_words(cost: Row) -> str:
     return f"{cost['model']} takes {per_text} and {size}"
 
 
-def _charts(name: str, points: Sequence[Row], score: str, models: Sequence[str]) -> Iterator[Row]:
-    """Yield scores against the time per text, and against bytes per vector, with the Pareto front; those measured."""
-    import altair as alt
-
+def _charts(name: str, points: Sequence[Row], score: str) -> Iterator[Row]:
+    """Yield the charts of scores against the time per text, and against bytes per vector; those measured."""
     for cost, title in AXES.items():
         rows = [
             {**point, "score": 100 * point["score"], "size": size_of(point), "front": cost in point["fronts"]}
             for point in points
             if point[cost] is not None
         ]
-        if not rows:
-            continue
-        x = alt.X(f"{cost}:Q", title=title, scale=alt.Scale(type="log") if cost == "bytes" else alt.Scale(zero=True))
-        y = alt.Y("score:Q", title=score, scale=alt.Scale(zero=False))
-        value = alt.Tooltip(f"{cost}:Q", title=title, format=",.4~g")
-        tooltip = ["model:N", "size:N", alt.Tooltip("score:Q", format=".2f"), value]
-        base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y)
-        front = base.transform_filter("datum.front").mark_line(strokeDash=[4, 3], color="#808080")
-        dots = base.mark_point(filled=True, size=60).encode(color=colour_by_model(models), tooltip=tooltip)
-        spec = (front + dots).properties(width=300, height=300).to_dict()
-        about = f"{score}, against {title}; the line is the Pareto front."
-        yield {"name": f"{name}-{cost}", "spec": spec, "description": about}
+        if rows:
+            yield {"name": f"{name}-{cost}", "cost": cost, "title": title, "score": score, "rows": rows}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from embrew.report.section import Section, Subject, colour_by_model
+from embrew.report.section import Section, Subject
 
 
 def section(subject: Subject) -> Section | None:
@@ -25,7 +25,7 @@ def section(subject: Subject) -> Section | None:
         },
         "missing": {name: each["missing"] for name, each in measured.items() if each["missing"]},
         "texts": max(each["texts"] for each in measured.values()),
-        "spectrum": _chart(subject, {name: each["spectrum"] for name, each in measured.items() if each["spectrum"]}),
+        "spectrum": _chart_rows({name: each["spectrum"] for name, each in measured.items() if each["spectrum"]}),
     }
     return Section("Geometry", document, values)
 
@@ -50,24 +50,11 @@ def _cell(value: float | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
 
 
-def _chart(subject: Subject, spectra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return singular values against their ranks; None without a spectrum."""
-    import altair as alt
-
-    rows = [
+def _chart_rows(spectra: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return singular values of the covariance of each model's vectors, as shares, largest first."""
+    return [
         {"model": name, "rank": rank, "share": float(f"{share:.4g}")}
         for name, spectrum in spectra.items()
         for rank, share in zip(spectrum["ranks"], spectrum["shares"], strict=True)
         if share > 1e-9
     ]
-    if not rows:
-        return None
-    plain, log = alt.Axis(grid=False), alt.Scale(type="log", nice=False)
-    x = alt.X("rank:Q", title="rank of the singular value", scale=log, axis=plain)
-    axis, title = alt.Axis(format="~p", grid=False, tickCount=5), "share of the variance per dimension"
-    y = alt.Y("share:Q", title=title, scale=alt.Scale(type="log"), axis=axis)
-    tooltip = ["model:N", "rank:Q", alt.Tooltip("share:Q", format=".3~p")]
-    chart = alt.Chart(alt.Data(values=rows), height=260).mark_line()
-    spec = chart.encode(x=x, y=y, color=colour_by_model(subject.names), tooltip=tooltip).to_dict()
-    about = "Singular values of the covariance of each model's vectors, largest first."
-    return {"name": "spectrum", "spec": spec, "description": about}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 GREY = METHODS["untrained"]
 EARLIER, LATER, SAME = "#4477AA", "#D55E00", "#009988"
 OTHERS, NONE = "other labels", "relevant to no query"
-SIZE = 260  # of a map, in pixels
-COLUMNS = 3  # of maps
 TEXT_LENGTH = 80  # characters of a text on the page
 
 
@@ -51,16 +48,13 @@ def section(subject: Subject) -> Section | None:
         task = " ".join(key)
         own = {name: by_task[task] for name, by_task in measured.items() if task in by_task}
         if own and len(sample.texts) > 1:
-            chart = _chart(f"map-{len(maps)}", sample, own, text_groups(subject, key, sample))
-            maps.append({"task": task, "texts": len(sample.texts), "chart": chart})
-            tasks[task] = {
-                "texts": len(sample.texts),
-                "variance": {name: each["variance"] for name, each in own.items()},
-            }
+            chart = _chart(sample, own, text_groups(subject, key, sample))
+            maps.append({"task": task, "name": f"map-{len(maps)}", **chart})
+            tasks[task] = {"texts": len(sample.texts), "variance": chart["models"]}
     if not maps:
         return None
     not_measured = [name for name in subject.names if name not in measured]
-    return Section("Map", {"tasks": tasks}, {"maps": maps, "not_measured": not_measured})
+    return Section("Map", {"tasks": tasks}, {"maps": maps, "not_measured": not_measured, "plain": CYCLE[0]})
 
 
 def aligned(points: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -128,39 +122,22 @@ def _ranks(results: Sequence[Result]) -> dict[str, float]:
     return {query: float(np.mean(values)) for query, values in ranks.items()}
 
 
-def _chart(name: str, sample: TaskSample, own: Mapping[str, Mapping[str, Any]], groups: TextGroups) -> dict[str, Any]:
-    """Return a map per model; texts that are selected in one stay coloured in all."""
-    import altair as alt
-
+def _chart(sample: TaskSample, own: Mapping[str, Mapping[str, Any]], groups: TextGroups) -> dict[str, Any]:
+    """Return what the template draws: a row per text with its places in all maps, reach of the axes, and a legend."""
     columns: dict[str, Sequence[Any]] = {"id": _shortened(sample.ids), "text": _shortened(sample.texts)}
     columns |= {"group": _shortened(groups.groups)} if groups.groups else {}
     columns |= {"change": groups.changes} if groups.changes else {}
-    tooltip = [f"{column}:{'Q' if column == 'change' else 'N'}" for column in ("text", *columns) if column != "text"]
-    reference = next(iter(own.values()))["points"]
+    reference, reach = next(iter(own.values()))["points"], 0.0
     for number, each in enumerate(own.values()):
-        columns[f"x{number}"], columns[f"y{number}"] = aligned(each["points"], reference).round(2).T.tolist()
-    reach = 1.03 * max(abs(value) for key in columns if key[0] in "xy" for value in columns[key])
-    scale = alt.Scale(domain=[-reach, reach], nice=False)
-    colour: Any = alt.value(CYCLE[0])
-    if groups.colours:
-        scheme = alt.Scale(domain=_shortened(list(groups.colours)), range=list(groups.colours.values()))
-        colour = alt.Color("group:N", title=None, scale=scheme)
-    brush = alt.selection_interval(name="brush", resolve="global")
-    opacity = alt.condition(brush, alt.value(0.75), alt.value(0.06))
-    panels = []
-    for number, (model, each) in enumerate(own.items()):
-        title = alt.Title(model, limit=SIZE, subtitle=f"{100 * each['variance']:.0f} % of the variance")
-        x, y = (alt.X(f"x{number}:Q", axis=None, scale=scale), alt.Y(f"y{number}:Q", axis=None, scale=scale))
-        panel = alt.Chart(width=SIZE, height=SIZE, title=title).mark_circle(size=22)
-        panels.append(panel.encode(x=x, y=y, color=colour, opacity=opacity, tooltip=["text:N", *tooltip]))
-    with warnings.catch_warnings(action="ignore"):  # that all maps have the same brush
-        chart = alt.concat(*panels, columns=COLUMNS, data=alt.NamedData("points")).add_params(brush)
-    points = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    coloured = f", coloured by {groups.about}" if groups.about else ""
+        points = aligned(each["points"], reference).round(2)
+        columns |= {f"x{number}": points[:, 0].tolist(), f"y{number}": points[:, 1].tolist()}
+        reach = max(reach, 1.03 * float(abs(points).max()))
     return {
-        "name": name,
-        "spec": {**chart.to_dict(), "datasets": {"points": points}},
-        "description": f"{len(points)} texts, a map per model{coloured}.",
+        "rows": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+        "models": {model: each["variance"] for model, each in own.items()},
+        "reach": reach,
+        "colours": dict(zip(_shortened(list(groups.colours)), groups.colours.values(), strict=True)),
+        "about": groups.about,
     }
 
 

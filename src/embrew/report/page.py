@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 SECTIONS = (scores, queries, cost, geometry, map, reproduce)
-PACKAGES = {"altair": "altair", "jinja2": "jinja2", "vl_convert": "vl-convert-python"}  # distributions by module
+PACKAGES = {"jinja2": "jinja2", "vl_convert": "vl-convert-python"}  # distributions by module
 COLUMNS = ("section", "model", "quantity", "value", "task", "low", "high")  # of the CSV file
 EXAMPLES = {"queries": "queries", "pairs": "pairs", "classes": "pairs of classes"}
 COSTS = {
@@ -123,17 +123,19 @@ def _html(subject: Subject, sections: Mapping[str, Section], sentences: Sequence
     )
     environment.filters |= {"interval": _interval, "json": as_json, "points": _points, "signed": _signed}
     environment.globals["chart"] = environment.get_template("chart.html").make_module().chart  # type: ignore[attr-defined]
+    names, means = subject.names, subject.comparison.means()
+    scale = {"domain": names, "range": model_colours(names)}
+    environment.globals["colour"] = {"field": "model", "type": "nominal", "title": None, "scale": scale}
     shown = []
     for name, section in sections.items():
         inside = environment.get_template(f"sections/{name}.html").render(section.document, **section.values)
         shown.append({"name": name, "title": section.title, "html": Markup(inside)})  # escaped by its template
     own = [_file(f"sections/{name}.js") for name in sections]
     scripts = [_vega(), _file("script.js") or "", *(f'(() => {{\n"use strict";\n{one}}})();\n' for one in own if one)]
-    names, means = subject.names, subject.comparison.means()
     return environment.get_template("page.html").render(
         title=f"{names[1]} compared with {names[0]}" if len(names) == 2 else f"{len(names)} models compared",
         names=names,
-        colours=model_colours(names),
+        colours=scale["range"],
         overall=scores.overall(subject.comparison),
         best=means.index(max(means)),
         tasks=len(subject.comparison.tasks),

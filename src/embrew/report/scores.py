@@ -10,7 +10,7 @@ from typing import Any
 from embrew.comparison.comparing import Comparison, TaskScores, Tested, differing_settings
 from embrew.evaluation.uncertainty import LEVEL
 from embrew.inspection import gap_closed
-from embrew.report.section import Section, Subject, colour_by_model
+from embrew.report.section import Section, Subject
 
 FOLDED = re.compile(r"sha256|hash|(?<!dataset_)revision$|^versions\.|^hardware|^commit")  # settings shown last
 
@@ -39,7 +39,7 @@ def section(subject: Subject) -> Section:
             "Significantly worse than the base for at least one model": regressions,
             "Other tasks" if regressions else "Tasks": [row for row in rows if not row["is_regression"]],
         },
-        "differences": differences_chart(names, rows),
+        "differences": chart_rows(names, rows),
         "shown_settings": {key: text for key, text in texts.items() if not FOLDED.search(key)},
         "folded": {key: text for key, text in texts.items() if FOLDED.search(key)},
         "gap_closed": gap_closed,
@@ -81,11 +81,9 @@ def settings_as_text(differing: Mapping[str, tuple[Any, ...]]) -> dict[str, tupl
     return texts
 
 
-def differences_chart(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return differences from the base with intervals, tasks from top to bottom; None if nothing was tested."""
-    import altair as alt
-
-    values = [
+def chart_rows(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return differences from the base in points, with their intervals: those that were tested."""
+    return [
         {
             "task": f"{row['name']} {row['split']}",
             "model": name,
@@ -96,19 +94,6 @@ def differences_chart(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -
         for name, cell in zip(names, row["cells"], strict=True)
         if cell["test"] is not None
     ]
-    if not values:
-        return None
-    y, offset = alt.Y("task:N", title=None, sort=None), alt.YOffset("model:N", sort=list(names[1:]))
-    of_task = alt.Chart(alt.Data(values=values)).encode(y=y, yOffset=offset, color=colour_by_model(names))
-    low = alt.X("low:Q", title="difference in points")
-    numbers = [alt.Tooltip(f"{name}:Q", format="+.2f") for name in ("difference", "low", "high")]
-    whiskers = of_task.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q")
-    points = of_task.mark_point(filled=True, opacity=1, size=60)
-    points = points.encode(x="difference:Q", tooltip=["task:N", "model:N", *numbers, "outcome:N"])
-    zero = alt.Chart(alt.Data(values=[{"zero": 0}])).mark_rule(strokeDash=[3, 3]).encode(x="zero:Q")
-    spec = (zero + whiskers + points).properties(height=12 * len(rows) * len(names)).to_dict()
-    about = f"Score minus that of {names[0]} in points, with 95 % intervals."
-    return {"name": "differences", "spec": spec, "description": about}
 
 
 def gaps_of(subject: Subject) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a report is about, and what its sections give: JSON, variables of a template, and charts in embrew's colours."""
+"""What a report is about, and what its sections give: JSONand variables of a template."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from embrew.comparison.comparing import Comparison
 from embrew.plot_style import CYCLE, METHODS, colours
 
 if TYPE_CHECKING:
-    import altair as alt
-
     from embrew.evaluation.task import Task
     from embrew.report.sources import Source
 
@@ -53,7 +51,7 @@ class Section(NamedTuple):
     Attributes:
         title: Heading.
         document: What the JSON file holds; a variable of the template too.
-        values: Further variables of the template; charts have a `name`, a Vega-Lite `spec` and a `description`.
+        values: Further variables of the template, whose charts are Vega-Lite.
         sentence: What it adds to the verdict; empty if nothing.
     """
 
@@ -72,10 +70,3 @@ def model_colours(names: Sequence[str]) -> list[str]:
     unused = [colour for colour in dict.fromkeys((*CYCLE, *METHODS.values())) if colour not in own]
     free = chain(unused, cycle(CYCLE))
     return [next(free) if colour in own[:position] else colour for position, colour in enumerate(own)]
-
-
-def colour_by_model(names: Sequence[str]) -> alt.Color:
-    """Return the encoding with one colour per model, the same in all charts."""
-    import altair as alt
-
-    return alt.Color("model:N", title=None, scale=alt.Scale(domain=list(names), range=model_colours(names)))
