@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,7 @@ def subject() -> Subject:
     models = [
         Model.from_results(name, [[result("T", [score] * 40)]]) for name, score in (("base", 0.4), ("nested", 0.5))
     ]
-    whole = {"dimensions": 8, "texts": 10, "rounds": {"encoder": [1.0], "fixed": [1.0]}, "nested": None}
+    whole = {"dimensions": 8, "texts": 10, "milliseconds": 100.0, "nested": None}
     nested = {"layers": [1, 2], "dims": [4, 8], "scores": [[0.2, 0.3], [0.45, 0.5]]}
     sizes = {**whole, "nested": {**nested, "milliseconds": [1.0, 4.0]}}
     data = {("T", "test"): object()}
@@ -73,10 +72,3 @@ def test_training_is_that_of_all_stages_so_far(tmp_path: Path) -> None:
     assert Source(run=tmp_path, stage="a").training() == (60.0, 80)
     assert Source(run=tmp_path, stage="b").training() == (90.0, 100)
     assert Source().training() == (None, None)
-
-
-def test_times_are_scaled_by_the_fixed_computation(subject: Subject) -> None:
-    quiet = {**subject.costs["base"], "rounds": {"encoder": [2.0, 2.0, 2.0], "fixed": [1.0, 1.0, 1.0]}}
-    loaded = {**quiet, "rounds": {"encoder": [8.0, 8.0, 8.0], "fixed": [4.0, 4.0, 4.0]}}  # four times as slow
-    costs = cost.costs_of(replace(subject, costs={"base": quiet, "nested": loaded}))
-    assert [one["milliseconds"] for one in costs] == [500.0, 500.0]  # 2.5 times 2 s per 10 texts

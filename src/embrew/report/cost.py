@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
+import timeit
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from embrew.comparison.comparing import TaskScores
 from embrew.comparison.verdict import best_and_other
@@ -23,14 +21,13 @@ if TYPE_CHECKING:
 
 TEXTS = 64  # encoded per round
 ROUNDS = 5
-SIZE, PRODUCTS = 512, 8  # of the fixed computation: products of two SIZE × SIZE matrices in float32
 TRAINED_AT_DEPTHS = re.compile(r"""\btype["']?:\s*["']?(espresso|matryoshka_2d)\b""")  # objectives, in a recipe
 AXES = {"milliseconds": "ms per text", "bytes": "bytes per vector"}
 Row = dict[str, Any]
 
 
 def measure_cost(encoder: TextEncoder, subject: Subject) -> dict[str, Any]:
-    """Return the number of dimensions, the rounds of the timing, and scores at several depths and dimensions."""
+    """Return the number of dimensions, the time per text, and scores at several depths and dimensions."""
     from embrew.evaluation.task_texts import task_texts
 
     texts: list[str] = []
@@ -43,7 +40,7 @@ def measure_cost(encoder: TextEncoder, subject: Subject) -> dict[str, Any]:
     return {
         "dimensions": len(vector),
         "texts": len(texts),
-        "rounds": _time_encoder(encoder, texts) if texts else None,
+        "milliseconds": 1000 * _seconds(encoder, texts) / len(texts) if texts else None,
         "nested": nested,
     }
 
@@ -81,18 +78,10 @@ def section(subject: Subject) -> Section:
 
 
 def costs_of(subject: Subject) -> list[Row]:
-    """Return what each model costs; seconds and samples of training are means over its seeds. None: not known.
-
-    The time per text is as it would be if the fixed computation had always taken its median time.
-    """
-    timed = {name: one["rounds"] for name, one in subject.costs.items() if one["rounds"]}
-    common = np.median(list(chain.from_iterable(one["fixed"] for one in timed.values()))) if timed else 0.0
+    """Return what each model costs; seconds and samples of training are means over its seeds. None: not known."""
     costs = []
     for name, score in zip(subject.names, subject.comparison.means(), strict=True):
-        measured, milliseconds = subject.costs.get(name, {}), None
-        if name in timed:
-            ratio = np.median(np.divide(timed[name]["encoder"], timed[name]["fixed"]))
-            milliseconds = float(1000 * common * ratio) / measured["texts"]
+        measured = subject.costs.get(name, {})
         training = [source.training() for source in subject.sources.get(name, ())]
         seconds = [one for one, _ in training if one is not None]
         samples = [one for _, one in training if one is not None]
@@ -100,7 +89,7 @@ def costs_of(subject: Subject) -> list[Row]:
             {
                 "model": name,
                 "score": score,
-                "milliseconds": milliseconds,
+                "milliseconds": measured.get("milliseconds"),
                 "dimensions": measured.get("dimensions"),
                 "seconds": sum(seconds) / len(seconds) if seconds else None,
                 "samples": round(sum(samples) / len(samples)) if samples else None,
@@ -129,34 +118,13 @@ def mark_fronts(points: Iterable[Row]) -> list[Row]:
     return marked
 
 
-def _time_encoder(encoder: TextEncoder, texts: Sequence[str]) -> dict[str, list[float]]:
-    """Return the seconds of each round: encoding all texts as documents, and the fixed computation before and after.
+def _seconds(encoder: TextEncoder, texts: Sequence[str]) -> float:
+    """Return the seconds of the fastest round of encoding all texts as documents: other load only makes rounds slower.
 
-    Encoders are timed one after the other; the fixed computation shows how busy the machine was. The encoder runs once
-    before the first round.
+    The encoder runs once before the first round.
     """
-    import torch
-
     encode = partial(encoder.encode_document, list(texts), **encode_options(encoder))
-
-    def fixed() -> None:
-        matrix = torch.eye(SIZE, device=getattr(encoder, "device", None))
-        for _ in range(PRODUCTS):
-            matrix = matrix @ matrix
-        matrix.sum().item()  # waits for the device
-
-    def seconds(run: Any) -> float:
-        start = time.perf_counter()
-        run()
-        return time.perf_counter() - start
-
-    encode()
-    rounds: dict[str, list[float]] = {"encoder": [], "fixed": []}
-    for _ in range(ROUNDS):
-        before = seconds(fixed)
-        rounds["encoder"].append(seconds(encode))
-        rounds["fixed"].append((before + seconds(fixed)) / 2)
-    return rounds
+    return min(timeit.repeat(encode, number=1, repeat=ROUNDS + 1)[1:])
 
 
 def _nested_scores(encoder: Any, task: Task) -> dict[str, Any] | None:

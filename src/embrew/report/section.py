@@ -1,4 +1,4 @@
-"""What a report is about, and what its sections give: JSONand variables of a template."""
+"""What a report is about, and what its sections give: JSON and variables of a template."""
 
 from __future__ import annotations
 
