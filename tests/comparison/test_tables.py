@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -252,20 +251,6 @@ def test_a_verdict_says_what_the_numbers_say(tmp_path):
     assert "better on 0 and worse on 0 of 4" in tasks
     assert "up was chosen as the best of 3 on these results" in verdict(compare_models(models_of(folders)))[0]
     assert verdict(compare_models(models_of(folders[1::-1])))[0].startswith("up is better than base"), "in any order"
-
-
-def test_a_verdict_about_a_candidate(tmp_path):
-    """Of a domain run: its last model against the first, whichever is the best."""
-    rng = np.random.default_rng(8)
-    base = rng.uniform(size=200)
-    scores = {"base": base + 0.2, "other": base + 0.1, "best": base + 0.3, "last": base}
-    folders = [str(save(tmp_path / name, result("T", float(x.mean()), score=x.tolist()))) for name, x in scores.items()]
-    found = replace(compare_models(models_of(folders)), candidate=3)
-    mean, tasks = verdict(found)
-    assert mean.startswith("last is worse than base on the task T test")
-    assert "a difference of -20.00 points" in mean
-    assert mean.endswith("; base was chosen as the best untrained model on these results, which favours it.")
-    assert tasks.startswith("Task by task, last is better on 0 and worse on 1 (T -20.00) of 1")
 
 
 def test_a_verdict_without_examples_tests_nothing(tmp_path):

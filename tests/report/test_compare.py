@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 import embrew.opening
 from embrew.cli import app
-from embrew.evaluation import evaluate
 from embrew.inspection import inspect
 from tests.evaluation.conftest import BagOfWords
 
@@ -121,30 +120,6 @@ def test_what_is_finished_before_a_kill_is_kept(
     assert inspect(tmp_path / "page.files").state == "finished"
 
 
-@pytest.mark.slow
-def test_the_encoder_of_results(
-    opened: list[str], model: Model, sts_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for dimensions in (2, 512):
-        evaluate(Words(dimensions), [sts_folder], output_dir=tmp_path / f"results/{dimensions}")
-    results = [f"a={tmp_path}/results/2", f"b={tmp_path}/results/512"]
-    page = tmp_path / "page.html"
-    assert compare(*results, "-o", page).exit_code == 0
-    assert report(page)["verdict"][-1] == "Time per text and size of vectors were not measured: no encoder is known."
-    assert not (tmp_path / "page.files").exists()
-    monkeypatch.setenv("EMBREW_DATA", str(sts_folder.parent))
-    one = model(512)
-    assert compare(*results, "--model", f"b={one}", "-o", page).exit_code == 0
-    assert opened == ["folder-512"]
-    assert [cost["bytes"] for cost in report(page)["cost"]["models"]] == [None, 2048]
-    assert "was not measured" in report(page)["verdict"][-1]
-    wrong = compare(*results, "--model", f"a={one}", "-o", page)
-    assert wrong.exit_code == 1
-    assert "folder-512 is not the encoder of the results of a" in wrong.stderr
-    unknown = compare(*results, "--model", f"c={one}", "-o", page)
-    assert "no result folder has this name; choose from a, b" in unknown.stderr
-
-
 def test_what_cannot_be_compared_is_refused(model: Model, sts_folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     empty = tmp_path / "empty"
@@ -161,7 +136,6 @@ def test_what_cannot_be_compared_is_refused(model: Model, sts_folder: Path, tmp_
         (["llm2comp/nano", "--data", sts_folder, "-o", page], "is a recipe with stages"),
         ([tmp_path, "-o", page], "holds several folders; give those that are to be compared"),
         ([sts_folder, "-o", tmp_path / "page.pdf"], "give FILE.html"),
-        ([sts_folder, "--model", "a", "-o", page], "give NAME=FOLDER"),
     ):
         refused = compare(*arguments)
         assert refused.exit_code == 1, arguments
@@ -169,7 +143,7 @@ def test_what_cannot_be_compared_is_refused(model: Model, sts_folder: Path, tmp_
     assert not page.exists()
 
 
-@pytest.mark.parametrize("module", ["altair", "jinja2", "vl_convert"])
+@pytest.mark.parametrize("module", ["jinja2", "vl_convert"])
 def test_a_missing_package_is_found_before_a_model_is_opened(
     module: str, opened: list[str], model: Model, sts_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +191,11 @@ def evaluated(opened: list[str], model: Model, sts_folder: Path, tmp_path: Path)
 def test_results_alone_give_the_whole_page(
     opened: list[str], evaluated: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    opens, offline = embrew.opening.open_model, list[bool]()
+    monkeypatch.setattr(
+        embrew.opening, "open_model", lambda name, **_: offline.append(is_offline_mode()) or opens(name)
+    )
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.delenv("EMBREW_DATA", raising=False)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -224,6 +203,7 @@ def test_results_alone_give_the_whole_page(
     done = compare("../results/m2", "../results/m512", "-o", page)
     assert done.exit_code == 0, done.output
     assert opened == ["folder-2", "folder-512"]  # to measure
+    assert (offline, is_offline_mode()) == ([True, True], False)  # what results name is not downloaded
     assert [cost["bytes"] for cost in report(page)["cost"]["models"]] == [8, 2048]
     assert "blue sky" in page.read_text() and "Only ids are shown" not in page.read_text()
     assert [one["folders"] for one in report(page)["reproduce"]["models"]] == [["local:folder-2"], ["local:folder-512"]]
@@ -267,22 +247,6 @@ def test_stored_folders_that_changed_are_not_used(
     (sts_folder / "test.jsonl").unlink()
     sts_folder.rmdir()
     assert "STS test, 3 pairs (STS is no longer on this machine)" in shown()[1]
-
-
-def test_stored_folders_are_opened_without_downloads(
-    evaluated: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    offline = []
-
-    def open_model(name: str, *_: object, **__: object) -> Words:
-        offline.append(is_offline_mode())
-        return Words(int(name.rpartition("-")[2]))
-
-    monkeypatch.setattr(embrew.opening, "open_model", open_model)
-    arguments = (*evaluated, "--model", f"m512={tmp_path}/folder-512", "-o", tmp_path / "page.html")
-    assert compare(*arguments).exit_code == 0
-    assert (offline, is_offline_mode()) == ([True, False], False)  # what the user gives may be downloaded
 
 
 @pytest.mark.parametrize(

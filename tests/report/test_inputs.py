@@ -42,7 +42,7 @@ def trained(model: object, **settings: Any) -> Path:
 
 
 def names() -> list[str]:
-    return [model.name for model in read_sources(["run"])]
+    return list(read_sources(["run"]))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def names() -> list[str]:
 def test_the_untrained_base_is_a_local_folder(path: str, lora: Any, base: Path) -> None:
     trained(base if path == "absolute" else path, lora=lora)
     assert names() == ["run/untrained", "run/only"]
-    opened = read_sources(["run"])[0].seeds[0].open()
+    opened = read_sources(["run"])["run/untrained"][0].open()
     expected = Encoder.from_pretrained(base, pooling="mean")
     np.testing.assert_array_equal(opened.encode(SENTENCES), expected.encode(SENTENCES))
     assert opened.base == expected.base

@@ -55,11 +55,11 @@ def subject(tmp_path: Path) -> Subject:
 
 def test_rows_with_texts_of_a_task_are_counted_once_and_warned_of(subject: Subject, tmp_path: Path) -> None:
     found = find_overlaps(subject)
-    (line,) = found["trained"].found
+    (line,) = found["trained"]["found"]
     assert line.startswith("2 of 4 rows of pairs (50.00%) hold a text of T (query 1, positive 1), for example ")
-    assert found["trained"].not_checked == ()
-    assert found["other"].found == ()
-    assert "the run that trained the model is not known" in found["other"].not_checked[0]
+    assert found["trained"]["not_checked"] == []
+    assert found["other"]["found"] == []
+    assert "the run that trained the model is not known" in found["other"]["not_checked"][0]
     write_report(replace(subject, overlaps=found), tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "<bdi>trained</bdi> was trained on texts of these tasks" in page
@@ -69,12 +69,12 @@ def test_rows_with_texts_of_a_task_are_counted_once_and_warned_of(subject: Subje
 def test_rows_that_cannot_be_read_are_named(subject: Subject, tmp_path: Path) -> None:
     file = tmp_path / "pairs/train.jsonl"
     file.write_text("not JSON\n")
-    (line,) = find_overlaps(subject)["trained"].not_checked
+    (line,) = find_overlaps(subject)["trained"]["not_checked"]
     assert line.startswith("training data pairs: not checked, because its rows cannot be read (")
     assert "train.jsonl, line 1: not valid JSON" in line
     file.unlink()
     file.parent.rmdir()
-    (line,) = find_overlaps(subject)["trained"].not_checked
+    (line,) = find_overlaps(subject)["trained"]["not_checked"]
     assert line.endswith(f"pairs: not checked, because {file.parent} is not on this machine")
 
 
@@ -94,7 +94,7 @@ def test_rows_whose_folder_is_not_known(subject: Subject, tmp_path: Path, path: 
     recipe = json.loads(file.read_text())
     recipe["stages"][0]["data"]["path"] = path
     file.write_text(json.dumps(recipe))
-    assert find_overlaps(subject)["trained"].not_checked == (line,)
+    assert find_overlaps(subject)["trained"]["not_checked"] == [line]
 
 
 def test_rows_of_a_split_or_recipe_that_is_gone(subject: Subject, tmp_path: Path) -> None:
@@ -102,12 +102,12 @@ def test_rows_of_a_split_or_recipe_that_is_gone(subject: Subject, tmp_path: Path
     recipe = json.loads(file.read_text())
     recipe["stages"][0]["data"]["split"] = "other"
     file.write_text(json.dumps(recipe))
-    (line,) = find_overlaps(subject)["trained"].not_checked
+    (line,) = find_overlaps(subject)["trained"]["not_checked"]
     assert line.startswith("training data pairs: not checked, because its rows cannot be read (")
     file.write_text(json.dumps({**recipe, "seeds": 1}))
-    (line,) = find_overlaps(subject)["trained"].not_checked
+    (line,) = find_overlaps(subject)["trained"]["not_checked"]
     assert line.startswith("training data: not checked, because the recipe cannot be read (") and "seeds" in line
     assert str(tmp_path) in line  # as the user gave it
     stored = {**subject.sources, "trained": (Source(run=tmp_path / "run", stage="only", stored=True),)}
-    (line,) = find_overlaps(replace(subject, sources=stored))["trained"].not_checked
+    (line,) = find_overlaps(replace(subject, sources=stored))["trained"]["not_checked"]
     assert "local:run/only/recipe.yaml" in line and str(tmp_path) not in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -175,9 +176,8 @@ def test_scripts_of_others_do_not_run(show: Callable[..., Shown], hostile: Path,
 def test_json_cannot_end_its_script_element() -> None:
     value = {
         "</script>": ["<!--", "&amp;", "\u2028\u2029"],
-        "numbers": np.array([1.5, np.nan, np.inf]),
-        "n": np.int64(3),
+        "numbers": [1.5, math.nan, math.inf],
     }
     written = str(as_json(value))
     assert not set("<>&\u2028\u2029") & set(written)
-    assert json.loads(written) == {**value, "numbers": [1.5, None, None], "n": 3}
+    assert json.loads(written) == {**value, "numbers": [1.5, None, None]}

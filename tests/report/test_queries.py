@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from embrew.report.examples import TEXT_LENGTH
 from embrew.report.page import write_report
+from embrew.report.queries import TEXT_LENGTH
 from tests.report.changed import ranked, result, retrieval_folder, subject, write
 from tests.report.showing import Shown
 

@@ -15,8 +15,8 @@ from embrew.comparison import Model, compare_models, verdict
 from embrew.evaluation.report import Result
 from embrew.plot_style import METHODS
 from embrew.report.page import write_report
-from embrew.report.scores import FOLDED, mean_rows, overall, section, settings_as_text, task_rows
-from embrew.report.section import model_colours
+from embrew.report.scores import FOLDED, mean_rows, overall, section, settings_as_text
+from embrew.report.section import Subject, model_colours
 from tests.report.subjects import subject
 
 
@@ -28,11 +28,11 @@ def test_means_and_differences_by_hand() -> None:
     base = [[result("a", 0.2), result("b", 0.4), result("c", 0.9, "clustering")]]
     seeds = [[result("a", x), result("b", 0.1), result("c", 0.8, "clustering")] for x in (0.3, 0.5)]
     compared = compare_models([Model.from_results("base", base), Model.from_results("other", seeds)])
-    rows = {row.task.first.task: row.cells for row in task_rows(compared)}
+    rows = {row["name"]: row["cells"] for row in section(Subject(compared)).values["groups"]["Tasks"]}
     assert list(rows) == ["b", "c", "a"]  # the largest loss first: -0.3, -0.1, +0.2
-    assert rows["a"][1].score == pytest.approx(0.4) and rows["a"][1].spread == pytest.approx(0.02**0.5)
-    assert rows["a"][1].difference == pytest.approx(0.2) and rows["a"][1].test is None
-    means = {row.name: [cell.score for cell in row.cells] for row in mean_rows(compared)}
+    assert rows["a"][1]["score"] == pytest.approx(0.4) and rows["a"][1]["spread"] == pytest.approx(0.02**0.5)
+    assert rows["a"][1]["difference"] == pytest.approx(0.2) and rows["a"][1]["test"] is None
+    means = {row["name"]: [cell["score"] for cell in row["cells"]] for row in mean_rows(compared)}
     assert means["Mean over tasks"] == pytest.approx([0.5, 1.3 / 3])
     assert means["Mean over kinds"] == pytest.approx([(0.3 + 0.9) / 2, (0.25 + 0.8) / 2])
     assert means["sts"] == pytest.approx([0.3, 0.25]) and "clustering" not in means
@@ -40,13 +40,9 @@ def test_means_and_differences_by_hand() -> None:
 
 def test_tasks_with_a_significant_loss_are_first() -> None:
     made = subject(["base", "better", "best"], ["T1", "T2", "T3", "lost"], queries=200)
-    rows = task_rows(made.comparison)
-    assert rows[0].task.first.task == "lost" and rows[0].is_regression
-    assert [cell.outcome for cell in rows[0].cells] == [None, "worse", "worse"]
-    assert not any(row.is_regression for row in rows[1:])
-    assert [cell.outcome for cell in rows[1].cells] == [None, "better", "better"]
-    found = section(made)
-    assert [len(rows) for rows in found.values["groups"].values()] == [1, 1, 3]
+    _, (lost,), others = section(made).values["groups"].values()
+    assert lost["name"] == "lost" and [cell["outcome"] for cell in lost["cells"]] == [None, "worse", "worse"]
+    assert len(others) == 3 and [cell["outcome"] for cell in others[0]["cells"]] == [None, "better", "better"]
 
 
 def test_page_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
@@ -72,9 +68,8 @@ def test_page_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
         ]
         assert float(line["value"]) == pytest.approx(score)
     mean = statistics.fmean(by_hand.values())
-    assert (
-        overall(made.comparison).cells[1].score == pytest.approx(mean) and f"{100 * mean:.2f}" in document["verdict"][0]
-    )
+    assert overall(made.comparison)["cells"][1]["score"] == pytest.approx(mean)
+    assert f"{100 * mean:.2f}" in document["verdict"][0]
 
 
 def test_settings_are_texts_and_not_repeated() -> None:

@@ -1,11 +1,12 @@
-"""`embrew compare`: several models in one report."""
+"""`embrew compare`, several models in one report, and `embrew evaluate --report`, one."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,10 @@ from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import out, print_json
 from embrew.cli.signals import stopping
+
+if TYPE_CHECKING:
+    from embrew.report.sources import Source
+    from embrew.report.task_data import Tasks
 
 
 def compare(
@@ -47,15 +52,6 @@ def compare(
             "--data", "-d", metavar="DIR", help="Data folder that models without results are evaluated on. Repeatable."
         ),
     ] = None,
-    encoders: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            metavar="NAME=FOLDER",
-            help="Encoder of a result folder, for cost, geometry and map, by default the folder that was evaluated. "
-            "Repeatable.",
-        ),
-    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -64,20 +60,40 @@ def compare(
     The first model is the base of all differences. The same command resumes; finished evaluations are not repeated.
     """
     from embrew.report.making import files_of, make_report
-    from embrew.report.page import document
     from embrew.report.sources import read_sources
     from embrew.report.task_data import read_tasks
 
     if output.suffix != ".html":
         raise ValueError(f"--output {output}: the report is an HTML page; give FILE.html")
-    split = [entry.partition("=") for entry in encoders or ()]
-    if any(not (name and folder) for name, _, folder in split):
-        raise ValueError(f"--model {' '.join(encoders or ())}: give NAME=FOLDER, the name of a model and its encoder")
-    sources = read_sources(models, {name: folder for name, _, folder in split})
     tasks = read_tasks(suite, data or ())
     with stopping(lambda: f"what is finished is in {files_of(output)}; the same command resumes"):
-        sentences, sections = make_report(sources, tasks, output, command=shlex.join(["embrew", *sys.argv[1:]]))
-    for sentence in sentences:
+        document = make_report(read_sources(models), tasks, output, command=shlex.join(["embrew", *sys.argv[1:]]))
+    for sentence in document["verdict"]:
         out().print(sentence, markup=False)
     out().print(f"written to {output}", markup=False, soft_wrap=True)
-    print_json(document(sentences, sections))
+    print_json(document)
+
+
+def page_model(model: str, file: Path, output: Path | None) -> tuple[str, Source]:
+    """Return name and source of the model of a page, with the folder of its results; of a run, the last stage."""
+    from embrew.report.making import results_of
+    from embrew.report.page import check_packages
+    from embrew.report.sources import read_sources
+
+    check_packages()
+    if file.suffix != ".html":
+        raise ValueError(f"--report {file}: the report is an HTML page; give FILE.html")
+    *_, (name, (source,)) = read_sources([model]).items()
+    return name, replace(source, results=output or results_of(file, name))
+
+
+def write_page(name: str, source: Source, tasks: Tasks, file: Path, encoder: Any) -> None:
+    """Write the page of one model, whose open encoder is measured."""
+    from embrew.comparison.models import with_pooling
+    from embrew.evaluation.kinds import KINDS
+    from embrew.report.making import make_report
+
+    shown = [task for task in tasks if not KINDS[getattr(task, "kind", "sts")].grid]
+    command, sources = shlex.join(["embrew", *sys.argv[1:]]), {with_pooling(name, source.pooling): [source]}
+    make_report(sources, shown, file, opener=lambda _: encoder, command=command)
+    out().print(f"written to {file}", markup=False, soft_wrap=True)

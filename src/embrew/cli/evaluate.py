@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,10 +114,10 @@ def evaluate(
     tasks, named = _tasks(data or (), suite, mteb or (), split, kind)  # before a model is opened
     page = None
     if report is not None:
-        from embrew.cli.evaluated_page import page_model, write_page
+        from embrew.cli.compare import page_model, write_page
 
-        page = page_model(model, report, output)
-        output = page.seeds[0].results
+        name, page = page_model(model, report, output)
+        output = page.results
     from embrew.report.untrained import choose
 
     finished = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
@@ -140,7 +141,7 @@ def evaluate(
         if output is not None and processes.rank == 0:
             write_paths(output, model, tasks, pooling=how_read)
         if page is not None and report is not None and processes.rank == 0:
-            write_page(page, tasks, report, encoder, how_read)
+            write_page(name, replace(page, pooling=how_read), tasks, report, encoder)
     if choice is not None:
         out().print(f"{model}: {choice}", markup=False, soft_wrap=True)
     header, rows = evaluation.grid_table(results)

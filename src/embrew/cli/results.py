@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson
@@ -58,8 +58,7 @@ def table(
 
         named = read_averages(suite)
     header, cells = grid(rows, averages_only=averages, intervals=intervals, named=named)
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("model", style="bold")
+    shown = Table(Column("model", style="bold"), box=None, pad_edge=False)
     for row in rows:
         shown.add_column(row.name, justify="right")
     for i, column in enumerate(header[1:], start=1):  # one row per task: there are more tasks than models
@@ -100,42 +99,36 @@ def diff(
 
     comparison = compare_models([Model("A", (read_folder(a),)), Model("B", (read_folder(b),))])
     changed = differing_settings(comparison.models)
-    tested = comparison.differences(1)
-    console = out()
-    settings = Table(box=None, pad_edge=False, title="settings", title_justify="left")
-    for name in ("key", "A", "B"):
-        settings.add_column(name, overflow="fold")
+    sentences = verdict(comparison) if comparison.tasks else []
+    columns = [Column(name, overflow="fold") for name in ("key", "A", "B")]
+    settings = Table(*columns, box=None, pad_edge=False, title="settings", title_justify="left")
     for key, values in changed.items():
         settings.add_row(escape(key), *(escape(_value(value)) for value in values))
-    console.print(settings if changed else "no differences in settings")
-    scores = Table(box=None, pad_edge=False, title="scores", title_justify="left")
-    for name in ("task", "A", "B", "B - A", "95 % interval", "p", "p corrected"):
-        scores.add_column(name, justify="left" if name == "task" else "right")
-    for task, one in zip(comparison.tasks, tested, strict=True):
+    scores = Table("task", box=None, pad_edge=False, title="scores", title_justify="left")
+    for name in ("A", "B", "B - A", "95 % interval", "p", "p corrected"):
+        scores.add_column(name, justify="right")
+    by_task: dict[str, dict[str, Any]] = {}
+    for task, tested in zip(comparison.tasks, comparison.differences(1), strict=True):
         ours, theirs = task.scores
+        by_task[task.label] = {"a": ours, "b": theirs}
         cells = [f"{100 * ours:.2f}", f"{100 * theirs:.2f}", f"{100 * (theirs - ours):+.2f}"]
-        if one is not None:
-            test = one.test
+        if tested is not None:
+            test = tested.test
+            by_task[task.label]["difference"] = {**vars(test), "corrected": tested.corrected}
             interval = f"[{100 * test.low:+.1f}, {100 * test.high:+.1f}]"
-            cells += [escape(interval), f"{test.p_value:.3f}", f"{one.corrected:.3f}"]
+            cells += [escape(interval), f"{test.p_value:.3f}", f"{tested.corrected:.3f}"]
         scores.add_row(escape(task.label), *cells)
+    console = out()
+    console.print(settings if changed else "no differences in settings")
     console.print(scores if comparison.tasks else "no task that can be compared")
-    for left_out in comparison.left_out:
-        console.print(f"not compared: {left_out.task}: {left_out.reason}", markup=False)
-    sentences = verdict(comparison) if comparison.tasks else []
-    for sentence in sentences:
-        console.print(sentence, markup=False)
+    left_out = {one.task: one.reason for one in comparison.left_out}
+    for line in (*(f"not compared: {task}: {reason}" for task, reason in left_out.items()), *sentences):
+        console.print(line, markup=False)
     print_json(
         {
             "settings": {key: {"a": ours, "b": theirs} for key, (ours, theirs) in changed.items()},
-            "scores": {
-                task.label: {
-                    **dict(zip("ab", task.scores, strict=True)),
-                    **({} if one is None else {"difference": {**vars(one.test), "corrected": one.corrected}}),
-                }
-                for task, one in zip(comparison.tasks, tested, strict=True)
-            },
-            "left_out": {one.task: one.reason for one in comparison.left_out},
+            "scores": by_task,
+            "left_out": left_out,
             "verdict": sentences,
         }
     )

@@ -93,17 +93,11 @@ class TaskScores:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models on the tasks that they have alike; the first model is the base of all differences.
-
-    Attributes:
-        candidate: Index of the model that the verdict is about, against the first, which was chosen as the best
-            untrained one; None: the best model, whichever it is.
-    """
+    """Models on the tasks that they have alike; the first model is the base of all differences."""
 
     models: tuple[Model, ...]
     tasks: tuple[TaskScores, ...]
     left_out: tuple[LeftOut, ...] = ()
-    candidate: int | None = None
 
     def means(self, tasks: Sequence[TaskScores] | None = None) -> tuple[float, ...]:
         """Return each model's mean main score over tasks, from 0 to 1."""
@@ -117,7 +111,10 @@ class Comparison:
 
     def differences(self, model: int, base: int = 0) -> tuple[Tested | None, ...]:
         """Return the test of each task for one model minus another; None for tasks without examples."""
-        tests = [self._test(i, model, base) if task.is_tested else None for i, task in enumerate(self.tasks)]
+        tests = [
+            of_samples(samples[model] - samples[base], task.scores[model] - task.scores[base]) if samples else None
+            for task, samples in zip(self.tasks, self._samples, strict=True)
+        ]
         corrected = iter(holm([test.p_value for test in tests if test is not None]))
         return tuple(None if test is None else Tested(test, next(corrected)) for test in tests)
 
@@ -138,11 +135,6 @@ class Comparison:
         shuffled = [np.random.default_rng(i).permutation(one) for i, one in zip(chosen, samples, strict=True)]
         means = self.means([self.tasks[i] for i in chosen])
         return of_samples(np.mean(shuffled, axis=0), means[model] - means[base])
-
-    def _test(self, task: int, model: int, base: int) -> Difference:
-        scores = self.tasks[task].scores
-        samples = self._samples[task]
-        return of_samples(samples[model] - samples[base], scores[model] - scores[base])
 
     @cached_property
     def _samples(self) -> list[list[np.ndarray]]:
@@ -198,7 +190,10 @@ def _different(one: Scored, other: Scored) -> str | None:
         return f"as {other.result.kind}, not {one.result.kind}: another kind of task"
     if one.run.get("dataset_revision") != other.run.get("dataset_revision"):
         return "on another version of the data"
-    ours, theirs = _protocol(one.run), _protocol(other.run)
+    ours, theirs = (
+        {key: value for key, value in each.run.get("settings", {}).items() if key not in OF_THE_MODEL}
+        for each in (one, other)
+    )
     keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if keys:
         return "by another protocol (" + ", ".join(f"{k}: {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys) + ")"
@@ -207,10 +202,6 @@ def _different(one: Scored, other: Scored) -> str | None:
     if one.result.scores.get("metric") != other.result.scores.get("metric"):
         return "by another metric"
     return None
-
-
-def _protocol(run: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in run.get("settings", {}).items() if key not in OF_THE_MODEL}
 
 
 def differing_settings(models: Sequence[Model]) -> dict[str, tuple[Any, ...]]:

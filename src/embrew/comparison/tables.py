@@ -28,17 +28,15 @@ def grid(
     A cell is the mean over seeds ± their standard deviation; with one seed and `intervals`, the score and its 95 %
     bootstrap interval.
     """
-    tables = [[_scores(run, named) for run in row.runs] for row in rows]
-    sets = {frozenset(map(label_of, run)) for row in rows for run in row.runs}
-    if len(sets) > 1:  # means over different tasks are not comparable
-        tables = [[_scores(run, named, only=frozenset.intersection(*sets)) for run in row.runs] for row in rows]
+    sets = [set(map(label_of, run)) for row in rows for run in row.runs]
+    common = set.intersection(*sets)  # means over different tasks are not comparable
+    tables = [[_scores([one for one in run if label_of(one) in common], named) for run in row.runs] for row in rows]
     columns = [name for name in tables[0][0] if all(name in scores for table in tables for scores in table)]
     if not columns:
         there = "; ".join(f"{row.name}: {', '.join(map(label_of, row.runs[0]))}" for row in rows)
         raise ValueError(f"the results have no task, split and size in common ({there}); evaluate the models alike")
-    tasks = {label_of(result) for row in rows for run in row.runs for result in run}
     if averages_only:
-        columns = [name for name in columns if name not in tasks] or columns
+        columns = [name for name in columns if name not in common] or columns
     cells = []
     for row, table in zip(rows, tables, strict=True):
         first_seed = {label_of(result): result for result in row.runs[0]}
@@ -73,13 +71,10 @@ def _inert(cell: Any) -> Any:
     return f"'{cell}" if is_formula else cell
 
 
-def _scores(
-    run: Sequence[Result], named: Mapping[str, Sequence[str]] | None, only: frozenset[str] | None = None
-) -> dict[str, float]:
-    """Return averages and scores of a run, of the tasks in `only` if it is given."""
-    results = [result for result in run if only is None or label_of(result) in only]
+def _scores(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None) -> dict[str, float]:
+    """Return averages, of those named the ones whose tasks are all there, and scores."""
     names = {result.task for result in results}
-    there = {name: tasks for name, tasks in (named or {}).items() if set(tasks) <= names}
+    there = {name: tasks for name, tasks in (named or {}).items() if names.issuperset(tasks)}
     return {**averages(results, there), **{label_of(result): result.main_score for result in results}}
 
 

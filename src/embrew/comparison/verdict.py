@@ -22,24 +22,14 @@ def verdict(comparison: Comparison) -> list[str]:
     best, other = best_and_other(comparison)
     first = f"{_on_the_mean(comparison, best, other)}{_chosen(comparison, best, other)}."
     sentences = [first, _on_tasks(comparison, best, other)]
-    if len(comparison.models) > 2 and comparison.candidate is None:
+    if len(comparison.models) > 2:
         sentences.append(_runner_up(comparison, best, other))
         sentences += [_worse(comparison, base) for base in dict.fromkeys((best, 0))]
     return [sentence for sentence in sentences if sentence]
 
 
-def best_model(comparison: Comparison) -> int:
-    """Return the index of the model with the highest mean over tasks."""
-    return int(np.argmax(comparison.means()))
-
-
 def best_and_other(comparison: Comparison) -> tuple[int, int]:
-    """Return the best model and the one that it is compared with: the first; the second best if that is the best.
-
-    A comparison with a candidate has this one in place of the best, and the first.
-    """
-    if comparison.candidate is not None:
-        return comparison.candidate, 0
+    """Return the best model and the one that it is compared with: the first; the second best if that is the best."""
     best, second, *_ = _order(comparison)
     return (best, 0) if best != 0 else (0, second)
 
@@ -65,7 +55,7 @@ def _on_the_mean(comparison: Comparison, best: int, other: int) -> str:
         higher = "has the same score as" if means[best] == means[other] else "scores higher than"
         return f"{b} {higher} {a} on {over}, {scores}; no task has examples to test the difference on"
     by = f"{scores}, a difference of {points(test)}"
-    if _is_distinguishable(test):
+    if test.low > 0 or test.high < 0:
         return f"{b} is {'better' if test.difference > 0 else 'worse'} than {a} on {over}: {by}"
     return f"{b} and {a} are not distinguishable on {over}: {by}"
 
@@ -79,8 +69,6 @@ def _over(comparison: Comparison) -> str:
 def _chosen(comparison: Comparison, best: int, other: int) -> str:
     """Return how the best model of three or more was chosen; and that the other is the second best, if it is."""
     count, names = len(comparison.models), [model.name for model in comparison.models]
-    if comparison.candidate is not None:
-        return f"; {names[other]} was chosen as the best untrained model on these results, which favours it"
     if count == 2:
         return ""
     second = f", {names[other]} is the runner-up" if other == _order(comparison)[1] else ""
@@ -132,11 +120,6 @@ def _on_tasks(comparison: Comparison, best: int, other: int) -> str:
 def points(test: Difference) -> str:
     """Return a difference in points (score × 100) with its 95 % interval."""
     return f"{100 * test.difference:+.2f} points (95 % interval {100 * test.low:+.2f} to {100 * test.high:+.2f})"
-
-
-def _is_distinguishable(test: Difference) -> bool:
-    """Whether the 95 % interval excludes zero."""
-    return test.low > 0 or test.high < 0
 
 
 def _shown(tested: Sequence[tuple[TaskScores, Tested]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from embrew.report.section import Figure, Section, Subject, VegaChart, colour_by_model
+from embrew.report.section import Section, Subject
 
 
 def section(subject: Subject) -> Section | None:
@@ -13,31 +13,24 @@ def section(subject: Subject) -> Section | None:
     measured = {name: subject.vectors[name] for name in subject.names if subject.vectors.get(name)}
     if not measured:
         return None
-    quantities = {name: _quantities(each) for name, each in measured.items()}
-    not_measured = [name for name in subject.names if name not in measured]
-    rows = next(iter(quantities.values()))
-    values = {
-        "models": subject.names,
-        "rows": {row: [_cell(quantities.get(name, {}).get(row)) for name in subject.names] for row in rows},
-        "not_measured": not_measured,
-        "missing": {name: each["missing"] for name, each in measured.items() if each["missing"]},
-        "texts": max(each["texts"] for each in measured.values()),
-        "spectrum": _chart(subject, {name: each["spectrum"] for name, each in measured.items() if each["spectrum"]}),
-    }
+    own = {name: quantities(each) for name, each in measured.items()}
     document = {
         "models": {name: {key: each[key] for key in each if key != "map"} for name, each in measured.items()},
-        "not_measured": not_measured,
+        "not_measured": [name for name in subject.names if name not in measured],
     }
-    figures = [
-        Figure("geometry", name, row, value)
-        for name, own in quantities.items()
-        for row, value in own.items()
-        if value is not None
-    ]
-    return Section("geometry", "Geometry", values, document, figures)
+    values = {
+        "names": subject.names,
+        "rows": {
+            row: [_cell(own.get(name, {}).get(row)) for name in subject.names] for row in next(iter(own.values()))
+        },
+        "missing": {name: each["missing"] for name, each in measured.items() if each["missing"]},
+        "texts": max(each["texts"] for each in measured.values()),
+        "spectrum": _chart_rows({name: each["spectrum"] for name, each in measured.items() if each["spectrum"]}),
+    }
+    return Section("Geometry", document, values)
 
 
-def _quantities(figures: Mapping[str, Any]) -> dict[str, float | None]:
+def quantities(figures: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the lines of the table for one model."""
     spectrum = figures["spectrum"] or {}
     energy = spectrum.get("energy_dimensions", {})
@@ -57,39 +50,11 @@ def _cell(value: float | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
 
 
-def _chart(subject: Subject, spectra: Mapping[str, Mapping[str, Any]]) -> VegaChart | None:
-    """Return singular values against their ranks; None without a spectrum."""
-    import altair as alt
-
-    rows = [
+def _chart_rows(spectra: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return singular values of the covariance of each model's vectors, as shares, largest first."""
+    return [
         {"model": name, "rank": rank, "share": float(f"{share:.4g}")}
         for name, spectrum in spectra.items()
         for rank, share in zip(spectrum["ranks"], spectrum["shares"], strict=True)
         if share > 1e-9
     ]
-    if not rows:
-        return None
-    x = alt.X(
-        "rank:Q",
-        title="rank of the singular value",
-        scale=alt.Scale(type="log", nice=False),
-        axis=alt.Axis(grid=False),
-    )
-    y = alt.Y(
-        "share:Q",
-        title="share of the variance per dimension",
-        scale=alt.Scale(type="log"),
-        axis=alt.Axis(format="~p", grid=False, tickCount=5),
-    )
-    chart = (
-        alt.Chart(alt.Data(values=rows), height=260)
-        .mark_line()
-        .encode(
-            x=x,
-            y=y,
-            color=colour_by_model(subject.names),
-            tooltip=["model:N", "rank:Q", alt.Tooltip("share:Q", format=".3~p")],
-        )
-    )
-    about = "Singular values of the covariance of each model's vectors, largest first."
-    return VegaChart("spectrum", chart.to_dict(), about)

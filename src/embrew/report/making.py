@@ -2,43 +2,52 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from embrew.comparison import compare_models
+from embrew.comparison import Model, Scored, compare_models, read_folder
+from embrew.comparison.models import check_same_tasks, with_pooling
 from embrew.files.formats import REPORT
+from embrew.files.names import shown_path
 from embrew.files.reading import read_json
 from embrew.files.writing import claimed, write_json
-from embrew.report.evaluating import read_models, with_poolings
-from embrew.report.measuring import Opener, measure_models
+from embrew.progress import progress, within
+from embrew.report.cost import measure_cost
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import check_packages, write_report
-from embrew.report.section import Section, Subject
-from embrew.report.sources import NamedSources, Source, read_sources, with_stored_encoder
-from embrew.report.task_data import Tasks, data_of
+from embrew.report.sample import measure_vectors
+from embrew.report.section import Subject
+from embrew.report.sources import Source, read_sources
+from embrew.report.task_data import Tasks, data_of, shown_split
+from embrew.report.untrained import choose
+from embrew.text_encoder.hashes import model_hash
 
 logger = logging.getLogger(__name__)
 PAGE = "comparison.html"  # in a sweep or a domain run
+Sources = Mapping[str, Sequence[Source]]
+Opener = Callable[[Source], Any]
 
 
 def make_report(
-    models: Sequence[NamedSources],
+    sources: Sources,
     tasks: Tasks,
     output: Path,
     *,
     opener: Opener = Source.open,
     command: str = "",
     measure: bool = True,
-) -> tuple[list[str], list[Section]]:
-    """Write a report; return its verdict and its sections.
+) -> dict[str, Any]:
+    """Write a report; return the content of its JSON file.
 
     Results of models that have to be evaluated are stored in a folder beside the page, `NAME.files`.
 
     Args:
-        models: The models, the base first.
+        sources: The models by name, the base first: one source per seed.
         tasks: What those are evaluated on that have an encoder; tasks with a result are not evaluated.
         output: The page; `.json` and `.csv` are written beside it.
         opener: Opens the encoder of a source to measure it.
@@ -48,20 +57,24 @@ def make_report(
     Raises:
         FileExistsError: another process makes this report.
         ImportError: a package of `embrew[report]` is not installed.
-        ValueError: no results and no tasks; no task that can be compared; an encoder that is not that of its results.
+        ValueError: no results and no tasks; no task that can be compared.
     """
     check_packages()
-    files = files_of(output)
-    with _report_folder(files, models, output, command) if measure else nullcontext():
-        models = with_poolings(models, tasks, files)
-        candidate = next((i for i, one in enumerate(models) if one.candidate), None)
-        comparison = replace(compare_models(read_models(models, tasks, files)), candidate=candidate)
-        data, without_data = data_of(comparison, tasks, [one.seeds[0].results for one in models])
-        sources = {one.name: one.seeds for one in models}
+    without = [name for name, seeds in sources.items() if any(source.results is None for source in seeds)]
+    if without and not tasks:
+        raise ValueError(
+            f"{', '.join(without)}: no results; give --suite NAME or --data DIR to evaluate on, or result folders "
+            "(embrew evaluate MODEL --output DIR)"
+        )
+    about = {"format": REPORT.number, "page": output.name, "models": list(sources), "command": command}
+    may_evaluate = measure and any(source.model and not source.stored for seeds in sources.values() for source in seeds)
+    with _report_folder(files_of(output), about) if may_evaluate else nullcontext():
+        read, sources = _read_models(sources, tasks, output)
+        comparison = compare_models(read)
+        data, without_data = data_of(comparison, tasks, [first.results for first, *_ in sources.values()])
         subject = Subject(comparison, data, without_data, sources=sources, command=command)
         if measure:  # of several seeds, the first
-            with_encoders = {name: (with_stored_encoder(first), *others) for name, (first, *others) in sources.items()}
-            subject = measure_models(replace(subject, sources=with_encoders), opener)
+            subject = _measured(subject, opener)
             subject = replace(subject, overlaps=find_overlaps(subject))
         return write_report(subject, output)
 
@@ -86,16 +99,106 @@ def files_of(output: Path) -> Path:
     return output.with_suffix(".files")
 
 
+def results_of(output: Path, name: str) -> Path:
+    """Return the folder for the results of a model that is evaluated for a page."""
+    return files_of(output) / "results" / name.replace("/", "--")
+
+
 @contextmanager
-def _report_folder(files: Path, models: Sequence[NamedSources], output: Path, command: str) -> Iterator[None]:
-    """Hold the report's folder, if a model may be evaluated, and write in it what it is of and its state."""
-    if not any(source.model for model in models for source in model.seeds):
-        yield
-        return
-    about = {"format": REPORT.number, "page": output.name, "models": [one.name for one in models], "command": command}
+def _report_folder(files: Path, about: Mapping[str, Any]) -> Iterator[None]:
+    """Hold the report's folder, and write in it what it is of and its state."""
     with claimed(files, "comparing in"):
         if (files / REPORT.file).is_file():
             read_json(files / REPORT.file, kind=REPORT)
         write_json(files / REPORT.file, {**about, "finished": False})
         yield
         write_json(files / REPORT.file, {**about, "finished": True})
+
+
+def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Model], Sources]:
+    """Return models with their results, evaluated where an encoder lacks them, and sources with chosen poolings."""
+    models, with_poolings = list[Model](), dict[str, Sequence[Source]]()
+    for name, seeds in sources.items():
+        folder, scored, opened = results_of(output, name), list[tuple[Scored, ...]](), list[Source]()
+        for number, source in enumerate(seeds, start=1):
+            choice = None
+            if source.model and not (source.results or source.untrained or source.pooling):
+                choice = choose(source.model, tasks, folder)
+            opened.append(replace(source, pooling=choice.pooling) if choice else source)
+            own = name if len(seeds) == 1 else f"{name}, seed {number}"
+            with within(own):
+                scored.append(_results(opened[-1], tasks, folder if own == name else folder / f"seed-{number}"))
+        chosen = [new.pooling for old, new in zip(seeds, opened, strict=True) if old.pooling is None]
+        models.append(Model(with_pooling(name, *chosen), tuple(scored)))
+        with_poolings[models[-1].name] = opened
+        check_same_tasks(models[-1])
+    return models, with_poolings
+
+
+def _results(source: Source, tasks: Tasks, folder: Path) -> tuple[Scored, ...]:
+    """Return the results of a source; tasks that it lacks are evaluated, and their results written into a folder."""
+    from embrew.evaluation import evaluate
+
+    scored = read_folder(source.results) if source.results else ()
+    there = {(one.result.task, one.result.split) for one in scored}
+    wanted = [task for task in tasks if (task.name, shown_split(task)) not in there]
+    if not wanted or source.model is None or source.stored:
+        return scored
+    logger.info("opening %s", source.model)
+    encoder = source.open()
+    try:
+        results = evaluate(encoder, wanted, output_dir=folder, show_progress_bar=True)
+    except FileExistsError:
+        logger.warning("results of another model or other data in %s are replaced", folder)
+        results = evaluate(encoder, wanted, output_dir=folder, show_progress_bar=True, overwrite=True)
+    names = {(result.task, result.split) for result in results}
+    return scored + tuple(one for one in read_folder(folder) if (one.result.task, one.result.split) in names)
+
+
+def _measured(subject: Subject, opener: Opener) -> Subject:
+    """Return the subject with costs and figures of vectors of the models whose encoders are those of their results."""
+    sources, costs, vectors = dict(subject.sources), {}, {}
+    models = [model for model in subject.comparison.models if sources[model.name][0].model is not None]
+    with progress(len(models), "measuring", "model", shown=bool(models)) as bar:
+        for model in models:
+            first, *others = sources[model.name]
+            with within(model.name):
+                encoder, reason = _open(model, first, opener)
+                if reason:
+                    assert first.model is not None
+                    unknown = f"{shown_path(Path(first.model))} {reason}"
+                    sources[model.name] = (Source(results=first.results, unknown=unknown), *others)
+                else:
+                    costs[model.name] = measure_cost(encoder, subject)
+                    vectors[model.name] = measure_vectors(encoder, subject.data)
+                del encoder
+                gc.collect()
+            bar.update()
+    return replace(subject, costs=costs, vectors=vectors, sources=sources)
+
+
+def _open(model: Model, source: Source, opener: Opener) -> tuple[Any, str]:
+    """Return the encoder of a model's results, or why it is not that."""
+    logger.info("opening %s%s", source.model, f", which {source.results} names" if source.stored else "")
+    try:
+        with _without_downloads() if source.stored else nullcontext():
+            encoder = opener(source)
+    except (ImportError, OSError, ValueError) as error:
+        if not source.stored:
+            raise
+        logger.warning("%s cannot be opened: %s", source.model, error)
+        return None, "cannot be opened"
+    hashes = {str(scored.run["model_hash"]) for scored in model.seeds[0] if "model_hash" in scored.run}
+    return encoder, "has another model hash than the results" if hashes - {model_hash(encoder)} else ""
+
+
+@contextmanager
+def _without_downloads() -> Iterator[None]:
+    """Read models of the Hub from the cache only: what a file in a folder of results names downloads nothing."""
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before

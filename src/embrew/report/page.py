@@ -6,28 +6,33 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from embrew.comparison import verdict
 from embrew.comparison.tables import csv_text
-from embrew.comparison.verdict import best_model
 from embrew.evaluation.uncertainty import Difference
 from embrew.files.writing import atomic_path, write_json
-from embrew.report import cost, examples, geometry, map, reproduce, scores
-from embrew.report.section import Figure, Section, Subject, model_colours
+from embrew.report import cost, geometry, map, queries, reproduce, scores
+from embrew.report.section import Section, Subject, model_colours
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-SECTIONS = (scores, examples, cost, geometry, map, reproduce)
-PACKAGES = {"altair": "altair", "jinja2": "jinja2", "vl_convert": "vl-convert-python"}  # distributions by module
+SECTIONS = (scores, queries, cost, geometry, map, reproduce)
+PACKAGES = {"jinja2": "jinja2", "vl_convert": "vl-convert-python"}  # distributions by module
+COLUMNS = ("section", "model", "quantity", "value", "task", "low", "high")  # of the CSV file
+EXAMPLES = {"queries": "queries", "pairs": "pairs", "classes": "pairs of classes"}
+COSTS = {
+    "milliseconds": "ms per text",
+    "bytes": "bytes per vector",
+    "seconds": "training seconds",
+    "samples": "training samples",
+}
 # Characters that could end a script element, or a line of JavaScript.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
@@ -46,8 +51,8 @@ def check_packages() -> None:
         )
 
 
-def write_report(subject: Subject, output: Path) -> tuple[list[str], list[Section]]:
-    """Write `output` (HTML), and `.json` and `.csv` beside it; return the verdict and the sections.
+def write_report(subject: Subject, output: Path) -> dict[str, Any]:
+    """Write `output` (HTML), and `.json` and `.csv` beside it; return the content of the JSON file.
 
     Raises:
         ValueError: no task can be compared.
@@ -55,20 +60,50 @@ def write_report(subject: Subject, output: Path) -> tuple[list[str], list[Sectio
     if not subject.comparison.tasks:
         reasons = "; ".join(f"{one.task}: {one.reason}" for one in subject.comparison.left_out)
         raise ValueError(f"the models have no task that can be compared ({reasons}); evaluate them alike")
-    sections = [section for module in SECTIONS if (section := module.section(subject)) is not None]
-    sentences = [*verdict(subject.comparison), *(section.sentence for section in sections if section.sentence)]
-    write_json(output.with_suffix(".json"), document(sentences, sections))
-    figures = [figure for section in sections for figure in section.figures]
-    texts = {".csv": csv_text([Figure._fields, *figures]), ".html": _html(subject, sections, sentences)}
+    by_module = {module.__name__.rpartition(".")[2]: module.section(subject) for module in SECTIONS}
+    sections = {name: section for name, section in by_module.items() if section is not None}
+    sentences = [*verdict(subject.comparison), *(each.sentence for each in sections.values() if each.sentence)]
+    document = {"verdict": sentences, **{name: each.document for name, each in sections.items()}}
+    write_json(output.with_suffix(".json"), document)
+    texts = {".csv": csv_text([COLUMNS, *numbers(document)]), ".html": _html(subject, sections, sentences)}
     for suffix, text in texts.items():
         with atomic_path(output.with_suffix(suffix)) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    return sentences, sections
+    return document
 
 
-def document(sentences: Sequence[str], sections: Sequence[Section]) -> dict[str, Any]:
-    """Return the content of the JSON file."""
-    return {"verdict": list(sentences), **{section.name: section.document for section in sections}}
+def numbers(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield the lines of the CSV file: one number of the JSON file each, without those that were not measured."""
+    scored = document["scores"]
+    for i, model in enumerate(scored["models"]):
+        yield ("scores", model, "mean score", scored["means"][i], "", None, None)
+        for task in scored["tasks"]:
+            yield ("scores", model, "score", task["scores"][i], task["task"], None, None)
+            if test := task["differences"][i]:
+                yield ("scores", model, "difference", test["difference"], task["task"], test["low"], test["high"])
+                yield ("scores", model, "corrected p-value", test["corrected"], task["task"], None, None)
+    for task in document.get("queries", {}).get("tasks", ()):
+        for model in task["models"]:
+            for outcome, count in (("won", model["won"]), ("lost", model["changed"] - model["won"])):
+                quantity = f"{EXAMPLES[task['kind']]} {outcome}"
+                yield ("queries", model["model"], quantity, count, task["task"], None, None)
+    for one in document["cost"]["models"]:
+        for key, quantity in COSTS.items():
+            if one[key] is not None:
+                yield ("cost", one["model"], quantity, one[key], "", None, None)
+    nested = document["cost"]["nested"] or {"points": (), "task": ""}
+    for point in nested["points"]:
+        yield ("cost", point["model"], f"score at {cost.size_of(point)}", point["score"], nested["task"], None, None)
+        if point["milliseconds"] is not None:
+            quantity = f"ms per text at {cost.size_of(point)}"
+            yield ("cost", point["model"], quantity, point["milliseconds"], nested["task"], None, None)
+    for model, figures in document.get("geometry", {}).get("models", {}).items():
+        for quantity, value in geometry.quantities(figures).items():
+            if value is not None:
+                yield ("geometry", model, quantity, value, "", None, None)
+    for task, own in document.get("map", {}).get("tasks", {}).items():
+        for model, share in own["variance"].items():
+            yield ("map", model, "variance of two principal components", share, task, None, None)
 
 
 def as_json(value: Any) -> Markup:
@@ -79,7 +114,7 @@ def as_json(value: Any) -> Markup:
     return Markup(written.translate(ESCAPES))
 
 
-def _html(subject: Subject, sections: Sequence[Section], sentences: Sequence[str]) -> str:
+def _html(subject: Subject, sections: Mapping[str, Section], sentences: Sequence[str]) -> str:
     import jinja2
     from markupsafe import Markup
 
@@ -88,19 +123,21 @@ def _html(subject: Subject, sections: Sequence[Section], sentences: Sequence[str
     )
     environment.filters |= {"interval": _interval, "json": as_json, "points": _points, "signed": _signed}
     environment.globals["chart"] = environment.get_template("chart.html").make_module().chart  # type: ignore[attr-defined]
+    names, means = subject.names, subject.comparison.means()
+    scale = {"domain": names, "range": model_colours(names)}
+    environment.globals["colour"] = {"field": "model", "type": "nominal", "title": None, "scale": scale}
     shown = []
-    for section in sections:
-        inside = environment.get_template(f"sections/{section.name}.html").render(section.values)
-        shown.append({"name": section.name, "title": section.title, "html": Markup(inside)})  # escaped by its template
-    own = [_file(f"sections/{section.name}.js") for section in sections]
+    for name, section in sections.items():
+        inside = environment.get_template(f"sections/{name}.html").render(section.document, **section.values)
+        shown.append({"name": name, "title": section.title, "html": Markup(inside)})  # escaped by its template
+    own = [_file(f"sections/{name}.js") for name in sections]
     scripts = [_vega(), _file("script.js") or "", *(f'(() => {{\n"use strict";\n{one}}})();\n' for one in own if one)]
-    names = subject.names
     return environment.get_template("page.html").render(
         title=f"{names[1]} compared with {names[0]}" if len(names) == 2 else f"{len(names)} models compared",
         names=names,
-        colours=model_colours(names),
+        colours=scale["range"],
         overall=scores.overall(subject.comparison),
-        best=best_model(subject.comparison),
+        best=means.index(max(means)),
         tasks=len(subject.comparison.tasks),
         verdict=sentences,
         sections=shown,
@@ -139,8 +176,6 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -31,7 +31,7 @@ def section(subject: Subject) -> Section:
             for run in [of_first[task.key]]
         ],
     }
-    return Section("reproduce", "Reproduce", values, values)
+    return Section("Reproduce", values)
 
 
 def hardware() -> str:

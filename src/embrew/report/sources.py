@@ -43,7 +43,7 @@ class Source:
         stage: Last stage of the run that the model was trained in.
         pooling: Of a language model without embedding settings, as `open_model` takes it.
         stored: The folder of `model` was not given, but read beside the results; it may have changed since.
-        unknown: Why the encoder that was stored is not used; empty if none was.
+        unknown: Why the encoder of the results is not used; empty if none is known.
     """
 
     results: Path | None = None
@@ -78,11 +78,6 @@ class Source:
             if folder is not None:
                 shown = shown.replace(str(folder), shown_path(Path(folder)))
         return shown
-
-    def without_encoder(self, reason: str) -> Source:
-        """Return the results alone, with the reason why the stored encoder is not used."""
-        assert self.model is not None
-        return Source(results=self.results, unknown=f"{shown_path(Path(self.model))} {reason}")
 
     def log(self) -> dict[str, Any]:
         """Return `run.json` of the run; empty without a run."""
@@ -119,80 +114,24 @@ class Source:
         return Recipe.from_values(values, source=str(file)) if isinstance(values, Mapping) else None
 
 
-@dataclass(frozen=True)
-class NamedSources:
-    """A model of a report: its name, and one source per seed.
-
-    Attributes:
-        candidate: The verdict is about this model, as in the report of a domain run: see `Comparison`.
-    """
-
-    name: str
-    seeds: tuple[Source, ...]
-    candidate: bool = False
-
-
-def read_sources(paths: Sequence[str], encoders: Mapping[str, str] | None = None) -> list[NamedSources]:
-    """Return the models of paths, each `PATH` or `NAME=PATH`; paths of one name are seeds of a model.
+def read_sources(paths: Sequence[str]) -> dict[str, list[Source]]:
+    """Return the models of paths, each `PATH` or `NAME=PATH`: one source per seed, by name.
 
     A run is one model per stage, after the untrained encoder if that can be built; a sweep one per row; a domain run
     one per step, the best untrained one first. Their names begin with that of the folder.
 
     Args:
-        paths: Folders, recipes, Hub ids.
-        encoders: Encoders of results, by the name of the model.
+        paths: Folders, recipes, Hub ids; those of one name are seeds of a model.
 
     Raises:
         FileNotFoundError: no such folder.
-        ValueError: a folder that cannot be compared, a run that is not finished, a recipe that must be trained; a name
-            of `encoders` that no model with one result folder has.
+        ValueError: a folder that cannot be compared, a run that is not finished, a recipe that must be trained.
     """
     seeds: dict[str, list[Source]] = {}
     for name, entries in folders_by_name(paths).items():
-        for entry in entries:
-            for model, source in _sources(name, entry):
-                seeds.setdefault(model, []).append(source)
-    for short_name, folder in (encoders or {}).items():
-        pooled = [key for key in seeds if with_pooling(short_name, seeds[key][0].pooling) == key]
-        name = pooled[0] if pooled else short_name
-        if name not in seeds or any(source.results is None or source.model for source in seeds[name]):
-            without = [key for key, sources in seeds.items() if all(source.model is None for source in sources)]
-            raise ValueError(
-                f"--model {short_name}={folder}: no result folder has this name; choose from "
-                f"{', '.join(without) or 'none'}"
-            )
-        encoder = [source for _, source in _sources(short_name, folder)]
-        if len(encoder) != 1 or encoder[0].model is None:
-            raise ValueError(f"--model {short_name}={folder}: give the folder of one encoder, such as a stage of a run")
-        first, *others = seeds[name]
-        seeds[name] = [replace(encoder[0], results=first.results, pooling=first.pooling), *others]
-    models = [NamedSources(name, tuple(sources)) for name, sources in seeds.items()]
-    if len(paths) == 1 and Path(entry).expanduser().is_dir() and inspect(Path(entry).expanduser()).kind == "domain run":
-        models[-1] = replace(models[-1], candidate=True)
-    return models
-
-
-def with_stored_encoder(source: Source) -> Source:
-    """Return a source with the encoder that `embrew evaluate` stored the folder of, where none is given.
-
-    A stored encoder is not verified here: see `measure_models`.
-    """
-    if source.results is None or source.model is not None:
-        return source
-    paths = read_paths(source.results)
-    path = paths.model
-    if path is None:
-        return source
-    if not path.is_dir():
-        return replace(source, unknown=f"{shown_path(path)} is no longer a folder on this machine")
-    try:
-        *_, (_, encoder) = _of_folder("", path)
-    except (OSError, ValueError) as error:
-        logger.warning("the encoder of %s is not used: %s", source.results, error)
-        encoder = Source()
-    if encoder.model is None:
-        return replace(source, unknown=f"{shown_path(path)} holds no encoder")
-    return replace(encoder, results=source.results, stored=True, pooling=paths.pooling)
+        for model, source in (each for entry in entries for each in _sources(name, entry)):
+            seeds.setdefault(model, []).append(source)
+    return seeds
 
 
 def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
@@ -218,14 +157,13 @@ def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
 def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
     folder = inspect(path)
     what = "it holds nothing that embrew wrote" if folder.kind == "folder" else f"it is of the kind {folder.kind!r}"
-    if folder.state != "finished":
-        what += f", {folder.state}" + (f" ({'; '.join(folder.problems)})" if folder.problems else "")
     if folder.state in ("damaged", "unreadable", "running"):
-        raise ValueError(f"{path} cannot be compared: {what}")
+        problems = f" ({'; '.join(folder.problems)})" if folder.problems else ""
+        raise ValueError(f"{path} cannot be compared: {what}, {folder.state}{problems}")
     match folder.kind:
         case "results":
-            pooling = pooling_of_results(path)
-            yield with_pooling(name, pooling), Source(results=path, pooling=pooling)
+            source = _of_results(path)
+            yield with_pooling(name, source.pooling), source
         case "training run":
             yield from _of_run(name, path, folder)
         case "sweep":
@@ -245,6 +183,24 @@ def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             raise ValueError(f"{path} holds several folders; give those that are to be compared: {inside}")
         case _:
             raise ValueError(f"{path} cannot be compared: {what}; give {ACCEPTED}")
+
+
+def _of_results(path: Path) -> Source:
+    """Return results with the encoder that `embrew evaluate` stored the folder of, whose hash is not verified here."""
+    alone, paths = Source(results=path, pooling=pooling_of_results(path)), read_paths(path)
+    if paths.model is None:
+        return alone
+    if not paths.model.is_dir():
+        return replace(alone, unknown=f"{shown_path(paths.model)} is no longer a folder on this machine")
+    try:
+        is_model = inspect(paths.model).kind not in ("results", "domain run")  # which may name results again
+        *_, (_, encoder) = _of_folder("", paths.model) if is_model else [("", alone)]
+    except (OSError, ValueError) as error:
+        logger.warning("the encoder of %s is not used: %s", path, error)
+        encoder = alone
+    if encoder.model is None:
+        return replace(alone, unknown=f"{shown_path(paths.model)} holds no encoder")
+    return replace(encoder, results=path, stored=True, pooling=alone.pooling or paths.pooling)
 
 
 def _of_run(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:

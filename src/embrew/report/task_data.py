@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison import Comparison, Scored
-from embrew.comparison.comparing import OF_THE_MODEL
+from embrew.comparison import Scored
+from embrew.comparison.comparing import OF_THE_MODEL, Comparison
 from embrew.data.reading import expand
 from embrew.evaluation.find import cells, find_task
 from embrew.evaluation.mteb_tasks import MtebTask

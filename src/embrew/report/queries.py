@@ -1,0 +1,199 @@
+"""Queries won and lost: queries whose rank changed most, pairs that moved most, and confused classes, with texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from embrew.comparison.changes import (
+    Confusion,
+    PairChange,
+    QueryChange,
+    changed_queries,
+    confused_classes,
+    moved_pairs,
+    ranked,
+)
+from embrew.comparison.comparing import TaskScores
+from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.kinds.reranking import candidate_names
+from embrew.evaluation.rows import task_retrieval, task_rows
+from embrew.evaluation.task import Task
+from embrew.report.section import Section, Subject
+
+LISTED = 200  # changes of a task and model
+IN_ALL = 1000  # changes on the page
+DOCUMENTS = 5  # of a query and model
+NAME_LENGTH = 100  # characters of an id or a class
+TEXT_LENGTH = 500  # characters of a text
+WITH_EXAMPLES = ("retrieval", "reranking", "rag", "sts", "pair_classification", "classification")
+Change = QueryChange | PairChange | Confusion
+
+
+class TaskChanges(NamedTuple):
+    """What changed on a task.
+
+    Attributes:
+        kind: What its examples are.
+        total: Number of examples.
+        by_model: Changes from the base, the largest first, for each other model.
+        depth: Largest known rank of queries; None if all are known.
+    """
+
+    kind: Literal["queries", "pairs", "classes"]
+    total: int
+    by_model: Sequence[Sequence[Change]]
+    depth: int | None = None
+
+
+class PageTexts:
+    """Names and texts of the page by number, each once: a text is None if it is not known, and truncated if long."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[Any]] = []
+        self._numbers: dict[tuple[str, str | None], int] = {}
+
+    def number(self, name: str, text: str | None) -> int:
+        """Return the number of a text."""
+        if (name, text) not in self._numbers:
+            self._numbers[name, text] = len(self.rows)
+            row = [_shortened(name), text and text[:TEXT_LENGTH]]
+            self.rows.append([*row, len(text)] if text and len(text) > TEXT_LENGTH else row)
+        return self._numbers[name, text]
+
+
+class TaskTexts(NamedTuple):
+    """Texts of a task, empty without its data.
+
+    Attributes:
+        queries: Texts of queries by id.
+        relevant: Ids of a query's relevant documents, the highest grade first.
+        documents: Returns the texts of the documents of a query, by id.
+        rows: Rows of a task with pairs.
+    """
+
+    queries: Mapping[str, str] = {}
+    relevant: Mapping[str, Sequence[str]] = {}
+    documents: Callable[[str], Mapping[str, str]] = lambda _: {}
+    rows: Any = None
+
+
+def section(subject: Subject) -> Section | None:
+    """Return the section; None if no task has queries, pairs or classes, or there is one model only."""
+    comparison, (base, *others) = subject.comparison, subject.names
+    changed = [(task, changes_of(task)) for task in comparison.tasks if task.first.kind in WITH_EXAMPLES]
+    if not changed or not others:
+        return None
+    tasks = [(task, changes) for task, changes in changed if changes is not None]
+    tasks.sort(key=lambda one: ("queries", "pairs", "classes").index(one[1].kind))
+    limit = max(1, min(LISTED, IN_ALL // max(1, len(tasks) * len(others))))
+    texts, shown, entries = PageTexts(), list[dict[str, Any]](), list[dict[str, Any]]()
+    for task, changes in tasks:
+        of_task, lists, examples = task_texts(subject.data.get(task.key), changes.kind), [], []
+        for model, all_changes in zip(others, changes.by_model, strict=True):
+            chosen = listed(all_changes, limit)
+            counts = {"changed": len(all_changes), "won": sum(one.is_won for one in all_changes)}
+            lists.append({**counts, "entries": [page_entry(one, of_task, texts) for one in chosen]})
+            examples.append({"model": model, **counts, "examples": [one._asdict() for one in chosen]})
+        about = {"label": task.label, "kind": changes.kind, "scored": task.first.kind == "sts"}
+        shown.append({**about, "total": changes.total, "depth": changes.depth, "lists": lists})
+        entries.append({"task": task.label, "kind": changes.kind, "examples": changes.total, "models": examples})
+    document = {
+        "limit": limit,
+        "without_ids": [task.label for task, changes in changed if changes is None],
+        "tasks": entries,
+    }
+    page = {"models": subject.names, "texts": texts.rows, "tasks": shown, "limit": limit, "length": TEXT_LENGTH}
+    values = {
+        "data": page,
+        "base": base,
+        "shown": DOCUMENTS,
+        "has_seeds": any(len(model.seeds) > 1 for model in comparison.models),
+        "without_texts": [
+            task.label + (f" ({subject.without_data[task.key]})" if task.key in subject.without_data else "")
+            for task, changes in tasks
+            if changes.kind != "classes" and task.key not in subject.data
+        ],
+    }
+    return Section("Queries won and lost", document, values)
+
+
+def changes_of(task: TaskScores) -> TaskChanges | None:
+    """Return what changed between the first seed of the base and that of each other model; None without examples."""
+    base, *others = (results[0] for results in task.results)
+    if base.kind in ("sts", "pair_classification") and task.is_tested:
+        return TaskChanges("pairs", len(base.examples["gold"]), [moved_pairs(base, other) for other in others])
+    is_named = all({"gold", "predicted"} <= result.examples.keys() for result in (base, *others))
+    if base.kind == "classification" and is_named:
+        return TaskChanges("classes", len(base.examples["gold"]), [confused_classes(base, other) for other in others])
+    one, *rest = (ranked(result) for result in (base, *others))
+    if one is None or None in rest:
+        return None
+    return TaskChanges("queries", len(one.queries), [changed_queries(one, each) for each in rest if each], one.depth)
+
+
+def task_texts(task: Task | None, kind: str) -> TaskTexts:
+    """Return the texts of a task's queries or pairs."""
+    if task is None or kind == "classes":
+        return TaskTexts()
+    if kind == "queries" and task.kind != "reranking":
+        data = task_retrieval(task)
+        documents = {one.id: one.content for one in data.corpus}
+        # Retrieval-augmented answers are right if the document holds an answer: judgements do not count.
+        relevant = {
+            query: sorted((name for name in grades if grades[name] > 0 and name in documents), key=lambda n: -grades[n])
+            for query, grades in (data.qrels.items() if task.kind == "retrieval" else ())
+        }
+        return TaskTexts(data.queries, relevant, lambda _: documents)
+    rows = task_rows(task, KINDS[task.kind], task.settings.get("columns"))
+    if kind == "pairs":
+        return TaskTexts(rows=rows)
+    candidates = {  # named within a query
+        str(number): {name: text for text, name in candidate_names(row["positive"], row["negative"]).items()}
+        for number, row in enumerate(rows, start=1)
+    }
+    relevant = {query: [n for n in names if n.startswith("positive ")] for query, names in candidates.items()}
+    return TaskTexts({str(i): str(row["query"]) for i, row in enumerate(rows, 1)}, relevant, candidates.__getitem__)
+
+
+def listed(changes: Sequence[Any], limit: int) -> list[Any]:
+    """Return up to `limit` changes in their order; half of them are won and half lost where there are as many."""
+    won = [i for i, change in enumerate(changes) if change.is_won]
+    lost = [i for i, change in enumerate(changes) if not change.is_won]
+    lost = lost[: max(limit // 2, limit - len(won))]
+    return [changes[i] for i in sorted([*lost, *won[: limit - len(lost)]])]
+
+
+def page_entry(change: Change, of_task: TaskTexts, texts: PageTexts) -> dict[str, Any]:
+    """Return the page's entry of a change, which names texts by number."""
+    if isinstance(change, Confusion):
+        classes = [_shortened(change.gold), _shortened(change.predicted)]
+        counts = [change.before, change.after]
+        return {"classes": classes, "counts": counts, "total": change.total, "won": change.is_won}
+    if isinstance(change, PairChange):
+        sentences = [(f"row {change.row + 1}", None)] * 2
+        if of_task.rows is not None:
+            sentences = [("", of_task.rows[change.row][side]) for side in ("sentence1", "sentence2")]
+        cosines = [round(change.before, 6), round(change.after, 6)]
+        about = {"gold": change.gold, "cosines": cosines, "ranks": change.ranks, "won": change.is_won}
+        return {"texts": [texts.number(*sentence) for sentence in sentences], **about}
+    query, documents = change.query, of_task.documents(change.query)
+    relevant = of_task.relevant.get(query, [])
+    ranks, tops = (change.before, change.after), [change.top_before[:DOCUMENTS], change.top_after[:DOCUMENTS]]
+    at_rank = {top[rank - 1] for rank, top in zip(ranks, tops, strict=True) if rank and rank <= len(top)}
+    right = {name for top in tops for name in top} & {*at_rank, *relevant}
+    # Where neither model has a relevant document among those shown, one is shown beside them.
+    shown = [*tops, sorted(right), [] if right else relevant[:1]]
+    *numbers, right_numbers, missed = ([texts.number(name, documents.get(name)) for name in names] for names in shown)
+    return {
+        "query": texts.number(query, of_task.queries.get(query)),
+        "ranks": list(ranks),
+        "won": change.is_won,
+        "tops": numbers,
+        "right": right_numbers,
+        "missed": missed,
+    }
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - 1] + "…"
