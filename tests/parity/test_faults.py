@@ -10,7 +10,7 @@ import pytest
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.parity import Comparison, compare
+from embrew.parity.compare import Comparison, compare
 from embrew.settings.encoder import Pooling
 from tests.conftest import by_default
 from tests.hard_texts import REAL_TOKENIZERS
@@ -107,14 +107,14 @@ def found(folder: Path, fault: str, kind: str, **options: Any) -> Comparison:
 
 
 def named(comparison: Comparison) -> set[str]:
-    return {cause.faults for cause in comparison.verdict.causes}
+    return {"+".join(cause.faults) for cause in comparison.causes}
 
 
 def check(folder: Path, fault: str, kind: str) -> None:
     comparison = found(folder, fault, kind)
     assert named(comparison) == FAULTS[fault], comparison.verdict
-    assert comparison.verdict.equal == (not fault)
-    assert not comparison.verdict.alternatives
+    assert comparison.equal == (not fault)
+    assert not comparison.ambiguous
     if kind != "ollama":
         ids = comparison.token_ids
         assert ids["compared"] > 40
