@@ -20,33 +20,11 @@ from embrew.export.exporting import export_encoder
 from embrew.files.checksums import Damaged
 from embrew.files.formats import OtherFormat
 from embrew.parity.compare import Line, compare
-from tests.parity.faulty import FaultyRuntime
+from tests.parity.faulty import FORMS, LIMIT, PROMPTS, THREE_PROMPTS, FaultyRuntime
 from tests.parity.servers import Answer, serving
-from tests.parity.test_faults import FORMS, LIMIT, PROMPTS, named
+from tests.parity.test_faults import named
 
 KEY = "sk-secret-1234"
-
-
-@pytest.fixture(scope="module")
-def made() -> dict[str, Any]:
-    return {}
-
-
-@pytest.fixture
-def export(
-    made: dict[str, Any], make_encoder: Callable[..., Encoder], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    if not made:
-        encoder = make_encoder(lora={}, max_length=LIMIT, prompts=PROMPTS, **FORMS["last"])
-        made["folder"] = tmp_path_factory.mktemp("bad") / "export"
-        export_encoder(encoder, made["folder"], verify="off")
-        made["runtime"] = FaultyRuntime(made["folder"])
-    return made["folder"]
-
-
-@pytest.fixture
-def runtime(export: Path, made: dict[str, Any]) -> FaultyRuntime:
-    return made["runtime"]
 
 
 def with_status(status: int, text: str, **headers: str) -> Callable[..., Answer | None]:
@@ -188,7 +166,7 @@ def test_long_texts_that_are_refused_are_noted(export: Path, runtime: FaultyRunt
         found = compare(str(export), f"{address}/embed")
     assert found.equal
     assert "beyond the limit" in found.notes[0] and "too many tokens" in found.notes[0]
-    assert found.conditions[2] == Line("beyond the limit", "", 0)
+    assert Line("beyond the limit", "", 0) in found.conditions
 
 
 def test_names_of_special_tokens_in_a_text_are_noted(export: Path) -> None:
@@ -215,7 +193,12 @@ def test_less_precise_vectors(export: Path, runtime: FaultyRuntime) -> None:
         assert not found.equal and not named(found)
         assert "--min-cosine" in found.verdict and "lower precision" in found.verdict
         assert compare(str(export), f"{address}/embed", min_cosine=0.99).equal
-    with serving(lambda texts, name: noisy([f"find the answer: {text}" for text in texts], name)) as address:
+
+    def with_prompt(texts: Any, prompt_name: str | None) -> Any:
+        words = "find the answer: " + (THREE_PROMPTS[prompt_name] if prompt_name else "")
+        return noisy([words + text for text in texts], None)
+
+    with serving(with_prompt) as address:
         assert named(compare(str(export), f"{address}/embed", min_cosine=0.99)) == {"prompt_added"}
 
 

@@ -20,7 +20,8 @@ from embrew.parity.compare import compare
 from embrew.parity.measuring import ALONE, LONG, Condition, Measurements
 from embrew.parity.reference import Prompt, Reference, Text
 from tests.conftest import by_default, stir
-from tests.parity.test_faults import FORMS, LIMIT, PROMPTS, named
+from tests.parity.faulty import FORMS, LIMIT, PROMPTS
+from tests.parity.test_faults import named
 
 
 def made_of(rows: np.ndarray, wrong: dict[str, np.ndarray], measured: np.ndarray) -> Verdict:

@@ -202,7 +202,8 @@ def _of_truncation(measurements: Measurements, every: Condition) -> list[Cause]:
     wrong = _wrong(measurements, every)
     shortest = min((len(text.ids) for text in every.texts if text.key in wrong), default=0)
     shorter = [text for text in every.texts if len(text.ids) < shortest]
-    if len(shorter) < FEW or len(shorter) + len(wrong) < len(every.texts):
+    cut = [text for text in every.texts if len(text.ids) >= shortest and text.key in wrong | measurements.other_ids]
+    if len(shorter) < FEW or len(shorter) + len(cut) < len(every.texts):
         return []
     longest = max(len(text.ids) for text in shorter)
     words = (
