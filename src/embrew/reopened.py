@@ -1,6 +1,6 @@
 """Open a saved encoder in a separate process and write its reference vectors: `python -m embrew.reopened`.
 
-Started by `storage.verification`, which compares them with those of the encoder that was saved.
+Started by `storage.saving`, which compares them with those of the encoder that was saved.
 """
 
 from __future__ import annotations

@@ -16,7 +16,28 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModel
 
+from embrew.settings.encoder import Pooling
 from tests.parity.servers import Unknown
+
+PROMPTS = {"query": "find the answer: "}
+FORMS: dict[str, dict[str, Any]] = {
+    "last": {
+        "template": "{instruction}{text}{eos}",
+        "attention": "causal",
+        "pooling": Pooling("last"),
+        "memory_tokens": 0,
+    },
+    "mean": {
+        "template": "{instruction}{text}",
+        "attention": "bidirectional",
+        "pooling": Pooling("mean"),
+        "memory_tokens": 0,
+    },
+    "one-memory": {"attention": "causal", "pooling": Pooling("last", "memory"), "memory_tokens": 1},
+    "memory": {"attention": "bidirectional", "pooling": Pooling("mean", "memory"), "memory_tokens": 3},
+}
+LIMIT = 128
+THREE_PROMPTS = {**PROMPTS, "document": "passage: ", "title": "a title: "}
 
 
 class FaultyRuntime:

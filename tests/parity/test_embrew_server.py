@@ -12,8 +12,7 @@ import torch
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.model.contexts import Context
-from embrew.parity import compare
-from embrew.parity.compare import Comparison
+from embrew.parity.compare import Comparison, compare
 from embrew.settings.encoder import Demonstrations
 from tests.conftest import SENTENCES, stir
 from tests.serving.running import serving
@@ -36,8 +35,8 @@ def folder_of(base: Path, folder: Path, *, context: bool = False, **settings: An
 
 
 def words_of(found: Comparison) -> str:
-    assert not found.verdict.equal
-    return found.verdict.sentence
+    assert not found.equal
+    return found.verdict
 
 
 def test_prompts_contexts_and_two_limits(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -45,11 +44,11 @@ def test_prompts_contexts_and_two_limits(model_folder: Callable[[str], Path], tm
     with serving(folder) as address:
         for end, api in (("", "Text Embeddings Inference"), ("/embed", "Text Embeddings Inference"), ("/v1", "OpenAI")):
             found = compare(str(folder), address + end)
-            assert found.verdict.equal, found.verdict
+            assert found.equal, found.verdict
             assert "embrew" in found.runtime and api in found.runtime
-            sent = {(line.condition, line.prompt): line for line in found.lines}
+            sent = {(line.condition, line.prompt): line for line in found.conditions}
             assert {prompt for _, prompt in sent} == {"", "query", "document", "title", "sea"}
-            assert all(line.agreement and line.agreement.difference < 5e-6 for line in found.lines)
+            assert all(line.difference is not None and line.difference < 5e-6 for line in found.conditions)
             assert sent["alone", "query"].texts == 18, "with the empty text, and one beyond both limits"
 
 
@@ -79,7 +78,7 @@ def test_what_no_export_can_hold(model_folder: Callable[[str], Path], tmp_path: 
     for number, template in enumerate((["{text}{eos}", "so: {text}"], "{text} again: {echo}")):
         folder = folder_of(model_folder("llama"), tmp_path / str(number), template=template, prompts={})
         with serving(folder) as address:
-            assert compare(str(folder), address).verdict.equal, template
+            assert compare(str(folder), address).equal, template
 
 
 @pytest.mark.slow
@@ -90,4 +89,4 @@ def test_an_export_against_its_encoder_and_itself(model_folder: Callable[[str], 
         with serving(served) as address:
             for reference in (folder, tmp_path / "export"):
                 found = compare(str(reference), address)
-                assert found.verdict.equal, (served, reference, found.verdict)
+                assert found.equal, (served, reference, found.verdict)

@@ -11,34 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.encoder import Encoder
-from embrew.export.exporting import export_encoder
 from embrew.export.wrong_vectors import CHOSEN
-from embrew.parity import Comparison, compare
+from embrew.parity.compare import Comparison, compare
 from embrew.storage.saving import TEXTS
-from tests.parity.faulty import FaultyRuntime
+from tests.parity.faulty import THREE_PROMPTS, FaultyRuntime
 from tests.parity.servers import Answer, serving
-from tests.parity.test_faults import FORMS, LIMIT, named
+from tests.parity.test_faults import named
 
-PROMPTS = {"query": "find the answer: ", "document": "passage: ", "title": "a title: "}
 Wrong = Callable[[str, Sequence[str]], bool]
-
-
-@pytest.fixture(scope="module")
-def made() -> dict[str, Any]:
-    return {}
-
-
-@pytest.fixture
-def export(
-    made: dict[str, Any], make_encoder: Callable[..., Encoder], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    if not made:
-        encoder = make_encoder(lora={}, max_length=LIMIT, prompts=PROMPTS, **FORMS["last"])
-        made["folder"] = tmp_path_factory.mktemp("single") / "export"
-        export_encoder(encoder, made["folder"], verify="off")
-        made["runtime"] = FaultyRuntime(made["folder"])
-    return made["folder"]
 
 
 def turned(vector: np.ndarray, cosine: float) -> np.ndarray:
@@ -47,17 +27,17 @@ def turned(vector: np.ndarray, cosine: float) -> np.ndarray:
     return cosine * vector + (1 - cosine**2) ** 0.5 * other / np.linalg.norm(other)
 
 
-def found(export: Path, made: dict[str, Any], wrong: Wrong, cosine: float, *, length: float = 1.0) -> Comparison:
+def found(export: Path, runtime: FaultyRuntime, wrong: Wrong, cosine: float, *, length: float = 1.0) -> Comparison:
     """Compare with a server that turns or scales the vectors of some texts."""
 
     def embed(texts: Sequence[str], prompt_name: str | None) -> Any:
         if prompt_name is not None:
-            texts = [PROMPTS[prompt_name] + text for text in texts]
-        vectors = made["runtime"](texts)
+            texts = [THREE_PROMPTS[prompt_name] + text for text in texts]
+        vectors = runtime(texts)
         pairs = zip(texts, vectors, strict=True)
         return np.stack([length * turned(each, cosine) if wrong(text, texts) else each for text, each in pairs])
 
-    with serving(embed, tokenize=made["runtime"].ids) as address:
+    with serving(embed, tokenize=runtime.ids) as address:
         return compare(str(export), f"{address}/embed")
 
 
@@ -82,22 +62,22 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "cosine"), CASES)
-def test_one_wrong_text(name: str, cosine: float, export: Path, made: dict[str, Any]) -> None:
+def test_one_wrong_text(name: str, cosine: float, export: Path, runtime: FaultyRuntime) -> None:
     wrong, fault = ONE[name]
-    comparison = found(export, made, wrong, cosine)
-    assert not comparison.verdict.equal
+    comparison = found(export, runtime, wrong, cosine)
+    assert not comparison.equal
     assert named(comparison) == {fault}, comparison.verdict
     if name == "a prompt":
-        assert "all texts with the prompt 'a title: ' differ" in comparison.verdict.sentence
+        assert "all texts with the prompt 'a title: ' differ" in comparison.verdict
     if name == "a plain text":
-        assert "1 of 63 texts differs" in comparison.verdict.sentence and CHOSEN[1][:40] in comparison.verdict.sentence
+        assert "1 of 71 texts differs" in comparison.verdict and CHOSEN[1][:40] in comparison.verdict
 
 
 @pytest.mark.slow
-def test_one_text_of_another_length(export: Path, made: dict[str, Any]) -> None:
-    comparison = found(export, made, lambda text, texts: text == TEXTS[5], 1.0, length=3.0)
-    assert named(comparison) == {"norm"} and "vectors are not normalised" in comparison.verdict.sentence
-    comparison = found(export, made, lambda text, texts: len(texts) > 2 and text == texts[0], 1.0, length=0.5)
+def test_one_text_of_another_length(export: Path, runtime: FaultyRuntime) -> None:
+    comparison = found(export, runtime, lambda text, texts: text == TEXTS[5], 1.0, length=3.0)
+    assert named(comparison) == {"norm"} and "vectors are not normalised" in comparison.verdict
+    comparison = found(export, runtime, lambda text, texts: len(texts) > 2 and text == texts[0], 1.0, length=0.5)
     assert named(comparison) == {"norm"}
 
 
@@ -110,25 +90,25 @@ def test_truncation_within_the_tolerance(tells_ids: bool, export: Path) -> None:
     assert named(comparison) == {"truncated_64"}, comparison.verdict
 
 
-def test_refused_texts_within_the_limit(export: Path, made: dict[str, Any]) -> None:
+def test_refused_texts_within_the_limit(export: Path, runtime: FaultyRuntime) -> None:
     def only_plain(path: str, headers: dict[str, Any], body: Any) -> Answer | None:
         return None if not any("🦆" in text for text in body["inputs"]) else (422, {}, '{"error": "no emoji"}')
 
-    with serving(made["runtime"], intercept=only_plain) as address:
+    with serving(runtime, intercept=only_plain) as address:
         comparison = compare(str(export), f"{address}/embed")
-    assert named(comparison) == {"refused"} and "no emoji" in comparison.verdict.sentence
+    assert named(comparison) == {"refused"} and "no emoji" in comparison.verdict
 
 
-def test_dimensions_that_change_between_requests(export: Path, made: dict[str, Any]) -> None:
+def test_dimensions_that_change_between_requests(export: Path, runtime: FaultyRuntime) -> None:
     def embed(texts: Sequence[str], prompt_name: str | None) -> Any:
-        return made["runtime"](texts)[:, : 16 if len(texts) > 2 else 32]
+        return runtime(texts)[:, : 16 if len(texts) > 2 else 32]
 
     with serving(embed) as address, pytest.raises(ValueError, match="vectors of different dimensions: 16, 32"):
         compare(str(export), f"{address}/v1", model="tiny")
 
 
 @pytest.mark.slow
-def test_the_assumed_precision(export: Path, made: dict[str, Any], tmp_path: Path) -> None:
+def test_the_assumed_precision(export: Path, runtime: FaultyRuntime, tmp_path: Path) -> None:
     """The weights of the runtime's own files decide, not the least precise ones of the export."""
     for file in export.glob("*.*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -142,10 +122,10 @@ def test_the_assumed_precision(export: Path, made: dict[str, Any], tmp_path: Pat
     for (runtime, weights), wanted in cases.items():
         types = {"sentence-transformers": "fp32", runtime: weights}
         (tmp_path / "parity.json").write_text(json.dumps({**parity, "runtimes": types}))
-        with serving(made["runtime"]) as address:
+        with serving(runtime) as address:
             for place, (assumed, limit) in wanted.items():
                 comparison = compare(str(tmp_path), address + place, model="tiny")
-                assert (comparison.tolerance.weights, comparison.tolerance.min_cosine) == (assumed, limit), place
-    with serving(made["runtime"]) as address:
+                assert (comparison.assumed_weights, comparison.min_cosine) == (assumed, limit), place
+    with serving(runtime) as address:
         comparison = compare(str(tmp_path), address + "/v1", model="tiny", min_cosine=0.95)
-    assert comparison.as_dict()["assumed_weights"] is None and comparison.as_dict()["min_cosine"] == 0.95
+    assert comparison.assumed_weights is None and comparison.min_cosine == 0.95

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -11,19 +11,7 @@ from rich.text import Text
 
 from embrew.cli.arguments import AsJson, ModelPooling, Quiet
 from embrew.cli.console import loading, out, print_json
-
-
-class RuntimeKind(StrEnum):
-    """A kind of runtime."""
-
-    SENTENCE_TRANSFORMERS = "sentence-transformers"
-    EMBREW = "embrew"
-    OPENVINO = "openvino"
-    ONNX = "onnx"
-    LLAMA_CPP = "llama.cpp"
-    OPENAI = "openai"
-    TEI = "tei"
-    OLLAMA = "ollama"
+from embrew.parity import Kind
 
 
 def parity(
@@ -42,10 +30,10 @@ def parity(
         ),
     ],
     kind: Annotated[
-        RuntimeKind | None, typer.Option(help="Kind of B; by default found by its name, or by asking the server.")
+        Kind | None, typer.Option(help="Kind of B; by default found by its name, or by asking the server.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Model of a server; by default the first that it lists.")
+        str | None, typer.Option(metavar="NAME", help="Model of a server; by default its only one.")
     ] = None,
     timeout: Annotated[
         float, typer.Option(min=0.001, metavar="SECONDS", help="Seconds to wait for an answer of a server.")
@@ -53,8 +41,6 @@ def parity(
     min_cosine: Annotated[
         float | None,
         typer.Option(
-            min=0,
-            max=1,
             metavar="C",
             help="Cosine that the vector of every text has to reach; by default 0.9999 if the compared weights are "
             "float32, 0.999 if they have 16 bits, else 0.99.",
@@ -78,40 +64,28 @@ def parity(
     equal, 1 if they are not, and 2 if they cannot be compared.
     """
     loading(against)
-    from embrew.parity import compare
+    from embrew.parity.compare import compare
 
-    found = compare(
-        a,
-        against,
-        kind=None if kind is None else kind.value,
-        model=model,
-        timeout=timeout,
-        min_cosine=min_cosine,
-        max_length=max_length,
-        pooling=pooling,
-        show_progress_bar=True,
-    )
-    out().print(Text(f"{found.runtime} against {found.reference}"), soft_wrap=True)
-    table = Table()
-    for column in ("texts sent", "prompt"):
-        table.add_column(column)
+    options = {"kind": kind, "model": model, "timeout": timeout, "min_cosine": min_cosine, "max_length": max_length}
+    result = compare(a, against, pooling=pooling, show_progress_bar=True, **options)  # type: ignore[arg-type]
+    out().print(Text(f"{result.runtime} against {result.reference}"), soft_wrap=True)
+    table = Table("texts sent", "prompt")
     for column in ("texts", "mean cosine", "lowest", "difference"):
         table.add_column(column, justify="right")
-    for line in found.lines:
+    for line in result.conditions:
         cells = ["refused", "", ""]
-        if line.agreement is not None:
-            each = line.agreement
-            cells = [f"{each.mean:.6f}", f"{each.lowest:.6f}", f"{each.difference:.1e}"]
+        if line.mean is not None:
+            cells = [f"{line.mean:.6f}", f"{line.lowest:.6f}", f"{line.difference:.1e}"]
         table.add_row(line.condition, line.prompt, str(line.texts), *cells)
     out().print(table)
-    if found.token_ids["compared"]:
-        out().print(f"token ids: {found.token_ids['different']} of {found.token_ids['compared']} texts differ")
-    if found.tolerance.weights:
-        said = f"assumed weights: {found.tolerance.weights}; every text has to reach {found.tolerance.min_cosine:g}"
-        out().print(Text(said), soft_wrap=True)
-    for note in found.verdict.notes:
+    if result.token_ids["compared"]:
+        out().print(f"token ids: {result.token_ids['different']} of {result.token_ids['compared']} texts differ")
+    if result.assumed_weights:
+        weights = f"assumed weights: {result.assumed_weights}; every text has to reach {result.min_cosine:g}"
+        out().print(Text(weights), soft_wrap=True)
+    for note in result.notes:
         out().print(Text(note), style="yellow", soft_wrap=True)
-    out().print(Text(found.verdict.sentence), style="green" if found.verdict.equal else "bold red", soft_wrap=True)
-    print_json(found.as_dict())
-    if not found.verdict.equal:
+    out().print(Text(result.verdict), style="green" if result.equal else "bold red", soft_wrap=True)
+    print_json(asdict(result))
+    if not result.equal:
         raise typer.Exit(1)

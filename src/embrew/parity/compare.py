@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from embrew.parity.conditions import Key, Measurements, measure
-from embrew.parity.diagnosis import Verdict, diagnose
-from embrew.parity.reference import Reference, export_limit, reference_of_encoder, reference_of_export
-from embrew.parity.runtimes import Kind, open_runtime
-from embrew.parity.runtimes.embrew import EmbrewServer
-from embrew.parity.tolerance import Tolerance, tolerance
-from embrew.parity.truncation import truncated_at
-from embrew.parity.vectors import Agreement, agreement
+from embrew.parity import Kind
+from embrew.parity.causes import Verdict, diagnose
+from embrew.parity.folders import open_folder
+from embrew.parity.measuring import Measurements, Runtime, measure
+from embrew.parity.reference import Reference, export_around, reference_of_encoder, reference_of_export
+from embrew.parity.servers import EmbrewServer, open_server
 from embrew.progress import progress
 from embrew.storage.base_model import quiet
+
+MIN_COSINE = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.999}
+"""By type of the weights, below the lowest in `benchmarks/results/llama-cpp-parity.md`: 0.9999986, 0.999995, 0.9991."""
+MIN_COSINE_OF_OTHERS = 0.99  # of quantised weights: int8, q8_0 (lowest there: 0.9975)
 
 
 @dataclass(frozen=True)
@@ -28,62 +29,38 @@ class Line:
         condition: how texts were sent.
         prompt: name of the prompt; "" without one.
         texts: how many.
-        agreement: cosines and the largest difference; None: the runtime refused all texts.
+        mean: of the cosines; None: the runtime refused all texts.
+        lowest: of the cosines.
+        difference: largest difference of a number.
     """
 
     condition: str
     prompt: str
     texts: int
-    agreement: Agreement | None
+    mean: float | None = None
+    lowest: float | None = None
+    difference: float | None = None
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What a comparison measured and found.
+class Comparison(Verdict):
+    """What a comparison measured, and its verdict; `dataclasses.asdict` gives what `--json` prints.
 
     Attributes:
         reference: name of the encoder or export.
         runtime: name of the runtime.
-        tolerance: cosine that every text has to reach, and why.
-        lines: one per condition and prompt.
+        min_cosine: cosine that every text has to reach.
+        assumed_weights: type of the weights that it follows from; None: the user gave it.
         token_ids: number of texts whose token ids were compared, and of those with other ids.
-        verdict: equal, or different and why.
+        conditions: one line per condition and prompt.
     """
 
     reference: str
     runtime: str
-    tolerance: Tolerance
-    lines: list[Line]
+    min_cosine: float
+    assumed_weights: str | None
     token_ids: dict[str, int]
-    verdict: Verdict
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the comparison for JSON."""
-        verdict = self.verdict
-        causes = [
-            {"faults": cause.faults.split("+"), "kinds": cause.kinds, "words": cause.words} for cause in verdict.causes
-        ]
-        return {
-            "reference": self.reference,
-            "runtime": self.runtime,
-            "equal": verdict.equal,
-            "verdict": verdict.sentence,
-            "causes": causes,
-            "ambiguous": verdict.alternatives,
-            "notes": list(verdict.notes),
-            "min_cosine": self.tolerance.min_cosine,
-            "assumed_weights": self.tolerance.weights or None,
-            "token_ids": self.token_ids,
-            "conditions": [
-                {
-                    "condition": line.condition,
-                    "prompt": line.prompt,
-                    "texts": line.texts,
-                    **(asdict(line.agreement) if line.agreement else {}),
-                }
-                for line in self.lines
-            ],
-        }
+    conditions: list[Line]
 
 
 def compare(
@@ -102,7 +79,8 @@ def compare(
 
     Args:
         a: an encoder, as `open_model` takes it, or folder of an export with `parity.json`, whose model is not opened.
-        against: folder, file or address of the runtime; see `open_runtime`.
+        against: the runtime: a folder of Sentence-Transformers, embrew or OpenVINO, a file `.gguf` or `.onnx`, or the
+            address of a server.
         kind: of the runtime, a name of `Kind`; None: by its name and what is there.
         model: name of the model on a server of several.
         timeout: seconds to wait for an answer of a server.
@@ -121,43 +99,63 @@ def compare(
         raise ValueError(f"min_cosine={min_cosine}; give a cosine above 0, at most 1")
     chosen = None if kind is None else Kind(kind)
     with quiet():
-        export = reference_of_export(a)
-    with quiet():
-        runtime = open_runtime(against, kind=chosen, model=model, timeout=timeout)
-    if export is not None and (max_length or pooling):
-        raise ValueError(f"{a} is an export, whose vectors are known; leave out max_length and pooling")
-    with quiet():
-        how: Any = {"max_length": max_length or export_limit(against), "pooling": pooling}
-        reference = export or reference_of_encoder(a, by_methods=isinstance(runtime, EmbrewServer), **how)
-    limit = tolerance(reference, runtime, against) if min_cosine is None else Tolerance(min_cosine, "")
+        reference = reference_of_export(a)
+        if against.lower().startswith(("http://", "https://")):
+            runtime: Runtime = open_server(against, kind=chosen, model=model, timeout=timeout)
+        else:
+            runtime = open_folder(against, kind=chosen)
+        around = export_around(Path(against))
+        if reference is None:
+            limit = max_length or around.get("max_length")
+            by_methods = isinstance(runtime, EmbrewServer)
+            reference = reference_of_encoder(a, by_methods=by_methods, max_length=limit, pooling=pooling)
+        elif max_length or pooling:
+            raise ValueError(f"{a} is an export, whose vectors are known; leave out max_length and pooling")
+    weights = None
+    if min_cosine is None:
+        weights, min_cosine = _tolerance(reference, runtime, around.get("runtimes", {}))
     with progress(None, "compare", "text", shown=show_progress_bar) as bar:
-        found = measure(runtime, reference, progress=bar.update)
-    verdict = diagnose(
-        found, reference, min_cosine=limit.min_cosine, truncation=lambda: truncated_at(runtime, reference)
+        measurements = measure(runtime, reference, min_cosine=min_cosine, progress=bar.update)
+    return Comparison(
+        **vars(diagnose(measurements)),
+        reference=reference.name,
+        runtime=runtime.name,
+        min_cosine=min_cosine,
+        assumed_weights=weights,
+        token_ids={"compared": measurements.compared_ids, "different": len(measurements.other_ids)},
+        conditions=_lines(measurements),
     )
-    ids = {"compared": found.compared_ids, "different": len(found.other_ids)}
-    return Comparison(reference.name, runtime.name, limit, _lines(found, reference), ids, verdict)
 
 
-def _lines(found: Measurements, reference: Reference) -> list[Line]:
+def _tolerance(reference: Reference, runtime: Runtime, around: dict[str, str]) -> tuple[str, float]:
+    """Return the least precise weights which the runtime may run, or the encoder has, and the cosine for them.
+
+    Args:
+        reference: the encoder or export; says which weights its files have.
+        runtime: says which of these files it may run.
+        around: types of weights by runtime of the export that the runtime's file or folder is part of.
+    """
+    written = {**reference.weights, **around}
+    types = {written[name] for name in runtime.reads if name in written} | ({"bf16"} if reference.is_bf16 else set())
+    weights = min(sorted(types), key=lambda kind: MIN_COSINE.get(kind, MIN_COSINE_OF_OTHERS), default="fp32")
+    min_cosine = MIN_COSINE.get(weights, MIN_COSINE_OF_OTHERS)
+    if weights == "int8" and "openvino" in runtime.reads and reference.least_cosine is not None:
+        min_cosine = min(min_cosine, reference.least_cosine)  # what its own export was verified with
+    return weights, min_cosine
+
+
+def _lines(measurements: Measurements) -> list[Line]:
     """Return one line per condition and prompt."""
-    names = {case.prompt.words: case.prompt.name or "" for case in reversed(reference.cases)}
-    right = {
-        (case.prompt.words, text): vector
-        for case in reference.cases
-        for text, vector in zip(case.texts, case.vectors, strict=True)
-    }
     lines = []
-    for condition in found.conditions.values():
-        prompts = list(dict.fromkeys(prompt for (prompt, _), _ in condition.rows))
-        for prompt in prompts:
-            rows = [(key, vector) for key, vector in condition.rows if key[0] == prompt]
-            name = names[prompt] if prompt else ""
-            lines.append(Line(condition.condition, name, len(rows), _agreement(rows, right)))
-        if not prompts and condition.refused:
-            lines.append(Line(condition.condition, "", 0, None))
+    for condition in measurements.conditions.values():
+        for part in condition.by_prompt():
+            cosines, prompt = 1 - part.distances, part.texts[0].prompt
+            shared = min(part.measured.shape[1], part.expected.shape[1])
+            difference = float(np.abs(part.measured[:, :shared] - part.expected[:, :shared]).max())
+            name = (prompt.name or "") if prompt.words else ""
+            lines.append(
+                Line(condition.name, name, len(cosines), float(cosines.mean()), float(cosines.min()), difference)
+            )
+        if not condition.texts and condition.refused:
+            lines.append(Line(condition.name, "", 0))
     return lines
-
-
-def _agreement(rows: list[tuple[Key, np.ndarray]], right: Mapping[Key, np.ndarray]) -> Agreement:
-    return agreement(np.stack([vector for _, vector in rows]), np.stack([right[key] for key, _ in rows]))

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 
 from embrew.encoding import rows_by_text
-from embrew.export.wrong_vectors import FILE, WrongVectors
+from embrew.export.parity import long_text
+from embrew.export.parts import fixed_form, make_parts
+from embrew.export.wrong_vectors import FILE, WrongVectors, wrong_vectors
 from embrew.files.checksums import Damaged, file_sha256, read_checksums
-from embrew.files.formats import ENCODER, EXPORT
+from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of, read_json
 from embrew.storage.saving import TEXTS
 from embrew.text.texts import SIDES
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from embrew.encoder import Encoder
 
 AGAIN = "make the export again"
+Key = tuple[str, str]
+"""Words of a prompt, and text."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +49,25 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Case:
-    """Texts with one prompt.
+class Text:
+    """A text with a prompt.
 
     Attributes:
-        prompt: what precedes them.
-        texts: without the prompt; none is empty together with it.
-        ids: token ids of each text, in the export's vocabulary.
-        vectors: `(texts, dimensions)`.
+        prompt: what precedes it.
+        text: without the prompt; not empty together with it.
+        ids: token ids, in the export's vocabulary.
+        vector: `(dimensions,)`.
     """
 
     prompt: Prompt
-    texts: list[str]
-    ids: list[list[int]]
-    vectors: np.ndarray
+    text: str
+    ids: list[int]
+    vector: np.ndarray
+
+    @property
+    def key(self) -> Key:
+        """Words of the prompt, and the text."""
+        return self.prompt.words, self.text
 
 
 @dataclass(frozen=True)
@@ -67,60 +76,42 @@ class Reference:
 
     Attributes:
         name: the encoder or export.
-        cases: texts by prompt.
+        texts: in the order of their prompts.
         max_length: limit in tokens of every text, template and prompt included; texts that are longer are compared on
             their own.
         weights: type of the weights of each runtime that the export is for.
         is_bf16: whether the encoder computed these vectors in bfloat16.
         least_cosine: cosine that texts had to reach when an export in int8 was verified; None: it is not in int8.
         wrong: vectors under deliberate faults.
-        tokenizer: file `tokenizer.json` of the export, or None.
     """
 
     name: str
-    cases: list[Case]
+    texts: list[Text]
     max_length: int
     weights: Mapping[str, str]
     is_bf16: bool
     least_cosine: float | None
     wrong: WrongVectors
-    tokenizer: Path | None
-
-    @property
-    def dimensions(self) -> int:
-        """Dimensions of a vector."""
-        return int(self.cases[0].vectors.shape[1])
 
 
 def reference_of_export(name: str) -> Reference | None:
-    """Return the reference vectors of an export, whose model is not opened; None: it is an encoder, or a name of one.
+    """Return the reference vectors of an export, whose model is not opened; None: it is no folder of an export.
 
     Raises:
-        FileNotFoundError: no such folder.
-        ValueError: a folder of neither; damaged files.
+        FileNotFoundError: a file is missing.
+        ValueError: damaged files.
     """
     folder = Path(name)
-    if os.path.lexists(folder / EXPORT.file):
-        return _of_export(folder)
-    if not folder.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise FileNotFoundError(f"no folder {name}; give an encoder, or the folder of an export with {EXPORT.file}")
-    if not folder.is_dir() or any(os.path.lexists(folder / file) for file in (ENCODER.file, "run.json")):
+    path, wrong = folder / EXPORT.file, folder / FILE
+    if not os.path.lexists(path):
         return None
-    if os.path.lexists(folder / "config.json") and not os.path.lexists(folder / "modules.json"):
-        return None
-    raise ValueError(
-        f"{name} has no {EXPORT.file} and is no encoder of embrew, so there are no reference vectors; give the folder "
-        "of an encoder, or one that embrew export made"
-    )
-
-
-def export_limit(against: str) -> int | None:
-    """Return the limit in tokens of the local export that a runtime opens, or a file of; None: there is none."""
-    path = Path(against)
-    for folder in (path, *path.parents[:2]):
-        if folder.is_dir() and os.path.lexists(folder / EXPORT.file):
-            return int(read_json(folder / EXPORT.file, keys=("max_length",), repair=AGAIN, kind=EXPORT)["max_length"])
-    return None
+    parity = read_json(path, keys=("cases", "max_length"), repair=AGAIN, kind=EXPORT)
+    listed = read_checksums(folder) or {}
+    for file in (path, wrong):
+        if file.name in listed and listed[file.name] != file_sha256(file):
+            raise Damaged(f"{file} has changed since it was written; copy it again, or {AGAIN}")
+    with content_of(path, repair=AGAIN):
+        return _reference(name, parity, WrongVectors.read(wrong))
 
 
 def reference_of_encoder(
@@ -145,79 +136,51 @@ def reference_of_encoder(
     encoder = open_model(name, pooling=pooling)
     if not isinstance(encoder, Encoder):
         raise ValueError(f"{name} is no encoder of embrew, so there are no reference vectors; give one, or its export")
-    return _of_methods(name, encoder) if by_methods else _of_encoder(name, encoder, max_length)
-
-
-def _of_export(folder: Path) -> Reference:
-    path, wrong = folder / EXPORT.file, folder / FILE
-    parity = read_json(path, keys=("cases", "max_length"), repair=AGAIN, kind=EXPORT)
-    listed = read_checksums(folder) or {}
-    if not wrong.is_file():
-        raise Damaged(f"{wrong} is missing; copy it again, or {AGAIN}")
-    for file in (path, wrong):
-        if listed.get(file.name, file_sha256(file)) != file_sha256(file):
-            raise Damaged(f"{file} has changed since it was written; copy it again, or {AGAIN}")
-    tokenizer = folder / "tokenizer.json"
-    with content_of(path, repair=AGAIN):
-        return _reference(
-            str(folder),
-            parity,
-            wrong=WrongVectors.read(wrong),
-            tokenizer=tokenizer if tokenizer.is_file() else None,
-        )
-
-
-def _of_encoder(name: str, encoder: Encoder, max_length: int | None) -> Reference:
-    from embrew.export.parts import fixed_form, make_parts
-    from embrew.export.wrong_vectors import wrong_vectors
-
+    if by_methods:
+        return _of_methods(name, encoder)
     parts = make_parts(fixed_form(encoder, max_length=max_length))
-    return _reference(name, parts.parity, wrong=wrong_vectors(parts), tokenizer=None)
+    return _reference(name, parts.parity, wrong_vectors(parts))
+
+
+def export_around(path: Path) -> dict[str, Any]:
+    """Return the `parity.json` of the export that a file or folder is, or is part of; empty: there is none."""
+    for folder in (path, *path.parents[:2]) if path.exists() else ():
+        if os.path.lexists(folder / EXPORT.file):
+            return read_json(folder / EXPORT.file, keys=("max_length",), repair=AGAIN, kind=EXPORT)
+    return {}
+
+
+def _reference(name: str, parity: Mapping[str, Any], wrong: WrongVectors) -> Reference:
+    limit = int(parity["max_length"])
+    texts = []
+    for case in parity["cases"]:
+        is_context = case.get("max_length", limit) < limit
+        prompt = Prompt(case["prompt_name"], case["prompt"], case["method"], bool(case.get("default")), is_context)
+        for entry in case["texts"]:
+            if prompt.words + entry["text"]:  # most runtimes refuse empty texts
+                texts.append(Text(prompt, entry["text"], entry["ids"], np.array(entry["vector"], dtype=np.float32)))
+    if not texts:
+        raise ValueError("it holds no reference texts")
+    is_bf16 = parity.get("encoder", {}).get("dtype") == "bfloat16"
+    weights, least_cosine = dict(parity.get("runtimes", {})), parity.get("least_cosine")
+    return Reference(name, texts, limit, weights, is_bf16, least_cosine, wrong)
 
 
 def _of_methods(name: str, encoder: Encoder) -> Reference:
     """Return what `encode_query`, `encode_document`, and `encode` with every other prompt and context give."""
-    from embrew.export.parity import long_text
-
-    texts = [*TEXTS, long_text(encoder, encoder.max_seq_length), ""]
+    words = [*TEXTS, long_text(encoder, encoder.max_seq_length), ""]
     others = [each for each in [*encoder.prompts, *encoder.contexts] if each not in SIDES]
-    cases = []
-    for asked in (*SIDES, None, *others):
-        method = f"encode_{asked}" if asked in SIDES else "encode"
-        words, context = encoder.resolve_prompt(asked)
-        limit = encoder.max_length.get(asked or "", encoder.max_seq_length)
-        rows = rows_by_text(encoder, texts, words, context, limit)
-        vectors = np.asarray(getattr(encoder, method)(texts, asked, show_progress_bar=False))
-        kept = [i for i, vector in enumerate(vectors) if vector.any()]  # an empty text may have nothing to pool
-        prompt = Prompt(asked, asked or "", method, asked is None, context is not None)
-        ids = [max((list(row.ids) for row in rows[i]), key=len) for i in kept]
-        cases.append(Case(prompt, [texts[i] for i in kept], ids, vectors[kept]))
-    longest = max(len(ids) for case in cases for ids in case.ids)
-    no_faults = WrongVectors([], {}, ("", ""), {})
+    texts = []
+    for prompt_name in (*SIDES, None, *others):
+        method = f"encode_{prompt_name}" if prompt_name in SIDES else "encode"
+        instruction, context = encoder.resolve_prompt(prompt_name)
+        limit = encoder.max_length.get(prompt_name or "", encoder.max_seq_length)
+        rows = rows_by_text(encoder, words, instruction, context, limit)
+        vectors = np.asarray(getattr(encoder, method)(words, prompt_name, show_progress_bar=False))
+        prompt = Prompt(prompt_name, prompt_name or "", method, prompt_name is None, context is not None)
+        for text, by_template, vector in zip(words, rows, vectors, strict=True):
+            if vector.any():  # an empty text may have nothing to pool
+                texts.append(Text(prompt, text, max((list(row.ids) for row in by_template), key=len), vector))
+    longest = max(len(text.ids) for text in texts)
     is_bf16 = encoder.backbone.dtype == torch.bfloat16
-    return Reference(name, cases, longest + 1, {}, is_bf16, None, no_faults, None)
-
-
-def _reference(name: str, parity: Mapping[str, Any], *, wrong: WrongVectors, tokenizer: Path | None) -> Reference:
-    limit = int(parity["max_length"])
-    cases = [case for case in (_case(case, limit) for case in parity["cases"]) if case.texts]
-    if not cases:
-        raise ValueError("it holds no reference texts")
-    return Reference(
-        name,
-        cases,
-        limit,
-        dict(parity.get("runtimes", {})),
-        parity.get("encoder", {}).get("dtype") == "bfloat16",
-        parity.get("least_cosine"),
-        wrong,
-        tokenizer,
-    )
-
-
-def _case(case: Mapping[str, Any], limit: int) -> Case:
-    texts = [text for text in case["texts"] if case["prompt"] + text["text"]]  # most runtimes refuse empty texts
-    is_context = case.get("max_length", limit) < limit
-    prompt = Prompt(case["prompt_name"], case["prompt"], case["method"], bool(case.get("default")), is_context)
-    vectors = np.array([text["vector"] for text in texts], dtype=np.float32)
-    return Case(prompt, [text["text"] for text in texts], [text["ids"] for text in texts], vectors)
+    return Reference(name, texts, longest + 1, {}, is_bf16, None, WrongVectors([], {}, ("", ""), {}))
