@@ -304,7 +304,7 @@ def test_policy_lets_nothing_else_run(show: Callable[..., Shown], address: str) 
 def test_many_texts_and_long_ones(show: Callable[..., Shown], encoder: Encoder) -> None:
     shown = show()
     queries = [f"query {i} " + "word " * (i % 7) for i in range(200)]
-    documents = [f"document {i} " + "text " * (i % 11) for i in range(199)] + ["long " * 40_000]
+    documents = [f"document {i} " + "text " * (i % 11) for i in range(199)] + ["long " * 15_000]
     shown.compare(queries, documents)
     expected = encoder.similarity(encoder.encode_query(queries), encoder.encode_document(documents)).numpy()
     assert near(shown.similarities(), expected)
