@@ -59,6 +59,7 @@ const report = (() => {
     controls.replaceChildren();
     const { view } = await vegaEmbed(element, spec, {
       actions: { export: true, source: false, compiled: false, editor: false },
+      mode: "vega-lite", // not guessed
       ast: true, // expressions are interpreted: the page's policy forbids eval
       bind: controls,
       config: config(element.clientWidth),
