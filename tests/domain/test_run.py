@@ -261,12 +261,12 @@ def test_from_documents_to_report(
     difference, low, high = (100 * float(value) for value in found.groups())
     verdict = json.loads((out / "comparison.json").read_text())["verdict"]
     about = re.match(
-        r"out/represent and out/untrained-memory are not .*difference of (\S+) points \(95 % interval (\S+) to "
-        r"([^)]+)\); out/untrained-memory was chosen as the best untrained model",
+        r"out/untrained-memory and out/represent are not .*difference of (\S+) points \(95 % interval (\S+) to "
+        r"([^)]+)\); out/untrained-memory was chosen as the best of 5 on these results",
         verdict[0],
     )
     assert about is not None, verdict[0]
-    assert [float(value) for value in about.groups()] == pytest.approx([difference, low, high], abs=0.05)
+    assert [-float(value) for value in about.groups()] == pytest.approx([difference, high, low], abs=0.05)
     assert verdict[0] in html.unescape((out / "comparison.html").read_text())
     assert "out/represent" in verdict[1] and "out/untrained-memory" in verdict[1]
     assert (out / "report.png").read_bytes().startswith(b"\x89PNG")

@@ -59,6 +59,7 @@ def test_a_context_that_is_replaced_on_disk_is_read_whole(encoder: Encoder, tmp_
         try:
             for name in ["other", "one"] * 3:
                 write_context(tmp_path / "model", "task", prepared[name], overwrite=True)
+                time.sleep(0.05)  # so that every context is read
         finally:
             stop.set()
         found = [name for reader in readers for name in reader.result(timeout=60)]

@@ -234,8 +234,6 @@ def test_settings(folder):
     for given, said in (("nf5", "type='nf5'; choose from nf4, fp4"), ({"bits": 4}, "unknown key bits")):
         with pytest.raises(ValueError, match=said):
             Encoder.from_pretrained(folder, quantization=given)
-    assert Quantization().bits_per_weight == 4 + 8 / 64 + 32 / 64 / 256
-    assert Quantization(double_quant=False).bits_per_weight == 4.5
 
 
 def test_recipes():

@@ -206,7 +206,7 @@ class LayerEncoder:
     def __init__(self, encoder: Encoder, layer: int) -> None:
         self.layer = layer
         self.dim = encoder.get_embedding_dimension()
-        self.prompts, self.max_length, self.normalize = encoder.prompts, encoder.max_length, encoder.normalize
+        self.settings, self.prompts, self.normalize = encoder.settings, encoder.prompts, encoder.normalize
         self.encoded: dict[tuple[Any, ...], np.ndarray] = {}
         self._encoder = encoder.with_settings(normalize=False)
 
