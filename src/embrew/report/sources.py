@@ -162,8 +162,7 @@ def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
         raise ValueError(f"{path} cannot be compared: {what}, {folder.state}{problems}")
     match folder.kind:
         case "results":
-            source = _of_results(path)
-            yield with_pooling(name, source.pooling), source
+            yield with_pooling(name, pooling_of_results(path)), _of_results(path)
         case "training run":
             yield from _of_run(name, path, folder)
         case "sweep":
