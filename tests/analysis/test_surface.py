@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from embrew.analysis.surface import Surface, _seconds_per_text, surface_of
+from embrew.analysis.layer_vectors import LayerVectors
+from embrew.analysis.surface import Surface, surface_of
 from embrew.analysis.truncation import truncation_of
 from embrew.cli.analyze.kinds import read_numbers, read_share
 from embrew.cutting import cut
@@ -80,22 +81,17 @@ def test_every_cell_equals_evaluate_of_the_cut_encoder(case, make_encoder, sts, 
     assert min(found.milliseconds) > 0
 
 
-def test_every_text_is_encoded_once_per_layer(make_encoder, sts, retrieval, monkeypatch):
-    encoder, layers = make_encoder(prompts=PROMPTS), []
-    encode = type(encoder).encode
-
-    def counted(self, inputs, *args, num_layers, **options):
-        layers.extend([num_layers] * len(inputs))
-        return encode(self, inputs, *args, num_layers=num_layers, **options)
-
-    monkeypatch.setattr(type(encoder), "encode", counted)
-    monkeypatch.setattr("embrew.analysis.surface._seconds_per_text", lambda *_: [1.0, 2.0])
+def test_every_text_is_computed_once(make_encoder, sts, retrieval, monkeypatch):
+    """One pass over the layers for each text and side, however many cells there are."""
+    encoder, rows = make_encoder(prompts=PROMPTS), []
+    whole = type(encoder).layers
+    monkeypatch.setattr(type(encoder), "layers", lambda self, tokens: rows.append(len(tokens)) or whole(self, tokens))
     surface_of(encoder, [find_task(sts), find_task(retrieval), find_task(sts, name="again")], dims=[2, 4, 8])
-    assert layers == [1] * (60 + 40 + 12) + [2] * (60 + 40 + 12)
+    assert sum(rows) == 60 + 40 + 12
 
 
 def test_milliseconds(make_encoder, monkeypatch):
-    """The median per text, without the warm-up: 64 texts, layer i takes i seconds, 100 at first, and 50 once."""
+    """The median a text, without the warm-up: 64 texts, layer i takes i seconds, and 100 at first; one round 50."""
     encoder, calls, now = make_encoder(), [], [0.0]
 
     def encode(texts, *, num_layers, **_):
@@ -103,8 +99,10 @@ def test_milliseconds(make_encoder, monkeypatch):
         now[0] += 100 if len(calls) <= 2 else 50 if len(calls) == 5 else num_layers
 
     monkeypatch.setattr(encoder, "encode", encode)
-    monkeypatch.setattr("embrew.analysis.surface.time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert _seconds_per_text(encoder, [str(i) for i in range(100)], [1, 2], {}) == [1 / 64, 2 / 64]
+    monkeypatch.setattr("embrew.analysis.layer_vectors.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    vectors = LayerVectors(encoder, [1, 2])
+    vectors.texts = [str(i) for i in range(100)]
+    assert vectors.milliseconds() == [1000 / 64, 2000 / 64]
     assert calls == [(64, 1), (64, 2)] * 6, "in turn"
 
 
@@ -126,6 +124,14 @@ def test_a_task_s_instruction_is_a_prompt(make_encoder, sts):
     (judged,) = evaluate(cut(encoder, num_layers=1, truncate_dim=8), [task])
     assert found.scores[0, 0, 0] == pytest.approx(judged.main_score, abs=1e-9)
     assert found.scores[0, 0, 0] != surface_of(encoder, [find_task(sts)], layers=[1], dims=[8]).scores[0, 0, 0]
+
+
+def test_vectors_that_need_more_than_half_of_the_free_memory_are_refused(make_encoder, sts, monkeypatch):
+    encoder = make_encoder()
+    monkeypatch.setattr("embrew.analysis.layer_vectors.total_and_free", lambda: (10**9, 2 * 2 * 60 * 32 * 4 - 2))
+    monkeypatch.setattr(type(encoder), "layers", lambda *_: pytest.fail("computed"))
+    with pytest.raises(ValueError, match="2 layers × 60 texts × 32 dimensions .*half of the free memory"):
+        surface_of(encoder, [find_task(sts)])
 
 
 @pytest.mark.parametrize(

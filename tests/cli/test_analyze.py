@@ -130,6 +130,7 @@ def test_surface(models, data):
     arguments = ["--data", "STS", "--dims", "4,16", "--pick", "≥ 50 %", "--split", "test", "-o", "out"]
     result = run("surface", "one", "two words", *arguments)
     assert result.exit_code == 0, result.stderr
+    assert "2 layers × 40 texts × 32 dimensions in float32: 0.00 GB are kept in memory" in result.stderr
     document, rows = written(data / "out", "surface")
     for place, model in enumerate(document["models"]):
         surface = surface_of(models[0][model["model"]], [find_task(data / "STS")], dims=[4, 16])

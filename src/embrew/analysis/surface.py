@@ -2,22 +2,18 @@
 
 *Espresso Sentence Embeddings* (arXiv 2402.14776) trains encoders that can be truncated in depth and in width, and shows
 their scores as a surface over both (Fig. 3). Every cell here equals `evaluate` of the truncated encoder
-(`embrew.cutting.cut`), but all dimensions of a layer share one pass over the texts.
+(`embrew.cutting.cut`), but all cells share one forward pass per text.
 """
 
 from __future__ import annotations
 
-import random
-import statistics
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
-from torch.nn.functional import normalize
 
+from embrew.analysis.layer_vectors import LayerVectors, TruncatedEncoder
 from embrew.encoder import Encoder
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import size_of
@@ -27,7 +23,6 @@ from embrew.text_encoder.interface import encode_options
 
 LAST = 12  # number of last layers in the paper
 DIMS = (8, 16, 32, 64, 128, 256, 512)
-SAMPLE, ROUNDS = 64, 5  # texts that are timed, and how often
 
 
 @dataclass(frozen=True)
@@ -151,7 +146,7 @@ def surface_of(
     batch_tokens: int | None = None,
     show_progress_bar: bool = False,
 ) -> Surface:
-    """Score every cell of layers × dimensions, with one pass over the texts for each layer, and time every layer.
+    """Score every cell of layers × dimensions with one forward pass per text, and time every layer.
 
     Args:
         encoder: a causal LM or BERT-type encoder with any pooling.
@@ -162,7 +157,8 @@ def surface_of(
         show_progress_bar: show progress bars.
 
     Raises:
-        ValueError: the encoder lacks layers or dimensions or is not an `Encoder`, or a task has depths of its own.
+        ValueError: the encoder lacks layers or dimensions or is not an `Encoder`, or vectors exceed half of the free
+            memory.
 
     Examples:
         >>> surface = surface_of(encoder, [find_task("STSB")], dims=[64, 128])  # doctest: +SKIP
@@ -183,68 +179,17 @@ def surface_of(
                 f"task {task.name}: {task.kind} has its own settings {' and '.join(KINDS[task.kind].grid)}; list "
                 "them in a suite instead"
             )
-    options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-    prepared = [prepare(task) for task in tasks]
-    scores = np.zeros((len(tasks), len(rows), len(columns)))
-    for i, layer in enumerate(rows):
-        vectors = LayerEncoder(encoder, layer)
-        for j, vectors.dim in enumerate(columns):
-            results = [evaluate(vectors, options) for evaluate in prepared]
-            scores[:, i, j] = [values["main_score"] for values, _ in results]
-    sizes = tuple(size_of(counts) for _, counts in results)
-    texts = [text for *_, inputs in vectors.encoded for text in inputs]
-    seconds = _seconds_per_text(encoder, texts, rows, {**options, "show_progress_bar": False})
-    return Surface(rows, columns, tuple(tasks), scores, tuple(1000 * one for one in seconds), len(texts), sizes)
-
-
-class LayerEncoder:
-    """The encode methods of an `Encoder` truncated to `layer` layers and `dim` dimensions.
-
-    Each list of texts is encoded once, at all dimensions.
-    """
-
-    def __init__(self, encoder: Encoder, layer: int) -> None:
-        self.layer = layer
-        self.dim = encoder.get_embedding_dimension()
-        self.settings, self.prompts, self.normalize = encoder.settings, encoder.prompts, encoder.normalize
-        self.encoded: dict[tuple[Any, ...], np.ndarray] = {}
-        self._encoder = encoder.with_settings(normalize=False)
-
-    def encode(
-        self, inputs: Sequence[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any
-    ) -> np.ndarray:
-        """Return vectors of texts, `(texts, dimensions)`."""
-        call = prompt_name, prompt, options.get("max_length"), tuple(inputs)
-        if call not in self.encoded:
-            vectors: Any = self._encoder.encode(inputs, prompt_name, prompt, num_layers=self.layer, **options)
-            self.encoded[call] = vectors
-        leading = torch.from_numpy(self.encoded[call][:, : self.dim])
-        return (normalize(leading, dim=-1) if self.normalize else leading).numpy()
-
-    def encode_query(self, inputs: Sequence[str], *args: Any, **options: Any) -> Any:
-        """Return vectors of queries, with the encoder's prompt and limit."""
-        return Encoder.encode_query(self, inputs, *args, **options)  # type: ignore[arg-type]
-
-    def encode_document(self, inputs: Sequence[str], *args: Any, **options: Any) -> Any:
-        """Return vectors of documents, with the encoder's prompt and limit."""
-        return Encoder.encode_document(self, inputs, *args, **options)  # type: ignore[arg-type]
-
-
-def _seconds_per_text(
-    encoder: Encoder, texts: Sequence[str], layers: Sequence[int], options: Mapping[str, Any], *, seed: int = 42
-) -> list[float]:
-    """Return the seconds per text of `encode` at each number of layers: the median over rounds on 64 of the texts.
-
-    Layers alternate within a round, so that other load on the machine affects all of them; the first is a warm-up.
-    """
-    sample = random.Random(seed).sample(texts, min(SAMPLE, len(texts)))
-    rounds = np.zeros((ROUNDS + 1, len(layers)))
-    for seconds in rounds:
-        for i, layer in enumerate(layers):
-            start = time.perf_counter()
-            encoder.encode(sample, batch_size=len(sample), num_layers=layer, **options)
-            seconds[i] = time.perf_counter() - start
-    return [statistics.median(seconds) / len(sample) for seconds in rounds[1:].T.tolist()]
+    vectors = LayerVectors(encoder, rows, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    options = encode_options(encoder)
+    scores, sizes = np.zeros((len(tasks), len(rows), len(columns))), []
+    for number, evaluate in enumerate([prepare(task) for task in tasks]):
+        for i, layer in enumerate(rows):
+            for j, dim in enumerate(columns):
+                values, counts = evaluate(TruncatedEncoder(vectors, layer, dim), options)
+                scores[number, i, j] = values["main_score"]
+        sizes.append(size_of(counts))
+    milliseconds = tuple(vectors.milliseconds())
+    return Surface(rows, columns, tuple(tasks), scores, milliseconds, len(vectors.texts), tuple(sizes))
 
 
 def _axis(name: str, numbers: Sequence[int], most: int) -> tuple[int, ...]:
