@@ -121,6 +121,14 @@ def test_the_connection_ends_with_an_early_refusal(engine: Words) -> None:
         assert rest(connection).count(b"HTTP/1.1 ") == 1
 
 
+def test_a_refusal_arrives_although_the_body_was_not_read(engine: Words) -> None:
+    """A server that closes with unread data resets the connection, and the client never sees why."""
+    with running(of_words(engine, payload_limit=100)) as address:
+        for _ in range(5):
+            connection = raw(address, post(b"x" * 3_000_000))
+            assert rest(connection).startswith(b"HTTP/1.1 413")
+
+
 def test_requests_in_one_packet_are_answered_in_order(engine: Words) -> None:
     requests = [b'{"inputs": "a"}', b'{"inputs": 5}', b'{"inputs": "bcd"}']
     with running(of_words(engine)) as address:

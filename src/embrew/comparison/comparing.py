@@ -139,7 +139,7 @@ class Comparison:
     @cached_property
     def _samples(self) -> list[list[np.ndarray]]:
         """Bootstrap samples by task and model; empty for tasks without examples."""
-        # so many that one of the p-values can be significant when corrected
+        # enough that a corrected p-value can be significant
         samples = max(SAMPLES, 50 * len(self.tested))
         return [list(bootstrap(task.results, samples=samples)) if task.is_tested else [] for task in self.tasks]
 
