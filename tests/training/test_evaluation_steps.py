@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,7 @@ import pytest
 
 from embrew.recipe import Recipe
 from embrew.training.stage_evaluation import evaluation_steps
-from embrew.training.trainer import StageTrainer
-from tests.training.test_stage_evaluation import Scripted, fingerprint, log_of
+from tests.training.test_stage_evaluation import Scripted, log_of
 from tests.training.test_stages import equal, values
 from tests.training.unverified import train
 
@@ -65,41 +62,6 @@ def test_a_curve_changes_nothing(at: Any, wanted: list[int], values: dict[str, A
     equal(tmp_path / "plain" / "supervised", tmp_path / "curve" / "supervised")
 
 
-@pytest.mark.slow
-def test_only_the_stages_that_are_named(values: dict[str, Any], tmp_path: Path) -> None:
-    recipe = recipe_of(values, {"dev": ["unused"], "at": "log", "stages": ["supervised"]}, stages=(1, 2))
-    train(recipe, tmp_path / "run", evaluate=Scripted([0.1] * 9))
-    log = log_of(tmp_path / "run")
-    assert list(log["curves"]) == ["supervised"]
-    assert list(log["samples"]) == ["unsupervised", "supervised"]
-
-
-@pytest.mark.slow
-def test_stopped_and_resumed_has_the_same_curve(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = recipe_of(values, {"dev": ["unused"], "at": "log"})
-    train(recipe, tmp_path / "whole", evaluate=fingerprint)
-    original: Callable[..., None] = StageTrainer._save_checkpoint
-
-    def stop(self: Any, *args: Any) -> None:
-        original(self, *args)
-        if self.state.global_step == 6:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(StageTrainer, "_save_checkpoint", stop)
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "halves", evaluate=fingerprint)
-    monkeypatch.setattr(StageTrainer, "_save_checkpoint", original)
-    train(recipe, tmp_path / "halves", evaluate=fingerprint, resume=True)
-    whole, halves = log_of(tmp_path / "whole"), log_of(tmp_path / "halves")
-    assert steps_of(whole) == [1, 2, 4, 8, 10]
-    assert len({json.dumps(point["scores"]) for point in whole["curves"]["supervised"]}) == 5
-    for key in ("curves", "scores", "samples"):
-        assert whole[key] == halves[key]
-    equal(tmp_path / "whole" / "supervised", tmp_path / "halves" / "supervised")
-
-
 @pytest.mark.parametrize(
     ("evaluation", "words"),
     [
@@ -114,9 +76,3 @@ def test_stopped_and_resumed_has_the_same_curve(
 def test_what_does_not_go_together(evaluation: dict[str, Any], words: str, values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=words):
         recipe_of(values, {"dev": ["unused"], **evaluation})
-
-
-def test_nothing_to_evaluate_by(values: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the recipe has evaluation.at=log, but train was called without evaluate="):
-        train(recipe_of(values, {"dev": ["unused"], "at": "log"}), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

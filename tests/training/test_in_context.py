@@ -76,16 +76,8 @@ def test_stopped_and_gone_on_in_workers(model_folder, tmp_path, caplog):
     assert all((tensor - begun[name]).abs().max() > 1e-4 for name, tensor in found[0].items()), "it was trained"
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        pytest.param("epic", {}, marks=pytest.mark.slow),
-        ("epic", {"learnable": 5}),
-        pytest.param("icl", {"compress": "none"}, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
 @pytest.mark.slow
+@pytest.mark.parametrize(("kind", "settings"), [("epic", {"learnable": 5}), ("icl", {"compress": "none"})], ids=str)
 def test_what_was_trained_is_opened_and_goes_on(model_folder, tmp_path, kind, settings):
     made = recipe(model_folder("llama"), tmp_path, kind, **settings)
     trained = train(made, tmp_path / "run", verify="fast")

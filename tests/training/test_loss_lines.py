@@ -69,7 +69,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Figures:
     return found
 
 
-@pytest.mark.parametrize("batch", [{}, {"mini_batch_size": 2}])
+@pytest.mark.parametrize("batch", [pytest.param({}, marks=pytest.mark.slow), {"mini_batch_size": 2}])
 def test_parts_are_logged_and_written(
     recipe: Callable[..., Recipe], seen: Figures, batch: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

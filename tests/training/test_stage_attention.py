@@ -50,16 +50,6 @@ def test_the_second_stage_reads_both_ways(values, tmp_path):
         opened.generate(SENTENCES[0])
 
 
-def test_it_decides_the_outcome_of_its_stage_and_none_is_as_before(values):
-    plain = Recipe.from_values(values)
-    assert "attention" not in json.dumps(plain.differing_keys(plain.resolved()))
-    values["stages"][1]["attention"] = "bidirectional"
-    changed = Recipe.from_values(values)
-    assert changed.stage_hash(0) == plain.stage_hash(0)
-    assert changed.stage_hash(1) != plain.stage_hash(1)
-    assert changed.differing_keys(plain.resolved()) == ["stages.1.attention"]
-
-
 def test_what_a_stage_cannot_read(values, tmp_path):
     values["stages"][0]["attention"] = "bidirectional"
     with pytest.raises(ValueError, match="a text that reads the target lets it through"):

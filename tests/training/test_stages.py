@@ -191,13 +191,10 @@ def test_stopped_and_resumed_is_never_stopped(
         equal(never_stopped / stage.name, tmp_path / "halves" / stage.name)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
-def test_the_same_seed_is_the_same_run(
-    workers: int, values: dict[str, Any], never_stopped: Path, tmp_path: Path
-) -> None:
-    """However many processes make the batches ahead; and another seed is another run."""
+def test_the_same_seed_is_the_same_run(values: dict[str, Any], never_stopped: Path, tmp_path: Path) -> None:
+    """Also where processes make the batches ahead; and another seed is another run."""
     values["stages"] = values["stages"][:1]
-    values["stages"][0]["training"] = {**values["stages"][0]["training"], "dataloader_num_workers": workers}
+    values["stages"][0]["training"] = {**values["stages"][0]["training"], "dataloader_num_workers": 2}
     train(Recipe.from_values(values), tmp_path / "again")
     equal(never_stopped / "compress", tmp_path / "again" / "compress")
     train(Recipe.from_values({**values, "seed": 7}), tmp_path / "other")
@@ -224,21 +221,16 @@ def test_all_steps_done_but_not_saved(never_stopped: Path, unsaved: Path, values
     assert Encoder.from_pretrained(unsaved).steps == 4
 
 
-@pytest.mark.parametrize("damage", ["half-written", "flipped byte"])
 def test_a_damaged_checkpoint_is_passed_over(
-    damage: str, never_stopped: Path, unsaved: Path, values: dict[str, Any], caplog: pytest.LogCaptureFixture
+    never_stopped: Path, unsaved: Path, values: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     work = unsaved / "compress.work"
     newest = work / "checkpoint-4"
     assert checkpoints.newest(work) == newest
-    if damage == "half-written":
-        (newest / checkpoints.MANIFEST).unlink()
-        (newest / "optimizer.pt").write_bytes(b"half")
-    else:
-        path = newest / "trainable.safetensors"
-        content = bytearray(path.read_bytes())
-        content[-5] ^= 1
-        path.write_bytes(bytes(content))
+    path = newest / "trainable.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(bytes(content))
     assert checkpoints.newest(work) == work / "checkpoint-2"
     assert "checkpoint-4 is incomplete" in caplog.text
     train(Recipe.from_values(values), unsaved, resume=True)
@@ -257,14 +249,6 @@ def test_checkpoints_hold_no_pickled_weights(unsaved: Path) -> None:
         checkpoints.MANIFEST,
     }, "tensors in safetensors; the trainer's own state beside it, listed with its sha256; no pickled arguments"
     assert set(json.loads((checkpoint / checkpoints.MANIFEST).read_text())) == names - {checkpoints.MANIFEST}
-
-
-def test_continue(values: dict[str, Any], tmp_path: Path) -> None:
-    """One adapter, trained on."""
-    values["stages"] = values["stages"][:2]
-    values["stages"][1]["adapter"] = "continue"
-    train(Recipe.from_values(values), tmp_path / "run")
-    assert len(list((tmp_path / "run" / "unsupervised" / "adapters").iterdir())) == 1
 
 
 def test_merge(never_stopped: Path) -> None:
@@ -296,15 +280,6 @@ def test_a_generative_stage_after_the_weights_changed(
     assert np.abs(changed.encode(SENTENCES) - original.encode(SENTENCES)).max() > 1e-5
 
 
-def test_full_fine_tuning(values: dict[str, Any], tmp_path: Path) -> None:
-    values["encoder"]["lora"] = None
-    values["stages"] = [values["stages"][0], {**values["stages"][1], "adapter": "continue"}]
-    values["stages"][1]["train_memory"] = True
-    encoder = verified(Recipe.from_values(values), tmp_path / "run")
-    assert (tmp_path / "run" / "unsupervised" / "weights" / "model.safetensors").is_file()
-    assert abs(Encoder.from_pretrained(tmp_path / "run").encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-6
-
-
 def test_a_cached_stage_learns_what_the_plain_one_learns(values: dict[str, Any], tmp_path: Path) -> None:
     values["stages"] = values["stages"][2:]
     values["stages"][0]["adapter"] = "continue"
@@ -323,6 +298,8 @@ def test_going_on_from_a_trained_encoder(adapter: str, values: dict[str, Any], f
     recipe = Recipe.from_values({**values, "stages": [second]})
     train(recipe, tmp_path / "then", start=first)
     equal(tmp_path / "both" / "supervised", tmp_path / "then" / "supervised")
+    adapters = list((tmp_path / "then" / "supervised" / "adapters").iterdir())
+    assert len(adapters) == (1 if adapter == "continue" else 2)
     train(recipe, tmp_path / "then", start=first, resume=True)  # finished before
     with pytest.raises(ValueError, match="was not trained from the language model of the recipe"):
         train(recipe, tmp_path / "then", resume=True)
@@ -442,18 +419,13 @@ def test_a_batch_is_of_one_data_set(values: dict[str, Any], tmp_path: Path, monk
     stage["mix"], stage["training"]["max_steps"] = {"batches": "mixed"}, 4
     train(Recipe.from_values(values), tmp_path / "mixed")
     assert any(len(set(batch)) == 2 for batch in batches)
-    batches.clear()
-    stage["mix"]["temperature"] = 0.0
-    train(Recipe.from_values(values), tmp_path / "alike")
-    assert any(len(set(batch)) == 2 for batch in batches)
 
 
 def test_activation_checkpointing_changes_nothing(never_stopped: Path, values: dict[str, Any], tmp_path: Path) -> None:
-    values["stages"] = values["stages"][:2]
-    for stage in values["stages"]:
-        stage["training"] = {**stage["training"], "activation_checkpointing": True}
+    values["stages"] = values["stages"][:1]
+    values["stages"][0]["training"] |= {"activation_checkpointing": True}
     train(Recipe.from_values(values), tmp_path / "checkpointed")
-    ours, theirs = tensors(never_stopped / "unsupervised"), tensors(tmp_path / "checkpointed" / "unsupervised")
+    ours, theirs = tensors(never_stopped / "compress"), tensors(tmp_path / "checkpointed" / "compress")
     assert ours.keys() == theirs.keys() and len(ours) > 1
     for name, tensor in ours.items():
         assert torch.allclose(tensor, theirs[name], atol=2e-5), name

@@ -22,7 +22,7 @@ from embrew.recipe import Recipe
 from embrew.sweep import read_sweep, run_sweep
 from embrew.training.stages import train
 from tests import fresh
-from tests.training.test_kill import command, run, whole
+from tests.training.test_kill import command, whole
 from tests.training.test_stages import equal, values
 
 __all__ = ["command", "values"]  # fixtures
@@ -56,29 +56,6 @@ def test_refused_in_one_line(values: dict[str, Any], tmp_path: Path, monkeypatch
         refused(["domain", tmp_path / "documents", "-o", out], f"working in {out}")
         assert list(out.iterdir()) == []
     assert not out.exists()
-
-
-@pytest.mark.slow
-def test_two_resumed_into_one_folder(command: Callable[..., list[str]], tmp_path: Path) -> None:
-    """As before locks, both would train: the second is refused while the first, killed later, can be resumed."""
-    whole(tmp_path)
-    target = tmp_path / "halves" / "compress.work" / "checkpoint-3"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen(command(tmp_path / "halves"), env=environment, stderr=subprocess.PIPE)
-    while not target.exists():
-        time.sleep(0.01)
-    second = subprocess.run(
-        command(tmp_path / "halves", "--resume"), env=environment, capture_output=True, text=True, timeout=120
-    )
-    was_running = first.poll() is None
-    first.kill()
-    first.communicate()
-    assert was_running and second.returncode == 1
-    (line,) = second.stderr.splitlines()
-    assert line.startswith("error: another process is training into ")
-    assert second.stdout == ""
-    run(command(tmp_path / "halves", "--resume"))
-    equal(tmp_path / "whole", tmp_path / "halves")
 
 
 @pytest.mark.slow
