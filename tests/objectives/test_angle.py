@@ -84,11 +84,3 @@ def test_without_a_graded_pair_nothing_is_learned():
     loss = Angle().loss(embeddings, batch)["loss"]
     loss.backward()
     assert loss == 0 and torch.equal(embeddings["text"].grad, torch.zeros_like(embeddings["text"]))
-
-
-def test_what_is_refused(make_encoder):
-    encoder = make_encoder(lora={})
-    with pytest.raises(ValueError, match="all weights are 0"):
-        Angle(cosine_weight=0, in_batch_weight=0, angle_weight=0).setup(encoder)
-    with pytest.raises(ValueError, match="angle_temperature=-1"):
-        Angle(angle_temperature=-1).setup(encoder)

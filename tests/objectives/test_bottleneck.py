@@ -49,17 +49,16 @@ def test_two_calls_are_the_dense_mask(family, bos, make_encoder):
     assert_two_calls_are_the_dense_mask(encoder, objective, batch)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt-neox", "phi"])
+@pytest.mark.parametrize("family", ["llama", "gpt-neox"])
 def test_no_mask_is_made(family, make_encoder, monkeypatch):
     encoder, objective, batch = ready(make_encoder, family)
     monkeypatch.setattr(Attention, "mask", lambda *_: pytest.fail("a dense mask was made"))
     assert torch.isfinite(objective(encoder, batch)["loss"])
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_two_passes_that_keep_the_memory_s_keys_and_values_alone(family, make_encoder):
+def test_two_passes_that_keep_the_memory_s_keys_and_values_alone(make_encoder):
     """Text and memory once, all but the memory (and BOS) forgotten, then the target at its places."""
-    encoder, _objective, batch = ready(make_encoder, family)
+    encoder, _objective, batch = ready(make_encoder, "qwen3")
     tokens, inner = batch["text"], encoder.backbone.inner
     with torch.no_grad():
         together = encoder.backbone.hidden_states(tokens, Attention("causal", bottleneck="visible"))
@@ -123,16 +122,6 @@ def test_what_is_scored(make_encoder):
         first = tokens.predicting(Segment.TARGET)[i].nonzero()[0, 0]
         assert tokens.input_ids[i, first] == encoder.backbone.memory_ids[-1]
         assert tokens.predicting(Segment.TARGET)[i].sum() == len(labels)
-
-
-def test_activation_checkpointing_keeps_the_wall(make_encoder):
-    encoder, objective, batch = ready(make_encoder)
-    loss, grads = loss_and_gradients(encoder.train(), objective, batch)
-    encoder.backbone.causal_lm.activation_checkpointing_enable()
-    again, others = loss_and_gradients(encoder, objective, batch)
-    assert again.item() == pytest.approx(loss.item(), rel=1e-6)
-    for name, grad in grads.items():
-        torch.testing.assert_close(others[name], grad, rtol=1e-4, atol=1e-6)
 
 
 def test_other_passes_of_the_model_are_as_they_were(make_encoder):

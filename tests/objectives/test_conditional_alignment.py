@@ -64,7 +64,7 @@ def by_hand(encoder: Encoder, references, rows=ROWS, beta=0.1, tau=0.1):
     return sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
+@pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_against_the_sums_of_the_paper(family, make_encoder):
     encoder, objective, dataset = ready(make_encoder, family)
     rows = list(dataset)
@@ -78,61 +78,10 @@ def test_against_the_sums_of_the_paper(family, make_encoder):
     assert value.item() == pytest.approx(by_hand(encoder, [row["reference"] for row in rows]), rel=1e-3)
 
 
-def test_at_the_reference_the_margin_is_nought(make_encoder):
-    encoder, objective, dataset = ready(make_encoder)
-    parts = objective(encoder, objective.collate(list(dataset), encoder))
-    assert abs(parts["margin"].item()) < 1e-3
-
-
-def test_the_same_text_and_prompt_on_both_sides(make_encoder):
-    """a = b and no margin: log(1 + negatives)."""
-    encoder = make_encoder(**{**ENCODER, "prompts": {"query": "x", "document": "x"}})
-    objective = assembly.objective({"type": "alignment"})
-    objective.setup(encoder)
-    rows = [{"query": row["positive"], "positive": row["positive"], "negatives": row["negatives"]} for row in ROWS]
-    dataset = objective.precompute(Dataset.from_list(rows), encoder)
-    value = objective(encoder, objective.collate(list(dataset), encoder))["loss"]
-    wanted = sum(math.log(1 + len(row["negatives"])) for row in rows) / len(rows)
-    assert value.item() == pytest.approx(wanted, rel=1e-4)
-
-
-def test_the_sign_of_the_margin(make_encoder):
-    """A higher reference of the positive, or a lower one of a negative, is more to make up for; both at once is not."""
-    encoder, objective, dataset = ready(make_encoder)
-
-    def loss(positive=0.0, negative=0.0):
-        rows = [
-            {**row, "reference": [row["reference"][0] + positive, *(c + negative for c in row["reference"][1:])]}
-            for row in dataset
-        ]
-        return objective(encoder, objective.collate(rows, encoder))["loss"].item()
-
-    plain = loss()
-    assert loss(positive=5.0) > plain + 0.1 and loss(negative=-5.0) > plain + 0.1
-    assert loss(negative=5.0) < plain - 0.1
-    assert loss(positive=5.0, negative=5.0) == pytest.approx(plain, rel=1e-4)
-
-
-@pytest.mark.parametrize("variant", ["sigmoid", "log_sigmoid", "kl", "js"])
-def test_only_the_encoder_is_trained(variant, make_encoder):
-    encoder, objective, dataset = ready(make_encoder, variant=variant)
-    before = encoder.backbone.causal_lm.get_output_embeddings().weight.clone()
-    loss, grads = loss_and_gradients(encoder.train(), objective, objective.collate(list(dataset), encoder))
-    assert torch.isfinite(loss) and set(grads) == {n for n, p in encoder.named_parameters() if p.requires_grad}
-    assert all(grad.abs().max() > 0 for grad in grads.values())
-    assert torch.equal(encoder.backbone.causal_lm.get_output_embeddings().weight, before)
-    encoder.backbone.causal_lm.activation_checkpointing_enable()
-    again, others = loss_and_gradients(encoder, objective, objective.collate(list(dataset), encoder))
-    assert again.item() == pytest.approx(loss.item(), rel=1e-5)
-    for name, grad in grads.items():
-        torch.testing.assert_close(others[name], grad, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("variant", ["sigmoid", "kl"])
-def test_detached_memory_of_the_text_itself(variant, make_encoder):
+def test_detached_memory_of_the_text_itself(make_encoder):
     """The same value; of what the two sides share, the gradient is another."""
-    encoder, plain, dataset = ready(make_encoder, variant=variant)
-    detached = assembly.objective({"type": "alignment", "variant": variant, "detach_self": True})
+    encoder, plain, dataset = ready(make_encoder)
+    detached = assembly.objective({"type": "alignment", "detach_self": True})
     batch = plain.collate(list(dataset), encoder)
     loss, grads = loss_and_gradients(encoder, plain, batch)
     again, others = loss_and_gradients(encoder, detached, batch)
@@ -224,53 +173,11 @@ def test_information_compression(make_encoder):
     assert value.item() == pytest.approx(total / count, rel=1e-4)
 
 
-def test_a_long_text_keeps_its_instruction_and_memory(make_encoder):
-    encoder = make_encoder(**ENCODER, max_length=24)
-    for name in ("query", "document"):
-        row = encoder.template.rows(["long text " * 50], instruction=encoder.prompts[name], max_length=24)[0]
-        assert len(row.ids) == 24 and row.ids[-3:] == encoder.backbone.memory_ids
-        assert encoder.tokenizer.decode(row.ids[1:-3]).endswith(f"\n{encoder.prompts[name]}\n")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"type": "alignment", "beta": 0.0}, "beta=0.0; allowed: greater than 0"),
-        ({"type": "compression", "rows": "pairs", "divergence": "reconstruction"}, "its own targets"),
-        ({"type": "compression", "end": True}, "end goes with rows=pairs"),
-    ],
-)
-def test_settings_that_cannot_be(settings, message, make_encoder):
-    with pytest.raises(ValueError, match=message):
-        assembly.objective(settings).setup(make_encoder(**ENCODER))
-
-
-PAPERS = ("paper-llama2-7b", "mistral-7b", "qwen3-0.6b")
-
-
-# Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment, section 3.3, by side of an
-# encoder's prompts: I_next, with which the embedding of a query makes the model write what is looked for, and I_self,
-# with which that of a text makes it write the text (the paper: "similar to" these). The public code has one string in
-# place of both, for training on NLI and for evaluation.
-PAPER_PROMPTS = {
-    "query": "find documents that can answer this question",
-    "document": "find sentences that are semantically similar to this text",
-}
-CODE_PROMPTS = dict.fromkeys(("query", "document"), "This sentence means in one word: “")
-
-
-@pytest.mark.parametrize("name", [*PAPERS, "code-llama2-7b", "nano"])
-def test_the_instructions_of_the_recipes(name):
-    """The paper's two, or the public code's one, word for word; texts without a side are read with the documents'."""
-    encoder = Recipe.load(f"autoregembed/{name}").encoder
-    wanted = PAPER_PROMPTS if name in PAPERS else CODE_PROMPTS
-    assert encoder.prompts.model_dump() == wanted
-    assert encoder.default_prompt_name == "document"
-    assert (len(set(wanted.values())) == 2) == (name in PAPERS)
-
-
 def test_each_side_is_asked_to_write_its_own(make_encoder):
-    """Queries, and contexts to be compressed: what is looked for; documents and negatives: themselves."""
+    """Queries, and contexts to be compressed: what is looked for; documents and negatives: themselves.
+
+    The instructions are I_next and I_self of section 3.3 of the paper.
+    """
     config = Recipe.load("autoregembed/paper-llama2-7b").encoder
     encoder = make_encoder(**{**ENCODER, "template": config.template, "prompts": config.prompts.model_dump()})
     objective = assembly.objective({"type": "alignment", "variant": "kl"})

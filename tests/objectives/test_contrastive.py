@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, normalize
 from embrew import assembly
 from embrew.methods import Contrastive
 from embrew.methods.embedding import text_keys
-from embrew.text.tokens import Segment, Tokens
+from embrew.text.tokens import Segment
 from tests.objectives.cases import embedded
 
 TEXTS = [
@@ -62,13 +62,6 @@ def test_dropout_positives_need_dropout(make_encoder):
     Contrastive(positives="dropout", attention_dropout=0.2).setup(make_encoder(lora={}))
 
 
-def test_setup_sets_the_attention_dropout_of_the_stage(make_encoder):
-    encoder = make_encoder(lora={})
-    for probability in (0.2, 0.0):
-        Contrastive(attention_dropout=probability).setup(encoder)
-        assert {layer.self_attn.attention_dropout for layer in encoder.backbone.inner.layers} == {probability}
-
-
 @pytest.mark.parametrize(("attention_dropout", "lora_dropout"), [(0.2, 0.0), (0.0, 0.3)])
 def test_two_masks_give_two_vectors(make_encoder, attention_dropout, lora_dropout):
     encoder = make_encoder(lora={"lora_dropout": lora_dropout})
@@ -99,32 +92,17 @@ def test_without_dropout_the_loss_is_that_of_the_self_similarity_matrix(make_enc
         assert objective.loss(embeddings, batch)["loss"].item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-def test_dropout_positives_ask_for_texts_and_pairs_for_pairs():
-    assert Contrastive(positives="dropout").rows_kind == "text"
-    assert Contrastive().rows_kind == "pairs"
-
-
 # ---- pairs with hard negatives --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory_tokens", [0, 3])
-def test_ragged_negatives_are_a_plain_loop(make_encoder, memory_tokens):
-    encoder = make_encoder(memory_tokens=memory_tokens, lora={})
+def test_ragged_negatives_are_a_plain_loop(make_encoder):
+    encoder = make_encoder(lora={})
     queries = [encoder.encode_query(row["query"]) for row in PAIRS]
     columns = [row["positive"] for row in PAIRS] + [text for row in PAIRS for text in row["negatives"]]
     assert len(columns) == 3 + 0 + 2 + 1
     candidates = [encoder.encode_document(text) for text in columns]
     loss = call(Contrastive(), encoder, PAIRS)
     assert loss == pytest.approx(plain_loop(queries, candidates, [0, 1, 2]), rel=1e-4)
-
-
-def test_rows_without_negatives(make_encoder):
-    encoder = make_encoder(lora={})
-    bare = [{"query": row["query"], "positive": row["positive"], "negatives": None} for row in PAIRS]
-    queries = [encoder.encode_query(row["query"]) for row in bare]
-    candidates = [encoder.encode_document(row["positive"]) for row in bare]
-    assert call(Contrastive(), encoder, bare) == pytest.approx(plain_loop(queries, candidates, [0, 1, 2]), rel=1e-4)
-    assert call(Contrastive(), encoder, bare[:1]) == 0.0  # a single candidate
 
 
 def test_without_in_batch_negatives_a_query_sees_its_own_documents(make_encoder):
@@ -226,51 +204,6 @@ def test_symmetric_is_the_mean_of_both_directions(make_encoder):
     assert call(Contrastive(symmetric=True), encoder, rows) == pytest.approx((there + back) / 2, rel=1e-4)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0])
-def test_a_temperature_that_is_not_positive_is_refused(make_encoder, temperature):
-    with pytest.raises(ValueError, match="temperature=.*; allowed: greater than 0"):
-        Contrastive(temperature=temperature).setup(make_encoder(lora={}))
-
-
-# ---- memory tokens --------------------------------------------------------------------------------------------
-
-
-def test_long_texts_keep_their_memory_tokens(make_encoder):
-    encoder = make_encoder(max_length={"query": 12, "document": 20}, lora={})
-    rows = [{"query": TEXTS[0] * 5, "positive": TEXTS[2] * 5, "negatives": [TEXTS[3] * 5]}]
-    batch = Contrastive().collate(rows, encoder)
-    for role, limit in (("query", 12), ("document", 20)):
-        assert batch[role].input_ids.shape[1] == limit
-        assert batch[role].input_ids[:, -3:].tolist() == [encoder.backbone.memory_ids] * len(batch[role])
-        assert bool((batch[role].segment_ids[:, -3:] == Segment.MEMORY).all())
-    texts = Contrastive(positives="dropout").collate(text_rows([TEXTS[0] * 5]), encoder)
-    assert texts["query"].input_ids[0, -3:].tolist() == encoder.backbone.memory_ids
-
-
-@pytest.mark.parametrize("attention", ["causal", "bidirectional", "memory_causal"])
-def test_a_row_alone_has_the_memory_states_it_has_in_a_padded_batch(make_encoder, attention):
-    encoder = make_encoder(attention=attention, lora={})
-    tokens = encoder.tokens(TEXTS)
-    assert bool((tokens.segment_ids == Segment.PAD).any())
-    with torch.no_grad():
-        together = encoder.memory(tokens)
-        pooled = encoder(tokens)
-        for b, text in enumerate(TEXTS):
-            alone = encoder.tokens([text])
-            torch.testing.assert_close(encoder.memory(alone)[0], together[b], rtol=0, atol=2e-5)
-            torch.testing.assert_close(together[b].mean(0), pooled[b], rtol=0, atol=2e-5)
-        backwards = Tokens(tokens.input_ids.flip(0), tokens.segment_ids.flip(0))
-        torch.testing.assert_close(encoder.memory(backwards).flip(0), together, rtol=0, atol=2e-5)
-
-
-def test_text_keys_are_equal_where_texts_are():
-    keys = text_keys(["a", "b", "a", "", "ü", "a "]).tolist()
-    assert keys[0] == keys[2]
-    assert len(set(keys)) == 5
-    assert text_keys(["a"]).tolist() == keys[:1]
-    assert text_keys(["a"]).dtype == torch.int64
-
-
 # ---- false negatives by the model's own scores ------------------------------------------------------------------
 
 
@@ -297,11 +230,6 @@ def test_equal_texts_are_not_counted_as_found():
     batch = {"query_keys": text_keys(["a", "b"]), "document_keys": text_keys(["same", "same"])}
     parts = Contrastive(false_negative_margin=0.0).loss(embeddings, batch)
     assert parts["masked"] == 0 and parts["loss"] == 0
-
-
-def test_a_warm_up_is_a_share(make_encoder):
-    with pytest.raises(ValueError, match="false_negative_warmup=10"):
-        Contrastive(false_negative_warmup=10).setup(make_encoder(lora={}))
 
 
 # ---- a teacher's scores, and who gets an instruction -------------------------------------------------------------
@@ -364,8 +292,5 @@ def test_scale_is_another_word_for_temperature():
     assert assembly.objective({"type": "angle", "scale": 20.0}).temperature == 0.05
     with pytest.raises(ValueError, match="give one of them"):
         assembly.objective({"type": "contrastive", "scale": 20, "temperature": 0.05})
-    for value in (0, -1, "hot"):
-        with pytest.raises(ValueError, match="give a number above 0"):
-            assembly.objective({"type": "contrastive", "scale": value})
     with pytest.raises(ValueError, match="has no key 'scale'"):
         assembly.objective({"type": "mntp", "scale": 20})

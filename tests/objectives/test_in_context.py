@@ -13,7 +13,6 @@ from embrew import assembly
 from embrew.methods.epic import of_demonstrations
 from embrew.model.contexts import Context, start
 from embrew.settings.encoder import Demonstrations
-from embrew.text.tokens import Segment, Tokens
 from embrew.training.step import Chunks, TrainStep
 from tests.conftest import SENTENCES, by_default
 from tests.objectives.cases import check_fits, embedded
@@ -38,7 +37,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"format": "instruction", "compress": "all"},
     {"compress": "none"},
 ]
-every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 
 
 def objective_for(variant: dict[str, Any], **settings: Any) -> Any:
@@ -98,23 +96,6 @@ def test_what_is_never_drawn(make_encoder):
     assert {count for count, _ in counts} == set(range(9))
 
 
-def test_every_count_and_every_row_is_as_likely(make_encoder):
-    encoder, objective = ready(make_encoder, {"format": "instruction"}, demonstrations=2)
-    rows = [{"query": f"q{i}", "positive": f"p{i}"} for i in range(5)]
-    batch = objective.collate(rows, encoder)
-    found = torch.stack(
-        [
-            objective.inputs.complete(encoder, {**batch, "progress": torch.tensor(n / 400)})["drawn"].rows
-            for n in range(400)
-        ]
-    )
-    counts = torch.bincount((found >= 0).sum(-1).flatten()) / (400 * 5)
-    assert (counts - 1 / 3).abs().max() < 0.04
-    shares = torch.stack([torch.bincount(found[:, i][found[:, i] >= 0], minlength=5) for i in range(5)]) / 400
-    assert (shares.diagonal() == 0).all()
-    assert (shares[~torch.eye(5, dtype=torch.bool)] - 0.25).abs().max() < 0.08
-
-
 def test_a_draw_depends_on_seed_progress_and_texts_alone(make_encoder):
     encoder, objective = ready(make_encoder, {"format": "instruction"})
     rows = [{"query": f"q{i}", "positive": f"p{i}"} for i in range(12)]
@@ -157,7 +138,7 @@ def test_without_demonstrations_it_is_plain_contrastive_learning(make_encoder):
     assert torch.equal(objective(encoder, batch)["loss"], plain(encoder, batch)["loss"])
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "mistral"])
+@pytest.mark.parametrize("family", ["llama", "mistral"])
 @pytest.mark.parametrize("detach", [False, True])
 def test_where_gradients_go(make_encoder, family, detach):
     """Through the demonstrations into the projection, and into the texts they were made of unless detached."""
@@ -180,22 +161,14 @@ def test_where_gradients_go(make_encoder, family, detach):
             assert reached == shown or family == "mistral", "whose window is 8 tokens here"
 
 
-CHUNKED = [variant for variant in VARIANTS if variant not in ({"format": "query"}, {"format": "passage"})]
+CHAINED = [(variant, {}) for variant in VARIANTS if variant not in ({"format": "query"}, {"format": "passage"})] + [
+    ({"compress": "all", "every": 6}, settings)
+    for settings in ({"demo_grad": "detach"}, {"plain_weight": 0.5, "symmetric": True})
+]
 
 
-@pytest.mark.parametrize("settings", [{}, {"demo_grad": "detach"}, {"plain_weight": 0.5, "symmetric": True}], ids=str)
-def test_chained_caching_is_one_pass(make_encoder, settings):
-    check_caching(make_encoder, {"compress": "all", "every": 6}, **settings)
-
-
-@pytest.mark.parametrize(
-    "variant", by_default([{}, {"learnable": 5}, {"format": "instruction", "compress": "all"}], CHUNKED), ids=str
-)
-def test_chained_caching_of_every_variant(make_encoder, variant):
-    check_caching(make_encoder, variant)
-
-
-def check_caching(make_encoder: Any, variant: dict[str, Any], **settings: Any) -> None:
+@pytest.mark.parametrize(("variant", "settings"), by_default(CHAINED[-2:] + CHAINED[7:8], CHAINED), ids=str)
+def test_chained_caching_is_one_pass(make_encoder: Any, variant: dict[str, Any], settings: dict[str, Any]) -> None:
     """Loss and every gradient, in chunks of two."""
     encoder, objective = ready(make_encoder, variant, **settings)
     batch = objective.collate(ROWS, encoder, seed=5)
@@ -259,18 +232,6 @@ def test_text_that_goes_beyond_a_budget_is_no_demonstration(make_encoder):
     assert ((kept == free) | (kept == -1)).all() and (kept != free).any(), "the first of those drawn stay"
 
 
-def test_rows_of_a_batch_share_one_table(make_encoder):
-    encoder, objective = ready(make_encoder, {})
-    batch = objective.inputs.complete(encoder, objective.collate(ROWS, encoder, seed=5))
-    prompted = batch["drawn"].prompted
-    assert isinstance(prompted, Tokens)
-    counts = prompted.where(Segment.SOFT).sum(-1)
-    assert torch.equal(counts, 2 * (batch["drawn"].rows[batch["drawn"].prompted_rows] >= 0).sum(-1))
-    lead = len(encoder.tokenizer("find: ", add_special_tokens=False).input_ids)
-    plain = batch["query"].attention_mask.sum(-1)[batch["drawn"].prompted_rows]
-    assert torch.equal(prompted.attention_mask.sum(-1), plain + counts + counts // 2 * lead), "one position a vector"
-
-
 def test_data_sets_are_told_apart(make_encoder):
     from datasets import Dataset
 
@@ -288,8 +249,6 @@ def test_data_sets_are_told_apart(make_encoder):
         ({"compress": "none"}, {"type": "epic"}, "compress=none makes them plain text, which objective type: icl"),
         ({}, {"type": "icl"}, "compress=pair puts vectors into prompts, which objective type: epic"),
         ({"learnable": 3}, {"type": "epic"}, "demonstrations=5, and encoder.demonstrations.learnable=3"),
-        ({}, {"type": "epic", "demonstrations": -1}, "demonstrations=-1; allowed: greater than or equal to 0"),
-        ({}, {"type": "epic", "plain_weight": -1.0}, "plain_weight=-1.0; allowed: greater than or equal to 0"),
         (
             {"format": "instruction"},
             {"type": "epic", "plain_weight": 1.0},
@@ -312,11 +271,6 @@ def test_refusals(make_encoder, variant, settings, words):
     )
     with pytest.raises(ValueError, match=words):
         check_fits(assembly.objective(settings), encoder)
-
-
-def test_an_encoder_that_reads_none_is_refused(make_encoder):
-    with pytest.raises(ValueError, match="the encoder reads none; set encoder.demonstrations"):
-        check_fits(assembly.objective({"type": "epic"}), make_encoder(memory_tokens=0))
 
 
 def test_nested_in_matryoshka(make_encoder):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import json
 import re
 
 import pytest
@@ -15,9 +13,8 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from embrew import assembly
 from embrew.data.sentences import split_sentences
 from embrew.methods import Llama2Vec
-from embrew.recipe import Recipe
 from embrew.text.tokens import Segment, Tokens
-from tests.conftest import FAMILIES, SENTENCES, data_folder
+from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
 from tests.objectives.cases import ENCODERS, LORA, check_fits, loss_and_gradients, rows_for
 
 SETTINGS = ENCODERS["llama2vec"]
@@ -30,7 +27,7 @@ def ready(make_encoder, family="llama", **settings):
     return encoder, objective, objective.collate(rows_for(objective), encoder)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 def test_a_block_is_what_the_encoder_makes_of_the_text_alone(family, make_encoder):
     """So the embedding that is trained is the one that is used, for queries and for documents."""
     encoder, _objective, batch = ready(make_encoder, family)
@@ -77,15 +74,6 @@ def test_against_the_sums_of_the_paper(make_encoder):
     assert parts["loss"].item() == pytest.approx(wanted.item(), rel=1e-6)
 
 
-def test_a_bag_has_the_words_that_say_something(make_encoder):
-    encoder, objective, _ = ready(make_encoder)
-    bag = objective._bag("The fox, and the fox: it JUMPS!", encoder)
-    assert encoder.tokenizer.decode(encoder.tokenizer("fox JUMPS", add_special_tokens=False).input_ids) == "fox JUMPS"
-    assert bag == sorted(set(encoder.tokenizer("fox fox JUMPS", add_special_tokens=False).input_ids))
-    assert objective._bag("the and of", encoder) == []
-    assert Llama2Vec(stop_words="none")._bag("the", encoder)
-
-
 def test_texts_of_one_sentence_are_left_out(make_encoder):
     encoder, objective, _ = ready(make_encoder)
     rows = Dataset.from_list([{"text": "One. Two."}, {"text": "Only this one."}])
@@ -130,20 +118,6 @@ def test_bags_hold_what_the_row_reads_and_what_follows_it(make_encoder):
     assert wrong == 0
 
 
-@pytest.mark.slow
-def test_bags_of_wikipedia_paragraphs():
-    encoder = assembly.encoder(Recipe.load("baselines/llama2vec-nano"))
-    objective = Llama2Vec()
-    objective.setup(encoder)
-    with gzip.open(data_folder() / "wiki_paragraphs" / "valid.jsonl.gz", "rt") as lines:
-        texts = [json.loads(line)["text"] for line in itertools.islice(lines, 400)]
-    texts = [text for text in texts if len(text) >= 400 and len(split_sentences(text)) > 1][:150]
-    batch = objective.collate([{"text": text} for text in texts], encoder)
-    wrong, wanted, truncated = bags_of(batch, encoder, texts)
-    assert truncated > 20 and wanted > 5000
-    assert wrong == 0
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -155,12 +129,6 @@ def test_bags_of_wikipedia_paragraphs():
 def test_what_it_needs(change, message, make_encoder):
     with pytest.raises(ValueError, match=message):
         ready(make_encoder, **change)
-
-
-def test_weights_that_mean_nothing(make_encoder):
-    encoder, _, _ = ready(make_encoder)
-    with pytest.raises(ValueError, match="train nothing; give one of them a weight"):
-        Llama2Vec(bag_weight=0.0, language_weight=0.0).setup(encoder)
 
 
 def test_fine_tuning_is_the_library_s_own_loss(make_encoder):

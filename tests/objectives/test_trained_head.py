@@ -5,7 +5,6 @@ The oracle is the language model's own loss in transformers, on logits of all po
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from transformers import Qwen3Config
 
 from embrew import assembly
 from embrew.encoder import Encoder
-from embrew.model.frozen import FrozenLM, trained_head
 from embrew.text.tokens import Segment, Tokens
 from tests import conftest
 from tests.conftest import GROUPED
@@ -120,21 +118,18 @@ def test_the_library_agrees(make_encoder, family, monkeypatch):
         torch.testing.assert_close(grad, dict(encoder.named_parameters())[key].grad, rtol=1e-3, atol=1e-6, msg=key)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("autocast", [False, True])
-def test_checkpointing_and_autocast(make_encoder, checkpointing, autocast):
+def test_checkpointing_and_autocast(make_encoder):
     encoder, objective, batch = ready(make_encoder, "qwen3-tied", "language_model", {})
     _, plain = loss_and_gradients(encoder, objective, batch)
-    if checkpointing:
-        encoder.backbone.causal_lm.activation_checkpointing_enable()
-    with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
+    encoder.backbone.causal_lm.activation_checkpointing_enable()
+    with torch.autocast("cpu", torch.bfloat16):
         encoder.zero_grad(set_to_none=True)
         loss = objective(encoder, batch)["loss"]
     loss.backward()
     for key, p in encoder.named_parameters():
         if key in plain and key != "backbone.memory":
             assert p.grad.dtype == torch.float32
-            assert cosine(p.grad, plain[key]) > (0.99 if autocast else 1 - 1e-6), key
+            assert cosine(p.grad, plain[key]) > 0.99, key
 
 
 def test_the_bag_of_words_reads_the_head_too(make_encoder):
@@ -154,19 +149,6 @@ def test_the_bag_of_words_reads_the_head_too(make_encoder):
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
     for key, grad in grads.items():
         torch.testing.assert_close(grad, dict(encoder.named_parameters())[key].grad, rtol=1e-3, atol=1e-6, msg=key)
-
-
-def test_a_lora_leaves_the_head(make_encoder):
-    encoder = make_encoder("qwen3", lora={}, attention="causal")
-    assembly.objective({"type": "language_model"}).setup(encoder)
-    assert not encoder.backbone.causal_lm.get_output_embeddings().weight.requires_grad
-    assert not trained_head(encoder.backbone.causal_lm).weight.requires_grad
-
-
-def test_the_frozen_lm_has_no_gradient(make_encoder):
-    encoder = make_encoder("qwen3-tied")
-    encoder.backbone.train_all()
-    assert not FrozenLM(encoder.backbone.causal_lm).head.weight.requires_grad
 
 
 def test_a_lora_on_the_head_is_refused(make_encoder):

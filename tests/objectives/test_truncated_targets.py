@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import itertools
-import json
-
 import pytest
 import torch
 
 from embrew import assembly
 from embrew.evaluation.targets import target_rows
 from embrew.methods.base import text_ids
-from embrew.recipe import Recipe
 from embrew.text.tokens import Segment
-from tests.conftest import SENTENCES, data_folder
+from tests.conftest import SENTENCES
 
 LIMIT = 24
 LONG, SHORT = " ".join(SENTENCES), "in the river"
@@ -87,23 +82,6 @@ def test_what_is_written_follows_what_was_read(target, ratio, make_encoder):
             ended = target == "rest" or len(read) == len(ids)
             wrong += after != [*followed, *([2] if ended else [])][:32] and after != followed[:32]
     assert wrong == 0, f"{wrong} of {4 * len(texts)} targets do not follow what was read"
-
-
-def test_rest_of_wikipedia_paragraphs():
-    recipe = Recipe.load("lbr/medical-nano", ["encoder.max_length.query=128", "encoder.max_length.document=128"])
-    encoder = assembly.encoder(recipe)
-    objective = assembly.objective({"type": "bottleneck", "target": "rest"})
-    objective.setup(encoder)
-    with gzip.open(data_folder() / "wiki_paragraphs" / "valid.jsonl.gz", "rt") as lines:
-        texts = [json.loads(line)["text"] for line in itertools.islice(lines, 300)]
-    texts = [text for text, ids in zip(texts, text_ids(texts, encoder), strict=True) if len(ids) >= 20]
-    tokens = objective.collate([{"text": text} for text in texts], encoder)["text"]
-    wrong = 0
-    for i, ids in enumerate(text_ids(texts, encoder)):
-        read = int(tokens.where(Segment.TEXT)[i].sum())
-        after = tokens.input_ids[i][tokens.where(Segment.TARGET)[i]].tolist()
-        wrong += after[:10] != ids[read : read + 10]
-    assert wrong == 0, f"{wrong} of {len(texts)} targets do not follow what was read"
 
 
 def test_references_of_truncated_texts_have_no_end(make_encoder):
