@@ -16,7 +16,7 @@ from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.settings.encoder import Pooling
-from tests.conftest import ENCODER_FAMILIES, SENTENCES
+from tests.conftest import ENCODER_FAMILIES, SENTENCES, by_default
 from tests.objectives.cases import embedded
 
 TEXTS = [*SENTENCES, "short", ""]
@@ -52,7 +52,7 @@ def test_without_settings_it_is_read_by_its_mean(encoder_folder: Callable[[str],
     np.testing.assert_allclose(encoder.encode(TEXTS), by_hand(encoder_folder("bert"), "mean"), atol=2e-6)
 
 
-@families
+@pytest.mark.parametrize("family", by_default(["bert", "modernbert"], ENCODER_FAMILIES))
 def test_every_layer_is_the_cut_model(family: str, encoder_folder: Callable[[str], Path]) -> None:
     """In BERT also the hidden state of that number; ModernBERT has a final norm, as causal LMs do."""
     encoder = opened(encoder_folder(family), pooling="cls")

@@ -9,7 +9,7 @@ import torch
 from embrew import Encoder
 from embrew.cutting import cut
 from embrew.settings.encoder import Pooling
-from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
+from tests.conftest import DIFFERENT, ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
 
 
 def same(encoder: Encoder, layers: int, dim: int) -> None:
@@ -22,7 +22,7 @@ def same(encoder: Encoder, layers: int, dim: int) -> None:
     assert not np.allclose(vectors, encoder.encode(SENTENCES)[:, :dim], atol=1e-2)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 def test_every_family(family, make_encoder):
     """With the adapter beside the weights; the configuration has as many layers as there are."""
     encoder = make_encoder(family, lora={})
@@ -32,7 +32,7 @@ def test_every_family(family, make_encoder):
     assert len(getattr(config, "layer_types", None) or [""]) == 1
 
 
-@pytest.mark.parametrize("family", ENCODER_FAMILIES)
+@pytest.mark.parametrize("family", by_default(["bert", "modernbert"], ENCODER_FAMILIES))
 def test_every_encoder_family(family, encoder_folder):
     same(Encoder.from_pretrained(encoder_folder(family), device="cpu", pooling="cls", max_length=64), 2, 12)
 

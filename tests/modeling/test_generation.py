@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from embrew.evaluation.targets import target_rows, target_scores
-from embrew.generation import generate
 from embrew.model.attention import Attention
 from embrew.model.forward import try_two_calls
 from embrew.settings.encoder import Pooling
@@ -103,13 +102,6 @@ def test_options_of_transformers(make_encoder):
     assert encoder.generate([]) == []
 
 
-def test_a_model_that_was_trained_in_this_process_writes_the_same(make_encoder):
-    encoder = make_encoder(attention="causal")
-    before = encoder.generate(TEXTS, max_new_tokens=8)
-    assert try_two_calls(encoder.backbone.inner)
-    assert encoder.generate(TEXTS, max_new_tokens=8) == before
-
-
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
@@ -178,10 +170,3 @@ def test_the_first_token_is_hidden_where_there_is_no_bos(make_encoder, tokenizer
         two = encoder.backbone.hidden_states(tokens, Attention("causal", bottleneck="visible"))
         strict = encoder.backbone.hidden_states(tokens, Attention("causal", bottleneck="strict"))
     torch.testing.assert_close(two, strict)
-
-
-def test_generate_is_the_function(make_encoder):
-    encoder = make_encoder(attention="causal", prompts={"query": "ask: "})
-    plain = generate(encoder, TEXTS[:2], instruction="ask: ", max_tokens=512, max_new_tokens=5)
-    assert encoder.generate(TEXTS[:2], max_new_tokens=5) == plain
-    assert encoder.generate(TEXTS[:2], prompt="", max_new_tokens=5) != plain

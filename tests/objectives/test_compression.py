@@ -290,19 +290,6 @@ def test_the_decoder_has_no_dropout_in_training(make_encoder):
     assert [layer.self_attn.attention_dropout for layer in layers] == [0.0, 0.0]
 
 
-def test_an_exception_puts_the_adapter_back(make_encoder):
-    encoder = make_encoder(lora={})
-    objective = Compression(**SMALL)
-    batch = batch_of(objective, encoder)
-    encoder.backbone.set_attention_dropout(0.4)
-    before = encoder.memory(batch["context"])
-    broken = {**batch, "teacher": "none"}
-    with pytest.raises(AttributeError):
-        objective(encoder, broken)
-    assert torch.equal(encoder.memory(batch["context"]), before)
-    assert [layer.self_attn.attention_dropout for layer in encoder.backbone.inner.layers] == [0.4, 0.4]
-
-
 # ---- what reads what ------------------------------------------------------------------------------------------
 
 
@@ -419,14 +406,6 @@ def test_the_split_depends_on_seed_and_text_only(make_encoder):
     for text, size in zip(TEXTS, sizes, strict=True):
         ((_, target),) = pieces(batch_of(objective, encoder, [text], seed=7))
         assert len(target) == size
-
-
-def test_special_tokens_in_a_text_stay_text(make_encoder):
-    encoder = make_encoder()
-    batch = batch_of(Compression(**SMALL), encoder, ["<s></s><pad> and </s> are words here, nothing more"])
-    (_, target), *_ = pieces(batch)
-    body = batch["context"].input_ids[batch["context"].where(Segment.TEXT)].tolist() + target.tolist()
-    assert not {0, 1, 2} & set(body)
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------

@@ -349,25 +349,6 @@ def test_lora_on_fully_trained_weights(adapter: str, values: dict[str, Any], who
     train(recipe, tmp_path / "then", start=whole, resume=True)  # finished before
 
 
-def test_the_original_under_lora_on_fully_trained_weights(
-    values: dict[str, Any], whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A generative stage reads the recipe's language model, not the weights that were trained."""
-    values["stages"] = [{**values["stages"][0], "name": "again", "adapter": "merge"}]
-    fit, seen = StageTrainer.fit, []
-
-    def seeing(self: StageTrainer, checkpoint: Path | None) -> int:
-        seen.append(self.step.encoder.backbone._clone)
-        return fit(self, checkpoint)
-
-    with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO, logger="embrew"):
-        patch.setattr(StageTrainer, "fit", seeing)
-        train(Recipe.from_values(values), tmp_path / "then", start=whole)
-    assert "a second copy of the original" in caplog.text
-    wanted = assembly.encoder(Recipe.from_values({**values, "stages": []})).backbone.causal_lm.state_dict()
-    assert all(torch.equal(tensor, wanted[name]) for name, tensor in seen[0][0].model.state_dict().items())
-
-
 def test_full_fine_tuning_does_not_continue_an_adapter(values: dict[str, Any], first: Path, tmp_path: Path) -> None:
     values["stages"], values["encoder"]["lora"] = [{**values["stages"][2], "adapter": "continue"}], None
     with pytest.raises(ValueError, match="carries an adapter, and the recipe trains all weights"):

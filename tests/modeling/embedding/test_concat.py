@@ -11,7 +11,6 @@ import torch
 
 from embrew.analysis.memory import pool_over
 from embrew.encoder import Encoder
-from embrew.recipe import Recipe
 from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES
 
@@ -53,14 +52,3 @@ def test_a_trained_mean_is_read_so_and_saved_so(model_folder: Callable[[str], Pa
     again = Encoder.from_pretrained(tmp_path / "saved")
     assert again.get_embedding_dimension() == 96
     np.testing.assert_array_equal(again.encode(SENTENCES), vectors)
-
-
-def test_a_recipe_says_it() -> None:
-    assert Recipe.load("autoregembed/nano", ["encoder.pooling.mode=concat"]).encoder.pooling.mode == "concat"
-    with pytest.raises(ValueError, match="pools over 'memory' only: set over: memory"):
-        Recipe.load("baselines/mean", ["encoder.pooling.mode=concat"])
-
-
-def test_texts_with_a_number_of_their_own_are_refused(make_encoder: Callable[..., Encoder]) -> None:
-    with pytest.raises(ValueError, match="pooling over their concatenated states needs all 3"):
-        concatenating(make_encoder, memory_ratio=20.0)

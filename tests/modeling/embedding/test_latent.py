@@ -40,12 +40,6 @@ def test_against_a_loop_over_tokens_and_heads() -> None:
     torch.testing.assert_close(layer(states), wanted)
 
 
-def test_seeded_and_of_the_released_size() -> None:
-    one, other = LatentAttention(16), LatentAttention(16)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-    assert one.latents.shape == (512, 16) and one.query.weight.shape == (8 * 16, 16) and one.query.bias is None
-
-
 def test_every_part_is_trained(make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(memory_tokens=0, attention="bidirectional", pooling=POOLING, lora={})
     before, states = encoder.encode(SENTENCES), {name: p.clone() for name, p in encoder.head.state_dict().items()}

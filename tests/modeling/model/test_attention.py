@@ -95,17 +95,6 @@ def test_a_row_alone_is_the_row_in_a_padded_batch(family: str, mode: str, make_e
     assert abs(together - alone).max() < 2e-6
 
 
-@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
-@pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
-def test_padded_and_single_rows_agree(family: str, kernel: str) -> None:
-    backbone = Backbone(tiny_model(family, attn_implementation=kernel))
-    for pattern in PATTERNS.values():
-        with torch.inference_mode():
-            padded = backbone.hidden_states(Tokens.pad([LONG, SHORT]), pattern)
-            alone = backbone.hidden_states(Tokens.pad([SHORT]), pattern)
-        assert torch.allclose(padded[1, : len(SHORT.ids)], alone[0], atol=3e-6)
-
-
 def test_the_shared_configuration_is_not_touched() -> None:
     backbone = Backbone(tiny_model("llama"))
     for pattern in (PATTERNS["bidirectional"], PATTERNS["causal"]):

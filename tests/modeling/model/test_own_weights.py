@@ -69,8 +69,8 @@ def same(a: Encoder, b: Encoder) -> None:
 @pytest.mark.parametrize(
     ("family", "train_embeddings"),
     by_default(
+        [("llama-tied", True), ("gpt-neox", False)],
         [("llama", False), ("llama-tied", True), ("gemma3", True), ("gpt-neox", False)],
-        [(family, both) for family in ("llama", "llama-tied", "gemma3", "gpt-neox") for both in (False, True)],
     ),
 )
 def test_round_trip(family: str, train_embeddings: bool, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -109,16 +109,6 @@ def test_a_bert_type_encoder(encoder_folder: Callable[[str], Path], tmp_path: Pa
     encoder = whole_then_lora(encoder_folder("bert"), pooling="mean", max_length=64)
     encoder.save_pretrained(tmp_path / "saved")
     same(encoder, Encoder.from_pretrained(tmp_path / "saved"))
-
-
-def test_in_bfloat16(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    encoder = whole_then_lora(model_folder("llama"))
-    encoder.to(torch.bfloat16)
-    encoder.save_pretrained(tmp_path / "saved")
-    again = Encoder.from_pretrained(tmp_path / "saved", dtype="float32")
-    assert cosine(encoder, again) > 0.999
-    ours, theirs = (tensors_under_adapter(one.backbone.causal_lm) for one in (encoder, again))
-    assert all(torch.equal(ours[name].float(), theirs[name].float()) for name in ours)
 
 
 def test_adapters_after_the_weights_in_their_order(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -174,22 +164,19 @@ def test_the_hash_knows_the_weights_under_an_adapter(model_folder: Callable[[str
     assert plain.weights_hash() == before
 
 
-@pytest.mark.parametrize("how", ["written", "loaded", "behind torch's back"])
+@pytest.mark.parametrize("how", ["written", "loaded"])
 def test_changed_weights_are_saved_whole(
     how: str, model_folder: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However they were changed, and however little; the log says what differs."""
     encoder = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
-    weight = encoder.backbone.causal_lm.model.layers[1].mlp.down_proj.weight
     if how == "loaded":
         changed = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
         shift(changed)
         encoder.load_state_dict(changed.state_dict())
-    elif how == "written":
-        with torch.no_grad():
-            weight[3, 5] += 1e-3  # too little for vectors to tell
     else:
-        weight.data.mul_(1.5)
+        with torch.no_grad():
+            encoder.backbone.causal_lm.model.layers[1].mlp.down_proj.weight[3, 5] += 1e-3  # too little for vectors
     add_lora(encoder)
     encoder.save_pretrained(tmp_path / "saved")
     assert re.search(r"not those of llama with 0 merged.*of 21 tensors.*saved whole", caplog.text)
@@ -197,25 +184,6 @@ def test_changed_weights_are_saved_whole(
     same(encoder, again)
     ours, theirs = (tensors_under_adapter(one.backbone.causal_lm) for one in (encoder, again))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-def test_what_the_default_check_opened(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    def checked(encoder: Encoder, name: str) -> str:
-        encoder.save_pretrained(tmp_path / name)
-        return str(json.loads((tmp_path / name / "embrew.json").read_text())["checks"]["compared_with"])
-
-    encoder = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
-    add_lora(encoder)
-    assert checked(encoder, "adapter") == "its tensors and those in memory, to the bit"
-    encoder.merge_adapter()
-    add_lora(encoder, seed=7)
-    assert checked(encoder, "chain") == "its tensors and those in memory, to the bit"
-    again = Encoder.from_pretrained(tmp_path / "chain", merge_adapter=False)
-    assert checked(again, "again") == "its tensors and those in memory, to the bit"
-    again.to(torch.bfloat16).to(torch.float32)
-    with pytest.raises(RuntimeError, match="gives other vectors"):  # the frequencies of positions were rounded, too
-        again.save_pretrained(tmp_path / "rounded")
-    assert checked(whole_then_lora(model_folder("llama")), "whole") == "the folder opened anew"
 
 
 def test_weights_on_disk_that_are_damaged(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -110,51 +107,9 @@ def test_a_bidirectional_model_reads_it_anew_with_every_text(make_encoder):
         encoder.backbone.hidden_states(tokens, encoder.attention, shared=Prefix().at(tokens, 20))
 
 
-def test_what_is_shared():
-    def row(words: int, text: list[int]) -> Row:
-        return Row.labelled(range(words), Segment.PROMPT) + Row.labelled(text, Segment.TEXT)
-
-    assert shared_prefix([row(30, [1]), row(30, [2, 3])]) == 30
-    assert shared_prefix([row(30, [40]), row(30, [40])]) == 30  # equal texts are no prompt
-    assert shared_prefix([row(30, [1]), row(30, [])]) == 29  # a row keeps a token of its own
-    assert shared_prefix([row(30, [1]), Row.labelled([*range(20), 99], Segment.PROMPT)]) == 20
-    assert shared_prefix([row(10, [1]), row(10, [2])]) == 0
-    assert shared_prefix([row(30, [1])]) == 30  # for the calls to come
-    assert shared_prefix([]) == 0
-    places = Row.labelled(range(30), Segment.SOFT) + Row.labelled([1], Segment.TEXT)
-    assert shared_prefix([places, places]) == 30
-    assert shared_prefix([places, row(30, [1])]) == 0  # the same numbers, but other things
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_library_gives_the_same_states_padded_on_either_side(family, side, make_encoder):
-    """Against one pass of the model itself over whole rows, with a mask and positions of its own."""
-    encoder = make_encoder(family, template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="last")
-    rows = encoder.template.rows(SENTENCES)
-    tokens, count = Tokens.pad(rows), shared_prefix(rows)
-    assert count > 30  # far beyond the window of the families that have one
-    width = tokens.input_ids.shape[1]
-    ids, mask = torch.zeros(2, len(rows), width, dtype=torch.long)
-    for i, row in enumerate(rows):
-        at = slice(width - len(row.ids), None) if side == "left" else slice(len(row.ids))
-        ids[i, at], mask[i, at] = torch.tensor(row.ids), 1
-    with torch.no_grad():
-        wanted = encoder.backbone.inner(
-            input_ids=ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0)
-        ).last_hidden_state
-        seen = counted(encoder)
-        found = encoder.backbone.hidden_states(tokens, encoder.attention, shared=Prefix().at(tokens, count))
-    assert sum(seen) == count + len(rows) * (width - count)
-    for i, row in enumerate(rows):
-        real = wanted[i, -len(row.ids) :] if side == "left" else wanted[i, : len(row.ids)]
-        torch.testing.assert_close(found[i, : len(row.ids)], real, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "mistral"])
-def test_vectors_in_the_beginning(family, make_encoder):
+def test_vectors_in_the_beginning(make_encoder):
     """A table of vectors, whose rows the ids of their places count: as one pass over whole rows gives it."""
-    encoder = make_encoder(family, template="{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
+    encoder = make_encoder(template="{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
     generator = torch.Generator().manual_seed(5)
     tables = [torch.randn(8, 32, generator=generator) for _ in range(2)]
     begin = Row.labelled([1], Segment.PROMPT)
@@ -208,15 +163,6 @@ def test_the_last_of_several_threads_ends_it(make_encoder):
         encoder.train()
     second.__exit__(None, None, None)
     assert encoder.backbone.kept_prefix is None and encoder.train().training
-
-
-def test_a_copy_of_a_fixed_model_is_not_fixed(make_encoder):
-    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
-    with encoder.fixed():
-        encoder.encode(TEXTS)
-        copied = copy.deepcopy(encoder.backbone)
-        assert pickle.loads(pickle.dumps(encoder.backbone.kept_prefix)) is None  # noqa: S301
-    assert copied.kept_prefix is None and copied.train().training
 
 
 CHANGES: dict[str, Callable[[Encoder], object]] = {
@@ -282,34 +228,3 @@ def test_what_is_kept_is_bounded(make_encoder, stack):
     prefix.most = 1
     encoder.encode(TEXTS, prompt="Number 8: ")
     assert len(kept) == 1  # the latest always stays
-
-
-def test_the_least_recently_used_prefix_is_dropped_first(make_encoder, stack):
-    encoder = make_encoder(template=WORDS + "{instruction}{text}", memory_tokens=0, attention="causal")
-    prefix = stack.enter_context(encoder.fixed())
-    encoder.encode(TEXTS, prompt="Number 0: ")
-    prefix.most = 2 * prefix.bytes
-    for number in (1, 0, 2):
-        encoder.encode(TEXTS, prompt=f"Number {number}: ")
-    assert prefix.misses == 3
-    encoder.encode(TEXTS, prompt="Number 0: ")
-    assert prefix.misses == 3
-    encoder.encode(TEXTS, prompt="Number 1: ")
-    assert prefix.misses == 4
-
-
-def test_no_two_layers_stand_beside_a_batch_at_once(make_encoder, monkeypatch):
-    """Keys of a whole row, beginning included, exist for one layer at a time."""
-    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal")
-    alive: list[weakref.ref[torch.Tensor]] = []
-    update = module._Before.update
-
-    def watched(self, *args: object, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
-        assert all(tensor() is None for tensor in alive)
-        made = update(self, *args, **options)
-        alive.extend(map(weakref.ref, made))
-        return made
-
-    monkeypatch.setattr(module._Before, "update", watched)
-    encoder.encode(TEXTS, batch_size=4)
-    assert len(alive) >= 2 * 2 * 3

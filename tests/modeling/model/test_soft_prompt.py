@@ -11,7 +11,6 @@ import torch
 
 from embrew import assembly
 from embrew.encoder import Encoder
-from embrew.export.exporting import export_encoder
 from tests.conftest import SENTENCES
 
 TEMPLATE = "{soft_prompt}{instruction}{text}"
@@ -55,22 +54,3 @@ def test_trained_saved_opened(model_folder: Callable[[str], Path], tmp_path: Pat
     assert again.weights_hash() == encoder.weights_hash()
     with pytest.raises(ValueError, match="leave out soft_prompt_tokens"):
         Encoder.from_pretrained(tmp_path / "saved", soft_prompt_tokens=3)
-
-
-def test_an_instruction_after_the_text_is_baked_into_an_export(
-    make_encoder: Callable[..., Encoder], tmp_path: Path
-) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    prompts = {"query": ', say {what} follows: "', "document": ', sum it up: "'}
-    encoder = make_encoder(template='"{text}"{instruction}{memory}', prompts=prompts, lora={}, max_length=64)
-    with pytest.raises(ValueError, match="prompt_name is one of document, query"):
-        export_encoder(encoder, tmp_path / "none")
-    for name in prompts:
-        export_encoder(encoder, tmp_path / name, prompt_name=name, verify="off")
-        stock = SentenceTransformer(str(tmp_path / name), device="cpu")
-        wanted = encoder.encode(SENTENCES, prompt_name=name)
-        np.testing.assert_allclose(stock.encode(SENTENCES, show_progress_bar=False), wanted, atol=1e-5)
-    assert np.abs(encoder.encode_query(SENTENCES) - encoder.encode_document(SENTENCES)).max() > 1e-3
-    with pytest.raises(ValueError, match="prompts come before the text"):
-        export_encoder(make_encoder(), tmp_path / "other", prompt_name="query")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from embrew.encoder import Encoder
 from embrew.storage import base_model
@@ -65,22 +64,6 @@ def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypa
         assert again.backbone.dtype == torch.bfloat16
         assert torch.equal(again.backbone.inner.rotary_emb.inv_freq, encoder.backbone.inner.rotary_emb.inv_freq)
     assert np.array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
-
-
-def test_saved_buffers_follow_the_weights() -> None:
-    from embrew.model.weights import cast_weights
-
-    module = nn.Linear(2, 2)
-    module.register_buffer("saved", torch.ones(2))
-    module.register_buffer("computed", torch.ones(2), persistent=False)
-    module.register_buffer("counts", torch.ones(2, dtype=torch.long))
-    cast_weights(module, torch.bfloat16)
-    dtypes = {name: tensor.dtype for name, tensor in (*module.named_parameters(), *module.named_buffers())}
-    assert dtypes == {
-        **dict.fromkeys(("weight", "bias", "saved"), torch.bfloat16),
-        "computed": torch.float32,
-        "counts": torch.long,
-    }
 
 
 @pytest.mark.parametrize("lora", [{}, {"init_lora_weights": "pissa"}, {"bias": "all"}, {"bias": "lora_only"}])

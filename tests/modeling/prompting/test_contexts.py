@@ -22,7 +22,7 @@ PAIRS = (("a fox", "a quick brown fox"), ("the sea", "she sells sea shells"), ("
 TASK = Context("find: ", PAIRS)
 SHORT = ["a", "bc", "d e"]  # mistral's window is 8 tokens here, beyond which nothing is read
 FAMILIES = ["llama", "qwen3", "gemma3", "mistral"]
-every_family = pytest.mark.parametrize("family", FAMILIES)
+every_family = pytest.mark.parametrize("family", by_default(["llama", "mistral"], FAMILIES))
 
 
 def reading(make_encoder: Callable[..., Encoder], family: str = "llama", **settings: object) -> Encoder:
@@ -63,16 +63,6 @@ def test_vectors_of_tokens_are_those_tokens(make_encoder, family):
     embedded = encoder.backbone.causal_lm.get_input_embeddings()(words)[0].detach()  # a c b d
     encoder.contexts["task"] = PreparedContext(own.context, own.row, embedded)
     np.testing.assert_allclose(encoder.encode(SENTENCES, "task"), text.encode(SENTENCES, "task"), atol=2e-6)
-
-
-@every_family
-def test_demonstrations_and_their_order_count(make_encoder, family):
-    encoder = reading(make_encoder, family)
-    for name, pairs in {"all": PAIRS, "two": PAIRS[:2], "turned": PAIRS[::-1]}.items():
-        encoder.add_context(name, Context("find: ", pairs))
-    found = [encoder.encode(SHORT, name) for name in encoder.contexts]
-    for i, one in enumerate(found):
-        assert all(np.abs(one - other).max() > 1e-4 for other in found[:i])
 
 
 def test_vectors_are_those_of_the_texts_alone(make_encoder):
@@ -161,15 +151,6 @@ def test_one_vector_for_every_few_tokens(make_encoder, family):
     assert last == [sum(-(-n // 4) for n in lengths) - 1, len(made.vectors) - 1], "the embedding stands last"
 
 
-@every_family
-def test_one_vector_for_more_tokens_than_there_are_is_the_embedding_alone(make_encoder, family):
-    wanted = reading(make_encoder, family).add_context("task", TASK)
-    encoder = reading(make_encoder, family, every=64)
-    found = encoder.add_context("task", TASK)
-    assert found.row == wanted.row
-    torch.testing.assert_close(found.vectors, wanted.vectors, atol=1e-6, rtol=1e-5)
-
-
 def test_learned_vectors_stand_for_any_demonstrations(make_encoder):
     encoder = reading(make_encoder, learnable=3)
     made = encoder.add_context("task", Context("find: ", PAIRS[:2]))
@@ -255,24 +236,6 @@ def test_saved_opened_and_verified(model_folder: Callable[[str], Path], tmp_path
         assert again.weights_hash() != encoder.weights_hash()
 
 
-def test_a_folder_whose_projection_was_changed_is_not_kept(model_folder, tmp_path, monkeypatch):
-    from embrew.storage import saving
-
-    encoder = Encoder.from_pretrained(model_folder("llama"), template=TEMPLATE, demonstrations=Demonstrations())
-    write = saving.save_file
-
-    def wrong(tensors, path, **options):
-        write(
-            {name: tensor + (str(path).endswith("demonstrations.safetensors")) for name, tensor in tensors.items()},
-            path,
-        )
-
-    monkeypatch.setattr(saving, "save_file", wrong)
-    with pytest.raises(RuntimeError, match="demonstrator was written with other values than the encoder holds"):
-        encoder.save_pretrained(tmp_path / "saved")
-    assert not (tmp_path / "saved").exists()
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -280,9 +243,7 @@ def test_a_folder_whose_projection_was_changed_is_not_kept(model_folder, tmp_pat
         ({"compress": "text"}, "compress='text'; choose from pair, all"),
         ({"format": "query", "compress": "passage"}, "format=query shows no passage"),
         ({"learnable": 2, "compress": "query"}, "learnable=2 replaces q and p"),
-        ({"learnable": 2, "format": "query"}, "learnable=2 replaces q and p"),
         ({"every": 16, "compress": "none"}, "every=16 counts vectors"),
-        ({"every": 16, "learnable": 2}, "every=16 counts vectors"),
         ({"every": 0}, "every=0; give 1 or more"),
     ],
 )
@@ -307,12 +268,9 @@ def test_refusals(make_encoder):
         encoder.encode(SENTENCES, "tsk")
 
 
-@pytest.mark.parametrize(
-    "pooling", [Pooling("last"), Pooling("mean", "text"), Pooling("mean", "text", latents=4, heads=2, head_width=6)]
-)
-def test_under_bidirectional_attention_a_beginning_depends_on_the_text(make_encoder, pooling):
+def test_under_bidirectional_attention_a_beginning_depends_on_the_text(make_encoder):
     encoder = make_encoder(
-        memory_tokens=0, template=TEMPLATE, attention="bidirectional", pooling=pooling, demonstrations=Demonstrations()
+        memory_tokens=0, template=TEMPLATE, attention="bidirectional", pooling="last", demonstrations=Demonstrations()
     )
     start(encoder)
     made = encoder.add_context("task", TASK)
@@ -345,10 +303,9 @@ def test_an_instruction_around_the_text_is_baked_into_an_export(make_encoder, tm
     np.testing.assert_allclose(stock.encode(SENTENCES, show_progress_bar=False), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("room", [1, 6, 40])
-def test_an_encoder_of_short_texts_is_saved(room, tmp_path):
+def test_an_encoder_of_short_texts_is_saved(tmp_path):
     """Saved folders are compared with demonstrations too, with an instruction where the limit leaves room for it."""
-    limit = 1 + 10 + room + 1  # BOS, the soft prompt, EOS
+    limit = 1 + 10 + 1 + 1  # BOS, the soft prompt, one token, EOS
     encoder = Encoder.from_pretrained(
         "nano",
         template="{soft_prompt}{instruction}{text}{eos}",

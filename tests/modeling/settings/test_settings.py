@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -13,7 +13,7 @@ from embrew import assembly
 from embrew.assembly.encoders import check_same_encoder
 from embrew.encoder import Encoder
 from embrew.recipe import Recipe
-from embrew.settings.encoder import MODES, Demonstrations, EncoderSettings, Pooling, PoolingMode
+from embrew.settings.encoder import Demonstrations, EncoderSettings, Pooling
 from embrew.storage.saving import verify_folder
 
 BASE: dict[str, Any] = {
@@ -140,10 +140,6 @@ def test_one_template_in_a_list_is_that_template() -> None:
     assert single.as_dict()["template"] == "a {text}"
     encoder = {**BASE, "model": "nano", "template": ["{text}{memory}"]}
     assert Recipe.from_values({"encoder": encoder}).encoder.settings.template == "{text}{memory}"
-
-
-def test_modes_have_their_names() -> None:
-    assert list(MODES) == list(get_args(PoolingMode))
 
 
 def test_prompts_lengths_and_normalising_can_be_assigned(model_folder):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import builtins
 import itertools
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -136,32 +134,6 @@ def test_code_of_a_folder_is_not_run(attack, said, attacked, tmp_path):
         Encoder.from_pretrained(folder)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "marker").exists()
-
-
-@pytest.mark.slow
-def test_a_piped_yes_runs_nothing(attacked, tmp_path):
-    """As it was found: `yes | python script.py` in a process of its own."""
-    places = []
-    for i, attack in enumerate((in_the_tokenizer, in_the_weights, in_another_folder)):
-        marker = tmp_path / f"marker-{i}"
-        folder = attack(attacked, marker)
-        shutil.copytree(folder.parent, tmp_path / f"all-{i}", ignore=shutil.ignore_patterns("all-*"))
-        places.append(tmp_path / f"all-{i}" / folder.name)
-        shutil.rmtree(tmp_path / "lora", ignore_errors=True), shutil.rmtree(tmp_path / "full", ignore_errors=True)
-    code = """
-import sys
-from embrew import Encoder
-for place in sys.argv[1:]:
-    try:
-        Encoder.from_pretrained(place)
-    except ValueError as error:
-        print("refused", error)
-"""
-    command = [sys.executable, "-c", code, *map(str, places)]
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, input="y\n" * 99, capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.count("refused") == 3, done.stdout + done.stderr
-    assert not list(tmp_path.glob("marker*"))
 
 
 def index(folder: Path, file: str) -> None:

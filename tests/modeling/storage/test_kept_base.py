@@ -13,8 +13,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from embrew.encoder import Encoder
-from embrew.files.checksums import NAME, Damaged, read_checksums, write_checksums
-from embrew.storage import parts
+from embrew.files.checksums import NAME, Damaged, read_checksums
 from tests.conftest import SENTENCES, stir, tiny_model
 
 WEIGHTS = "model.safetensors"
@@ -116,55 +115,3 @@ def test_a_base_of_links_shards_and_other_folders(base: Path, tmp_path: Path) ->
     edit_in_place(shards[1].resolve())
     with pytest.raises(Damaged, match=rf"base/{shards[1].name} has changed"):
         vectors(tmp_path / "encoder")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shards", [1, 4])
-def test_weights_are_read_once(shards: int, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For checksums and for the base's sha256 in embrew.json together; also where they are saved again."""
-    from embrew.files import checksums
-
-    if shards > 1:
-        AutoModelForCausalLM.from_pretrained(base).save_pretrained(tmp_path / "sharded", max_shard_size="40KB")
-        (base / WEIGHTS).unlink()
-        for path in (tmp_path / "sharded").glob("model*"):
-            path.rename(base / path.name)
-    saved(base, tmp_path / "encoder")
-    monkeypatch.setattr(checksums, "LARGE", 1000)
-    monkeypatch.setattr(checksums, "_hashed", {})
-    read: list[str] = []
-    opened = Path.open
-
-    def counted(self: Path, *args: object, **options: object) -> object:
-        read.append(self.name) if self.suffix == ".safetensors" and self.parent.name == "base" else None
-        return opened(self, *args, **options)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(Path, "open", counted)
-    digest = checksums.hashlib.file_digest
-    hashed: list[str] = []
-    monkeypatch.setattr(
-        checksums.hashlib, "file_digest", lambda file, name: hashed.append(Path(file.name).name) or digest(file, name)
-    )
-    encoder = Encoder.from_pretrained(tmp_path / "encoder", device="cpu")
-    weights = [name for name in hashed if name.endswith(".safetensors") and name.startswith("model")]
-    assert len(weights) == len({*weights}) == len(list(base.glob("*.safetensors")))
-    assert len(read) == len(weights), "nothing else reads them, but for transformers"
-    if shards == 1:
-        encoder.save_pretrained(tmp_path / "again", verify="off")
-        assert hashed.count(WEIGHTS) == 1
-
-
-@pytest.mark.slow
-def test_folders_of_earlier_versions_open(base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They have links for all files of the base, and no checksums."""
-    saved(base, tmp_path / "encoder")
-    before = vectors(tmp_path / "encoder")
-    (tmp_path / "encoder" / NAME).unlink()
-    for path in (tmp_path / "encoder" / "base").iterdir():
-        path.unlink()
-        os.link(base / path.name, path)
-    parts._warn_unverified.cache_clear()
-    np.testing.assert_array_equal(vectors(tmp_path / "encoder"), before)
-    assert "has no checksums.json" in caplog.text
-    write_checksums(tmp_path / "encoder")
-    np.testing.assert_array_equal(vectors(tmp_path / "encoder"), before)

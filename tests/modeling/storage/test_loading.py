@@ -54,15 +54,6 @@ def test_an_unknown_family(copied: Path) -> None:
         Encoder.from_pretrained(copied)
 
 
-def test_code_of_others_is_not_run_unasked(copied: Path) -> None:
-    config = json.loads((copied / "config.json").read_text())
-    auto_map = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
-    (copied / "config.json").write_text(json.dumps({**config, "model_type": "mine", "auto_map": auto_map}))
-    (copied / "mine.py").write_text("raise SystemExit('this ran')")
-    with pytest.raises(ValueError, match="brings its own code, which is not run unasked"):
-        Encoder.from_pretrained(copied)
-
-
 def test_broken_weights(copied: Path) -> None:
     tensors = load_file(copied / "model.safetensors")
     tensors["model.layers.0.mlp.down_proj.weight"][0, 0] = float("nan")

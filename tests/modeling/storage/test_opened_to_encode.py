@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from peft import PeftModel
 
 from embrew.encoder import Encoder
 from embrew.storage import base_model
-from tests import fresh
 from tests.conftest import SENTENCES, stir
 
 TEXTS = [*SENTENCES, "", "<mem0> </s>", "word " * 90]
@@ -82,17 +79,6 @@ def test_changed_weights_are_saved_whole(trained, tmp_path):
     np.testing.assert_allclose(again.encode(SENTENCES), encoder.encode(SENTENCES), atol=1e-6)
 
 
-def test_a_further_adapter_follows_the_merged_one(trained, tmp_path):
-    encoder = Encoder.from_pretrained(trained())
-    encoder.backbone.add_lora({"r": 2})
-    stir(encoder.backbone, seed=5)
-    encoder.save_pretrained(tmp_path / "two")
-    assert json.loads((tmp_path / "two" / "embrew.json").read_text())["adapters"] == 2
-    for merge in ("auto", False, True):
-        again = Encoder.from_pretrained(tmp_path / "two", merge_adapter=merge)
-        np.testing.assert_allclose(again.encode(SENTENCES), encoder.encode(SENTENCES), atol=1e-5)
-
-
 def test_merged_on_purpose_it_is_no_longer_continued(trained, tmp_path):
     encoder = Encoder.from_pretrained(trained())
     encoder.merge_adapter()
@@ -126,14 +112,3 @@ def test_bfloat16_keeps_an_adapter_that_rounding_would_take(noise, kept, trained
         trained_ones = {p.dtype for p in encoder.parameters() if p.requires_grad}
         assert trained_ones == {torch.float32}
     assert encoder.backbone.dtype == torch.bfloat16
-
-
-def test_a_fresh_process_gives_the_same_vectors(trained):
-    folder = trained()
-    code = (
-        "import sys, numpy as np\nfrom embrew.encoder import Encoder\n"
-        f"np.save(sys.argv[1], Encoder.from_pretrained({str(folder)!r}).encode({SENTENCES!r}))"
-    )
-    out: Path = folder.parent / "vectors.npy"
-    fresh.run([sys.executable, "-c", code, str(out)], check=True)
-    np.testing.assert_array_equal(np.load(out), Encoder.from_pretrained(folder).encode(SENTENCES))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from embrew.encoder import Encoder
@@ -101,25 +100,6 @@ def test_a_chain_of_merged_adapters(model_folder: Callable[[str], Path], tmp_pat
     encoder.merge_adapter()
     encoder.save_pretrained(tmp_path / "merged")
     same(encoder, Encoder.from_pretrained(tmp_path / "merged"))
-
-
-def test_trained_embeddings_and_full_weights(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    encoder = opened(model_folder("llama-tied"), lora=False)
-    encoder.backbone.add_lora({"r": 2}, train_embeddings=True)
-    with torch.no_grad():
-        encoder.backbone.causal_lm.get_input_embeddings().weight[20:60] += 0.2
-    encoder.steps = 1
-    encoder.save_pretrained(tmp_path / "embeddings")
-    same(encoder, Encoder.from_pretrained(tmp_path / "embeddings"))
-    whole = opened(model_folder("llama-tied"), lora=False)
-    whole.backbone.train_all()
-    with torch.no_grad():
-        for parameter in whole.backbone.model.parameters():
-            parameter += 0.01
-    whole.save_pretrained(tmp_path / "whole")
-    again = Encoder.from_pretrained(tmp_path / "whole")
-    same(whole, again)
-    assert again.backbone.trains_all and not (tmp_path / "whole" / "base").exists()
 
 
 @pytest.mark.parametrize("process", ["fork", pytest.param("new interpreter", marks=pytest.mark.slow)])

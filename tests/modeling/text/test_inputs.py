@@ -108,10 +108,6 @@ def test_every_container(container: str, encoder: Encoder) -> None:
         assert np.array_equal(getattr(encoder, method)(CONTAINERS[container](TEXTS)), expected), method
 
 
-def test_how_many_containers() -> None:
-    assert (len(CONTAINERS), len(SINGLE), len(TOKENS), len(NOT_TEXTS), len(BAD_OPTIONS)) == (16, 3, 5, 19, 21)
-
-
 @pytest.mark.parametrize("single", SINGLE)
 def test_one_text_gives_one_vector(single: str, encoder: Encoder) -> None:
     assert np.array_equal(encoder.encode(SINGLE[single]), encoder.encode(["a fox"])[0])

@@ -70,12 +70,9 @@ def test_a_text_that_is_cut_keeps_to_the_limit_and_equals_the_cut_text(make_enco
         assert memory == memory_count(len(text), ratio=20, bank=3)
 
 
-@pytest.mark.parametrize(
-    "template", ["{text}{memory}", "{instruction}{text}\n{memory}", "{text} {instruction}{memory}{eos}"]
-)
-def test_only_the_text_counts(template, make_encoder):
+def test_only_the_text_counts(make_encoder):
     """BOS, the instruction, the template's words and EOS are no text; *Learn Before Represent*: R = |X| / |Z|."""
-    encoder = ratio_encoder(make_encoder, template=template)
+    encoder = ratio_encoder(make_encoder, template="{text} {instruction}{memory}{eos}")
     for tokens, expected in ((1, 1), (20, 1), (21, 2), (40, 2), (41, 3), (400, 3)):
         (row,) = encoder.template.rows([[5] * tokens], instruction="find the answer to this question: ")
         assert row.segments.count(Segment.TEXT) == tokens

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from embrew.text.tokens import Row, Segment, Tokens
 
@@ -30,13 +29,3 @@ def test_predicting_is_one_to_the_left_of_the_target() -> None:
     with_last = tokens.predicting(Segment.TARGET, include_last=True)
     assert with_last.sum(-1).tolist() == [3, 2], "L + 1 rows for L target tokens"
     assert with_last[0, 4] and with_last[1, 2]
-
-
-def test_repeat_stacks_the_batch() -> None:
-    tokens = Tokens.pad([Row([1], [X]), Row([2, 3], [X, X])]).repeat(2)
-    assert tokens.input_ids.tolist() == [[1, 0], [2, 3], [1, 0], [2, 3]] and len(tokens) == 4
-
-
-def test_soft_vectors_travel_with_the_batch() -> None:
-    tokens = Tokens.pad([Row([0, 0], [S, S])]).with_soft(torch.ones(1, 2, 4)).to("cpu")
-    assert tokens.soft is not None and tokens.soft.shape == (1, 2, 4)
