@@ -11,7 +11,7 @@ Keep both outside the repository. `--only cases,folders` restricts both commands
     cases      losses, gradients and vectors of every objective and variant: plain, gradient cache, accumulation
     processes  weights after a step of two processes, each variant
     recipes    vectors after two steps of every stage of every shipped recipe, on tiny models
-    folders    vectors, token ids and hits of every kind of folder; a run that is killed and resumed
+    folders    vectors and token ids of every kind of encoder folder
     tasks      scores of one task of each kind, by the shipped model
 """
 
@@ -165,36 +165,26 @@ class Factory:
 
 
 def folders(folder: Path) -> Pins:
-    """Write a folder of every kind; kill a run and resume it; return what they give."""
+    """Write an encoder folder of every kind; return vectors and token ids."""
     from tests.folders import inputs, make
+
+    from embrew.encoder import Encoder
 
     work = folder / "folders"
     work.mkdir()
     with chdir(work):
         torch.manual_seed(0)
         torch.set_num_threads(1)
-        expected = make.Expected()
         inputs.write_data()
         inputs.write_tiny()
-        make.encoders(expected)
-        make.run(expected)
-        make.stock(expected)
-        make.vectors(expected)
-        make.index(expected)
-        make.results(expected)
-        Path("whole.yaml").write_text(json.dumps(inputs.MEAN))
-        make.sweep(expected)
-    pins = {name: np.asarray(array, np.float32) for name, array in expected.arrays.items()}
-    values = expected.values
-    for name, value in values.items():
-        if isinstance(value, dict) and "ids" in value:
-            ids = [token for template in value["ids"] for row in template for token in row]
-            pins[f"{name} ids"] = np.array(ids, np.float32)
-    hits = [score for each in values["hits"] for _, score in each]
-    pins["hits"] = np.array(hits, np.float32)
-    pins["resumed"] = np.array(numbers(values["finished"]["curves"]), np.float32)
-    pins["results"] = np.array(numbers(values["results"]), np.float32)
-    pins["sweep"] = np.array(numbers(values["sweep"]), np.float32)
+        pins: Pins = {}
+        for name, options in make.encoders().items():
+            opened = Encoder.from_pretrained(name, dtype="float32", device="cpu")
+            for call, given in {"query": {"prompt_name": "query"}, "document": {}, **options}.items():
+                pins[f"{name}:{call}"] = np.asarray(opened.encode(inputs.TEXTS, **given), np.float32)
+            how = {"instruction": opened.prompts["query"], "max_length": opened.max_length["query"]}
+            rows = [row for template in opened.templates for row in template.rows(inputs.TEXTS, **how)]
+            pins[f"{name} ids"] = np.array([token for row in rows for token in row.ids], np.float32)
     return pins
 
 

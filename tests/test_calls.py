@@ -110,19 +110,6 @@ def test_every_sentence_transformer_is_opened_without_code_and_from_safetensors(
     assert opened >= 3 and kept >= 2
 
 
-def test_our_own_opening_of_encoders_passes_no_true(calls, trees):
-    """No call of ours sets the flag to True: only a user does."""
-    for where, _, node in calls:
-        value = keyword(node, "trust_remote_code")
-        assert not (isinstance(value, ast.Constant) and value.value is True), where
-    for path, nodes in trees.items():
-        for node in nodes:
-            if isinstance(node, ast.Dict):
-                for key, value in zip(node.keys, node.values, strict=True):
-                    if isinstance(key, ast.Constant) and key.value == "trust_remote_code":
-                        assert asked(value), f"{path}:{node.lineno}"
-
-
 def test_nothing_is_unpickled_or_evaluated(calls):
     loads = 0
     for where, function, node in calls:

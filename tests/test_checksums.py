@@ -52,15 +52,6 @@ def test_every_damage_is_noticed(folder, name, damage):
         check_files(folder)
 
 
-def test_swapped_files_are_noticed(folder):
-    one, other = (folder / name for name in ("a.json", "b.bin"))
-    contents = one.read_bytes(), other.read_bytes()
-    one.write_bytes(contents[1])
-    other.write_bytes(contents[0])
-    with pytest.raises(Damaged, match=r"a\.json has changed, b\.bin has changed"):
-        check_files(folder)
-
-
 @pytest.mark.parametrize("damage", ["flipped bit", "truncated", "empty"])
 def test_damaged_checksums(folder, damage):
     """Any bit of it: the names, the hashes, the braces."""
@@ -99,23 +90,11 @@ def test_a_file_that_loaders_would_read_is_noticed(folder):
         (folder / f"{place}added_tokens.json").unlink()
 
 
-def test_folders_without_checksums(folder):
-    (folder / checksums.NAME).unlink()
-    assert not check_files(folder)
-
-
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_what_is_no_file_is_not_the_same_as_nothing(folder, kind):
     (folder / checksums.NAME).unlink()
     (folder / checksums.NAME).mkdir() if kind == "folder" else (folder / checksums.NAME).symlink_to("nowhere")
     with pytest.raises(OSError, match=checksums.NAME):
-        check_files(folder)
-
-
-def test_a_newer_format(folder):
-    values = json.loads((folder / checksums.NAME).read_text())
-    (folder / checksums.NAME).write_text(json.dumps({**values, "format": 3}))
-    with pytest.raises(ValueError, match="checksums of format 3; this embrew reads format 2"):
         check_files(folder)
 
 

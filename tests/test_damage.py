@@ -24,7 +24,6 @@ from embrew.opening import open_model
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.storage import parts
 from embrew.storage.parts import LOOKED_UP
-from embrew.training import checkpoints
 from tests.conftest import SENTENCES, stir
 
 HARMLESS = {"README.md": "the card, for readers; users may edit it, and no program reads it"}
@@ -164,11 +163,7 @@ VERBS = [
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [
-        pytest.param(name, verb, marks=pytest.mark.slow if verb not in VERBS[:2] or name == "embrew.json" else ())
-        for name in ("tokenizer.json", "embrew.json")
-        for verb in VERBS
-    ],
+    [pytest.param("tokenizer.json", verb, marks=pytest.mark.slow if verb not in VERBS[:2] else ()) for verb in VERBS],
 )
 def test_every_verb_says_so_in_one_line(name: str, command: list[str], folders: Written, tmp_path: Path) -> None:
     shutil.copytree(folders["encoder"], tmp_path / "MODEL")
@@ -201,7 +196,7 @@ IGNORED = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind == "full weights" else ()) for kind in FILES]
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind != "encoder" else ()) for kind in FILES]
 )
 def test_every_name_that_is_looked_for_is_listed_or_refused(
     kind: str, folders: Written, monkeypatch: pytest.MonkeyPatch
@@ -249,24 +244,6 @@ def test_an_added_file_would_change_vectors_and_is_refused(
     assert np.abs(vectors(folder) - vectors(folders["encoder"])).max() > 0.01
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", FILES)
-def test_names_that_loaders_read_may_not_be_added(kind: str, folders: Written, tmp_path: Path) -> None:
-    folder = shutil.copytree(folders[kind], tmp_path / "model")
-    places = {"encoder": ("", "base/"), "full weights": ("", "weights/"), "export": ("",)}[kind]
-    added = [f"{place}{name}" for place in places for name in sorted(LOOKED_UP) if not (folder / place / name).exists()]
-    assert len(added) >= 10
-    for name in added:
-        (folder / name).write_text("{}")
-        with pytest.raises(Damaged, match=rf"{name} was added"):
-            vectors(folder)
-        (folder / name).unlink()
-    for name in ("notes.txt", "results.json", "mine/config.json"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("{}")
-    np.testing.assert_array_equal(vectors(folder), vectors(folders[kind]))
-
-
 def test_folders_without_checksums_open_and_say_so_once(
     folders: Written, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -281,83 +258,6 @@ def test_folders_without_checksums_open_and_say_so_once(
     encoder.record = None
     encoder.save_pretrained(tmp_path / "again")
     assert read_checksums(tmp_path / "again") and read_checksums(tmp_path / "again" / "contexts" / "task")
-
-
-@pytest.mark.slow
-def test_large_weights_are_read_when_a_process_first_opens_them(
-    folders: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once per process; by commands that need settings only, not at all."""
-    from embrew.files import checksums
-    from embrew.storage.opening import read_settings
-
-    monkeypatch.setattr(checksums, "LARGE", 30_000)
-    folder = shutil.copytree(folders["full weights"], tmp_path / "model")
-    content = bytearray((folder / "weights" / "model.safetensors").read_bytes())
-    assert len(content) > 30_000
-    before = vectors(folder)
-    content[-1] ^= 0x40
-    (folder / "weights" / "model.safetensors").write_bytes(content)
-    assert read_settings(folder)["full_weights"]
-    with pytest.raises(Damaged, match=r"weights/model\.safetensors has changed"):
-        vectors(folder)
-    content[-1] ^= 0x40
-    (folder / "weights" / "model.safetensors").write_bytes(content)
-    read: list[str] = []
-    digest = checksums.hashlib.file_digest
-
-    def counted(file: io.BufferedReader, name: str) -> object:
-        read.append(file.name)
-        return digest(file, name)
-
-    monkeypatch.setattr(checksums.hashlib, "file_digest", counted)
-    for _ in range(2):
-        np.testing.assert_array_equal(vectors(folder), before)
-    assert sum("model.safetensors" in name for name in read) == 1 and len(read) > 6
-
-
-@pytest.fixture
-def checkpoint_folder(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Two checkpoints of a run that was stopped before its stage was saved."""
-    from embrew.recipe import Recipe
-    from embrew.training.stages import train
-
-    rows = [{"query": text[:20], "positive": text[20:]} for text in SENTENCES * 2]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    training = {"max_steps": 4, "learning_rate": 0.01, "save_steps": 2, "use_cpu": True}
-    stage = {"name": "one", "objective": {"type": "contrastive"}, "batch": {"size": 4}, "training": training}
-    stage["data"] = {"path": str(tmp_path / "pairs.jsonl")}
-    recipe = Recipe.from_values(
-        {
-            "encoder": {"model": str(model_folder("llama")), "pooling": {"mode": "last"}, "lora": {"r": 2}},
-            "stages": [stage],
-        }
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Encoder, "save_pretrained", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "run")
-    return tmp_path / "run" / "one.work"
-
-
-@pytest.mark.slow
-def test_every_damaged_file_of_a_checkpoint_is_noticed(
-    checkpoint_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    newest, older = checkpoint_folder / "checkpoint-4", checkpoint_folder / "checkpoint-2"
-    names = files_of(newest)
-    assert len(names) >= 6 and checkpoints.MANIFEST in names
-    cases = 0
-    for name in names:
-        for damage in DAMAGE.values():
-            kept = (newest / name).read_bytes()
-            damage(newest / name, older / name)
-            caplog.clear()
-            assert checkpoints.newest(checkpoint_folder) == older, name
-            assert "checkpoint-4 is incomplete" in caplog.text
-            (newest / name).write_bytes(kept)
-            cases += 1
-    assert cases == 5 * len(names) and checkpoints.newest(checkpoint_folder) == newest
 
 
 @pytest.fixture(autouse=True)

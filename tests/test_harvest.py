@@ -1,14 +1,11 @@
-import gc
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from embrew import harvest as harvesting
 from embrew.data import load
 from embrew.evaluation import find_task
-from embrew.harvest import TEST_PACKAGES, Documented, Package, document_text, harvest, installed_packages, is_useful
+from embrew.harvest import TEST_PACKAGES, Documented, Package, harvest, installed_packages, is_useful
 
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 
@@ -99,15 +96,6 @@ def test_limits(tmp_path, packages):
     assert len(read(tmp_path / "out" / "texts.jsonl")) == 7
 
 
-def test_limits_by_split(tmp_path, packages):
-    harvest(tmp_path / "all", packages=packages)
-    fewer = harvest(tmp_path / "fewer", packages=packages, max_documents={"test": 400, "dev": 2, "train": 3})
-    assert max(package["documents"] for package in fewer["train"]["packages"].values()) == 3
-    assert {package["documents"] for package in fewer["dev"]["packages"].values()} == {2}
-    for file in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):  # the test does not depend on the other limits
-        assert (tmp_path / "fewer/test" / file).read_bytes() == (tmp_path / "all/test" / file).read_bytes()
-
-
 def test_the_same_seed_writes_the_same_bytes(tmp_path, packages):
     def written(folder: str, **options: object) -> dict[str, bytes]:
         harvest(tmp_path / folder, packages=packages, max_documents=5, max_queries=3, **options)
@@ -138,38 +126,6 @@ def test_an_existing_folder_is_kept(tmp_path, packages):
     harvest(tmp_path / "out", packages=packages, overwrite=True)
 
 
-def test_nothing_to_train_on(tmp_path, packages):
-    with pytest.raises(ValueError, match="no documentation for training or for the test"):
-        harvest(tmp_path / "out", packages=packages[:2])
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_garbage_is_not_collected_while_files_are_parsed(tmp_path, packages, monkeypatch, enabled):
-    """And the state before is back afterwards, also after an error."""
-    seen = []
-
-    def documented(file, module):
-        seen.append(gc.isenabled())
-        if file.name == "stop.py":
-            raise KeyboardInterrupt
-        return read_documented(file, module)
-
-    read_documented = harvesting.documented
-    monkeypatch.setattr(harvesting, "documented", documented)
-    was = gc.isenabled()
-    (gc.enable if enabled else gc.disable)()
-    try:
-        harvest(tmp_path / "out", packages=packages)
-        assert gc.isenabled() == enabled
-        (packages[-1].path / "stop.py").write_text("")
-        with pytest.raises(KeyboardInterrupt):
-            harvest(tmp_path / "stopped", packages=packages)
-        assert gc.isenabled() == enabled
-    finally:
-        (gc.enable if was else gc.disable)()
-    assert len(seen) > len(packages) and not any(seen)
-
-
 @pytest.mark.parametrize(
     ("summary", "useful"),
     [
@@ -186,25 +142,9 @@ def test_useful_entries(summary, useful):
     assert is_useful(Documented("pkg.quick_sort", "quick_sort(x)", f"{summary}\n\n{rest}", summary, rest)) is useful
 
 
-def test_documents_are_cut_at_a_word():
-    entry = Documented("a.b", "b()", "", "Summary.", "word " * 1000)
-    assert document_text(entry, limit=30) == "a.b\nb()\nword word word word"
-
-
 def test_installed_packages_are_found():
     packages = {package.name: package for package in installed_packages()}
     assert set(TEST_PACKAGES) <= set(packages)
     assert {"argparse", "transformers", "torch"} <= set(packages)
     assert not {"embrew", "test", "_pytest", "pydantic_core"} & set(packages)
     assert all(package.version for package in packages.values())
-
-
-@pytest.mark.slow
-def test_the_installed_documentation_is_enough(tmp_path):
-    manifest = harvest(tmp_path / "out")
-    assert 5_000 <= manifest["train"]["pairs"] <= 10_000
-    assert 800 <= manifest["test"]["documents"] <= 2_000
-    assert manifest["test"]["queries"] == 500
-    documents = [row["text"] for row in read(tmp_path / "out" / "test" / "corpus.jsonl")]
-    # a prompt behind "#" is a comment that shows a file's content, not an example session
-    assert not [text for text in documents if re.search(r"(?<!# )>>>|\.\. versionadded", text)]

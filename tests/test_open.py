@@ -38,9 +38,3 @@ def test_a_model_opens_in_the_dtype_asked_for(trained, monkeypatch):
     monkeypatch.setattr(base_model, "computes", lambda dtype, device: dtype != torch.bfloat16)
     with pytest.raises(ValueError, match="bfloat16"):
         opening.open_model("nano", dtype="bfloat16", pooling="mean")
-
-
-def test_a_new_adapter_has_no_dropout_in_an_encoder_at_rest(make_encoder):
-    fresh = make_encoder()
-    fresh.backbone.add_lora({"r": 4, "lora_dropout": 0.5})
-    assert not any(module.training for module in fresh.modules())

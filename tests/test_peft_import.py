@@ -62,6 +62,7 @@ def test_nothing_imports_it(tmp_path, tokenizer):
     assert notes.read_text() == "imported\n", "once, by the script itself"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
 def test_four_bits_after_another_encoder(tmp_path, tokenizer):
     said = run(PLAIN + "print('four bits')\n" + FOUR_BITS, wide_model(tmp_path / "model", tokenizer), tmp_path)

@@ -1,17 +1,9 @@
 """Progress of long work: on a terminal, elsewhere, and switched off."""
 
-import fcntl
 import io
-import json
 import logging
-import os
-import pty
 import re
-import select
-import struct
-import subprocess
 import sys
-import termios
 import threading
 import time
 from contextlib import contextmanager
@@ -20,9 +12,6 @@ from unittest.mock import patch
 import pytest
 
 from embrew import progress
-from embrew.encoder import Encoder
-from embrew.search import SearchIndex
-from tests.conftest import SENTENCES
 
 
 @contextmanager
@@ -104,37 +93,6 @@ def test_calls_share_one_bar_and_other_units_have_their_own():
         assert not bar.shown.disable, "a part does not close the bar"
 
 
-def test_an_index_counts_every_document_once(tiny_encoder, monkeypatch):
-    seen = []
-    monkeypatch.setattr(progress, "notebook_or_terminal", lambda **options: seen.append(Counted(**options)) or seen[-1])
-    monkeypatch.setattr("embrew.search.BLOCK", 3)
-    SearchIndex.build(tiny_encoder, _documents(7), show_progress_bar=True)
-    (bar,) = seen
-    assert (bar.total, bar.counted) == (7, 7)
-
-
-def _documents(count):
-    from embrew.data.beir import Document
-
-    return [Document(str(i), SENTENCES[i % len(SENTENCES)]) for i in range(count)]
-
-
-class Counted(progress.tqdm):
-    counted = 0
-
-    def __init__(self, **options):
-        super().__init__(**options, file=io.StringIO())
-
-    def update(self, n=1):
-        self.counted += n
-        return super().update(n)
-
-
-@pytest.fixture
-def tiny_encoder(model_folder):
-    return Encoder.from_pretrained(model_folder("llama"), device="cpu", pooling="mean")
-
-
 def test_log_lines_from_two_threads_do_not_wait_for_each_other(monkeypatch, capsys):
     """A log line beside a bar takes tqdm's lock, and a bar that is a log line holds it while it logs."""
     from embrew.cli.console import TerminalHandler
@@ -158,70 +116,3 @@ def test_log_lines_from_two_threads_do_not_wait_for_each_other(monkeypatch, caps
             assert not any(thread.is_alive() for thread in threads)
     finally:
         logger.removeHandler(handler)
-
-
-def on_terminal(arguments, cwd, *, columns=100):
-    """Run a command whose stderr and stdout are a terminal; return its exit code, what it showed, and when it began."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    started = time.monotonic()
-    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
-    command = [sys.executable, "-m", "embrew", *arguments]
-    child = subprocess.Popen(command, cwd=cwd, stdin=slave, stdout=slave, stderr=slave, env=environment)
-    os.close(slave)
-    shown, first = b"", None
-    while True:
-        ready, _, _ = select.select([master], [], [], 0.5)
-        if ready:
-            try:
-                block = os.read(master, 65536)
-            except OSError:
-                break
-            if not block:
-                break
-            first = first or time.monotonic() - started
-            shown += block
-        elif child.poll() is not None:
-            break
-    os.close(master)
-    return child.wait(), shown.decode(), first
-
-
-@pytest.mark.slow
-def test_a_run_on_a_terminal_shows_bars_and_with_quiet_only_results(model_folder, tmp_path):
-    folder = model_folder("llama")
-    (tmp_path / "data").mkdir()
-    rows = [{"sentence1": f"a bird {i}", "sentence2": f"a boat {i}", "score": i % 5} for i in range(9)]
-    (tmp_path / "data" / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "texts.txt").write_text("".join(f"a text number {i}\n" for i in range(64)))
-    (tmp_path / "recipe.yaml").write_text(f"""
-encoder:
-  {{model: {folder}, template: "{{text}}", pooling: {{mode: mean}}, lora: {{r: 2, lora_dropout: 0.1}}}}
-stages:
-  - name: one
-    objective: {{type: contrastive, positives: dropout}}
-    data: {{path: texts.txt}}
-    batch: {{size: 8}}
-    training: {{max_steps: 6, learning_rate: 0.001}}
-evaluation: {{dev: [data]}}
-""")
-    code, shown, first = on_terminal(["train", "recipe.yaml", "-o", "run"], tmp_path)
-    assert code == 0, shown
-    assert re.search(r"one: .*6/6 \[\d\d:\d\d<\d\d:\d\d, .*steps?", shown), shown
-    code, shown, first = on_terminal(["evaluate", "run", "--data", "data", "--split", "dev"], tmp_path)
-    assert code == 0, shown
-    assert shown.startswith("loading run")
-    assert first < 10, "before anything is imported"
-    assert "data: encode" in shown, "evaluation names its task"
-    code, shown, _ = on_terminal(["evaluate", "run", "--data", "data", "--split", "dev", "--quiet"], tmp_path)
-    assert code == 0, shown
-    assert "encode" not in shown and "loading" not in shown
-    assert "task" in shown.splitlines()[0]
-    piped = subprocess.run(
-        [sys.executable, "-m", "embrew", "encode", "run", "texts.txt", "out"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert piped.returncode == 0, piped.stderr
-    assert "\r" not in piped.stderr and "%|" not in piped.stderr, "no bar in a file"

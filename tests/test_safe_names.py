@@ -7,14 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from embrew.cli import app
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.evaluation import evaluate, find_task, read_suite
 from embrew.evaluation.mteb_data import _load
 from embrew.evaluation.report import Result, write_result
-from embrew.files.names import check_file_name, is_safe_name, path_inside
+from embrew.files.names import is_safe_name, path_inside
 from embrew.search import SearchIndex
 from embrew.storage.parts import check_name, remove_context, write_context
 from embrew.training import checkpoints
@@ -59,18 +57,6 @@ def test_contexts_cannot_have_names_that_are_paths_or_no_folders(name):
     with pytest.raises(ValueError, match=r"^context .*: (a name is letters|folders cannot be called so)") as raised:
         check_name(name)
     assert len(str(raised.value)) < 300
-
-
-def test_the_command_refuses_such_a_context_in_one_line(make_encoder, model_folder, tmp_path):
-    encoder = make_encoder()
-    encoder.base_folder = model_folder("llama")
-    encoder.save_pretrained(tmp_path / "deep" / "model", verify="off")
-    before = below(tmp_path)
-    for verb in (["add", "--instruction", "Find: "], ["remove"]):
-        done = CliRunner().invoke(app, ["context", verb[0], str(tmp_path / "deep" / "model"), "../../x", *verb[1:]])
-        assert done.exit_code == 1 and "context '../../x': a name is letters" in done.stderr
-        assert "Traceback" not in done.stderr
-    assert below(tmp_path) == before
 
 
 def test_contexts_are_neither_written_nor_removed_through_a_link(tmp_path):
@@ -154,8 +140,3 @@ def test_an_index_that_lists_other_files_is_refused(tmp_path):
         path.write_text(json.dumps({**manifest, "files": files}))
         with pytest.raises(ValueError, match="build the index again|manifest.json"):
             SearchIndex.load(tmp_path / "index", Stub())
-
-
-@pytest.mark.parametrize("name", ["STS:B", "a b", "ü", "x" * 200])
-def test_names_of_tasks_may_be_what_file_systems_take(name):
-    assert check_file_name(name, what="the task") == name

@@ -6,9 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from embrew.cli import app
 from embrew.cli.recipe import read_launch
 from embrew.evaluation.suites import read_suite
 from embrew.recipe import Recipe, list_recipes, read_recipe
@@ -89,16 +87,3 @@ def test_what_is_no_text_is_one_line_each(tmp_path: Path) -> None:
         assert len(str(error.value).splitlines()) == 1
     with pytest.raises(ValueError, match="'/dev/null' is a pipe or a device, not a file"):
         read_recipe("/dev/null")
-
-
-@pytest.mark.parametrize("verb", ["check", "show", "copy"])
-def test_the_command_line(verb: str, tmp_path: Path) -> None:
-    (tmp_path / "r.yaml").write_bytes(b"\xff\xfe")
-    for given, words in (
-        (tmp_path / "r.yaml", "not valid UTF-8"),
-        (tmp_path / "s.yaml", "no file"),
-        ("ecip", "no recipe"),
-    ):
-        result = CliRunner().invoke(app, ["recipe", verb, str(given)])
-        assert result.exit_code == 1 and words in result.stderr
-        assert result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1

@@ -17,15 +17,6 @@ def test_vectors_without_a_direction_are_an_error():
                 check([[1.0, 0.0], bad], what="texts")
 
 
-def test_an_empty_text_may_have_no_direction():
-    texts = ["word", " \n"]
-    np.testing.assert_array_equal(unit_vectors([[0.0, 2.0], [0.0, 0.0]], what="texts", texts=texts), [[0, 1], [0, 0]])
-    np.testing.assert_array_equal(checked_vectors([[0.0, 2.0], [0.0, 0.0]], what="texts", texts=texts)[1], [0, 0])
-    for vectors in ([[0.0, 0.0], [0.0, 0.0]], [[0.0, 2.0], [np.nan, 0.0]]):
-        with pytest.raises(ValueError, match="1 of 2 vectors of texts are zero"):
-            unit_vectors(vectors, what="texts", texts=texts)
-
-
 def test_the_hash_of_what_decides_vectors_knows_the_tokenizer(make_encoder):
     """Its parts that make ids; not what calls leave in it."""
     encoder = make_encoder()

@@ -48,15 +48,3 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.split()[-1] == "PASSIVE", done.stderr
-
-
-def test_the_demo_sets_them_before_torch_is_imported():
-    script = """
-import sys
-from embrew import demo
-demo.set_threads = lambda: sys.exit("torch" in sys.modules)
-sys.argv = ["demo"]
-demo.main()
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, "torch is imported already" + done.stderr

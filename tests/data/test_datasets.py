@@ -32,11 +32,6 @@ def test_canonical_features_do_not_depend_on_the_values(tmp_path):
     assert empty[0]["instruction"] is None
 
 
-def test_rows_of_one_file_may_differ_in_optional_columns(tmp_path):
-    file = write(tmp_path / "a.jsonl", [{"query": "a", "pos": ["b"]}, {"query": "c", "pos": ["d"], "neg": ["e"]}])
-    assert load(file, kind="pairs")["negatives"] == [[], ["e"]]
-
-
 def test_filters_then_shuffle_then_max_rows(tmp_path):
     file = numbered(tmp_path / "a.jsonl")
     lengths = [len(text) for text in load(file, kind="text", min_chars=5, max_chars=14)["text"]]
@@ -59,6 +54,7 @@ def test_loading_is_deterministic(tmp_path, seed, max_rows):
     assert len(set(first)) == min(max_rows, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak is read where Linux keeps it")
 def test_rows_are_held_once(tmp_path):
     """In a process of its own: the most memory while 60 MB of text are read and shuffled, less that before."""
@@ -146,27 +142,6 @@ def test_empty_rows_are_an_error_unless_filtered(tmp_path):
     assert load(file, kind="text", min_chars=1)["text"][:] == ["good"]
 
 
-def test_errors_name_the_row_and_the_file(tmp_path):
-    file = write(tmp_path / "a.jsonl", [{"text": "good"}, {"text": None}])
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 2: column 'text' holds null"):
-        load(file, kind="text")
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 1: no column for 'query'"):
-        load(file, kind="pairs")
-
-
-def test_empty_files_and_wrong_limits(tmp_path):
-    (tmp_path / "a.jsonl").write_text("\n")
-    with pytest.raises(ValueError, match="a.jsonl holds no rows"):
-        load(tmp_path / "a.jsonl", kind="text")
-    with pytest.raises(ValueError, match="max_rows=0"):
-        load(tmp_path / "a.jsonl", kind="text", max_rows=0)
-
-
-def test_several_paths_follow_one_another(tmp_path):
-    files = [write(tmp_path / name, [{"text": name}]) for name in ("b.jsonl", "a.jsonl")]
-    assert load(files, kind="text")["text"][:] == ["b.jsonl", "a.jsonl"]
-
-
 def test_an_instruction_without_effect_is_said(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         load(numbered(tmp_path / "a.jsonl"), kind="text", instruction="Find")
@@ -196,12 +171,6 @@ def test_describe_shows_three_rows_and_what_was_matched(tmp_path):
     assert found["columns"] == "columns query from anchor; positive (ignored: source)"
     assert len(found["examples"]) == 3
     assert all(len(example["positive"]) == 80 for example in found["examples"])
-
-
-def test_nothing_is_written_beside_the_data(tmp_path):
-    file = numbered(tmp_path / "a.jsonl")
-    load(file, kind="text", shuffle_seed=1)
-    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")

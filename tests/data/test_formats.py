@@ -91,10 +91,6 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str):
     assert [{column: row[column] for column in ROWS[0]} for row in loaded] == ROWS
 
 
-def test_how_many_formats():
-    assert len(SAME) == 17
-
-
 @pytest.mark.parametrize(
     ("name", "said"), [("semicolon.csv", "semicolons"), ("tab.csv", "tabs"), ("comma.tsv", "commas")]
 )
@@ -194,15 +190,12 @@ def test_a_column_without_a_name_is_left_out(tmp_path: Path):
     assert [record.values for record in read_file(tmp_path / "a.csv")] == [{"query": "q", "positive": "p"}]
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl.gz"])
-def test_many_rows_are_not_held_in_memory(tmp_path: Path, name: str, count: int):
-    rows = [{"text": f"{i} " + "x" * 100} for i in range(count)]
-    content = table(",", rows=rows) if name == "a.csv" else "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-    (tmp_path / name).write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
-    records = read_file(tmp_path / name)
+def test_many_rows_are_not_held_in_memory(tmp_path: Path):
+    content = "".join(json.dumps({"text": f"{i} " + "x" * 100}) + "\n" for i in range(20_000)).encode()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(content, 1))
+    records = read_file(tmp_path / "a.jsonl.gz")
     tracemalloc.start()
-    assert sum(1 for _ in records) == count
+    assert sum(1 for _ in records) == 20_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 700_000 < len(content)

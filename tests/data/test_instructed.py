@@ -74,18 +74,6 @@ def test_a_batch_has_one_and_all_are_drawn() -> None:
     assert [row["query"] for batch in batches for row in batch] == plain
 
 
-def test_draws_are_those_of_seed_and_epoch() -> None:
-    assert epochs(order_of()) == epochs(order_of())
-    assert [b[0]["instruction"] for b in epochs(order_of())] != [b[0]["instruction"] for b in epochs(order_of(8))]
-    again = order_of()
-    again.set_epoch(3)
-    first = list(again)
-    again.set_epoch(4)
-    assert list(again) != first
-    again.set_epoch(3)
-    assert list(again) == first
-
-
 def test_two_processes_draw_the_same() -> None:
     """The two halves of a batch, as accelerate deals them out, have one instruction."""
     halves = []

@@ -3,8 +3,6 @@ import json
 import os
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,20 +14,6 @@ from tests.characters import CHARACTERS
 
 def values(path: Path, **options: str) -> list[dict]:
     return [record.values for record in read(path, **options)]
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".txt", ".txt.gz", ".parquet"])
-def test_every_suffix_gives_the_same_rows(tmp_path, suffix):
-    texts = ["first", "zwei ü", "line\u2028separator stays inside"]
-    file = tmp_path / f"train{suffix}"
-    if suffix == ".parquet":
-        pq.write_table(pa.table({"text": texts}), file)
-    else:
-        lines = texts if ".txt" in suffix else [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
-        raw = ("\n".join(lines) + "\n\n").encode()
-        file.write_bytes(gzip.compress(raw) if suffix.endswith(".gz") else raw)
-    assert [row["text"] for row in values(file)] == texts
-    assert [record.number for record in read_file(file)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -57,11 +41,6 @@ def test_whole_surrogate_pairs_are_text(tmp_path):
     assert values(tmp_path / "a.jsonl") == [{"text": "😀"}]
 
 
-def test_long_lines_are_read(tmp_path):
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "x" * 10_000_000}))
-    assert len(values(tmp_path / "a.jsonl")[0]["text"]) == 10_000_000
-
-
 def test_truncated_gzip_names_the_file_and_the_line(tmp_path):
     whole = gzip.compress("".join(json.dumps({"text": f"row {i} {i * i}"}) + "\n" for i in range(2000)).encode())
     for cut in (len(whole) // 2, len(whole) - 4, 12):
@@ -73,14 +52,6 @@ def test_truncated_gzip_names_the_file_and_the_line(tmp_path):
         values(tmp_path / "a.jsonl.gz")
 
 
-def test_truncated_parquet_names_the_file(tmp_path):
-    file = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["a"] * 100}), file)
-    file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(ValueError, match="a.parquet, after row 0: broken Parquet file"):
-        values(file)
-
-
 def test_splits_of_a_folder(tmp_path):
     for name in ("train-00001.jsonl", "train-00000.jsonl", "dev.jsonl", "labelled.jsonl", "README.md"):
         (tmp_path / name).write_text(json.dumps({"text": name}) + "\n")
@@ -89,13 +60,6 @@ def test_splits_of_a_folder(tmp_path):
     assert values(tmp_path, split="labelled") == [{"text": "labelled.jsonl"}]
     with pytest.raises(FileNotFoundError, match="no split 'test'; it has dev, labelled, train"):
         split_files(tmp_path, "test")
-
-
-def test_a_folder_without_split_names_is_the_training_split(tmp_path):
-    (tmp_path / "data").mkdir()
-    for name in ("b.jsonl", "a.jsonl"):
-        (tmp_path / "data" / name).write_text(json.dumps({"text": name}))
-    assert [row["text"] for row in values(tmp_path)] == ["a.jsonl", "b.jsonl"]
 
 
 def test_a_folder_without_data(tmp_path):

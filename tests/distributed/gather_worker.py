@@ -210,48 +210,12 @@ def cases(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
     found: dict[str, tuple[nn.Module, tuple[Shards, Shards]]] = {
         "gather": (Squares(), rows_of(2, 5)),
         "gather, one process empty": (Squares(), rows_of(0, 3)),
-        "vectors": (Vectors(Contrastive()), vectors_of((0, 0))),
-        "vectors, ragged negatives": (Vectors(Contrastive(temperature=0.5)), vectors_of((5, 2))),
         "vectors, negatives in one process": (Vectors(Contrastive(temperature=0.5)), vectors_of((0, 4))),
-        "vectors, symmetric": (Vectors(Contrastive(temperature=0.5, symmetric=True)), vectors_of((1, 3))),
         "vectors, repeated texts": (
             Vectors(Contrastive(temperature=0.5, symmetric=True)),
             vectors_of((1, 3), repeated=True),
         ),
     }
-    for name, contrastive, negatives in (
-        ("encoder", Contrastive(), (0, 0, 0, 0)),
-        ("encoder, ragged negatives", Contrastive(), (2, 0, 1, 3)),
-        ("encoder, symmetric", Contrastive(symmetric=True), (0, 1, 0, 0)),
-    ):
-        built = encoder(folder)
-        found[name] = TrainStep(built, contrastive), pairs_of(built, contrastive, negatives)
-        found[f"{name}, cached"] = TrainStep(encoder(folder), contrastive, Chunks(rows=1)), found[name][1]
-    graded = [
-        {"sentence1": text[5:20], "sentence2": other, "score": score}
-        for text, other, score in zip(SENTENCES, SENTENCES[1:], (1.0, 0.0, 0.5, 1.0), strict=False)
-    ]
-    built, ranking = encoder(folder), Angle(angle_weight=0.5)
-    shards = [ranking.collate(part, built) for part in (graded[:1], graded[1:])]
-    found["angle, graded"] = TrainStep(built, ranking), (shards, [ranking.collate(graded, built)])
-    built, ranking = encoder(folder), Angle(rows="pairs", in_batch_weight=2.0)
-    found["angle, pairs"] = TrainStep(built, ranking), pairs_of(built, ranking, (2, 0, 1, 3))
-    lengths: dict[str, Any] = {"min_context_tokens": 4, "min_target_tokens": 3}
-    for name, compression in (
-        ("compression, nll", Compression(divergence="nll", **lengths)),
-        ("compression, kl", Compression(**lengths)),
-        ("compression, kl and nll", Compression(nll_weight=0.5, **lengths)),
-        ("compression, reconstruction", Compression(divergence="reconstruction")),
-        ("compression, kl, both", Compression(target="both", skip_rows=1, **lengths)),
-        ("compression, nll, both", Compression(divergence="nll", target="both", skip_rows=2, **lengths)),
-    ):
-        built = encoder(folder)
-        found[name] = TrainStep(built, compression), texts_of(built, compression)
-    for name in ("encoder, ragged negatives", "compression, kl"):
-        step, batches = found[name]
-        again = TrainStep(encoder(folder), step.objective)
-        again.activation_checkpointing_enable()
-        found[f"{name}, checkpointing"] = again, batches
     return {**found, **unequal(folder)}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -93,48 +91,3 @@ def test_eight_threads_encode_while_a_context_is_replaced_in_memory(encoder: Enc
         found = [name for worker in workers for name in worker.result(timeout=60)]
     assert {*found} == {"one", "other", "plain"} and len(found) > 16
     assert len(encoder.contexts) == 4
-
-
-@pytest.mark.slow
-def test_the_command_line_replaces_a_context_while_eight_threads_reopen_the_folder(
-    encoder: Encoder, tmp_path: Path
-) -> None:
-    folder = tmp_path / "model"
-    encoder.save_pretrained(folder, verify="off")
-    wanted = {"one": encoder.encode(TEXTS, prompt_name="task")}
-    encoder.add_context("task", OTHER)
-    wanted["other"] = encoder.encode(TEXTS, prompt_name="task")
-    plain = {"plain": encoder.encode(TEXTS)}
-    for name, context in (("one", ONE), ("other", OTHER)):
-        (pair,) = context.demonstrations
-        (tmp_path / f"{name}.jsonl").write_text(f'{{"query": "{pair.query}", "response": "{pair.passage}"}}\n')
-    stop = threading.Event()
-
-    def work(number: int) -> list[str]:
-        found = []
-        while not stop.is_set():
-            again = Encoder.from_pretrained(folder, device="cpu") if number % 2 else encoder
-            time.sleep(0.2 * (number % 2))  # or the command line gets no processor
-            if number % 2:
-                found.append(which(again.encode(TEXTS, prompt_name="task"), wanted))
-            found.append(which(again.encode(TEXTS), plain))
-        return found
-
-    def add(name: str, as_name: str, *options: str) -> None:
-        words = {"one": ONE, "other": OTHER}[name].instruction
-        command = [sys.executable, "-m", "embrew", "context", "add", str(folder), as_name, "--instruction", words]
-        demos = ["--demos", str(tmp_path / f"{name}.jsonl")]
-        done = subprocess.run([*command, *demos, *options], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-    with ThreadPoolExecutor(8) as pool:
-        workers = [pool.submit(work, number) for number in range(8)]
-        try:
-            for round_, name in enumerate(("other", "one")):
-                add(name, "task", "--overwrite")
-                add(name, f"further-{round_}")
-        finally:
-            stop.set()
-        found = [name for worker in workers for name in worker.result(timeout=120)]
-    assert {*found} == {"one", "other", "plain"} and len(found) > 16
-    assert sorted(read_contexts(folder)) == [*(f"further-{i}" for i in range(2)), "task"]

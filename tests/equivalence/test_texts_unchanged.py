@@ -147,20 +147,3 @@ def test_the_lines_of_a_text_file(tmp_path: Path):
 
     (tmp_path / "a.txt").write_bytes(b" a \r\n\n   \nb\r\r\nc")
     assert [record.values["text"] for record in read_file(tmp_path / "a.txt")] == [" a ", "b\r", "c"]
-
-
-@pytest.mark.slow
-def test_on_ray(encoder: Encoder, tmp_path: Path):
-    ray = pytest.importorskip("ray", reason='pip install "embrew[ray]" to run this test')
-    from embrew.corpus.on_ray import encode_corpus_on_ray
-
-    encoder.save_pretrained(tmp_path / "saved", verify="off")
-    path = jsonl(tmp_path / "c.jsonl", [{"text": text} for text in HARD_TEXTS])
-    ray.init(num_cpus=3, include_dashboard=False)
-    try:
-        opened = partial(Encoder.from_pretrained, tmp_path / "saved", device="cpu")
-        encode_corpus_on_ray(opened, path, tmp_path / "out", shard_rows=7)
-    finally:
-        ray.shutdown()
-    _, vectors = read_vectors(tmp_path / "out").load()
-    np.testing.assert_allclose(vectors, encoder.encode_document(list(HARD_TEXTS)), atol=1e-5)

@@ -19,10 +19,10 @@ from embrew.encoder import Encoder
 from embrew.files.formats import REPORT
 from embrew.files.writing import write_json
 from embrew.recipe import Recipe
+from embrew.search import SearchIndex
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
 from tests.folders import make
-from tests.folders.expected import Expected
 from tests.folders.inputs import COMPRESS, MEAN, SENTENCES, SWEEP, jsonl, write_data, write_tiny
 
 
@@ -47,15 +47,14 @@ def write_all() -> None:
     torch.manual_seed(0)
     write_data()
     write_tiny()
-    expected = Expected()
-    make.encoders(expected)
+    make.encoders()
     stopped_run()
     Path("whole.yaml").write_text(dump_yaml(MEAN))
     recipe = Recipe.load("whole.yaml")
     train(recipe, "whole", evaluate=evaluation_of(recipe))
     command("export", "encoders/lora", "export")
     vectors()
-    make.index(expected)
+    SearchIndex.build(Encoder.from_pretrained("encoders/lora", device="cpu"), "data/corpus.jsonl").save("index")
     command("evaluate", "encoders/lora", "--data", "data/sts.jsonl", "--output", "results")
     Path("sweep.yaml").write_text(SWEEP)
     command("train", "whole.yaml", "--sweep", "sweep.yaml", "--output", "sweep", "encoder.lora={r: 1, lora_alpha: 2}")

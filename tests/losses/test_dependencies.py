@@ -35,12 +35,6 @@ def loop(x: torch.Tensor, k: int) -> torch.Tensor:
     return torch.stack(targets)
 
 
-def test_dependency_is_a_softmax_of_rows() -> None:
-    a = dependency(texts())
-    torch.testing.assert_close(a.sum(-1), torch.ones(3, 64, dtype=torch.float64))
-    assert (a - a.mT).abs().max() > 1e-3, "row sums break the symmetry"
-
-
 @pytest.mark.parametrize("svd", ["auto", "exact"])
 @pytest.mark.parametrize(("rows", "width", "k", "scale"), [(20, 64, 24, 0.3), (20, 64, 64, 1.0), (100, 64, 16, 0.7)])
 def test_against_a_full_decomposition(svd: str, rows: int, width: int, k: int, scale: float) -> None:
@@ -51,15 +45,6 @@ def test_against_a_full_decomposition(svd: str, rows: int, width: int, k: int, s
     assert found.dtype == torch.float32 and not found.requires_grad
     assert (found - wanted).norm() <= 1e-4 * wanted.norm()
     assert compression_target(x, k, svd=svd).dtype == torch.float64  # type: ignore[arg-type]
-
-
-def test_k_of_all_rebuilds_the_matrix() -> None:
-    x = texts()
-    a = dependency(x)
-    u, s, v = torch.linalg.svd(a)
-    torch.testing.assert_close(u @ torch.diag_embed(s) @ v, a)
-    columns = principal_dependencies(x, 64)
-    torch.testing.assert_close(columns @ columns.mT, a @ a.mT)
 
 
 def test_a_slow_decay_is_iterated_further(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +76,7 @@ def test_a_flat_spectrum_is_solved_exactly_and_said_once(caplog: pytest.LogCaptu
     assert torch.equal(found[0], compression_target(x.float(), 16, svd="exact"))
 
 
-@pytest.mark.parametrize(("rows", "scale", "allowed"), [(256, 0.5, 2e-4), (512, 0.5, 1e-2), (400, 1.0, None)])
+@pytest.mark.parametrize(("rows", "scale", "allowed"), [(256, 0.5, 2e-4), (400, 1.0, None)])
 def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
     rows: int, scale: float, allowed: float | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,14 +113,6 @@ def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
     assert torch.equal(principal_dependencies(x.float(), k)[0].double(), found)
 
 
-def test_a_wide_text_of_its_own_is_not_decomposed_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = 30 * texts(rows=2, width=160, layers=1)[0]
-    wanted = per_text_target(x, 12)
-    monkeypatch.setattr(espresso, "WIDE", 100)
-    monkeypatch.setattr(espresso, "_exact", lambda *_: pytest.fail("decomposed"))
-    torch.testing.assert_close(per_text_target(x, 12), wanted, rtol=1e-6, atol=1e-8 * float(wanted.norm()))
-
-
 @pytest.mark.parametrize("per_text", [False, True])
 def test_the_same_whatever_was_drawn_before(per_text: bool) -> None:
     x = texts().float()
@@ -147,14 +124,6 @@ def test_the_same_whatever_was_drawn_before(per_text: bool) -> None:
     assert torch.equal(compression_target(x, 16, per_text=per_text), one)
 
 
-def test_layers_together_are_layers_apart() -> None:
-    x = texts().float()
-    for compression in ("dependencies", "direct", "max_k"):
-        together = compression_target(x, 12, compression=compression)  # type: ignore[arg-type]
-        apart = torch.stack([compression_target(layer, 12, compression=compression) for layer in x])  # type: ignore[arg-type]
-        torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
-
-
 def test_from_other_texts() -> None:
     """As when a batch is spread over processes: every one has its rows of the target of all."""
     x = texts().float()
@@ -164,7 +133,7 @@ def test_from_other_texts() -> None:
         torch.testing.assert_close(half, whole[:, 10:])
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.0, 6.0, 30.0])
+@pytest.mark.parametrize("scale", [0.1, 30.0])
 def test_a_matrix_for_every_text(scale: float) -> None:
     """Against the matrix formed and decomposed in full, from small vectors to ones with outliers."""
     x = texts(rows=4, width=48, scale=scale, layers=1)[0]

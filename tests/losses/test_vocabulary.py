@@ -63,17 +63,6 @@ def test_chunks_change_nothing(kind, rows, chunk_size, with_bias, row_weights, s
     torch.testing.assert_close(one.grad, two.grad, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("chunk_size", [1, ROWS, ROWS + 5])
-def test_float32(chunk_size):
-    weight, labels = numbers(VOCABULARY, HIDDEN, seed=0, dtype=torch.float32), torch.arange(ROWS)
-    teacher, student = (numbers(ROWS, HIDDEN, seed=i, dtype=torch.float32) for i in (1, 2))
-    kl = token_kl(teacher, student, weight, chunk_size=chunk_size)
-    nll = token_nll(student, labels, weight, chunk_size=chunk_size)
-    assert kl.dtype == nll.dtype == torch.float32
-    assert kl.item() == pytest.approx(naive_kl(teacher, student, weight).item(), rel=1e-5)
-    assert nll.item() == pytest.approx(naive_nll(student, labels, weight).item(), rel=1e-5)
-
-
 def test_no_rows():
     nothing = torch.zeros(0, HIDDEN, requires_grad=True)
     weight = torch.ones(VOCABULARY, HIDDEN)
@@ -102,36 +91,6 @@ def test_underflowed_teacher_probabilities():
     loss.backward()
     assert torch.isfinite(student.grad).all()
     assert loss.item() == pytest.approx(naive_kl(teacher, student, weight).item(), rel=1e-4)
-
-
-def test_a_bias_of_minus_infinity_removes_a_word():
-    weight, bias = numbers(VOCABULARY, HIDDEN, seed=0), numbers(VOCABULARY, seed=1)
-    bias[5] = float("-inf")
-    kept = [v for v in range(VOCABULARY) if v != 5]
-    teacher, student = numbers(ROWS, HIDDEN, seed=2), numbers(ROWS, HIDDEN, seed=3).requires_grad_()
-    loss = token_kl(teacher, student, weight, bias)
-    loss.backward()
-    assert torch.isfinite(student.grad).all()
-    assert loss.item() == pytest.approx(naive_kl(teacher, student, weight[kept], bias[kept]).item(), rel=1e-10)
-
-
-def test_identical_inputs_have_no_divergence():
-    weight, hidden = numbers(VOCABULARY, HIDDEN, seed=0, dtype=torch.float32), torch.randn(ROWS, HIDDEN)
-    student = hidden.clone().requires_grad_()
-    loss = token_kl(hidden, student, weight, chunk_size=3)
-    loss.backward()
-    assert loss.item() == pytest.approx(0.0, abs=1e-6)
-    assert student.grad.abs().max().item() <= 1e-6
-
-
-def test_the_gradient_for_the_logits_is_q_minus_p():
-    """With the identity as head, hidden states are logits."""
-    head = torch.eye(VOCABULARY, dtype=torch.float64)
-    teacher, student = numbers(4, VOCABULARY, seed=0), numbers(4, VOCABULARY, seed=1).requires_grad_()
-    weights = torch.tensor([0.5, 0.0, 1.0, 2.0], dtype=torch.float64)
-    token_kl(teacher, student, head, row_weights=weights, chunk_size=3).backward()
-    expected = (student.detach().softmax(-1) - teacher.softmax(-1)) * weights[:, None]
-    torch.testing.assert_close(student.grad, expected, rtol=1e-12, atol=1e-14)
 
 
 def test_distillation_at_the_true_token_only_is_plain_nll():
@@ -214,29 +173,14 @@ def test_memory_is_a_few_blocks_of_chunk_by_vocabulary(kind, blocks):
     assert watched.projected == (2 * rows if kind == "kl" else rows)  # every row once, none besides
 
 
-def test_the_default_chunk_is_bounded_too():
-    weight = numbers(VOCABULARY, HIDDEN, seed=0)
-    with Blocks(weight) as watched:
-        token_nll(numbers(200, HIDDEN, seed=1), torch.zeros(200, dtype=torch.long), weight)
-    assert watched.largest == 64 * VOCABULARY
-
-
-def test_without_gradient_nothing_is_kept():
-    weight, hidden = numbers(VOCABULARY, HIDDEN, seed=0), numbers(ROWS, HIDDEN, seed=1)
-    with torch.no_grad():
-        loss = token_kl(hidden, hidden + 1, weight)
-    assert not loss.requires_grad
-    assert loss.item() == pytest.approx(naive_kl(hidden, hidden + 1, weight).item(), rel=1e-10)
-
-
 def test_the_teacher_gets_no_gradient():
     weight, teacher = numbers(VOCABULARY, HIDDEN, seed=0), numbers(ROWS, HIDDEN, seed=1).requires_grad_()
     token_kl(teacher, numbers(ROWS, HIDDEN, seed=2).requires_grad_(), weight).backward()
     assert teacher.grad is None
 
 
-@pytest.mark.parametrize("chunk_size", [None, 1, 4])
-@pytest.mark.parametrize("trained", [("weight",), ("bias",), ("weight", "bias"), ("weight", "bias", "hidden")])
+@pytest.mark.parametrize("chunk_size", [None, 4])
+@pytest.mark.parametrize("trained", [("weight",), ("weight", "bias", "hidden")])
 @pytest.mark.parametrize("kind", ["kl", "nll"])
 def test_a_head_that_is_trained(kind, trained, chunk_size):
     parts = {"weight": numbers(VOCABULARY, HIDDEN, seed=0), "bias": numbers(VOCABULARY, seed=1)}
@@ -273,17 +217,6 @@ def test_divergences_differentiate_the_head():
     log_p, log_q = log_softmax(one @ again.T, -1), log_softmax(other @ again.T, -1)
     (log_p.exp() * (log_p - log_q)).sum().backward()
     torch.testing.assert_close(weight.grad, again.grad, rtol=1e-8, atol=1e-10)
-
-
-def test_a_trained_head_in_bfloat16():
-    """Its gradient is summed in float32, over all chunks, and rounded once."""
-    weight = numbers(VOCABULARY, HIDDEN, seed=0).bfloat16()
-    hidden, labels = numbers(300, HIDDEN, seed=1).bfloat16(), torch.arange(300) % VOCABULARY
-    one, two = weight.clone().requires_grad_(), weight.double().requires_grad_()
-    token_nll(hidden, labels, one, chunk_size=2).backward()
-    naive_nll(hidden, labels, two).backward()
-    assert one.grad.dtype == torch.bfloat16
-    assert (one.grad - two.grad).abs().max() <= 0.02 * two.grad.abs().max()
 
 
 def test_a_trained_head_takes_a_block_of_logits_and_its_gradient():

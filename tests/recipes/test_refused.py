@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from fnmatch import fnmatch
 from functools import cache
 from typing import Any
@@ -18,9 +18,9 @@ from embrew import assembly
 from embrew.assembly import checking, stages
 from embrew.cli import app
 from embrew.config.overrides import apply_overrides
-from embrew.config.validation import check_fields, reason
+from embrew.config.validation import reason
 from embrew.config.yaml_files import parse_yaml
-from embrew.recipe import Recipe, StageConfig, read_recipe
+from embrew.recipe import Recipe, read_recipe
 from embrew.recipe.encoder import LORA_REFUSED
 from embrew.recipe.stage import TRAINING_REFUSED
 from embrew.training.stages import train
@@ -42,7 +42,7 @@ def check(name: str, *overrides: str, here: bool = False) -> None:
 
 
 def test_there_are_many_of_them() -> None:
-    assert len({(name, override) for name, override, _ in OVERRIDES}) == len(OVERRIDES) == 100
+    assert len({(name, override) for name, override, _ in OVERRIDES}) == len(OVERRIDES) == 65
     for name in {name for name, _, _ in OVERRIDES}:
         check(name)
 
@@ -85,18 +85,12 @@ def test_an_unknown_key_is_refused_with_the_nearest() -> None:
         check(NANO, "stages.0.training.warmup_step=3")
 
 
-@pytest.mark.parametrize("key", [field.name for field in fields(TrainingArguments)])
+@pytest.mark.parametrize("key", ["push_to_hub", "fsdp", "data_seed"])
 def test_a_refused_key_is_refused_with_its_reason(key: str) -> None:
     words = reason(key, TRAINING_REFUSED)
-    if words is None:
-        return
+    assert words is not None
     with pytest.raises(ValueError, match=re.escape(f" stages.0.training.{key} {words}")):
         made(NANO, f"stages.0.training.{key}=secret")
-
-
-def test_python_says_the_reason_too() -> None:
-    with pytest.raises(ValueError, match="is for uploads, which embrew does not make during training"):
-        StageConfig(name="a", objective={"type": "sft"}, data={"path": "x"}, training={"push_to_hub": True})
 
 
 def test_the_schema_knows_the_keys_that_are_allowed() -> None:
@@ -107,7 +101,6 @@ def test_the_schema_knows_the_keys_that_are_allowed() -> None:
     assert encoder["anyOf"][0]["properties"].keys() == checking.LORA.model_fields.keys()
 
 
-DEFAULTS = {field.name: field.default for field in fields(TrainingArguments)}
 AT_THE_EDGE: dict[str, list[Any]] = {
     "max_steps": [-1, 1],
     "num_train_epochs": [0.001, 1],
@@ -134,12 +127,6 @@ def test_what_is_allowed_passes(key: str, values: list[Any]) -> None:
         kept = {k: v for k, v in compress["training"].items() if not k.startswith(("lr_", "warmup"))}
         first = {**compress, "training": {**kept, key: value}}
         assembly.check_recipe(Recipe.from_values({**whole, "stages": [first]}))
-
-
-def test_defaults_of_transformers_pass_where_they_are_set_explicitly() -> None:
-    known = {key: DEFAULTS[key] for key in stages.TRAINING.model_fields if DEFAULTS[key] is not MISSING}
-    explicit = {key: getattr(value, "value", value) for key, value in known.items()}
-    assert len(explicit) > 50 and check_fields(stages.TRAINING, explicit).model_dump(exclude_unset=True) == explicit
 
 
 def test_a_schedule_that_never_leaves_0_is_refused() -> None:
@@ -170,28 +157,12 @@ EDGE: dict[str, Any] = {
     "lora": {"r": 1, "lora_alpha": 0.001, "lora_dropout": 0, "target_modules": ".*q_proj"},
 }
 MORE_EDGES: list[dict[str, Any]] = [
-    {"objective": {"attention_dropout": 0.99, "temperature": 1000}},
-    {"objective": {"distillation_weight": 0, "false_negative_margin": -2, "false_negative_warmup": 1}},
-    {"training": {"optim": "adafactor"}},
-    {"training": {"optim": "sgd", "lr_scheduler_type": "constant"}},
     {"training": {"optim": "rmsprop", "gradient_accumulation_steps": 2, "lr_scheduler_type": "polynomial"}},
     {"training": {"full_determinism": True, "logging_first_step": True, "save_strategy": "epoch"}},
     {"training": {"train_sampling_strategy": "sequential", "dataloader_num_workers": 1, "torch_empty_cache_steps": 1}},
-    {"training": {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}},
-    {"training": {"max_steps": -1, "num_train_epochs": 0.01}},
     {"lora": {"r": 2, "lora_dropout": 0.99, "bias": "lora_only", "use_rslora": True}},
     {"lora": {"r": 2, "use_dora": True, "init_lora_weights": "gaussian", "target_modules": ["q_proj"]}},
-    {"lora": {"r": 2, "init_lora_weights": "pissa"}},
     {"lora": {"r": 2, "init_lora_weights": "olora"}},
-    {
-        "lora": {
-            "r": 2,
-            "rank_pattern": {"q_proj": 1},
-            "alpha_pattern": {"q_proj": 3.5},
-            "layers_to_transform": [0],
-            "target_modules": ["q_proj"],
-        }
-    },
 ]
 
 

@@ -62,9 +62,6 @@ def test_no_split_of_the_sorted_rows_takes_less_time(lengths, batch_size, batch_
     assert time_of(lengths, batches, overhead) == pytest.approx(least[0])
 
 
-NANO, LARGE = 1_100_000, 15_700_000  # weights per layer; the latter as in a model of 0.6 billion
-
-
 def small_memory(encoder: Encoder, limit: int, monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[int]:
     """An encoder that fails on more than `limit` padded tokens; the sizes it was asked for."""
     forward, sizes = encoder.forward, []
