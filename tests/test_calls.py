@@ -128,15 +128,6 @@ def test_nothing_is_unpickled_or_evaluated(calls):
     assert loads == 4
 
 
-def test_the_yaml_loader_is_a_safe_one():
-    import yaml
-
-    from embrew.config.yaml_files import Loader
-
-    assert issubclass(Loader, yaml.SafeLoader)
-    assert not any(str(tag).startswith("tag:yaml.org,2002:python") for tag in Loader.yaml_constructors)
-
-
 def test_no_module_that_unpickles_is_imported(trees):
     errors = 0
     for path, nodes in trees.items():

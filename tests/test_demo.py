@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -80,22 +76,3 @@ def test_the_tuned_model_beats_the_untrained_one(tmp_path: Path) -> None:
         assert all(tuned[score] > row[score] for row in untrained), score
     for name in ("table.md", "scores.png", "export/modules.json", "index/manifest.json"):
         assert (tmp_path / "demo" / name).is_file(), name
-
-
-@pytest.mark.slow
-def test_a_stopped_demo_goes_on(tmp_path: Path) -> None:
-    """A quarter of eight steps a stage; stopped after the first stage, then given again, without `--quick`."""
-    stages = [stage.name for stage in Recipe.load("llm2comp/nano").stages]
-    short = [f"stages.{name}.training.max_steps=8" for name in stages]
-    command = [sys.executable, "-m", "embrew.demo", "--output", str(tmp_path / "demo"), *short]
-    process = subprocess.Popen([*command, "--quick"], env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    while process.poll() is None and not (tmp_path / "demo" / "model" / stages[0]).exists():
-        time.sleep(0.5)
-    process.kill()
-    process.wait()
-    done = subprocess.run(
-        command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=True
-    )
-    assert f"{stages[0]}  already finished, skipped" in done.stdout
-    page = (tmp_path / "demo" / "table.md").read_text()
-    assert "| LLM2Comp: supervised (2 of 90 steps) |" in page and "not README's figures" in page

@@ -1,6 +1,6 @@
 import pytest
 
-from embrew.harvest import clean, documented, split_summary
+from embrew.harvest import clean, documented
 
 
 @pytest.mark.parametrize(
@@ -22,21 +22,6 @@ from embrew.harvest import clean, documented, split_summary
 )
 def test_markup_becomes_prose(docstring, expected):
     assert clean(docstring) == expected
-
-
-@pytest.mark.parametrize(
-    ("docstring", "summary", "rest"),
-    [
-        ("Find it. Then stop.", "Find it.", "Then stop."),
-        ("Find it,\nwherever it is.\n\nMore.", "Find it, wherever it is.", "More."),
-        ("Find it, e.g. A. Then stop.", "Find it, e.g. A.", "Then stop."),
-        ("Version 1.2 of it. More.", "Version 1.2 of it.", "More."),
-        ("Find it\nArgs:\n  x: one", "Find it", "Args: x: one"),
-        ("Find it", "Find it", ""),
-    ],
-)
-def test_the_first_sentence(docstring, summary, rest):
-    assert split_summary(docstring) == (summary, rest)
 
 
 SOURCE = '''
@@ -92,9 +77,3 @@ def test_names_and_signatures(tmp_path):
         ("pkg.Shape.unit", "unit(size)"),
         ("pkg.Shape.width", "width"),
     ]
-
-
-def test_code_is_not_run(tmp_path):
-    file = tmp_path / "a.py"
-    file.write_text('"""Doc of it."""\nraise SystemExit("was run")\n')
-    assert [entry.docstring for entry in documented(file, "a")] == ["Doc of it."]

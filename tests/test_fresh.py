@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
-
-import pytest
 
 import embrew
 from tests import fresh
@@ -37,10 +34,6 @@ def test_as_a_new_interpreter(tmp_path, monkeypatch):
 def test_modules_errors_and_signals(tmp_path):
     done = fresh.run([sys.executable, "-m", "embrew", "recipe", "show", "no-such"])
     assert done.returncode == 1 and done.stderr.startswith("error: ") and "'no-such'" in done.stderr
-    done = fresh.run([sys.executable, "-c", "raise ValueError('wrong')"])
-    assert done.returncode == 1 and done.stderr.endswith("ValueError: wrong\n")
-    with pytest.raises(subprocess.CalledProcessError):
-        fresh.run([sys.executable, "-c", "1 / 0"], check=True)
     for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 1)):
         # No file object, in whose end an interrupt would be ignored; and no long sleep, which goes on to its end if the
         # signal comes after the interpreter last looked for one, before the sleep has begun.
@@ -52,8 +45,3 @@ def test_modules_errors_and_signals(tmp_path):
         process.send_signal(number)
         assert process.wait(30) == code == process.poll()
         (tmp_path / "up").unlink()
-    with pytest.raises(subprocess.TimeoutExpired):
-        fresh.run([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.1)
-    with pytest.raises(ValueError, match="give \\[sys.executable"):
-        fresh.run(["ls", "-l"])
-    assert os.environ["HF_HUB_OFFLINE"] == "1"

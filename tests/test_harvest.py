@@ -5,7 +5,7 @@ import pytest
 
 from embrew.data import load
 from embrew.evaluation import find_task
-from embrew.harvest import TEST_PACKAGES, Documented, Package, harvest, installed_packages, is_useful
+from embrew.harvest import TEST_PACKAGES, Package, harvest
 
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 
@@ -89,13 +89,6 @@ def test_the_output_can_be_loaded_and_judged(tmp_path, packages):
     assert all(row["positive"].split("function_")[0].split(".")[0] in row["query"] for row in pairs)
 
 
-def test_limits(tmp_path, packages):
-    manifest = harvest(tmp_path / "out", packages=packages, max_documents=5, max_pairs=7)
-    assert manifest["train"]["pairs"] == 7
-    assert manifest["test"]["documents"] == 10
-    assert len(read(tmp_path / "out" / "texts.jsonl")) == 7
-
-
 def test_the_same_seed_writes_the_same_bytes(tmp_path, packages):
     def written(folder: str, **options: object) -> dict[str, bytes]:
         harvest(tmp_path / folder, packages=packages, max_documents=5, max_queries=3, **options)
@@ -124,27 +117,3 @@ def test_an_existing_folder_is_kept(tmp_path, packages):
     with pytest.raises(FileExistsError, match="exists already"):
         harvest(tmp_path / "out", packages=packages)
     harvest(tmp_path / "out", packages=packages, overwrite=True)
-
-
-@pytest.mark.parametrize(
-    ("summary", "useful"),
-    [
-        ("Return the shortest path between two nodes.", True),
-        ("Sort it.", False),  # too short
-        ("Return the quick sort of it.", False),  # says no more than the name
-        ("See the other function for all details.", False),
-        ("Compute :: the table of all numbers given.", False),
-        ("A rest long enough to be an answer to a question.", False),  # stands in the rest as well
-    ],
-)
-def test_useful_entries(summary, useful):
-    rest = "A rest long enough to be an answer to a question."
-    assert is_useful(Documented("pkg.quick_sort", "quick_sort(x)", f"{summary}\n\n{rest}", summary, rest)) is useful
-
-
-def test_installed_packages_are_found():
-    packages = {package.name: package for package in installed_packages()}
-    assert set(TEST_PACKAGES) <= set(packages)
-    assert {"argparse", "transformers", "torch"} <= set(packages)
-    assert not {"embrew", "test", "_pytest", "pydantic_core"} & set(packages)
-    assert all(package.version for package in packages.values())

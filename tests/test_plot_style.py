@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from embrew.analysis.plots import looks
 from embrew.plot_style import CYCLE, METHODS, colour, colours, matplotlib_settings
 from embrew.recipe import list_recipes
 
@@ -35,11 +34,6 @@ def test_a_name_has_the_colour_of_its_method(name: str, method: str) -> None:
     assert colour(name, 0) == colour(name, 5) == METHODS[method]
 
 
-@pytest.mark.parametrize("name", ["Chinese", "cheese", "mean, in-batch", "epicentre", "out/supervised"])
-def test_other_names_have_the_colour_of_their_position(name: str) -> None:
-    assert [colour(name, i) for i in (0, 1, len(CYCLE))] == [CYCLE[0], CYCLE[1], CYCLE[0]]
-
-
 def test_every_method_with_recipes_has_a_colour() -> None:
     folders = {name.split("/")[0] for name in list_recipes()} - {"baselines", "launch"}
     assert len(folders) >= 5 and folders <= set(METHODS)
@@ -53,13 +47,6 @@ def test_the_series_of_one_plot_differ() -> None:
     assert colours(names) == [CYCLE[1], own, own, CYCLE[2], other]
     assert colours([str(i) for i in range(9)]) == [*CYCLE, *CYCLE[:2]]
     assert colours([]) == []
-
-
-def test_lines_that_share_a_colour_differ_otherwise() -> None:
-    names = [*(f"LLM2Comp: {i}" for i in range(3)), *(f"out/{i}" for i in range(13))]
-    found = looks(names)
-    assert len({tuple(look.values()) for look in found}) == len(names)
-    assert {look["color"] for look in found[:3]} == {METHODS["llm2comp"]}
 
 
 def test_every_plot_is_drawn_in_this_style() -> None:

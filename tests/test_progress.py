@@ -54,17 +54,6 @@ def test_log_lines_have_an_eta_and_are_timed(monkeypatch, caplog):
         assert left == pytest.approx((1000 - done) / rate, abs=1.01)
 
 
-def test_a_stalled_bar_still_writes_lines(monkeypatch, caplog):
-    caplog.set_level(logging.INFO, logger="embrew.progress")
-    monkeypatch.setattr(progress, "EVERY", 0.1)
-    progress.set_style("lines")
-    with progress.progress(10, "step", "step") as bar:
-        time.sleep(0.2)
-        bar.update(1)
-        bar.shown.refresh()
-    assert any("1 of 10 steps (10%)" in message for message in caplog.messages)
-
-
 @pytest.mark.parametrize(("style", "shown"), [("off", True), ("bar", False), ("lines", False), (None, False)])
 def test_nothing_is_shown_when_it_is_off(style, shown, caplog):
     caplog.set_level(logging.DEBUG)

@@ -12,17 +12,12 @@ from embrew import assembly
 from embrew.config.overrides import apply_overrides, parse_override
 from embrew.config.yaml_files import dump_yaml, parse_yaml
 from embrew.recipe import Recipe, list_launches, list_recipes
-from embrew.settings.encoder import MODES
 from tests.characters import CHARACTERS
 
 FOLDER = Path(str(resources.files("embrew") / "recipes"))
 FILES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml"))
 SHIPPED = [name for name in FILES if not name.startswith("launch/")]
 NANO = "llm2comp/nano"
-
-
-def minimal(**encoder):
-    return {"encoder": {"model": "nano", "pooling": {"mode": "mean"}, **encoder}}
 
 
 # Shipped recipes
@@ -129,37 +124,21 @@ def test_a_wrong_key_in_a_file_names_its_line(tmp_path):
     ("override", "message"),
     [
         ("encoder.poolng.mode=mean", r"unknown key encoder\.poolng; valid keys: model, .*; did you mean 'pooling'\?"),
-        (
-            "encodr.model=x",
-            r"unknown key encodr; valid keys: encoder, stages, evaluation, seed; did you mean 'encoder'",
-        ),
         ("stages.0.data.pathx=x", r"unknown key stages\.0\.data\.pathx; valid keys: path, .*; did you mean 'path'\?"),
-        (
-            "stages.supervised.batch.sizex=1",
-            r"unknown key stages\.2\.batch\.sizex; valid keys: size, .*; did you mean 'size'",
-        ),
         ("stages.0.data=[{path: a}, {pathy: b}]", r"stages\.0\.data\.1\.path is missing; it is required"),
-        (
-            "encoder.pooling.mode=avg",
-            rf"encoder\.pooling\.mode='avg'; choose from {', '.join(MODES)}$",
-        ),
         ("encoder.dtype=bfloat", r"encoder\.dtype='bfloat'; .*did you mean 'bfloat16'\?"),
         ("encoder.pooling=mean", r"encoder\.pooling='mean'; allowed: a mapping with keys mode, over"),
         ("encoder.memory_tokens=eight", r"encoder\.memory_tokens='eight'; allowed: a valid integer"),
-        ("encoder.memory_tokens=true", r"encoder\.memory_tokens=True; allowed: a valid integer"),
-        ("encoder.max_length.query=0", r"encoder\.max_length\.query=0; allowed: greater than 0"),
         ("encoder.normalize=no", r"encoder\.normalize='no'; allowed: a valid boolean"),
         (
             "stages.supervised.batch={size: 8, mini_batch_size: 2, mini_batch_num_tokens: 64}",
             "give mini_batch_size or mini_batch_num_tokens, not both",
         ),
         ("stages.0.data.weight=2", "weight, ratio and mix need several data sets; there is one"),
-        ("stages.0.data.ratio=0.5", "weight, ratio and mix need several data sets; there is one"),
         (
             "stages.0.data=[{path: a, weight: 1, ratio: 0.1}, {path: b, weight: 1}]",
             "give weights .* or ratios .*, not both",
         ),
-        ("stages.0.mix={temperature: 0.5}", "weight, ratio and mix need several data sets; there is one"),
         ("stages.0.data=[{path: a, weight: 1}, {path: b}]", "1 of 2 data sets have a weight; give all, or none"),
         (
             "stages.0={name: x, objective: {type: contrastive}, mix: {temperature: 0.5}, "
@@ -168,12 +147,9 @@ def test_a_wrong_key_in_a_file_names_its_line(tmp_path):
         ),
         ("stages.0.data.path=3", r"stages\.0\.data\.path=3; allowed: a valid string or a valid list$"),
         ("stages.0.data=[]", r"stages\.0\.data=\[\]; .*at least 1"),
-        ("stages.0.training=3", r"stages\.0\.training=3; allowed: a mapping"),
         ("stages.0.objective={temperature: 1}", r"stages\.0\.objective: type=None; give an objective's name"),
         ("stages.0.adapter=new", r"stages\.0\.adapter='new'; choose from continue, merge"),
         ("stages.0.name=a/b", r"stages\.0\.name: 'a/b' names a folder"),
-        ("stages.0.name=..", r"names a folder"),
-        ("stages.0.name='7'", r"names a folder"),
         ("stages.0.name=SUPERVISED", r"stages: 2 stages are named 'supervised'"),
         ("seed=-1", r"seed=-1; allowed: greater than or equal to 0"),
         ("encoder=null", r"encoder=None; allowed: a mapping with keys model, "),
@@ -184,37 +160,6 @@ def test_errors_name_the_override_the_key_and_what_is_allowed(override, message)
         Recipe.load(NANO, [override])
     assert str(error.value).startswith(f"override {override!r}: ")
     assert "pydantic" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("encoder", "message"),
-    [
-        ({"pooling": {"mode": "mean", "over": "memory"}}, "pooling over memory needs memory_tokens of 1 or more"),
-        (
-            {"pooling": {"mode": "mean", "over": "memory"}, "memory_tokens": 2},
-            r"pooling over memory needs .*\{memory\}",
-        ),
-        ({"memory_tokens": 2}, "do not go together"),
-        ({"template": "{text}{memory}"}, "do not go together"),
-        ({"attention": "memory_causal"}, "attention='memory_causal' with memory_tokens=0"),
-        ({"template": "{text}", "prompts": {"query": "q: "}}, r"has no \{instruction\} to put them in"),
-        ({"memory_tokens": -1}, "memory_tokens=-1"),
-        ({"pooling": {"mode": "mean", "over": "echo"}}, r"pooling.over='echo' with .*; put \{echo\} after \{text\}"),
-        ({"template": []}, "at least 1"),
-        ({"template": ["{text}", "{texts}"]}, r"has the field \{texts\}"),
-        ({"template": ["{text}", "{text}{memory}"], "memory_tokens": 2}, "do not go together"),
-    ],
-)
-def test_settings_that_do_not_go_together(encoder, message):
-    with pytest.raises(ValueError, match=message):
-        Recipe.from_values(minimal(**encoder))
-
-
-def test_stages_train_one_template():
-    values = Recipe.load(NANO).model_dump()
-    values["encoder"] |= {"template": ["{text}{memory}", "{instruction}{text}{memory}"]}
-    with pytest.raises(ValueError, match="encoder.template has 2 templates; stages train one"):
-        Recipe.from_values(values)
 
 
 # Overrides
@@ -311,21 +256,16 @@ def test_an_override_reaches_one_place_of_an_alias_only():
     [
         ("5e-5", 5e-5),
         ("1E6", 1e6),
-        (".5", 0.5),
-        ("1.", 1.0),
         ("-3", -3),
         ("true", True),
         ("null", None),
         ("", None),
         ("no", "no"),
         ("1:30", "1:30"),
-        ("2024-01-01", "2024-01-01"),
-        ("010", "010"),
         ("1_000", "1_000"),
         ("$DATA/a.jsonl", "$DATA/a.jsonl"),
         ("'5'", "5"),
         ("Find this: ", "Find this: "),
-        ("a: b: c", "a: b: c"),
         ("{a: b}", {"a": "b"}),
         ("[q_proj, v_proj]", ["q_proj", "v_proj"]),
     ],
@@ -376,20 +316,6 @@ def test_the_hash_covers_encoder_earlier_stages_and_seed_and_nothing_else():
     assert [same("seed=43", i) for i in range(3)] == [False] * 3
     assert [same("evaluation=null", i) for i in range(3)] == [True] * 3
     assert len({base.stage_hash(i) for i in range(3)}) == 3
-
-
-def test_the_hash_asks_for_values_not_for_how_they_are_written():
-    first = {
-        **minimal(),
-        "seed": 3,
-        "stages": [{"name": "a", "objective": {"type": "x", "t": 1}, "data": {"path": "p"}}],
-    }
-    second = {
-        "stages": [{"data": {"path": "p", "split": "train"}, "objective": {"t": 1.0, "type": "x"}, "name": "a"}],
-        "seed": 3,
-        **minimal(memory_tokens=0),
-    }
-    assert Recipe.from_values(first).stage_hash(0) == Recipe.from_values(second).stage_hash(0)
 
 
 def test_differing_keys():

@@ -35,11 +35,6 @@ def test_names_that_lead_elsewhere_are_refused(name, tmp_path):
     assert len(str(raised.value)) < 400
 
 
-@pytest.mark.parametrize("name", ["a", "a b", "contrastive", "weights/model.safetensors", "..a", "a..b", "é" * 127])
-def test_names_within_a_folder_are_taken(name, tmp_path):
-    assert path_inside(tmp_path, name, source="run.json", key="final") == tmp_path / name
-
-
 def test_a_link_in_a_folder_is_followed(tmp_path):
     """Hugging Face's cache has a link for every file; and users keep large stages on other disks."""
     (tmp_path / "elsewhere").mkdir()

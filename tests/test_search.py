@@ -94,15 +94,6 @@ def test_another_tokenizer_is_refused(tmp_path, tokenizer):
         SearchIndex.load(tmp_path / "index", encoder)
 
 
-def test_an_existing_folder_is_kept(tmp_path):
-    index = SearchIndex.build(BagOfWords(), DOCUMENTS)
-    index.save(tmp_path / "index")
-    with pytest.raises(FileExistsError, match="exists already"):
-        index.save(tmp_path / "index")
-    SearchIndex.build(BagOfWords(), DOCUMENTS[:1]).save(tmp_path / "index", overwrite=True)
-    assert len(SearchIndex.load(tmp_path / "index", BagOfWords()).documents) == 1
-
-
 def test_a_changed_file_is_named(tmp_path):
     SearchIndex.build(BagOfWords(), DOCUMENTS).save(tmp_path / "index")
     file = tmp_path / "index" / "documents.jsonl"
@@ -111,12 +102,6 @@ def test_a_changed_file_is_named(tmp_path):
         SearchIndex.load(tmp_path / "index", BagOfWords())
     with pytest.raises(FileNotFoundError, match="holds no search index"):
         SearchIndex.load(tmp_path, BagOfWords())
-
-
-def test_index_of_a_text_file(tmp_path):
-    (tmp_path / "notes.txt").write_text("cats sleep\ndogs bark\n")
-    (hits,) = SearchIndex.build(BagOfWords(), tmp_path / "notes.txt").search(["bark"], top_k=1)
-    assert (hits[0].document.id, hits[0].document.text) == ("2", "dogs bark")
 
 
 def test_what_cannot_be_searched():

@@ -23,7 +23,6 @@ from embrew.files.writing import (
     recover_all,
     remove_leftovers,
     write_json,
-    write_jsonl,
 )
 
 
@@ -42,11 +41,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         write_json(file, {"a": float("nan")})
     assert json.loads(file.read_text()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [file]
-
-
-def test_rows_are_counted_and_keep_their_letters(tmp_path):
-    assert write_jsonl(tmp_path / "a.jsonl", [{"a": "ü"}, {"a": "\u2028"}]) == 2
-    assert (tmp_path / "a.jsonl").read_text(encoding="utf-8") == '{"a": "ü"}\n{"a": "\u2028"}\n'
 
 
 def fill(folder, text, **options):
@@ -87,14 +81,6 @@ def test_files_are_readable_as_the_umask_says(tmp_path, umask, mode):
     finally:
         os.umask(before)
     assert {oct(path.stat().st_mode & 0o777) for path in (tmp_path / "out").rglob("*.*")} == {oct(mode)}
-
-
-def test_a_folder_of_another_program_is_not_replaced(tmp_path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "thesis.tex").write_text("x")
-    with pytest.raises(FileExistsError, match="it is left alone"):
-        fill(tmp_path / "home", "one", overwrite=True)
-    assert (tmp_path / "home" / "thesis.tex").exists()
 
 
 def test_a_link_to_a_folder_stays_a_link(tmp_path):

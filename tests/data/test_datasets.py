@@ -1,15 +1,12 @@
 import json
-import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from embrew.data import describe, load
+from embrew.data import load
 
 
 def write(path: Path, rows: list[dict]) -> Path:
@@ -43,15 +40,6 @@ def test_filters_then_shuffle_then_max_rows(tmp_path):
     assert load(file, kind="text", shuffle_seed=1)["text"] != load(file, kind="text", shuffle_seed=2)["text"]
     assert load(file, kind="text", max_rows=3)["text"][:] == ["x", "xx", "xxx"]
     assert len(load(file, kind="text", max_rows=100)) == 20
-
-
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(seed=st.integers(0, 2**31), max_rows=st.integers(1, 25))
-def test_loading_is_deterministic(tmp_path, seed, max_rows):
-    file = numbered(tmp_path / "a.jsonl")
-    first, second = (load(file, kind="text", shuffle_seed=seed, max_rows=max_rows)["text"][:] for _ in range(2))
-    assert first == second
-    assert len(set(first)) == min(max_rows, 20)
 
 
 @pytest.mark.slow
@@ -142,12 +130,6 @@ def test_empty_rows_are_an_error_unless_filtered(tmp_path):
     assert load(file, kind="text", min_chars=1)["text"][:] == ["good"]
 
 
-def test_an_instruction_without_effect_is_said(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING):
-        load(numbered(tmp_path / "a.jsonl"), kind="text", instruction="Find")
-    assert "has no effect on text rows" in caplog.text
-
-
 def test_beir_folders_are_pairs(tmp_path):
     write(tmp_path / "corpus.jsonl", [{"_id": "d1", "title": "T", "text": "one"}, {"_id": "d2", "text": "two"}])
     write(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "first?"}, {"_id": "q2", "text": "second?"}])
@@ -162,15 +144,6 @@ def test_beir_folders_are_pairs(tmp_path):
         load(tmp_path, kind="pairs", split="dev")
     with pytest.raises(ValueError, match="BEIR folder, which holds pairs"):
         load(tmp_path, kind="text")
-
-
-def test_describe_shows_three_rows_and_what_was_matched(tmp_path):
-    rows = [{"anchor": f"q{i}", "positive": "p" * 200, "source": "x"} for i in range(5)]
-    found = describe(load(write(tmp_path / "a.jsonl", rows), kind="pairs", shuffle_seed=1, max_rows=4))
-    assert found["rows"] == 4
-    assert found["columns"] == "columns query from anchor; positive (ignored: source)"
-    assert len(found["examples"]) == 3
-    assert all(len(example["positive"]) == 80 for example in found["examples"])
 
 
 @pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")

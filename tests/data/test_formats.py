@@ -4,7 +4,6 @@ import csv
 import gzip
 import io
 import json
-import logging
 import os
 import tracemalloc
 from pathlib import Path
@@ -17,19 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embrew.analysis.input_texts import read_texts
-from embrew.analysis.qa import read_qa
-from embrew.cli.demonstrations import read_demonstrations
-from embrew.corpus import encode_corpus, read_vectors
-from embrew.data import load, read_documents
+from embrew.data import load
 from embrew.data.formats import read_file
 from embrew.data.reading import data_files, data_identity, files_of, split_files, splits
-from embrew.domain.folder import read_folder
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_rows
 from embrew.files.checksums import file_sha256
 from tests.characters import CHARACTERS
-from tests.corpus.stub import Stub
 
 ROWS = [
     {"query": "what is ; a , b\tc?", "positive": 'it is "quoted"'},
@@ -89,16 +83,6 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str):
     assert [record.values for record in read_file(tmp_path / name)] == ROWS
     loaded = load(tmp_path / name, kind="pairs")
     assert [{column: row[column] for column in ROWS[0]} for row in loaded] == ROWS
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("semicolon.csv", "semicolons"), ("tab.csv", "tabs"), ("comma.tsv", "commas")]
-)
-def test_another_separator_is_said(tmp_path: Path, caplog, name: str, said: str):
-    (tmp_path / name).write_bytes(SAME[name])
-    with caplog.at_level(logging.INFO):
-        list(read_file(tmp_path / name))
-    assert f"{name}: columns are separated by {said}, as in its header line" in caplog.text
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -224,12 +208,6 @@ def test_other_files_of_a_folder_are_read_as_before(tmp_path: Path):
     assert [file.name for file in data_files(tmp_path)] == ["test.csv", "train.jsonl"]
 
 
-def test_a_folder_of_tables_without_split_names_is_one_split(tmp_path: Path):
-    for name in ("b.csv", "a.csv", "qrels.test.tsv"):
-        (tmp_path / name).write_text(f"text\n{name}\n")
-    assert list(load(tmp_path, kind="text")["text"]) == ["a.csv", "b.csv"]
-
-
 def saved(folder: Path, split: str | None = None) -> Path:
     datasets.Dataset.from_list(ROWS, split=split and datasets.Split(split)).save_to_disk(folder, num_shards=2)
     return folder
@@ -261,22 +239,6 @@ def test_incomplete_saved_data_sets(tmp_path: Path):
 
 
 # Where else data are read
-
-
-def test_corpora_are_encoded_from_tables_and_saved_data_sets(tmp_path: Path):
-    documents = [{"Id": f"d{i}", "Title": "T", "Text": f"text {i}"} for i in range(3)]
-    (tmp_path / "a.csv").write_bytes(table(";", rows=documents))
-    (tmp_path / "a.json").write_text(json.dumps(documents))
-    datasets.Dataset.from_list(documents).save_to_disk(tmp_path / "saved")
-    found = []
-    for name in ("a.csv", "a.json", "saved"):
-        encode_corpus(Stub(), tmp_path / name, tmp_path / f"vectors-{name}")
-        ids, vectors = read_vectors(tmp_path / f"vectors-{name}").load()
-        found.append((ids, vectors.tolist()))
-        assert [document.content for document in read_documents(tmp_path / name)] == [f"T text {i}" for i in range(3)]
-    assert found[0] == found[1] == found[2]
-    assert found[0][0] == ["d0", "d1", "d2"]
-    assert found[0][1] == Stub().encode([f"T text {i}" for i in range(3)]).tolist()
 
 
 def test_evaluation_folders(tmp_path: Path):
@@ -323,13 +285,3 @@ def test_content_is_compared_of_what_is_read(tmp_path: Path):
     (tmp_path / "csv" / "train.csv").write_text("text\nb\n")
     assert first[0] != identity(tmp_path / "csv")
     assert first[1] != identity(tmp_path / "csv", None)
-
-
-def test_questions_demonstrations_and_documents(tmp_path: Path):
-    (tmp_path / "a.csv").write_text("Question;Answer\nq;a\n")
-    assert [(pair.question, pair.answer) for pair in read_qa(tmp_path / "a.csv")] == [("q", "a")]
-    assert read_demonstrations(tmp_path / "a.csv").demonstrations[0][:2] == ("q", "a")
-    (tmp_path / "docs.tsv").write_text("Title\tText\nT\tbody\n")
-    assert [document.text for document in read_folder(tmp_path / "docs.tsv")] == ["body"]
-    datasets.Dataset.from_list([{"text": "body"}]).save_to_disk(tmp_path / "docs")
-    assert [document.text for document in read_folder(tmp_path / "docs")] == ["body"]

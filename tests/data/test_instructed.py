@@ -87,24 +87,8 @@ def test_two_processes_draw_the_same() -> None:
     assert len({tuple(one) for one in halves[0]}) > 2 and all(len(one) == 1 for one in halves[0])
 
 
-def test_mixed_rows_have_their_own() -> None:
-    batches = epochs(order_of(block=1), count=3)
-    assert len({row["instruction"] for batch in batches for row in batch}) == 6
-
-
 def stage(data: Any, **more: Any) -> StageConfig:
     return StageConfig.model_validate({"name": "s", "objective": {"type": "contrastive"}, "data": data, **more})
-
-
-def test_one_data_set_has_an_order_too() -> None:
-    """Of complete batches; without instructions it is shuffled, as before."""
-    objective = assembly.objective({"type": "contrastive"})
-    for instructions, expected in ((["x", "y"], True), (None, False)):
-        config = {"path": "p", "instructions": instructions}
-        made = assembly.order(stage(config, batch={"size": 4}), [11], objective, seed=1)
-        assert (made is not None) == expected
-    made = assembly.order(stage({"path": "p", "instructions": ["x", "y"]}, batch={"size": 4}), [11], objective, seed=1)
-    assert made is not None and (len(made), made.block, made.instructions) == (8, 4, [["x", "y"]])
 
 
 def test_what_does_not_go_together(model_folder: Any, tmp_path: Path) -> None:

@@ -78,17 +78,6 @@ def test_environment_variables_in_paths(tmp_path, monkeypatch):
         expand("$NOT_SET/STSB")
 
 
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [("EMBREW_DATA", "public data sets, which embrew does not ship"), ("EMBREW_DEMO", r"embrew's demo \(make demo\)")],
-)
-def test_folders_of_recipes_say_what_they_are_and_what_does_without(name, what, monkeypatch):
-    monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ValueError, match=rf"{what}.*stages.NAME.data={{path: FILE}}.*llm2comp/qwen3-0.6b") as error:
-        expand(f"${name}/pairs.jsonl")
-    assert len(str(error.value).splitlines()) == 1
-
-
 def test_what_is_neither_a_file_nor_on_the_hub(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="no file or folder"):
         values(tmp_path / "missing.jsonl")

@@ -140,10 +140,3 @@ def test_a_title_is_joined_and_a_blank_text_is_a_text(encoder: Encoder):
     assert (Document("a", " text ").content, Document("a", "", "title").content) == (" text ", "title")
     index = SearchIndex.build(encoder, [Document("full", "a b"), Document("blank", " "), Document("empty", "")])
     assert len(index.search([""], top_k=3)[0]) == 3
-
-
-def test_the_lines_of_a_text_file(tmp_path: Path):
-    from embrew.data.formats import read_file
-
-    (tmp_path / "a.txt").write_bytes(b" a \r\n\n   \nb\r\r\nc")
-    assert [record.values["text"] for record in read_file(tmp_path / "a.txt")] == [" a ", "b\r", "c"]

@@ -44,16 +44,6 @@ def test_log_probabilities_of_single_rows() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
-def test_in_bfloat16_sums_are_not_rounded() -> None:
-    hidden, weight = torch.randn(300, 8).bfloat16(), torch.randn(20, 8).bfloat16()
-    labels = torch.arange(300) % 20
-    found = token_log_probs(hidden, labels, weight)
-    assert found.dtype == torch.float32
-    exact = (hidden.float() @ weight.float().T).log_softmax(-1).gather(1, labels[:, None]).sum()
-    rounded = (hidden @ weight.T).log_softmax(-1).gather(1, labels[:, None]).sum()
-    assert abs(found.sum() - exact) < abs(rounded.float() - exact) / 3
-
-
 @pytest.mark.parametrize("kind", ["kl", "js"])
 def test_divergences_with_gradients_on_both_sides(kind: str) -> None:
     one, other = (torch.randn(5, 8, requires_grad=True) for _ in range(2))

@@ -75,12 +75,6 @@ def test_a_mask_over_a_positive_is_refused():
         info_nce(torch.eye(2), torch.eye(2), torch.arange(2), mask=mask)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -0.05])
-def test_a_temperature_that_is_not_positive_is_refused(temperature):
-    with pytest.raises(ValueError, match=f"temperature={temperature}; it must be positive"):
-        info_nce(torch.eye(2), torch.eye(2), torch.arange(2), temperature=temperature)
-
-
 def test_bfloat16_is_computed_in_float32():
     queries, candidates = vectors(4, 64).bfloat16(), vectors(8, 64, seed=1).bfloat16()
     expected = info_nce(queries.float(), candidates.float(), torch.arange(4))
@@ -89,12 +83,6 @@ def test_bfloat16_is_computed_in_float32():
     assert loss.item() == expected.item()
     with torch.autocast("cpu", torch.bfloat16):
         assert info_nce(queries.float(), candidates.float(), torch.arange(4)).item() == expected.item()
-
-
-def test_float64_stays_float64():
-    queries, candidates = vectors(4, 8, dtype=torch.float64).requires_grad_(), vectors(7, 8, dtype=torch.float64)
-    assert info_nce(queries, candidates, torch.arange(4)).dtype == torch.float64
-    assert torch.autograd.gradcheck(lambda q: info_nce(q, candidates, torch.arange(4), temperature=0.5), queries)
 
 
 def test_identical_texts_and_zero_vectors_give_finite_numbers():

@@ -47,35 +47,6 @@ def test_against_a_full_decomposition(svd: str, rows: int, width: int, k: int, s
     assert compression_target(x, k, svd=svd).dtype == torch.float64  # type: ignore[arg-type]
 
 
-def test_a_slow_decay_is_iterated_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One look at the subspace is not enough, and the spectrum found says how many more rounds are."""
-    x = texts(100, 256, 0.3, layers=1)
-    wanted = loop(x, 128)[0]
-
-    def missed() -> float:
-        (found,) = espresso._iterated(x, 128)
-        assert found is not None
-        target = x[0] @ found
-        signs = (target * wanted).sum(0).sign()  # a rule tips where two entries are nearly the largest
-        return float((target * signs - wanted).norm() / wanted.norm())
-
-    settled = missed()
-    monkeypatch.setattr(espresso, "TOLERANCE", 1.0)
-    assert settled <= 2e-4 < missed()
-
-
-def test_a_flat_spectrum_is_solved_exactly_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    x = texts(200, 96, layers=2)
-    espresso._say_flat.cache_clear()
-    with caplog.at_level("INFO", logger=espresso.__name__):
-        found = [compression_target(x.float(), 16) for _ in range(2)]
-    assert [line.getMessage().split(" which")[0] for line in caplog.records] == [
-        "dependency matrices of 96 dimensions with a flat spectrum are solved exactly,"
-    ]
-    assert espresso._iterated(x, 16) == [None, None]
-    assert torch.equal(found[0], compression_target(x.float(), 16, svd="exact"))
-
-
 @pytest.mark.parametrize(("rows", "scale", "allowed"), [(256, 0.5, 2e-4), (400, 1.0, None)])
 def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
     rows: int, scale: float, allowed: float | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -111,17 +82,6 @@ def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
     if allowed is not None:
         assert missed(found) <= allowed < missed(public_u * public_s) / 10
     assert torch.equal(principal_dependencies(x.float(), k)[0].double(), found)
-
-
-@pytest.mark.parametrize("per_text", [False, True])
-def test_the_same_whatever_was_drawn_before(per_text: bool) -> None:
-    x = texts().float()
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    one = compression_target(x, 16, per_text=per_text)
-    assert torch.equal(torch.get_rng_state(), before), "and it draws nothing itself"
-    torch.manual_seed(2)
-    assert torch.equal(compression_target(x, 16, per_text=per_text), one)
 
 
 def test_from_other_texts() -> None:

@@ -60,16 +60,6 @@ def test_value_and_gradient_of_sentence_transformers(ours, theirs):
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
 
 
-def test_bfloat16_is_computed_in_float32():
-    left, right = (v.detach().bfloat16() for v in vectors(4))
-    grades = torch.arange(6)
-    with torch.autocast("cpu", torch.bfloat16):
-        for loss in (cosent, angle):
-            value = loss(left, right, grades)
-            assert value.dtype == torch.float32
-            assert value == loss(left.float(), right.float(), grades)
-
-
 def test_what_is_refused():
     left, right = vectors(5, width=7)
     with pytest.raises(ValueError, match="7 dimensions do not split"):

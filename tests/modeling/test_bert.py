@@ -17,7 +17,6 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.settings.encoder import Pooling
 from tests.conftest import ENCODER_FAMILIES, SENTENCES, by_default
-from tests.objectives.cases import embedded
 
 TEXTS = [*SENTENCES, "short", ""]
 families = pytest.mark.parametrize("family", ENCODER_FAMILIES)
@@ -44,12 +43,6 @@ def test_vectors_are_those_of_the_plain_model(family: str, pooling: str, encoder
     encoder = opened(encoder_folder(family), pooling=pooling)
     assert encoder.backbone.is_encoder and encoder.attention.mode == "bidirectional"
     np.testing.assert_allclose(encoder.encode(TEXTS), by_hand(encoder_folder(family), pooling), atol=2e-6)
-
-
-def test_without_settings_it_is_read_by_its_mean(encoder_folder: Callable[[str], Path]) -> None:
-    encoder = opened(encoder_folder("bert"))
-    assert encoder.pooling == Pooling("mean", "all")
-    np.testing.assert_allclose(encoder.encode(TEXTS), by_hand(encoder_folder("bert"), "mean"), atol=2e-6)
 
 
 @pytest.mark.parametrize("family", by_default(["bert", "modernbert"], ENCODER_FAMILIES))
@@ -112,16 +105,6 @@ def test_trained_saved_opened_exported(
     export_encoder(encoder, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     np.testing.assert_allclose(stock.encode(TEXTS, show_progress_bar=False), after, atol=1e-5)
-
-
-def test_dropout_makes_two_of_one(encoder_folder: Callable[[str], Path]) -> None:
-    """Unsupervised SimCSE as it was made for BERT: the model's own dropout is the noise."""
-    encoder = opened(encoder_folder("bert"), pooling="cls")
-    objective = assembly.objective({"type": "contrastive", "positives": "dropout"})
-    encoder.backbone.train_all()
-    objective.setup(encoder.train())
-    embeddings = embedded(objective, encoder, objective.collate([{"text": text} for text in SENTENCES], encoder))
-    assert not torch.allclose(embeddings["query"], embeddings["document"])
 
 
 def test_roberta_counts_positions_from_its_padding(encoder_folder: Callable[[str], Path]) -> None:

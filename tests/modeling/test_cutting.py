@@ -50,21 +50,6 @@ def test_the_whole_is_left_alone(make_encoder):
     assert np.array_equal(encoder.encode(SENTENCES), before)
 
 
-def test_the_card_does_not_show_the_whole_s_scores(make_encoder):
-    """What it was trained on stays."""
-    encoder = make_encoder()
-    encoder.record = {"stage": "one", "scores": {"one": {"dev": 0.9}}, "about": {"dev": {}}, "data": {"one": []}}
-    assert cut(encoder, num_layers=1).record == {"stage": "one", "scores": {}, "about": {}, "data": {"one": []}}
-    assert encoder.record["scores"] == {"one": {"dev": 0.9}}
-
-
-def test_all_layers_and_dimensions_are_the_whole(make_encoder):
-    encoder = make_encoder()
-    kept = cut(encoder, num_layers=2, truncate_dim=32)
-    assert np.array_equal(kept.encode(SENTENCES), encoder.encode(SENTENCES))
-    assert kept.weights_hash() == encoder.weights_hash()
-
-
 def test_what_is_refused(make_encoder, tmp_path):
     encoder = make_encoder()
     with pytest.raises(ValueError, match="num_layers=3; choose from 1 to 2"):

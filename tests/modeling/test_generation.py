@@ -7,8 +7,6 @@ import torch
 
 from embrew.evaluation.targets import target_rows, target_scores
 from embrew.model.attention import Attention
-from embrew.model.forward import try_two_calls
-from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES, by_default
 
@@ -154,19 +152,3 @@ def test_scores_of_targets(source, make_encoder):
         objective.setup(encoder)
         loss = objective(encoder, objective.collate(pairs, encoder))["loss"]
         assert torch.cat([losses for losses, _ in found]).mean().item() == pytest.approx(loss.item(), rel=1e-5)
-
-
-def test_the_first_token_is_hidden_where_there_is_no_bos(make_encoder, tokenizer):
-    """Without BOS the first position is the text's own: another first word changes nothing but by the memory."""
-    encoder = make_encoder(attention="causal", template="{text}{memory}", pooling=Pooling("last", "memory"))
-    encoder.template.bos_ids = encoder.template.first_ids = []
-    rows = [row + Row.labelled([40, 41], Segment.TARGET) for row in encoder.template.rows(["cat sat", "dog sat"])]
-    seen = Attention("causal", bottleneck="visible").visible(Tokens.pad(rows))
-    assert rows[0].segments[0] == Segment.TEXT
-    assert not seen[:, -1, 0].any()
-    try_two_calls(encoder.backbone.inner)
-    tokens = Tokens.pad(rows)
-    with torch.no_grad():
-        two = encoder.backbone.hidden_states(tokens, Attention("causal", bottleneck="visible"))
-        strict = encoder.backbone.hidden_states(tokens, Attention("causal", bottleneck="strict"))
-    torch.testing.assert_close(two, strict)

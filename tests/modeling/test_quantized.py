@@ -108,15 +108,6 @@ def test_vectors_and_gradients_are_those_of_plain_layers(folder):
 
 
 @needs_library
-def test_autocast_computes_in_bfloat16(folder):
-    encoder = adapted(opened(folder))
-    exact = gradients(encoder)
-    for name, grad in gradients(encoder, dtype=torch.bfloat16).items():
-        assert grad.dtype == torch.float32
-        assert 0 < (grad - exact[name]).norm() < 0.1 * exact[name].norm()
-
-
-@needs_library
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_a_folder_gives_the_same_vectors(dtype, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)  # or emulated
@@ -221,17 +212,3 @@ def test_refused(folder, tmp_path, tokenizer):
             encoder.backbone.add_lora(settings)
     with pytest.raises(ValueError, match="down_proj, which is no linear layer with an input of a multiple of 64"):
         opened(wide_model(tmp_path, tokenizer, intermediate_size=96))
-
-
-def test_recipes():
-    recipe = Recipe.load("llm2comp/nano", ["encoder.quantization=nf4"])
-    assert recipe.encoder.quantization == Quantization()
-    assert Recipe.load("llm2comp/nano", ["encoder.quantization={type: fp4, double_quant: false}"]).encoder.quantization
-    assert recipe.stage_hash(0) != Recipe.load("llm2comp/nano").stage_hash(0)
-    for override, said in (
-        ("encoder.lora=null", "without encoder.lora: 4-bit weights cannot be trained"),
-        ("encoder.quantization=nf5", "encoder.quantization='nf5'; choose from nf4, fp4"),
-        ("encoder.quantization={bits: 4}", "unknown key encoder.quantization.bits"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            Recipe.load("llm2comp/nano", ["encoder.quantization=nf4", override])

@@ -76,11 +76,3 @@ def test_pairs_with_hard_negatives():
     left, grades = q[[0, 1, 2, 0, 0, 2]], torch.tensor([1, 1, 1, 0, 0, 0])
     assert float(parts["cosine"]) == pytest.approx(float(cosent(left, d, grades)), rel=1e-9)
     assert float(parts["angle"]) == pytest.approx(float(angle(left, d, grades)), rel=1e-9)
-
-
-def test_without_a_graded_pair_nothing_is_learned():
-    embeddings = {"text": given()["text"].requires_grad_()}
-    batch = {"grades": torch.zeros(4), "graded": [], "text_keys": text_keys([f"t{i}" for i in range(8)])}
-    loss = Angle().loss(embeddings, batch)["loss"]
-    loss.backward()
-    assert loss == 0 and torch.equal(embeddings["text"].grad, torch.zeros_like(embeddings["text"]))

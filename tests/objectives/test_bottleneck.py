@@ -10,10 +10,9 @@ from transformers import DynamicCache
 from embrew import assembly
 from embrew.methods import Bottleneck
 from embrew.model.attention import TWO_CALLS, Attention
-from embrew.model.forward import try_two_calls
 from embrew.text.tokens import Segment, Tokens
 from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
-from tests.objectives.cases import check_fits, loss_and_gradients
+from tests.objectives.cases import loss_and_gradients
 
 LORA = {"lora_dropout": 0.0}
 PAIRS = [{"query": text[: 12 + 7 * i], "positive": text[10:]} for i, text in enumerate(SENTENCES)]
@@ -112,27 +111,6 @@ def test_the_memory_is_what_it_is_without_a_target(make_encoder):
     torch.testing.assert_close(states[tokens.where(Segment.MEMORY)].view_as(alone), alone, rtol=0, atol=1e-5)
 
 
-def test_what_is_scored(make_encoder):
-    """The first token from the last memory token, EOS as the last; the rest of the row is never a label."""
-    encoder, _objective, batch = ready(make_encoder)
-    tokens: Tokens = batch["text"]
-    for i, row in enumerate(PAIRS):
-        labels = tokens.input_ids[i][tokens.where(Segment.TARGET)[i]]
-        assert encoder.tokenizer.decode(labels) == f"{row['positive']}</s>"
-        first = tokens.predicting(Segment.TARGET)[i].nonzero()[0, 0]
-        assert tokens.input_ids[i, first] == encoder.backbone.memory_ids[-1]
-        assert tokens.predicting(Segment.TARGET)[i].sum() == len(labels)
-
-
-def test_other_passes_of_the_model_are_as_they_were(make_encoder):
-    """The name stays set between steps; without walls it is the library's sdpa, padded and not, both directions."""
-    for attention in ("causal", "bidirectional", "memory_causal"):
-        encoder = make_encoder(lora=LORA, attention=attention)
-        before = encoder.encode(SENTENCES)
-        assert try_two_calls(encoder.backbone.inner)
-        assert (encoder.encode(SENTENCES) == before).all()
-
-
 def test_reconstruction_and_continuation(make_encoder):
     encoder, _, _ = ready(make_encoder)
     rows = [{"text": text} for text in SENTENCES]
@@ -162,20 +140,3 @@ def test_long_texts_and_targets_are_cut_and_the_memory_is_not(make_encoder):
     assert tokens.where(Segment.MEMORY).sum() == 3 and tokens.where(Segment.TARGET).sum() == 12
     assert tokens.input_ids.shape[1] == 28
     assert encoder.tokenizer.eos_token_id not in tokens.input_ids, "an answer that is truncated has no end"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"attention": "bidirectional"}, "a text that reads the target lets it through"),
-        ({"attention": "causal", "template": "{text}{memory}{eos}"}, "let the template end with {memory}"),
-    ],
-)
-def test_what_it_needs(change, message, make_encoder):
-    with pytest.raises(ValueError, match=message):
-        check_fits(Bottleneck(), make_encoder(**change))
-
-
-def test_only_under_causal_attention():
-    with pytest.raises(ValueError, match="a bottleneck under bidirectional attention"):
-        Attention("bidirectional", bottleneck="strict")

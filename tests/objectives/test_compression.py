@@ -11,9 +11,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from embrew.methods import Compression
 from embrew.methods.base import text_ids
-from embrew.model import batching
 from embrew.text.tokens import Row, Segment, Tokens
-from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default, stir
+from tests.conftest import DIFFERENT, FAMILIES, by_default, stir
 
 SMALL = {"min_context_tokens": 4, "min_target_tokens": 3}
 TEXTS = [
@@ -203,32 +202,6 @@ def test_only_adapter_and_memory_learn(make_encoder, family, train_embeddings):
         assert torch.equal(lm.head.weight, original.get_output_embeddings().weight)
 
 
-@pytest.mark.parametrize("family", ["llama", "llama-tied"])
-def test_full_fine_tuning_keeps_a_frozen_clone(make_encoder, family):
-    encoder = make_encoder(family)
-    original = copy.deepcopy(encoder.backbone.model)
-    encoder.backbone.train_all()
-    objective = Compression(**SMALL)
-    objective.setup(encoder)
-    names = set(dict(encoder.named_parameters()))
-    objective.setup(encoder)  # a second stage makes no second clone
-    assert len(encoder.backbone._clone) == 1
-    assert set(dict(encoder.named_parameters())) == names
-    optimizer = torch.optim.AdamW(encoder.parameters(), lr=0.05)
-    encoder.train()
-    objective(encoder, batch_of(objective, encoder))["loss"].backward()
-    grads = gradients(encoder)
-    head = {"model.lm_head.weight"} if family == "llama" else set()
-    assert set(grads) == set(dict(encoder.backbone.named_parameters())) - head  # the encoder has no use for a head
-    optimizer.step()
-    ids = torch.tensor([[1, 20, 30, 40, 50, 60]])
-    with encoder.backbone.frozen_lm() as lm, torch.no_grad():
-        assert torch.equal(lm.model(ids).logits, original(ids).logits)
-        assert not torch.equal(encoder.backbone.model.eval()(ids).logits, original(ids).logits)
-        assert not lm.model.training
-        assert all(not p.requires_grad and p.grad is None for p in lm.model.parameters())
-
-
 def two_copies(encoder, original, objective, batch):
     """The method written down plainly: two models, all logits, one ordinary backward pass."""
     memory = encoder.memory(batch["context"])
@@ -396,18 +369,6 @@ def test_the_split_is_uniform_over_seeds(make_encoder):
     assert chi_square < len(allowed) + 5 * math.sqrt(2 * len(allowed))
 
 
-def test_the_split_depends_on_seed_and_text_only(make_encoder):
-    encoder = make_encoder()
-    objective = Compression(**SMALL)
-    sizes = [len(target) for _, target in pieces(batch_of(objective, encoder, seed=7))]
-    torch.manual_seed(1)
-    backwards = [len(target) for _, target in pieces(batch_of(objective, encoder, TEXTS[::-1], seed=7))]
-    assert backwards == sizes[::-1]
-    for text, size in zip(TEXTS, sizes, strict=True):
-        ((_, target),) = pieces(batch_of(objective, encoder, [text], seed=7))
-        assert len(target) == size
-
-
 # ---- refusals -------------------------------------------------------------------------------------------------
 
 
@@ -421,23 +382,6 @@ def test_a_merged_adapter_is_refused(make_encoder):
         Compression().setup(encoder)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"target": "same", "skip_rows": 200}, r"the shortest context has 201, .*\(skip_rows=200"),
-        ({"skip_rows": 60}, r"the shortest continuation 61 \(skip_rows=60"),
-        ({"min_context_tokens": 70}, "min_context_tokens=70"),
-        ({"divergence": "nll", "nll_weight": 0.5}, "nll_weight=0.5 goes with divergence=kl, not nll"),
-        ({"min_context_tokens": 40, "min_target_tokens": 40}, "the shortest continuation 40"),
-    ],
-)
-def test_what_no_text_could_have_is_refused_at_once(make_encoder, given, words):
-    encoder = make_encoder("llama", max_length=64)
-    with pytest.raises(ValueError, match=words):
-        Compression(**given).setup(encoder)
-    Compression(min_context_tokens=30, min_target_tokens=30).setup(encoder)
-
-
 def test_a_text_is_read_once(make_encoder):
     encoder = make_encoder("llama", template="{text} Again: {echo}{memory}")
     with pytest.raises(ValueError, match=r"leave \{echo\} out"):
@@ -446,35 +390,3 @@ def test_a_text_is_read_once(make_encoder):
 
 
 # ---- groups of similar length --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("settings", [{"nll_weight": 0.5}, {"divergence": "reconstruction"}], ids=str)
-def test_groups_change_nothing(settings, make_encoder, monkeypatch):
-    """The same loss and gradients in one group and in several, with fewer positions in all."""
-    encoder = make_encoder(lora={"lora_dropout": 0.0}).train()
-    objective = Compression(min_context_tokens=4, min_target_tokens=3, **settings)
-    objective.setup(encoder)
-    batch = objective.collate([{"text": text * n} for text, n in zip(SENTENCES, (1, 3, 1, 2, 4), strict=True)], encoder)
-    found = {}
-    for enough in (10**6, 1):
-        monkeypatch.setattr(batching, "by_shape", lambda size, enough=enough, **how: float(enough))
-        positions: list[int] = []
-        count = encoder.backbone.inner.layers[0].register_forward_hook(
-            lambda *args, positions=positions: positions.append(args[2][..., 0].numel())
-        )
-        encoder.zero_grad(set_to_none=True)
-        loss = objective(encoder, batch)["loss"]
-        loss.backward()
-        count.remove()
-        found[enough] = (
-            loss.item(),
-            sum(positions),
-            {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None},
-        )
-    (one, all_positions, wanted), (several, fewer, grads) = found[10**6], found[1]
-    assert several == pytest.approx(one, rel=1e-6)
-    assert fewer < 0.85 * all_positions
-    assert grads.keys() == wanted.keys()
-    largest = max(grad.abs().max() for grad in wanted.values())
-    for name, grad in grads.items():
-        assert (grad - wanted[name]).abs().max() <= 5e-6 * largest, name

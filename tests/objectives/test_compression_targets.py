@@ -201,26 +201,6 @@ def test_tokens_of_a_sentence(name: str, nano: Encoder) -> None:
 # ---- rows without a loss, and what is refused --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("include_last", [True, False])
-@pytest.mark.parametrize("target", ["continuation", "same", "both"])
-def test_a_target_keeps_a_scored_row(target: str, include_last: bool, nano: Encoder) -> None:
-    """However many are skipped, texts that are long enough are found, and each has at least one token more."""
-    objective = Compression(
-        min_context_tokens=2, min_target_tokens=1, skip_rows=9, target=target, include_last=include_last
-    )
-    texts = [" ".join(["word"] * n) for n in range(1, 40)]
-    kept = objective.prepare(Dataset.from_dict({"text": texts}), nano)
-    least = {"continuation": 1 + 10, "same": 10, "both": 20}[target]
-    lengths = [len(ids) for ids in text_ids(texts, nano)]
-    assert len(kept) == sum(length >= least for length in lengths) < len(texts)
-    for seed in range(5):
-        batch = objective.collate(list(kept), nano, seed=seed)
-        for end in ("", "_same") if target == "both" else ("",):
-            targets = batch["student" + end].where(Segment.TARGET).sum(-1)
-            assert int(targets.min()) >= 10
-            assert objective.counts(batch)["tokens" + end] == int((targets - 9).sum())
-
-
 def test_pairs_whose_target_is_skipped_are_left_out(nano: Encoder, caplog: pytest.LogCaptureFixture) -> None:
     rows = Dataset.from_list([{"query": TEXTS[i], "positive": SENTENCES[i][: 9 * i]} for i in range(3)])
     sizes = [len(ids) + 1 for ids in text_ids(list(rows["positive"]), nano)]  # EOS counts

@@ -128,28 +128,6 @@ def test_divergences_of_the_appendix(variant, make_encoder):
     assert parts["loss"].item() == pytest.approx(sum(wanted) / len(wanted), rel=1e-3)
 
 
-def test_references_stay_with_their_texts(make_encoder):
-    encoder, objective, dataset = ready(make_encoder)
-    of_query = {row["query"]: row["reference"] for row in dataset}
-    mixed = dataset.shuffle(seed=1).select([3, 0])
-    batch = objective.collate(list(mixed), encoder)
-    assert torch.isfinite(objective(encoder, batch)["loss"])
-    near, far = [of_query[query][0] for query in mixed["query"]], [of_query[query][1:] for query in mixed["query"]]
-    assert batch["near_reference"].tolist() == pytest.approx(near, rel=1e-6)
-    assert batch["far_reference"].tolist() == pytest.approx([value for row in far for value in row], rel=1e-6)
-
-
-def test_rows_without_negatives_are_left_out(make_encoder):
-    encoder, objective, _ = ready(make_encoder)
-    rows = [*ROWS, {"query": "a", "positive": "b", "negatives": []}]
-    assert len(objective.prepare(Dataset.from_list(rows), encoder)) == len(ROWS)
-    with pytest.raises(ValueError, match="none of 1 rows has negatives"):
-        objective.prepare(
-            Dataset.from_list(rows[-1:]).cast_column("negatives", Dataset.from_list(ROWS).features["negatives"]),
-            encoder,
-        )
-
-
 def test_information_compression(make_encoder):
     """Context, its own question behind it, memory; the frozen LM writes the answer and its end, without BOS."""
     encoder = make_encoder(**ENCODER)

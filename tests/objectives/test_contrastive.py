@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 from torch.nn.functional import cross_entropy, normalize
 
 from embrew import assembly
@@ -121,20 +120,6 @@ def test_without_in_batch_negatives_a_query_sees_its_own_documents(make_encoder)
     assert sum(apart) / 2 == pytest.approx(alone, rel=1e-4)
 
 
-def test_without_in_batch_negatives_rows_need_their_own(make_encoder):
-    encoder = make_encoder(lora={})
-    objective = Contrastive(in_batch_negatives=False)
-    kept = objective.prepare(Dataset.from_list(PAIRS), encoder)
-    assert kept["query"] == ["embedding?", "who sells shells"]
-    with pytest.raises(ValueError, match="none of 1 rows has negatives"):
-        objective.prepare(
-            Dataset.from_list([{**PAIRS[0], "negatives": [""]}]).map(lambda row: {"negatives": []}), encoder
-        )
-    for wrong in ({"symmetric": True}, {"positives": "dropout", "attention_dropout": 0.1}):
-        with pytest.raises(ValueError, match="in_batch_negatives=false compares a query with its own"):
-            Contrastive(in_batch_negatives=False, **wrong).setup(encoder)
-
-
 def test_columns_of_the_same_text_are_left_out(make_encoder):
     encoder = make_encoder(lora={})
     rows = [
@@ -151,16 +136,6 @@ def test_columns_of_the_same_text_are_left_out(make_encoder):
     assert abs(masked - whole) > 0.01
     assert call(Contrastive(), encoder, rows) == pytest.approx(masked, rel=1e-4)
     assert call(Contrastive(mask_same_text=False), encoder, rows) == pytest.approx(whole, rel=1e-4)
-
-
-def test_duplicates_among_dropout_positives_are_left_out(make_encoder):
-    encoder = make_encoder(lora={})
-    vectors = [encoder.encode(text) for text in TEXTS]
-    doubled = [*TEXTS, TEXTS[0]]
-    vectors.append(vectors[0])
-    loss = call(Contrastive(positives="dropout"), encoder, text_rows(doubled))
-    expected = plain_loop(vectors, vectors, range(5), dropped={(0, 4), (4, 0)})
-    assert loss == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
 def test_instructions_stand_before_queries_only(make_encoder):
@@ -225,13 +200,6 @@ def test_likely_right_answers_are_left_out_after_the_warm_up():
     assert late["masked"].item() == pytest.approx(1 / 6)
 
 
-def test_equal_texts_are_not_counted_as_found():
-    embeddings = {"query": torch.eye(2), "document": torch.tensor([[0.6, 0.8], [1.0, 0.1]])}
-    batch = {"query_keys": text_keys(["a", "b"]), "document_keys": text_keys(["same", "same"])}
-    parts = Contrastive(false_negative_margin=0.0).loss(embeddings, batch)
-    assert parts["masked"] == 0 and parts["loss"] == 0
-
-
 # ---- a teacher's scores, and who gets an instruction -------------------------------------------------------------
 
 
@@ -258,14 +226,6 @@ def test_distillation_in_a_plain_loop(make_encoder):
     assert parts["loss"].item() == pytest.approx(plain.item() + 2.0 * total / 3, rel=1e-4)
     parts["loss"].backward()
     assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)
-
-
-def test_distillation_without_scores_is_refused(make_encoder):
-    encoder = make_encoder(lora={})
-    with pytest.raises(ValueError, match="the pair of query 'one' has none"):
-        Contrastive(distillation_weight=1.0).collate([{"query": "one", "positive": "a"}], encoder)
-    with pytest.raises(ValueError, match="goes with positives=column"):
-        Contrastive(distillation_weight=1.0, positives="dropout", attention_dropout=0.1).setup(encoder)
 
 
 def test_documents_get_an_instruction_where_the_data_says_so(make_encoder):

@@ -9,9 +9,7 @@ import torch
 from torch.nn import functional
 
 from embrew import assembly
-from embrew.encoder import Encoder
 from embrew.losses import compression_target
-from embrew.methods import Contrastive, Espresso
 from embrew.methods.embedding import text_keys
 from tests.conftest import SENTENCES
 from tests.objectives.cases import rows_for
@@ -76,24 +74,6 @@ def test_against_the_sums_of_the_paper(preset, layers, svd):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
-def test_both_terms_reach_what_they_should():
-    """Compression alone moves the first k dimensions only; nothing at all where both weights are nought."""
-    embeddings, batch = case()
-    leaves = list(embeddings.values())
-    squeeze = assembly.objective({**SETTINGS, "express_weight": 0.0})
-    for grad in torch.autograd.grad(squeeze.loss(embeddings, batch)["loss"], leaves):
-        assert (grad[..., K:] == 0).all() and (grad[..., :K].abs().amax((1, 2)) > 0).all()
-    paper = assembly.objective({**SETTINGS, "preset": "paper", "compress_weight": 0.0})
-    for grad in torch.autograd.grad(paper.loss(embeddings, batch)["loss"], leaves):
-        assert (grad[..., K:] == 0).all() and (grad[..., :K].abs().amax((1, 2)) > 0).all()
-    default = assembly.objective({**SETTINGS, "compress_weight": 0.0})
-    for grad in torch.autograd.grad(default.loss(embeddings, batch)["loss"], leaves):
-        assert (grad[:-1, :, K:] == 0).all() and grad[-1, :, K:].abs().max() > 0
-    nothing = Espresso(base=Contrastive(), express_weight=0.0, compression_size=K)
-    nothing.compress_weight = 0.0  # a recipe, or a call, that says so is refused
-    assert nothing.loss(embeddings, batch)["loss"] == 0
-
-
 @pytest.mark.parametrize("compression", ["direct", "max_k"])
 def test_ablations_of_the_target(compression):
     embeddings, batch = case()
@@ -108,27 +88,12 @@ def test_ablations_of_the_target(compression):
     assert parts["compress"].item() == pytest.approx(wanted, rel=1e-4)
 
 
-def test_without_compression():
-    embeddings, batch = case()
-    parts = assembly.objective({**SETTINGS, "compression": "none"}).loss(embeddings, batch)
-    assert "compress" not in parts
-    assert torch.equal(parts["loss"].detach(), parts["express"])
-
-
 def test_a_matrix_for_every_text():
     embeddings, batch = case()
     objective = assembly.objective({**SETTINGS, "per_text": True, "preset": "paper", "express_weight": 0.0})
     parts = objective.loss(embeddings, batch)
     other = assembly.objective({**SETTINGS, "preset": "paper", "express_weight": 0.0}).loss(embeddings, batch)
     assert torch.isfinite(parts["loss"]) and abs(parts["loss"] - other["loss"]) > 1e-3
-
-
-def test_unit_length_before_alignment():
-    """The size of the vectors no longer counts."""
-    embeddings, batch = case()
-    objective = assembly.objective({**SETTINGS, "align_norm": "l2", "express_weight": 0.0})
-    assert objective.loss(embeddings, batch)["loss"] < 2.5
-    assert assembly.objective({**SETTINGS, "express_weight": 0.0}).loss(embeddings, batch)["loss"] > 2.5
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
@@ -156,18 +121,6 @@ def test_official_layers_are_those_of_the_public_code(family, make_encoder):
     torch.testing.assert_close(found[-1], last)
     torch.testing.assert_close(own[-1], last)
     assert (found[0] - own[0]).abs().max() > 1e-3
-
-
-def test_official_on_bert(encoder_folder):
-    """CLS of the embedding layer is one vector for all texts: the term the public code spends its first weight on."""
-    encoder = Encoder.from_pretrained(encoder_folder("bert"), max_length=64, pooling="cls")
-    official = assembly.objective({**SETTINGS, "preset": "official"})
-    with torch.no_grad():
-        layers = official.inputs.embed(encoder, encoder.tokens(SENTENCES))
-        ours = encoder.layers(encoder.tokens(SENTENCES))
-    assert (layers[0] - layers[0, :1]).abs().max() < 1e-6
-    torch.testing.assert_close(layers[1], ours[0])
-    torch.testing.assert_close(layers[-1], ours[-1])
 
 
 def test_learned_weights_begin_as_the_fixed_ones_and_are_trained(make_encoder):

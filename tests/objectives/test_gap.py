@@ -16,7 +16,7 @@ from embrew.encoder import Encoder
 from embrew.methods import Bottleneck, Compression, Contrastive
 from embrew.methods import gap as gap_module
 from embrew.methods.base import text_ids
-from embrew.methods.gap import Gap, held_out_of, rows_that_fit
+from embrew.methods.gap import Gap, held_out_of
 from embrew.settings.encoder import Pooling
 from embrew.storage.base_model import ASSETS
 from embrew.text.tokens import Row, Segment, Tokens
@@ -168,26 +168,6 @@ def test_no_memory_closes_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gap.shares(encoder) == pytest.approx((0, 0), abs=1e-6)
 
 
-def test_without_bos_a_target_follows_eos(make_encoder: Any) -> None:
-    encoder = make_encoder("qwen2", lora={})
-    objective = Compression(min_context_tokens=4, min_target_tokens=3)
-    if encoder.template.bos_ids:
-        encoder.template.__dict__["bos_ids"] = []
-    rows = [{"text": text} for text in SENTENCES]
-    seen: list[Tokens] = []
-    decoder_losses = Compression.decoder_losses
-
-    def watched(self: Compression, lm: Any, memory: Tensor, batch: Any) -> Any:
-        seen.append(batch["student"])
-        return decoder_losses(self, lm, memory, batch)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Compression, "decoder_losses", watched)
-        gap = Gap.measure(objective, rows, encoder)
-    assert set(seen[0].input_ids[:, 0].tolist()) == {encoder.tokenizer.eos_token_id}
-    assert seen[0].predicting(Segment.TARGET)[:, 0].all() and gap.none > 0
-
-
 def test_what_has_no_gap() -> None:
     assert held_out_of(Compression()) == 64 and held_out_of(Compression(held_out=0)) == 0
     assert held_out_of(Contrastive()) == held_out_of(Bottleneck()) == 0
@@ -216,17 +196,3 @@ def test_no_text_ends_between_context_and_target(template: str) -> None:
         found.append([row.ids for row in parts.read])
     for one, other in zip(*found, strict=True):  # where the limit cuts a text, the EOS has taken one of its tokens
         assert one[: len(other)] == other and len(one) - len(other) <= 1
-
-
-def test_texts_that_the_original_cannot_read_whole_are_left_out() -> None:
-    """Its configuration says how long a row it was made for; training reads the memory in place of the context."""
-    encoder = nano(lora=False, max_length=60)
-    objective = Compression(divergence="nll", target="same")
-    objective.setup(encoder)
-    rows = [{"text": text} for text in texts()]
-    sizes = [1 + 2 * len(row.ids) for row in objective.parts(rows, encoder).targets[""]]
-    assert rows_that_fit(objective, rows, encoder) == (rows, encoder.backbone.inner.config.max_position_embeddings)
-    encoder.backbone.inner.config.max_position_embeddings = most = sorted(sizes)[5]
-    fit, limit = rows_that_fit(objective, rows, encoder)
-    assert limit == most and fit == [row for row, size in zip(rows, sizes, strict=True) if size <= most]
-    assert 2 <= len(fit) < len(rows)

@@ -220,29 +220,6 @@ def test_demonstrations_left_out_of_the_softmax(make_encoder, variant):
         torch.testing.assert_close(parts["other_similarity"], cosines[rest].mean())
 
 
-def test_text_that_goes_beyond_a_budget_is_no_demonstration(make_encoder):
-    encoder, objective = ready(make_encoder, {"compress": "none", "budget": 40, "text_tokens": 6})
-    batch = objective.inputs.complete(encoder, objective.collate(ROWS, encoder, seed=5))
-    lengths = batch["query"].attention_mask.sum(1)
-    alone = encoder.tokens([row["query"] for row in ROWS], instruction="find: ").attention_mask.sum(1)
-    assert (lengths - alone).max() <= 40 and (lengths > alone).any()
-    whole, all_of = ready(make_encoder, {"compress": "none", "text_tokens": 6})
-    free = all_of.inputs.complete(whole, all_of.collate(ROWS, whole, seed=5))["drawn"].rows
-    kept = batch["drawn"].rows
-    assert ((kept == free) | (kept == -1)).all() and (kept != free).any(), "the first of those drawn stay"
-
-
-def test_data_sets_are_told_apart(make_encoder):
-    from datasets import Dataset
-
-    encoder, objective = ready(make_encoder, {})
-    rows = [{"query": f"q{i}", "positive": f"p{i}", "instruction": "a"} for i in range(3)]
-    sets = [Dataset.from_list(rows), Dataset.from_list([{**row, "instruction": "b"} for row in rows])]
-    numbers = [set(objective.prepare(part, encoder)["data_set"]) for part in sets]
-    assert all(len(number) == 1 for number in numbers) and numbers[0] != numbers[1]
-    assert numbers[0] == set(objective.prepare(Dataset.from_list(rows), encoder)["data_set"]), "in every process"
-
-
 @pytest.mark.parametrize(
     ("variant", "settings", "words"),
     [

@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 
 from embrew import assembly
-from embrew.methods import Bottleneck, Contrastive, Joint, LanguageModel
+from embrew.methods import Bottleneck, Contrastive, LanguageModel
 from embrew.text.tokens import Segment
 from tests.conftest import SENTENCES
 
@@ -50,16 +50,3 @@ def test_joint_is_the_sum(make_encoder):
         generate = bottleneck(encoder, bottleneck.collate(PAIRS, encoder))["loss"]
     assert found["loss"].item() == pytest.approx(float(wanted + 0.3 * generate), rel=1e-5)
     assert (found["contrast"].item(), found["generate"].item()) == pytest.approx((float(wanted), float(generate)))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"target": "text"}, "joint learning reads pairs"),
-    ],
-)
-def test_what_joint_needs(settings, message, make_encoder):
-    with pytest.raises(ValueError, match=message):
-        Joint(base=Contrastive(), **settings).setup(make_encoder(attention="causal"))
-    with pytest.raises(ValueError, match="joint learning reads pairs"):
-        Joint(base=Contrastive(positives="dropout")).setup(make_encoder(attention="causal"))

@@ -10,12 +10,11 @@ import torch
 from datasets import Dataset
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-from embrew import assembly
 from embrew.data.sentences import split_sentences
 from embrew.methods import Llama2Vec
 from embrew.text.tokens import Segment, Tokens
 from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
-from tests.objectives.cases import ENCODERS, LORA, check_fits, loss_and_gradients, rows_for
+from tests.objectives.cases import ENCODERS, LORA, check_fits, rows_for
 
 SETTINGS = ENCODERS["llama2vec"]
 
@@ -82,14 +81,6 @@ def test_texts_of_one_sentence_are_left_out(make_encoder):
         objective.prepare(rows.select([1]), encoder)
 
 
-def test_long_texts_lose_their_end_and_no_block(make_encoder):
-    encoder, _objective, batch = ready(make_encoder, max_length=40)
-    for name in ("document", "query"):
-        assert len(encoder.template.suffix(encoder.prompts[name]).ids) < 30
-    assert batch["text"].where(Segment.MEMORY).sum(-1).tolist() == [6] * 5
-    assert (batch["text"].position_ids[batch["text"].attention_mask.bool()] < 40).all()
-
-
 def bags_of(batch, encoder, texts):
     """The bags that a batch has and those of the tokens in its rows, by decoding; and how many rows are truncated."""
     wrong = wanted_tokens = truncated = 0
@@ -116,40 +107,3 @@ def test_bags_hold_what_the_row_reads_and_what_follows_it(make_encoder):
     wrong, wanted, truncated = bags_of(batch, encoder, texts)
     assert truncated > 40 and wanted > 500
     assert wrong == 0
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"attention": "bidirectional"}, "encoder.attention: causal"),
-        ({"template": "{instruction}{text}{memory}"}, "reads memory tokens after a prompt that follows the text"),
-        ({"prompts": {"query": "then:"}}, "reads memory tokens after a prompt"),
-    ],
-)
-def test_what_it_needs(change, message, make_encoder):
-    with pytest.raises(ValueError, match=message):
-        ready(make_encoder, **change)
-
-
-def test_fine_tuning_is_the_library_s_own_loss(make_encoder):
-    """`labels` of −100 on the query, as Hugging Face models take them."""
-    encoder = make_encoder(lora=LORA, memory_tokens=0, attention="causal", prompts={"query": "Find: "})
-    objective = assembly.objective({"type": "sft"})
-    objective.setup(encoder)
-    rows = rows_for(objective)
-    batch = objective.collate(rows, encoder)
-    value, grads = loss_and_gradients(encoder, objective, batch)
-    tokens = batch["text"]
-    labels = tokens.input_ids.masked_fill(~tokens.where(Segment.TARGET), -100)
-    encoder.zero_grad(set_to_none=True)
-    wanted = encoder.backbone.model(
-        input_ids=tokens.input_ids, attention_mask=tokens.attention_mask, labels=labels
-    ).loss
-    wanted.backward()
-    torch.testing.assert_close(value, wanted.detach(), rtol=1e-5, atol=0)
-    for name, parameter in encoder.named_parameters():
-        if parameter.grad is not None:
-            torch.testing.assert_close(grads[name], parameter.grad, rtol=1e-3, atol=1e-6)
-    for i, row in enumerate(rows):
-        written = encoder.tokenizer.decode(labels[i][labels[i] != -100])
-        assert written == f"{row['positive']}</s>"

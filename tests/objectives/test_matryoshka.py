@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, Mu
 from torch import nn
 
 from embrew import assembly
-from embrew.methods import Compression, Contrastive, Matryoshka
+from embrew.methods import Contrastive, Matryoshka
 from embrew.methods.embedding import text_keys
 from embrew.training.step import Chunks, TrainStep
 from tests.objectives.cases import rows_for
@@ -93,19 +93,6 @@ def test_dimensions_that_do_not_fit(make_encoder, change, message):
         assembly.objective({**NESTED, **change}).setup(make_encoder(lora={}))
 
 
-def test_full_width_left_out_is_said(make_encoder, caplog):
-    Matryoshka(base=Contrastive(), dims=[8]).setup(make_encoder(lora={}))
-    assert "leave out all 32 dimensions" in caplog.text
-
-
-def test_only_embedding_objectives_can_be_nested():
-    with pytest.raises(ValueError, match="base depends on more than embeddings"):
-        assembly.objective({**NESTED, "base": {"type": "compression"}})
-    with pytest.raises(ValueError, match="objective contrastive has no key 'tempo'"):
-        assembly.objective({**NESTED, "base": {"type": "contrastive", "tempo": 1}})
-    assert not hasattr(Compression(), "inputs")
-
-
 def test_two_dimensions_as_sentence_transformers_has_them(tmp_path, tokenizer, monkeypatch):
     """On a BERT, where a layer's states are the cut model's (in an LLM the peer leaves out the final norm).
 
@@ -164,16 +151,3 @@ def test_what_is_drawn_follows_from_how_far_the_stage_is(make_encoder):
     assert drawn == [objective._draw(5, {"progress": torch.tensor(i / 100)}) for i in range(100)]
     assert {layer for layers, _ in drawn for layer in layers} == {0, 1, 2, 3}
     assert {tuple(dims) for _, dims in drawn} == {(32, 8), (32, 4)}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"layers_per_step": 2}, "layers_per_step=2; there are 1 below the last"),
-        ({"dims_per_step": 3}, "dims_per_step=3; without the widest"),
-        ({"kl_temperature": 0.0}, "kl_temperature=0.0; allowed: greater than 0"),
-    ],
-)
-def test_what_cannot_be_drawn(change, message, make_encoder):
-    with pytest.raises(ValueError, match=message):
-        assembly.objective({**NESTED_2D, **change}).setup(make_encoder())

@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 from embrew.methods import MaskedNextToken
 from embrew.methods.base import text_ids
 from tests.conftest import SENTENCES
-from tests.objectives.cases import check_fits
 
 ROWS = [{"text": text} for text in SENTENCES]
 
@@ -71,16 +70,3 @@ def test_without_bos_the_first_token_is_never_chosen(make_encoder, monkeypatch):
     batch = MaskedNextToken(mask_probability=1.0, replacement="mask").collate(ROWS, encoder)
     mask_id = MaskedNextToken()._mask_id(encoder)
     assert (batch["text"].input_ids[:, 0] != mask_id).all()
-
-
-@pytest.mark.parametrize(
-    ("settings", "encoder_settings", "message"),
-    [
-        ({"mask_token": "two words"}, {}, "mask_token='two words' is .* tokens of this tokenizer"),
-        ({}, {"attention": "causal"}, "set encoder.attention: bidirectional"),
-    ],
-)
-def test_what_is_refused(settings, encoder_settings, message, make_encoder):
-    encoder = make_encoder(memory_tokens=0, pooling="mean", **encoder_settings)
-    with pytest.raises(ValueError, match=message):
-        check_fits(MaskedNextToken(**settings), encoder)

@@ -132,25 +132,6 @@ def test_checkpointing_and_autocast(make_encoder):
             assert cosine(p.grad, plain[key]) > 0.99, key
 
 
-def test_the_bag_of_words_reads_the_head_too(make_encoder):
-    encoder, objective, batch = ready(make_encoder, "qwen3-tied", "llama2vec", {"bag_weight": 1.0})
-    loss, grads = loss_and_gradients(encoder, objective, batch)
-    encoder.zero_grad(set_to_none=True)
-    logits = logits_of(encoder, batch, objective)
-    wanted = cross_entropy(logits.flatten(0, 1), labels_of("llama2vec", batch).flatten())
-    slots = logits[batch["text"].where(Segment.MEMORY)].view(len(logits), 2, -1, logits.shape[-1])
-    for block in range(2):
-        texts = []
-        for i, bag in enumerate(batch["targets"][:, block]):
-            found = slots[i, block].amax(0).log_softmax(-1)[bag[bag >= 0]]
-            texts += [-found.mean()] if len(found) else []
-        wanted = wanted + torch.stack(texts).mean() / 2
-    wanted.backward()
-    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
-    for key, grad in grads.items():
-        torch.testing.assert_close(grad, dict(encoder.named_parameters())[key].grad, rtol=1e-3, atol=1e-6, msg=key)
-
-
 def test_a_lora_on_the_head_is_refused(make_encoder):
     encoder = make_encoder("qwen3", lora={"target_modules": ["q_proj", "lm_head"]}, attention="causal")
     objective = assembly.objective({"type": "language_model"})

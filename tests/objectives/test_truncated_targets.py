@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from embrew import assembly
-from embrew.evaluation.targets import target_rows
 from embrew.methods.base import text_ids
 from embrew.text.tokens import Segment
 from tests.conftest import SENTENCES
@@ -82,31 +80,3 @@ def test_what_is_written_follows_what_was_read(target, ratio, make_encoder):
             ended = target == "rest" or len(read) == len(ids)
             wrong += after != [*followed, *([2] if ended else [])][:32] and after != followed[:32]
     assert wrong == 0, f"{wrong} of {4 * len(texts)} targets do not follow what was read"
-
-
-def test_references_of_truncated_texts_have_no_end(make_encoder):
-    """The summed log-probability of a truncated answer is that of its tokens alone."""
-    encoder, objective = ready(make_encoder, "alignment", {}, {"query": 64, "document": LIMIT})
-    row = {"query": SHORT, "positive": LONG, "negatives": [LONG[5:]]}
-    (found,) = objective._references([row], encoder)
-    memory = encoder.memory(encoder.tokens([SHORT], instruction=encoder.prompts["query"], max_length=64))[0]
-    model = encoder.backbone.causal_lm
-    for value, text in zip(found, (LONG, LONG[5:]), strict=True):
-        ids = text_ids([text], encoder)[0][:LIMIT]
-        with torch.no_grad(), encoder.backbone.adapter_off():
-            embedded = torch.cat([memory, model.get_input_embeddings()(torch.tensor(ids))])
-            logits = model(inputs_embeds=embedded[None]).logits[0].log_softmax(-1)
-        wanted = sum(float(logits[len(memory) - 1 + t, token]) for t, token in enumerate(ids))
-        assert value == pytest.approx(wanted, rel=1e-4)
-
-
-def test_scored_answers_have_no_end_where_they_are_truncated(make_encoder):
-    encoder = make_encoder(**FRAME, max_length=64)
-    rows = target_rows(encoder, [SHORT, SHORT], [LONG, SHORT], instruction="", max_tokens=64, limit=LIMIT)
-    ends = [row.ids[-1] == encoder.tokenizer.eos_token_id for row in rows]
-    assert ends == [False, True]
-
-
-def test_a_limit_below_the_fewest_tokens_is_refused(make_encoder):
-    with pytest.raises(ValueError, match="leaves 8 tokens for a text, and min_tokens=10; raise the one"):
-        ready(make_encoder, "bottleneck", {"target": "rest"}, {"query": 14, "document": LIMIT})

@@ -88,16 +88,6 @@ def test_stopped_among_the_references(recipe: Recipe, counted: Counted, tmp_path
     assert not kept.exists()  # a finished stage keeps nothing that only training needs
 
 
-def test_a_fresh_start_reads_nothing(recipe: Recipe, counted: Counted, tmp_path: Path) -> None:
-    counted.stop_after = 3
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, tmp_path / "run")
-    (tmp_path / "run" / "run.json").unlink()  # so that the folder is taken for a new run
-    counted.calls, counted.stop_after = 0, -1
-    train(recipe, tmp_path / "run")
-    assert counted.calls == 25 // UNIT
-
-
 def test_scores_of_another_tokenizer_are_not_read(recipe: Recipe, counted: Counted, tmp_path: Path) -> None:
     """Same weights, same texts, other tokens: each score is computed again, and the run is that of a new folder."""
     base = tmp_path / "base"

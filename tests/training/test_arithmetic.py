@@ -137,14 +137,6 @@ def test_scores_are_computed_as_trained(trained: Path, monkeypatch: pytest.Monke
     assert open_model(str(trained), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
 
 
-def test_an_adapter_that_rounding_would_remove_stays_apart(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
-    found: Any = open_model(str(trained), as_trained=True)
-    assert found.backbone.dtype == torch.bfloat16
-    adapters = {name: p.dtype for name, p in found.backbone.named_parameters() if "lora_" in name}
-    assert adapters and set(adapters.values()) == {torch.float32}
-
-
 def test_a_chain_is_scored_as_it_was_trained(
     model_folder: Callable[[str], Path],
     data: Path,

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from embrew import assembly
 from embrew.data import load
 from embrew.data.rejects import Rejects
 from embrew.recipe import Recipe
@@ -79,15 +78,6 @@ def test_a_run_leaves_bad_rows_out_counts_and_lists_them(recipe, file: Path, tmp
     assert (tmp_path / "many" / "texts.rejects.jsonl").read_text().count("\n") == 4
 
 
-def test_no_list_is_left_of_an_earlier_attempt(recipe, file: Path, tmp_path: Path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "texts.rejects.jsonl").write_text("{}\n")
-    file.write_text("".join(json.dumps(row) + "\n" for row in GOOD))
-    train(recipe(on_bad_rows="skip"), tmp_path / "out", verify="off")
-    assert not (tmp_path / "out" / "texts.rejects.jsonl").exists()
-    assert "rejected" not in json.loads((tmp_path / "out" / "run.json").read_text())
-
-
 @pytest.mark.parametrize(("name", "content"), [("a.jsonl.gz", 0), ("a.json", 1), ("a.parquet", 2)])
 def test_a_broken_file_is_fatal_in_skip_mode(tmp_path: Path, name: str, content: int):
     whole = [gzip.compress(b'{"text": "a"}\n' * 200), json.dumps(GOOD).encode(), b"PAR1"][content]
@@ -125,20 +115,3 @@ def test_the_limit_is_checked_where_only_the_first_rows_are_taken(tmp_path: Path
     (tmp_path / "a.jsonl").write_text('{"text": 1}\n' * 50 + '{"text": "good"}\n' * 40)
     with pytest.raises(ValueError, match="50 of the 55 rows cannot be trained on, more than max_reject_rate=0.01"):
         load(tmp_path / "a.jsonl", kind="text", max_rows=5, rejects=rejects(0.01))
-
-
-def test_the_keys_belong_to_what_is_trained(recipe):
-    """A recipe without them has the hash that it had, and one that skips another."""
-    plain = recipe()
-    assert plain.stage_hash(0) == recipe(on_bad_rows=None, max_reject_rate=None).stage_hash(0)
-    assert plain.differing_keys(recipe(on_bad_rows="skip").resolved(), 0) == ["stages.0.data.on_bad_rows"]
-    with pytest.raises(ValueError, match="max_reject_rate=0.1 goes with on_bad_rows: skip"):
-        recipe(max_reject_rate=0.1)
-    with pytest.raises(ValueError, match="on_bad_rows"):
-        recipe(on_bad_rows="ignore")
-
-
-def test_a_sample_to_look_at_skips_as_training_does(recipe):
-    config = recipe(on_bad_rows="skip", max_reject_rate=0.05)
-    stage = config.stages[0]
-    assert len(assembly.rows(stage.datasets[0], assembly.objective(stage.objective), max_rows=10)) == 10

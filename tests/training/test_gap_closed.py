@@ -21,7 +21,6 @@ from embrew.methods.gap import Gap
 from embrew.model.kernels import use_own_sdpa
 from embrew.recipe import Recipe
 from embrew.report.page import write_report
-from embrew.report.scores import gaps_of
 from embrew.report.sources import Source
 from embrew.sweep.reuse import reuse_stages
 from embrew.training import run_json
@@ -140,17 +139,6 @@ def test_training_is_the_same_with_it(values: dict[str, Any], tmp_path: Path, mo
     equal(tmp_path / "with" / "compress", tmp_path / "without" / "compress")
 
 
-def test_the_share_chooses_the_step(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = iter([0.0, 0.2, 0.6, 0.4, 0.5])  # the first before training
-    monkeypatch.setattr(GapClosed, "scores", lambda *_: {"gap": next(script), "gap_other": -0.1})
-    recipe = compress(values, tmp_path, evaluation={"every": 1, "metric": "gap", "patience": 2})
-    encoder = train(recipe, tmp_path / "run", evaluate=unscored)
-    log = log_of(tmp_path / "run")
-    assert log["kept"] == {"compress": 2} and encoder.steps == 2
-    assert log["gap"]["compress"]["end"] == {"step": 2, "share": 0.6, "other": -0.1}
-    assert [point["step"] for point in log["gap"]["compress"]["curve"]] == [0, 1, 2, 3, 4]
-
-
 def test_a_stage_without_a_share_cannot_be_chosen_by_it(values: dict[str, Any], tmp_path: Path) -> None:
     dev = tmp_path / "pairs"
     dev.mkdir()
@@ -230,41 +218,15 @@ def test_a_stage_that_hardly_trained_is_named(
 
 def test_where_scores_are_shown(tmp_path: Path) -> None:
     entry = {"curve": [{"step": 0, "share": 0.01, "other": 0.0}], "end": {"step": 300, "share": 0.23, "other": -0.05}}
-    log = {
-        "format": 2,
-        "scores": {},
-        "seconds": {},
-        "data": {},
-        "stages": ["compress", "later"],
-        "gap": {"compress": entry},
-    }
+    log = {"format": 2, "scores": {}, "seconds": {}, "data": {}, "stages": ["compress"], "gap": {"compress": entry}}
     (tmp_path / "run.json").write_text(json.dumps(log))
     words = "share of the gap closed 0.23 after step 300, 0.01 before (another text's memory −0.05)"
     assert inspect(tmp_path).facts == (f"compress: {words}",)
-    assert Source(run=tmp_path, stage="later").gaps() == {"compress": entry} and Source().gaps() == {}
-    report = subject(["base", "other"], ["T1", "T2"])
-    assert gaps_of(report) == []
-    trained = Source(run=tmp_path, stage="later")
-    write_report(replace(report, sources={"base": (Source(),), "other": (trained, trained)}), tmp_path / "r.html")
-    page = html.unescape((tmp_path / "r.html").read_text())
-    for run in (1, 2):
-        assert f"<li><bdi>other</bdi>, run {run}, stage <bdi>compress</bdi>: {words}</li>" in page
-    found = json.loads((tmp_path / "r.json").read_text())["scores"]["gaps"]
-    assert [(one["model"], one["run"], one["found"]["end"]["share"]) for one in found] == [
-        ("other", 1, 0.23),
-        ("other", 2, 0.23),
-    ]
-    del entry["end"]
-    (tmp_path / "run.json").write_text(json.dumps(log))
-    assert "0.01 after step 0" in inspect(tmp_path).facts[0]
-
-
-def test_names_of_the_share_are_no_scores(values: dict[str, Any], tmp_path: Path) -> None:
-    for name in ("gap", "gap_other"):
-        with pytest.raises(ValueError, match=f"evaluate= returns a score '{name}', a name that the share"):
-            train(compress(values, tmp_path), tmp_path / name, evaluate=lambda _, name=name: {"dev": 0.5, name: 0.3})
-    with pytest.raises(ValueError, match="held_out=1; the control of a share is another text's memory"):
-        assembly.check_recipe(compress(values, tmp_path, held_out=1))
+    trained = Source(run=tmp_path, stage="compress")
+    write_report(replace(subject(["other"], ["T1"]), sources={"other": (trained,)}), tmp_path / "r.html")
+    assert f"<li><bdi>other</bdi>, stage <bdi>compress</bdi>: {words}</li>" in html.unescape(
+        (tmp_path / "r.html").read_text()
+    )
 
 
 def test_texts_that_are_too_long_to_measure(

@@ -126,14 +126,6 @@ def test_autocast_is_the_same_in_the_second_pass(make_encoder):
     assert len(seen) == 2 * first and set(seen) == {torch.bfloat16}
 
 
-def test_without_gradients_there_is_one_pass(make_encoder):
-    encoder, objective, batch = prepared(make_encoder, {})
-    with torch.no_grad():
-        loss = TrainStep(encoder, objective, Chunks(rows=2))(**batch)["loss"]
-    assert not loss.requires_grad
-    assert loss == pytest.approx(TrainStep(encoder, objective)(**batch)["loss"].item(), rel=1e-6)
-
-
 def test_an_objective_that_looks_at_tokens_has_no_cache(make_encoder):
     with pytest.raises(TypeError, match="Compression depends on more than embeddings"):
         TrainStep(make_encoder(), Compression(), Chunks(rows=2))

@@ -96,14 +96,3 @@ def test_a_payload_in_a_checkpoint_is_refused_and_not_run(stopped, tmp_path, fil
     with pytest.raises(ValueError, match=rf"checkpoint-2: {file} holds other objects than .*Remove this checkpoint"):
         train(Recipe.load(recipe), tmp_path / "run", resume=True)
     assert not (tmp_path / "marker").exists()
-
-
-@pytest.mark.slow
-def test_files_that_training_does_not_read_are_left_alone(stopped, tmp_path):
-    recipe, run = stopped
-    for file in ("training_args.bin", "pytorch_model.bin", "scaler.pt"):
-        checkpoint = hostile(run, tmp_path / file / "run", file, tmp_path / "marker")
-        if file == "training_args.bin":
-            assert "training_args.bin" in json.loads((checkpoint / "manifest.json").read_text())
-            train(Recipe.load(recipe), tmp_path / file / "run", resume=True)
-    assert not (tmp_path / "marker").exists()

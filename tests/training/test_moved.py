@@ -13,16 +13,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
 from embrew.config.yaml_files import dump_yaml
-from embrew.domain import Settings
-from embrew.domain import run as run_domain
 from embrew.recipe import Recipe
-from embrew.sweep import read_sweep, run_sweep
 from embrew.training.stage_json import StageSettings, changed_inputs
 from embrew.training.trainer import StageTrainer
-from tests.domain.test_run import TINY, docs, write
+from tests.domain.test_run import docs, write
 from tests.training.test_stages import equal, values
 from tests.training.unverified import train
 
@@ -143,18 +139,6 @@ def test_the_saved_recipe_elsewhere(stopped: dict[str, Any], tmp_path: Path) -> 
     assert train(Recipe.load(saved, [model, *data]), tmp_path / "out", resume=True).steps == resumed.steps == 8
 
 
-def test_sets_that_were_saved_by_name(values: dict[str, Any]) -> None:
-    """The error names the key to give, here one of a list."""
-    text = str(Path(values["stages"][0]["data"]["path"]))
-    for evaluation, key in (
-        ({"dev": [text, "local:sts"]}, "evaluation.dev.1"),
-        ({"dev": [{"path": "local:sts", "rows": 9}]}, "evaluation.dev.0.path"),
-        ({"dev": [text], "guard": ["local:sts"]}, "evaluation.guard.0"),
-    ):
-        with pytest.raises(FileNotFoundError, match=f"{key}: 'local:sts' .*set {key}=FOLDER/sts"):
-            evaluation_of(Recipe.from_values({**values, "evaluation": evaluation}))
-
-
 ANSWERS = (("compress", "texts.jsonl"), ("supervised", "pairs.jsonl"))
 
 
@@ -175,23 +159,6 @@ def test_broken_json(stopped: dict[str, Any], tmp_path: Path) -> None:
             with pytest.raises(ValueError, match=words):
                 train(recipe, out, resume=True)
         (out / file).write_text(whole)
-
-
-def test_hub_data_are_compared_by_revision() -> None:
-    """Without one, by the id alone."""
-    values: dict[str, Any] = {"encoder": {"model": "org/lm", "pooling": {"mode": "mean"}}}
-    stage = {"name": "a", "objective": {"type": "contrastive"}, "batch": {"size": 2}}
-
-    def of(path: str, revision: str | None) -> Any:
-        recipe = Recipe.from_values({**values, "stages": [{**stage, "data": {"path": path, "revision": revision}}]})
-        return StageSettings(recipe, Path("no/folder")).inputs(0)
-
-    pinned = of("org/pairs", "1234")
-    assert pinned["stages.0.data.path"] == {"name": "pairs", "hub": "org/pairs", "revision": "1234"}
-    assert changed_inputs(pinned, pinned) == []
-    assert changed_inputs(of("org/pairs", "5678"), pinned) == ["stages.0.data.path"]
-    assert changed_inputs(of("other/pairs", "1234"), pinned) == ["stages.0.data.path"]
-    assert changed_inputs(of("org/pairs", None), of("org/pairs", None)) == []
 
 
 def test_files_of_other_tokenizers_count(tmp_path: Path) -> None:
@@ -236,47 +203,3 @@ def test_paths_as_written(written_ways: dict[str, Any], tmp_path: Path) -> None:
     elsewhere = Recipe.load(tmp_path / "recipes" / "recipe.yaml")
     assert elsewhere.public() == recipe.public(), "however the recipe's file is named"
     assert train(recipe, "out", resume=True).steps == 1, "finished"
-
-
-@pytest.mark.slow
-def test_no_folder_of_a_sweep_or_a_domain_names_a_place(
-    written_ways: dict[str, Any],
-    docs: Path,
-    write: Callable[[int], Path],
-    model_folder: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A domain run that was stopped and moved resumes."""
-    sweep = tmp_path / "sweep.yaml"
-    sweep.write_text(
-        f"rows:\n- {{name: a, set: ['stages.supervised.data.path={tmp_path / 'pairs.jsonl'}']}}\n- {{name: b}}\n"
-    )
-    dev = [f"evaluation.dev=[{write_sts(tmp_path)}]"]
-    run_sweep(read_sweep(sweep, tmp_path / "recipes" / "recipe.yaml", dev), tmp_path / "swept")
-    assert paths_in(tmp_path / "swept", tmp_path) == []
-    pairs = write(40)
-    settings = Settings(
-        model=str(model_folder("llama")), steps=2, overrides=(*TINY, "stages.learn.training.save_steps=1")
-    )
-    go_on = stop_at(2, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        run_domain(docs, pairs, tmp_path / "domain", settings)
-    go_on()
-    roots = tmp_path, model_folder("llama").parent
-    assert paths_in(tmp_path / "domain", *roots) == []
-    (tmp_path / "moved").mkdir()
-    for path in (tmp_path / "domain", docs, pairs):
-        shutil.move(path, tmp_path / "moved" / path.name)
-    place = tmp_path / "moved"
-    run_domain(place / docs.name, place / pairs.name, place / "domain", settings)
-    assert paths_in(place / "domain", *roots) == []
-    model = f"encoder.model={model_folder('llama')}"
-    again = Recipe.load(place / "domain" / "recipe.yaml", [model, "stages.learn.training.max_steps=1"])
-    assert train(again, tmp_path / "again", verify="off").steps > 0, "the recipe names its data relative to itself"
-
-
-def write_sts(folder: Path) -> Path:
-    rows = [{"sentence1": f"text {i}", "sentence2": f"text {i * i}", "score": i % 5} for i in range(12)]
-    (folder / "sts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder / "sts.jsonl"

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from embrew import assembly
 from embrew.encoder import Encoder
-from embrew.merging import merge_encoder
 from embrew.model.adapters import dequantize
 from embrew.recipe import Recipe
 from embrew.storage.saving import reference_vectors
 from embrew.training.stages import train
-from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, wide_model
 
 STEPS = {"max_steps": 2, "save_steps": 1, "learning_rate": 0.01, "use_cpu": True}
@@ -63,35 +60,6 @@ def values(tokenizer: Any, tmp_path: Path) -> dict[str, Any]:
             },
         ],
     }
-
-
-@pytest.mark.slow
-def test_stages_merge_resume_and_end_in_plain_weights(
-    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = Recipe.from_values(values)
-    encoder = train(recipe, tmp_path / "once")
-    assert [len(list((tmp_path / "once" / name / "adapters").iterdir())) for name in ("compress", "contrast")] == [1, 2]
-    opened = Encoder.from_pretrained(tmp_path / "once")
-    assert (reference_vectors(opened) - reference_vectors(encoder)).abs().max() < 1e-6
-    merged = merge_encoder(tmp_path / "once", tmp_path / "merged", verify="fast")
-    assert (reference_vectors(merged) - reference_vectors(encoder)).abs().max() < 1e-5
-
-    step = StageTrainer.training_step
-
-    def stop(self: StageTrainer, *args: Any, **how: Any) -> Any:
-        if self.state.global_step == 1 and "contrast" in str(self.args.output_dir):
-            raise KeyboardInterrupt
-        return step(self, *args, **how)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(StageTrainer, "training_step", stop)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "stopped")
-    train(recipe, tmp_path / "stopped", resume=True)
-    for name in ("memory", "adapters/0/adapter_model", "adapters/1/adapter_model"):
-        ours, theirs = (load_file(tmp_path / run / "contrast" / f"{name}.safetensors") for run in ("once", "stopped"))
-        assert ours and all(torch.equal(tensor, theirs[key]) for key, tensor in ours.items())
 
 
 def test_training_is_that_of_dequantised_layers(

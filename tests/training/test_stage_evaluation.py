@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.model import prefix
 from embrew.recipe import Recipe
@@ -24,7 +20,7 @@ from embrew.training.stage_evaluation import (
 )
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, by_default
-from tests.training.test_stages import equal, tensors, values
+from tests.training.test_stages import equal, values
 from tests.training.unverified import train
 
 __all__ = ["values"]  # the fixture
@@ -177,28 +173,6 @@ def test_stopped_and_resumed_is_never_stopped(
     equal(whole / "supervised", tmp_path / "halves" / "supervised")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("at", ["evaluation 6", 5])
-def test_stopped_before_or_after_patience_was_at_its_end(at: str | int, values: dict[str, Any], tmp_path: Path) -> None:
-    """Patience counts on over a restart; a stage that it has ended gets no further step."""
-    recipe, seen = watched(values, patience=2), list[float]()
-
-    def falls(encoder: Encoder) -> dict[str, float]:
-        """The later the vectors were first seen, the lower; other vectors than those of the first run are an error."""
-        (found,) = fingerprint(encoder).values()
-        if found not in seen:
-            assert not (tmp_path / "whole" / "supervised").exists(), "another vector than in the run without a stop"
-            seen.append(found)
-        return {"dev": 1 - seen.index(found) / 10}
-
-    train(recipe, tmp_path / "whole", evaluate=falls)
-    stopped(recipe, tmp_path / "halves", at, falls)
-    train(recipe, tmp_path / "halves", evaluate=falls, resume=True)
-    assert log_of(tmp_path / "whole")["curves"] == log_of(tmp_path / "halves")["curves"]
-    assert [point["step"] for point in log_of(tmp_path / "halves")["curves"]["supervised"]] == [2, 4, 6]
-    equal(tmp_path / "whole" / "supervised", tmp_path / "halves" / "supervised")
-
-
 def test_a_later_best_is_forgotten_with_the_steps_that_led_to_it(values: dict[str, Any], tmp_path: Path) -> None:
     """Where a repeated step scores otherwise (a GPU may), weights and curve still belong together."""
     first = Scripted([0.5, 0.6, 0.9])
@@ -244,57 +218,6 @@ def test_a_stage_in_progress_with_other_settings(values: dict[str, Any], tmp_pat
     stopped(watched(values), tmp_path / "run", 8)
     with pytest.raises(ValueError, match=r"supervised.work was trained with other settings \(evaluation.patience\)"):
         train(watched(values, patience=5), tmp_path / "run", evaluate=fingerprint, resume=True)
-
-
-WORKER = """
-import json, sys
-from embrew.recipe import Recipe
-from embrew.training.stages import train
-
-calls = []
-def evaluate(encoder):
-    calls.append(len(encoder.encode(["a text"])))
-    return {"dev": [0.5, 0.6, 0.9, 0.7, 0.8, 0.95][len(calls) - 1]}
-
-recipe, output = sys.argv[1:]
-train(Recipe.load(recipe), output, evaluate=evaluate)
-import os
-open(output + "-calls-" + os.environ["RANK"], "w").write(str(len(calls)))
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_stop_together(values: dict[str, Any], tmp_path: Path) -> None:
-    """The first one scores; both end at the same step with the weights of the best."""
-    root = Path(__file__).parents[2]
-    (tmp_path / "worker.py").write_text(WORKER)
-    (tmp_path / "recipe.yaml").write_text(watched(values, patience=2).to_yaml())
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "worker.py"), str(tmp_path / "recipe.yaml"), str(tmp_path / "run")],
-        cwd=root, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    log = log_of(tmp_path / "run")
-    assert [point["step"] for point in log["curves"]["supervised"]] == [2, 4, 6, 8] and log["kept"] == {"supervised": 4}
-    assert [(tmp_path / f"run-calls-{rank}").read_text() for rank in (0, 1)] == ["5", "0"]
-    assert len(tensors(tmp_path / "run" / "supervised")) > 1
-
-
-def test_recipes_say_what_goes_together(values: dict[str, Any]) -> None:
-    for evaluation, words in (
-        ({"every": None, "patience": 2}, "give every as well"),
-        ({"every": None, "metric": "STSB"}, "give every as well"),
-        ({"every": 2.5}, "give a whole number of steps"),
-        ({"every": 0}, "evaluation.every=0"),
-        ({"dev": []}, "evaluation.dev"),
-        ({"stages": ["superviced"]}, "evaluation.stages names 'superviced'; the stages are supervised"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            watched(values, **evaluation)
-    with pytest.raises(ValueError, match=r"training.eval_steps is set by embrew; leave it out; use evaluation.every"):
-        values["stages"][2]["training"]["eval_steps"] = 2
-        assembly.check_stage(watched(values), 0)
 
 
 def test_what_chooses_the_weights_is_in_the_hash(values: dict[str, Any]) -> None:

@@ -14,14 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM
 
-from embrew import assembly
-from embrew.assembly.encoders import prepare_encoder
 from embrew.encoder import Encoder
 from embrew.methods import Contrastive
 from embrew.model.weights import train_in_float32
 from embrew.recipe import Recipe
 from embrew.storage import base_model
-from embrew.training.stages import Run, train
+from embrew.training.stages import train
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES
@@ -138,13 +136,6 @@ def test_the_arithmetic_is_in_bfloat16(folders, tmp_path, monkeypatch):
         assert seen == {wanted}, (dtype, training)
 
 
-def test_what_auto_is_on_a_gpu(folders, monkeypatch):
-    everything = recipe(folders["llama"])
-    assert assembly.opening_dtype(everything, "cuda") == "float32" and assembly.autocasts(everything, "cuda")
-    lora = recipe(folders["llama"], lora={"r": 2})
-    assert assembly.opening_dtype(lora, "cuda") == "auto" and assembly.autocasts(lora, "cuda")
-
-
 def test_a_lora_on_a_frozen_bfloat16_base(folders, tmp_path):
     """What is trained is float32: LoRA, memory tokens, a trained copy of the embedding matrix; the rest stays."""
     made = recipe(
@@ -165,21 +156,6 @@ def test_a_lora_on_a_frozen_bfloat16_base(folders, tmp_path):
         assert torch.equal(ours.detach(), theirs.detach()) and ours.dtype == theirs.dtype, name
 
 
-def test_continued_from_a_bfloat16_folder(folders, tmp_path, monkeypatch):
-    """`--from` a folder of bfloat16 weights: they are trained as float32, and saved so."""
-    whole = Encoder.from_pretrained(
-        folders["llama"], dtype="bfloat16", pooling="mean", max_length={"query": 32, "document": 32}
-    )
-    whole.backbone.train_all()
-    whole.save_pretrained(tmp_path / "start")
-    assert json.loads((tmp_path / "start" / "embrew.json").read_text())["dtype"] == "bfloat16"
-    before = load_file(tmp_path / "start" / "weights" / "model.safetensors")
-    started = recipe(folders["llama"], dtype="bfloat16", template=whole.settings.template)
-    train(started, tmp_path / "run", start=tmp_path / "start")
-    saved = load_file(tmp_path / "run" / "one" / "weights" / "model.safetensors")
-    assert moved(before, saved) > 0.98
-
-
 def test_a_full_stage_after_a_merged_lora(folders, tmp_path):
     """The adapter is merged into float32 weights, and trained on in float32."""
     train(recipe(folders["llama"], {"training": {"learning_rate": 1e-2}}, lora={"r": 2}), tmp_path / "lora")
@@ -190,19 +166,6 @@ def test_a_full_stage_after_a_merged_lora(folders, tmp_path):
     off = max(float((saved[name] - tensor).abs().max()) for name, tensor in start.items())
     assert off <= 1.1 * RATE, "the merged weights were rounded"
     assert moved(start, saved) > 0.98
-
-
-def test_a_trained_copy_under_a_loss_that_reads_the_head(folders):
-    """Float32 embeddings before layers in bfloat16: the check of the head meets them too."""
-    encoder = Encoder.from_pretrained(folders["llama"], dtype="bfloat16")
-    encoder.backbone.add_lora({"r": 2}, train_embeddings=True)
-    objective = assembly.objective({"type": "language_model"})
-    objective.setup(encoder)
-    batch = objective.collate([{"text": text} for text in SENTENCES], encoder.train())
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = objective(encoder, batch)["loss"]
-    loss.backward()
-    assert {p.grad.dtype for p in encoder.parameters() if p.requires_grad} == {torch.float32}
 
 
 @pytest.mark.parametrize(("rate", "lost"), [(1e-4, True), (0.5, False)])
@@ -234,16 +197,3 @@ def test_a_step_refuses_rounded_weights(make_encoder):
     assert "backbone.memory" in changed and len(changed) > 10
     TrainStep(encoder, Contrastive())
     assert train_in_float32(encoder) == []
-
-
-def test_the_frozen_lm_of_a_full_run_stays_in_bfloat16(folders, tmp_path):
-    made = recipe(
-        folders["llama"], {"objective": {"type": "compression"}, "batch": None}, dtype="bfloat16",
-        template="{text}{memory}", memory_tokens=2, pooling={"mode": "mean", "over": "memory"},
-    )  # fmt: skip
-    run = Run(made, tmp_path / "run", resume=False, evaluate=None, verify="fast")
-    encoder = run._start(0)
-    prepare_encoder(encoder, made, 0, run.objectives[0])
-    with encoder.backbone.frozen_lm() as lm:
-        assert {p.dtype for p in lm.model.parameters()} == {torch.bfloat16}
-    assert encoder.backbone.dtype == torch.float32

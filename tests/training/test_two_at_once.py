@@ -84,18 +84,6 @@ def test_killed_with_forked_workers(command: Callable[..., list[str]], tmp_path:
         equal(tmp_path / "whole" / name, tmp_path / "halves" / name)
 
 
-@pytest.mark.slow
-def test_two_processes_of_a_launcher_are_refused_together(command: Callable[..., list[str]], tmp_path: Path) -> None:
-    """The first rank asks for the folder; no other rank waits for it."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    train_it = command(tmp_path / "out", "stages.compress.training.ddp_backend=gloo")[1:]
-    with claimed(tmp_path / "out", "training into"):
-        done = subprocess.run([*launch, *train_it], capture_output=True, text=True, timeout=200)
-    assert done.returncode != 0
-    assert "error: another process is training into" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_sigterm_says_where_things_are(command: Callable[..., list[str]], tmp_path: Path) -> None:
     """As Ctrl-C does, with the exit code that schedulers know."""
     target = tmp_path / "run" / "compress.work" / "checkpoint-3"
@@ -105,21 +93,6 @@ def test_sigterm_says_where_things_are(command: Callable[..., list[str]], tmp_pa
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 143 and stopped(said.decode(), tmp_path / "run")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_stopped_with_its_workers(number: int, code: int, command: Callable[..., list[str]], tmp_path: Path) -> None:
-    """As a scheduler stops a job, all processes at once: one line that says what is finished, and no traceback."""
-    target = tmp_path / "run" / "compress.work" / "checkpoint-3"
-    process = subprocess.Popen(
-        command(tmp_path / "run", STEPS, WORKERS), stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    while not target.exists() and process.poll() is None:
-        time.sleep(0.01)
-    os.killpg(process.pid, number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == code and stopped(said, tmp_path / "run")
 
 
 def stopped(said: str, folder: Path) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 from embrew.encoder import Encoder
 from embrew.model.batching import WINDOW, Cost, ahead, embed_by_length, plan
 from embrew.storage.base_model import computes, pick_dtype, saved_dtype
-from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES
 
 TEXTS = [f"{sentence * (1 + i % 3)} {i}" for i in range(8) for sentence in SENTENCES]
@@ -98,30 +95,6 @@ def test_any_other_error_is_left_as_it_is(make_encoder, monkeypatch, caplog):
     with pytest.raises(RuntimeError) as raised:
         encoder.encode(TEXTS, batch_tokens=1000)
     assert raised.value is error and len(sizes) == 1 and not caplog.records
-
-
-def test_a_single_text_that_does_not_fit(make_encoder, monkeypatch):
-    encoder = make_encoder(max_length=64)
-    error = torch.OutOfMemoryError("out of memory")
-    small_memory(encoder, 10, monkeypatch, error)
-    with pytest.raises(torch.OutOfMemoryError) as raised:
-        encoder.encode(TEXTS, batch_tokens=1000)
-    assert raised.value is error
-
-
-def test_at_most_two_items_are_held():
-    made, used, threads = [], [], set()
-
-    def items():
-        for i in range(20):
-            assert len(made) - len(used) <= 1, "while one is used, one is made"
-            made.append(i)
-            threads.add(threading.get_ident())
-            yield i
-
-    for item in ahead(items()):
-        used.append(item)
-    assert used == list(range(20)) and threading.get_ident() not in threads
 
 
 def test_errors_of_the_thread_arrive():
@@ -222,17 +195,3 @@ def test_batches_are_by_tokens_unless_a_number_of_rows_is_given(make_encoder, mo
     by_rows = encoder.encode(TEXTS * 5, batch_size=8)
     assert max(rows for rows, _ in shapes) == 8
     np.testing.assert_allclose(by_rows, by_tokens, atol=2e-6)
-
-
-def test_a_batch_in_pinned_memory_has_all_its_parts(monkeypatch):
-    """PyTorch's data loader calls `pin_memory` where a batch has it; on a machine without a GPU nothing is pinned."""
-    pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self) or self.clone())
-    tokens = Tokens.pad([Row.labelled([1, 2], Segment.TEXT), Row.labelled([3], Segment.TEXT)]).with_soft(
-        torch.ones(1, 4)
-    )
-    tokens = replace(tokens, branch_ids=torch.zeros_like(tokens.input_ids))
-    found = tokens.pin_memory()
-    assert len(pinned) == 4 and found.kept is None
-    for name in ("input_ids", "segment_ids", "soft", "branch_ids"):
-        assert torch.equal(getattr(found, name), getattr(tokens, name))

@@ -69,16 +69,3 @@ def test_a_folder_holds_it(model_folder: Callable[[str], Path], tmp_path: Path) 
     assert again.weights_hash() != hashed
     with pytest.raises(ValueError, match="latent attention before they are pooled, for which there is no stock"):
         export_encoder(again, tmp_path / "stock")
-
-
-def test_layers_pass_through_it_too(make_encoder: Callable[..., Encoder]) -> None:
-    encoder = make_encoder(memory_tokens=0, pooling=POOLING)
-    tokens = encoder.tokens(SENTENCES)
-    with torch.no_grad():
-        apart = torch.stack([encoder(tokens, num_layers=i + 1) for i in range(encoder.backbone.num_layers)])
-        torch.testing.assert_close(encoder.layers(tokens), apart, rtol=0, atol=2e-6)
-
-
-def test_settings_that_mean_nothing() -> None:
-    with pytest.raises(ValueError, match="heads and head_width belong to latents"):
-        Pooling("mean", heads=4)

@@ -114,40 +114,10 @@ def test_what_stands_beside_a_text_counts_as_positions(tokenizer: PreTrainedToke
         lm.hidden_states(Tokens.pad([row]))
 
 
-@pytest.mark.parametrize("name", ["falcon", "opt"])
-def test_attention_dropout_is_set_whether_it_is_a_number_or_a_module(
-    name: str, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    encoder = encoder_of(name, tokenizer, backbone=backbone_of(name, alibi=name == "falcon"))
-    tokens = Tokens.pad([Row.labelled(range(5, 25), Segment.TEXT)])
-    before = torch.get_rng_state()
-    encoder.backbone.set_attention_dropout(0.5)
-    assert torch.equal(torch.get_rng_state(), before)
-    encoder.train()
-    one, other = (encoder(tokens).detach() for _ in range(2))
-    assert not torch.equal(one, other)
-    encoder.backbone.set_attention_dropout(0.0)
-    encoder.eval()
-    assert torch.equal(encoder(tokens), encoder(tokens))
-
-
 def test_attention_dropout_without_effect_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     """Falcon applies it with ALiBi only."""
     with pytest.raises(ValueError, match="FalconModel does not apply its attention dropout with attn_impl"):
         encoder_of("falcon", tokenizer).backbone.set_attention_dropout(0.2)
-
-
-@pytest.mark.parametrize("name", ["opt", "falcon"])
-def test_the_original_lm_has_no_dropout_of_any_kind(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
-    """OPT keeps its probabilities as numbers named `dropout`, and 0.1 of it is its default."""
-    backbone = backbone_of(name, dropout=0.3, hidden_dropout=0.3, layerdrop=0.3)
-    backbone.add_lora({"r": 2})
-    tokens = Tokens.pad([Row.labelled(range(5, 25), Segment.TEXT)])
-    with torch.no_grad(), backbone.eval().frozen_lm() as lm:
-        expected = lm.hidden_states(tokens)
-    for _ in range(3):
-        with torch.no_grad(), backbone.train().frozen_lm() as lm:
-            assert torch.equal(lm.hidden_states(tokens), expected)
 
 
 def test_states_that_are_projected_at_the_end_have_their_width(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModelForCausalLM
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
@@ -105,12 +104,6 @@ def test_in_a_fresh_process_and_soft_prompts(model_folder: Callable[[str], Path]
     same(encoder, Encoder.from_pretrained(tmp_path / "saved"))
 
 
-def test_a_bert_type_encoder(encoder_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    encoder = whole_then_lora(encoder_folder("bert"), pooling="mean", max_length=64)
-    encoder.save_pretrained(tmp_path / "saved")
-    same(encoder, Encoder.from_pretrained(tmp_path / "saved"))
-
-
 def test_adapters_after_the_weights_in_their_order(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     """Merged ones become part of the weights, and the last stays one."""
     encoder = whole_then_lora(model_folder("llama"))
@@ -131,22 +124,6 @@ def test_adapters_after_the_weights_in_their_order(model_folder: Callable[[str],
     export_encoder(again, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(SENTENCES)
     assert np.abs(stock - again.encode(SENTENCES)).max() < 1e-5
-
-
-def test_an_adapter_of_the_base_that_became_part_of_the_weights(
-    model_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """It is not replayed on weights that hold it, whether an adapter follows or not."""
-    encoder = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
-    add_lora(encoder)
-    encoder.merge_adapter()
-    encoder.backbone.train_all()
-    shift(encoder)
-    encoder.save_pretrained(tmp_path / "whole")
-    same(encoder, Encoder.from_pretrained(tmp_path / "whole"))
-    add_lora(encoder, seed=9)
-    encoder.save_pretrained(tmp_path / "adapter")
-    same(encoder, Encoder.from_pretrained(tmp_path / "adapter"))
 
 
 def test_the_hash_knows_the_weights_under_an_adapter(model_folder: Callable[[str], Path]) -> None:
@@ -184,32 +161,3 @@ def test_changed_weights_are_saved_whole(
     same(encoder, again)
     ours, theirs = (tensors_under_adapter(one.backbone.causal_lm) for one in (encoder, again))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-def test_weights_on_disk_that_are_damaged(
-    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder = whole_then_lora(model_folder("llama"))
-    write = AutoModelForCausalLM.from_pretrained(model_folder("llama")).__class__.save_pretrained
-
-    def damaged(self: torch.nn.Module, *args: object, **options: object) -> None:
-        kept = self.model.norm.weight.clone()
-        with torch.no_grad():
-            self.model.norm.weight[4] += 1e-6
-            write(self, *args, **options)
-            self.model.norm.weight.copy_(kept)
-
-    monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", damaged)
-    with pytest.raises(RuntimeError, match=r"weights/ was written with other values.*model\.norm\.weight"):
-        encoder.save_pretrained(tmp_path / "saved")
-
-
-def test_the_original_after_training_in_memory(model_folder: Callable[[str], Path]) -> None:
-    """A clone of weights that were trained is not the original: that is opened again."""
-    encoder = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
-    wanted = {name: tensor.clone() for name, tensor in encoder.backbone.causal_lm.state_dict().items()}
-    encoder.backbone.train_all()
-    shift(encoder)
-    encoder.keep_frozen_lm()
-    with encoder.backbone.frozen_lm() as lm:
-        assert all(torch.equal(tensor, wanted[name]) for name, tensor in lm.model.state_dict().items())

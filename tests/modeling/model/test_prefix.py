@@ -86,17 +86,6 @@ def test_it_is_computed_once_for_a_call(make_encoder):
     assert len(seen) >= 1 + len(TEXTS) // 3
 
 
-def test_two_templates_take_turns(make_encoder, monkeypatch):
-    encoder = make_encoder(
-        template=[WORDS + "{text}", "Another beginning, no less long than the first one: {text}"],
-        memory_tokens=0,
-        attention="causal",
-        pooling="last",
-    )
-    wanted = plain(encoder, TEXTS, monkeypatch)
-    assert np.abs(encoder.encode(TEXTS, batch_size=3) - wanted).max() < 5e-6
-
-
 def test_a_bidirectional_model_reads_it_anew_with_every_text(make_encoder):
     encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="bidirectional", pooling="last")
     seen = counted(encoder)
@@ -152,19 +141,6 @@ def test_it_is_kept_between_calls_only_where_the_model_is_fixed(make_encoder):
     assert shared in seen
 
 
-def test_the_last_of_several_threads_ends_it(make_encoder):
-    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
-    first, second = encoder.fixed(), encoder.fixed()
-    first.__enter__()
-    prefix = second.__enter__()
-    first.__exit__(None, None, None)
-    assert encoder.backbone.kept_prefix is prefix
-    with pytest.raises(RuntimeError, match="training within"):
-        encoder.train()
-    second.__exit__(None, None, None)
-    assert encoder.backbone.kept_prefix is None and encoder.train().training
-
-
 CHANGES: dict[str, Callable[[Encoder], object]] = {
     "training": lambda encoder: encoder.train(),
     "loading weights": lambda encoder: encoder.load_state_dict(encoder.state_dict()),
@@ -182,20 +158,6 @@ def test_a_fixed_model_is_not_changed(what, make_encoder):
     vectors = encoder.encode(TEXTS)
     encoder.train()
     assert np.array_equal(encoder.encode(TEXTS), vectors)
-
-
-def test_after_an_optimiser_step_vectors_are_those_of_the_new_weights(make_encoder, monkeypatch):
-    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
-    with encoder.fixed():
-        before = encoder.encode(TEXTS)
-    encoder.train()
-    optimizer = torch.optim.SGD([p for p in encoder.parameters() if p.requires_grad], lr=1.0)
-    encoder(encoder.tokens(TEXTS)).sum().backward()
-    optimizer.step()
-    with encoder.fixed():
-        after = encoder.encode(TEXTS)
-    assert np.abs(after - before).max() > 1e-3
-    assert np.abs(after - plain(encoder, TEXTS, monkeypatch)).max() < 5e-6
 
 
 def test_a_vector_does_not_depend_on_what_was_embedded_before(make_encoder):

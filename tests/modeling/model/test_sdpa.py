@@ -73,8 +73,3 @@ def test_an_additive_mask_in_bfloat16(dropout: float, monkeypatch: pytest.Monkey
     found, _ = sdpa(module, *tensors, mask, dropout=dropout)
     assert found.dtype == torch.bfloat16
     assert torch.allclose(found.double(), wanted, atol=2e-2)
-
-
-def test_float64_stays() -> None:
-    module, tensors = layer(is_causal=True, groups=2), states(dtype=torch.float64)
-    assert torch.equal(sdpa(module, *tensors, None)[0], sdpa_attention_forward(module, *tensors, None)[0])

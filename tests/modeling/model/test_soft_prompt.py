@@ -29,15 +29,6 @@ def test_rows_of_the_vocabulary_as_a_prompt_are_that_prompt(model_folder: Callab
         torch.testing.assert_close(soft(soft.tokens([SENTENCES[0]])), wanted, rtol=0, atol=1e-6)
 
 
-def test_beside_memory_tokens(make_encoder: Callable[..., Encoder]) -> None:
-    encoder = make_encoder(template="{soft_prompt}{instruction}{text}{memory}", soft_prompt_tokens=2)
-    assert encoder.backbone.memory_ids == [300, 301, 302] and encoder.backbone.soft_prompt_ids == [303, 304]
-    tokens = encoder.tokens(SENTENCES)
-    assert encoder.memory(tokens).shape == (len(SENTENCES), 3, encoder.backbone.hidden_size)
-    embedded = encoder.backbone.embed(tokens)
-    assert torch.equal(embedded[:, 1:3], encoder.backbone.soft_prompt.expand(len(SENTENCES), -1, -1))
-
-
 def test_trained_saved_opened(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     encoder = Encoder.from_pretrained(model_folder("llama"), template=TEMPLATE, soft_prompt_tokens=3, seed=7)
     encoder.backbone.add_lora({"r": 2})

@@ -82,14 +82,3 @@ def test_the_frozen_lm_is_the_original_whatever_a_lora_trains(lora: dict[str, An
     with torch.no_grad():
         expected = original.backbone.inner(tokens.input_ids).last_hidden_state
     assert torch.allclose(states, expected, atol=1e-5)
-
-
-def test_merged_without_its_chain_is_saved_whole(opened, tmp_path: Path) -> None:
-    encoder = opened()
-    encoder.backbone.add_lora({"r": 4, "lora_alpha": 8})
-    stir(encoder.backbone, 0.3)
-    encoder.backbone.merge_adapter()
-    encoder.save_pretrained(tmp_path / "saved")
-    assert encoder.backbone.owns_weights
-    again = Encoder.from_pretrained(tmp_path / "saved", device="cpu")
-    assert np.array_equal(encoder.encode(TEXTS), again.encode(TEXTS))

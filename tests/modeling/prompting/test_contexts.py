@@ -12,8 +12,8 @@ import torch
 from embrew.encoder import Encoder
 from embrew.encoding import rows_by_text
 from embrew.model.contexts import Context, PreparedContext, sampled, start
-from embrew.settings.encoder import Demonstrations, Pooling
-from embrew.text.tokens import Row, Segment, Tokens
+from embrew.settings.encoder import Demonstrations
+from embrew.text.tokens import Row, Segment
 from tests.conftest import SENTENCES, by_default
 
 P, S, X = int(Segment.PROMPT), int(Segment.SOFT), int(Segment.TEXT)
@@ -164,19 +164,6 @@ def test_learned_vectors_stand_for_any_demonstrations(make_encoder):
         encoder.add_context("many", Context("find: ", [*PAIRS, *PAIRS[:1]]))
 
 
-@every_family
-def test_a_projection_starts_on_the_scale_of_the_input_embeddings(make_encoder, family):
-    encoder = reading(make_encoder, family)
-    vectors = encoder.add_context("task", TASK).vectors
-    embedding = encoder.backbone.causal_lm.get_input_embeddings()
-    usual = embedding(torch.arange(300)).square().mean().sqrt()
-    assert 0.5 < vectors.square().mean().sqrt() / usual < 2.0
-    again = reading(make_encoder, family).demonstrator.state_dict()
-    assert all(torch.equal(tensor, again[name]) for name, tensor in encoder.demonstrator.state_dict().items())
-    unit = reading(make_encoder, family, normalize=True).demonstrator
-    torch.testing.assert_close(unit(10 * torch.ones(1, 32)), unit(torch.ones(1, 32)))
-
-
 def test_an_instruction_around_the_text(make_encoder):
     around = "<instruct>find<query>{text}<response>"
     encoder = reading(make_encoder, compress="none", end="\n")
@@ -266,57 +253,3 @@ def test_refusals(make_encoder):
     encoder.add_context("task", TASK)
     with pytest.raises(ValueError, match="this encoder has document, query, task"):
         encoder.encode(SENTENCES, "tsk")
-
-
-def test_under_bidirectional_attention_a_beginning_depends_on_the_text(make_encoder):
-    encoder = make_encoder(
-        memory_tokens=0, template=TEMPLATE, attention="bidirectional", pooling="last", demonstrations=Demonstrations()
-    )
-    start(encoder)
-    made = encoder.add_context("task", TASK)
-    one, other = (
-        Tokens.pad([rows for (rows,) in rows_by_text(encoder, [text], "find: ", made, 64)]).with_soft(made.vectors)
-        for text in SENTENCES[:2]
-    )
-    head = len(made.row.ids)
-    states = [encoder.hidden_states(tokens)[0, 1:head] for tokens in (one, other)]
-    assert (states[0] - states[1]).abs().max() > 1e-4
-    from embrew.model.prefix import Prefix
-
-    with pytest.raises(ValueError, match="under causal attention only, not bidirectional"):
-        encoder(one, shared=Prefix().at(one, head))
-    assert np.abs(encoder.encode(SENTENCES, "task") - encoder.encode(SENTENCES, prompt="find: ")).max() > 1e-4
-
-
-def test_an_instruction_around_the_text_is_baked_into_an_export(make_encoder, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    from embrew.export.exporting import export_encoder
-
-    prompts = {"query": "find {what}: <{text}> {answer}:", "document": ""}
-    encoder = make_encoder(memory_tokens=0, attention="causal", template=TEMPLATE, prompts=prompts, max_length=64)
-    with pytest.raises(ValueError, match="prompt_name is one of document, query"):
-        export_encoder(encoder, tmp_path / "none")
-    export_encoder(encoder, tmp_path / "query", prompt_name="query", verify="off")
-    stock = SentenceTransformer(str(tmp_path / "query"), device="cpu")
-    wanted = encoder.encode(SENTENCES, prompt_name="query")
-    np.testing.assert_allclose(stock.encode(SENTENCES, show_progress_bar=False), wanted, atol=1e-5)
-
-
-def test_an_encoder_of_short_texts_is_saved(tmp_path):
-    """Saved folders are compared with demonstrations too, with an instruction where the limit leaves room for it."""
-    limit = 1 + 10 + 1 + 1  # BOS, the soft prompt, one token, EOS
-    encoder = Encoder.from_pretrained(
-        "nano",
-        template="{soft_prompt}{instruction}{text}{eos}",
-        soft_prompt_tokens=10,
-        pooling=Pooling("last"),
-        attention="causal",
-        demonstrations=Demonstrations(),
-        max_length={"query": limit, "document": limit},
-    )
-    start(encoder)
-    encoder.save_pretrained(tmp_path / "saved")
-    again = Encoder.from_pretrained(tmp_path / "saved")
-    both = [one.add_context("task", Context("", PAIRS)) and one.encode(SENTENCES, "task") for one in (encoder, again)]
-    assert np.abs(both[0] - both[1]).max() < 1e-5

@@ -270,12 +270,6 @@ def test_trusted_code_is_needed_and_run_again_when_the_encoder_is_opened(kind, w
 
 
 @pytest.mark.slow
-def test_trusted_code_is_run_in_the_process_that_verifies(with_own_code, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    Encoder.from_pretrained(with_own_code, trust_remote_code=True).save_pretrained(tmp_path / "saved", verify="full")
-
-
-@pytest.mark.slow
 def test_a_recipe_that_trusts_a_models_code_is_trained_in_all_its_stages(with_own_code, tmp_path, caplog):
     """Each stage after the first opens the folder of the one before."""
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES * 2))

@@ -67,36 +67,6 @@ def test_saved_again_the_folder_is_the_same(verify, trained, tmp_path):
     assert carries(Encoder.from_pretrained(tmp_path / "again", merge_adapter=False))
 
 
-def test_changed_weights_are_saved_whole(trained, tmp_path):
-    """What the chain of adapters cannot give is never written as if it could."""
-    encoder = Encoder.from_pretrained(trained())
-    with torch.no_grad():
-        next(iter(encoder.backbone.causal_lm.parameters())).add_(0.1)
-    encoder.save_pretrained(tmp_path / "changed")
-    settings = json.loads((tmp_path / "changed" / "embrew.json").read_text())
-    assert settings["full_weights"] and not settings["active_adapter"] and not settings["adapters"]
-    again = Encoder.from_pretrained(tmp_path / "changed")
-    np.testing.assert_allclose(again.encode(SENTENCES), encoder.encode(SENTENCES), atol=1e-6)
-
-
-def test_merged_on_purpose_it_is_no_longer_continued(trained, tmp_path):
-    encoder = Encoder.from_pretrained(trained())
-    encoder.merge_adapter()
-    encoder.save_pretrained(tmp_path / "merged")
-    assert not json.loads((tmp_path / "merged" / "embrew.json").read_text())["active_adapter"]
-
-
-def test_own_weights_keep_their_adapter_apart(trained, model_folder, tmp_path):
-    """Merged into them, it could not be saved as an adapter again."""
-    encoder = Encoder.from_pretrained(model_folder("llama"), pooling="mean")
-    encoder.backbone.train_all()
-    encoder.backbone.add_lora({"r": 2})
-    stir(encoder.backbone)
-    encoder.save_pretrained(tmp_path / "own")
-    assert carries(Encoder.from_pretrained(tmp_path / "own"))
-    assert not carries(Encoder.from_pretrained(tmp_path / "own", merge_adapter=True))
-
-
 @pytest.mark.parametrize(("noise", "kept"), [(1e-4, True), (0.5, False)])
 def test_bfloat16_keeps_an_adapter_that_rounding_would_take(noise, kept, trained, caplog, monkeypatch):
     monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)  # or emulated

@@ -86,22 +86,6 @@ def test_saved_from_another_working_directory(
     np.testing.assert_array_equal(Encoder.from_pretrained("three").encode(SENTENCES), encoder.encode(SENTENCES))
 
 
-def test_a_chain_of_merged_adapters(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    encoder = opened(model_folder("llama"))
-    encoder.save_pretrained(tmp_path / "one")
-    second = Encoder.from_pretrained(tmp_path / "one", merge_adapter=True)
-    assert np.abs(second.encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 2e-6
-    second.backbone.add_lora({"r": 2})
-    stir(second.backbone, seed=9)
-    second.save_pretrained(tmp_path / "two")
-    again = Encoder.from_pretrained(tmp_path / "two", merge_adapter=False)
-    same(second, again)
-    assert len(again.chain) == 1 and again.backbone.merged
-    encoder.merge_adapter()
-    encoder.save_pretrained(tmp_path / "merged")
-    same(encoder, Encoder.from_pretrained(tmp_path / "merged"))
-
-
 @pytest.mark.parametrize("process", ["fork", pytest.param("new interpreter", marks=pytest.mark.slow)])
 def test_nano_is_named_by_its_hash_and_verified_in_a_fresh_process(
     process: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 
 from embrew.encoder import Encoder
-from embrew.text.texts import lengths_of, texts_of
+from embrew.text.texts import lengths_of
 
 
 def polars_series(texts: list[Any]) -> Any:
@@ -135,11 +135,6 @@ def test_what_is_no_text(inputs: Any, words: str, encoder: Encoder) -> None:
         encoder.encode(inputs() if callable(inputs) else inputs)
 
 
-def test_a_table_is_no_column_of_texts() -> None:
-    with pytest.raises(ValueError, match=r"texts of shape \(2, 1\); give one dimension"):
-        texts_of(np.array([["a"], ["b"]]), vocabulary=9)
-
-
 @pytest.mark.parametrize(("options", "error", "words"), BAD_OPTIONS)
 def test_options_that_say_nothing(options: dict[str, Any], error: type[Exception], words: str, encoder: Encoder):
     for method in (encoder.encode, encoder.encode_query, encoder.encode_document):
@@ -158,15 +153,6 @@ def test_length_limits(make_encoder: Callable[..., Encoder]) -> None:
     ):
         with pytest.raises(error, match=words):
             make_encoder(max_length=wrong)
-
-
-def test_vectors_compared_in_every_form(encoder: Encoder) -> None:
-    vectors, tensors = encoder.encode(TEXTS), encoder.encode(TEXTS, convert_to_numpy=False)
-    expected = torch.as_tensor(vectors @ vectors.T)
-    assert torch.allclose(encoder.similarity(tensors, vectors), expected, atol=1e-6)
-    assert torch.allclose(encoder.similarity(vectors[0], vectors.tolist()), expected[:1], atol=1e-6)
-    with pytest.raises(ValueError, match="compared by cosine"):
-        encoder.similarity_fn_name = "dot"
 
 
 def test_truncation_within_a_context(encoder: Encoder) -> None:

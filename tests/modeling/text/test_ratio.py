@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,16 +26,6 @@ TEXTS = ["a", *SENTENCES, " ".join(SENTENCES)]
 
 def ratio_encoder(make_encoder, **settings):
     return make_encoder(attention="causal", memory_ratio=20, pooling=Pooling("last", "memory"), **settings)
-
-
-@given(st.integers(1, 3000), st.sampled_from([1, 2.5, 7, 100, 500]), st.integers(1, 12))
-def test_the_count(tokens, ratio, bank):
-    """ceil(|X| / R) between 1 and the bank's size; it never falls as texts grow."""
-    count = memory_count(tokens, ratio=ratio, bank=bank)
-    assert 1 <= count <= bank
-    assert count == bank or count * ratio >= tokens
-    assert count == 1 or (count - 1) * ratio < tokens
-    assert count <= memory_count(tokens + 1, ratio=ratio, bank=bank)
 
 
 @given(st.integers(1, 300), st.sampled_from([1, 2.5, 7, 100]), st.integers(1, 40), st.integers(2, 120))
@@ -77,20 +66,6 @@ def test_only_the_text_counts(make_encoder):
         (row,) = encoder.template.rows([[5] * tokens], instruction="find the answer to this question: ")
         assert row.segments.count(Segment.TEXT) == tokens
         assert row.segments.count(Segment.MEMORY) == expected
-
-
-@pytest.mark.parametrize("mode", ["last", "mean"])
-def test_a_batch_gives_each_text_its_own_vector(mode, make_encoder):
-    encoder = make_encoder(attention="causal", memory_ratio=20, pooling=Pooling(mode, "memory"))
-    together, alone = encoder.encode(TEXTS), np.stack([encoder.encode(text) for text in TEXTS])
-    np.testing.assert_allclose(together, alone, atol=2e-6)
-    tokens = encoder.tokens(TEXTS)
-    with torch.no_grad():
-        states = encoder.hidden_states(tokens)
-    for i in range(len(TEXTS)):
-        memory = states[i][tokens.where(Segment.MEMORY)[i]]
-        wanted = memory[-1] if mode == "last" else memory.mean(0)
-        np.testing.assert_allclose(together[i], wanted / wanted.norm(), atol=2e-6)
 
 
 def test_the_bottleneck_with_different_numbers_in_a_batch(make_encoder):
@@ -164,18 +139,3 @@ def test_what_needs_all_memory_tokens_says_so(make_encoder):
         Compression().setup(encoder)
     with pytest.raises(ValueError, match="pooling over some of them needs all 3"):
         make_encoder(attention="causal", memory_ratio=20, pooling=Pooling("mean", "memory", slots=(0,)))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"template": "{text}", "memory_tokens": 0, "pooling": {"mode": "last"}},
-            "memory_ratio=20 without memory tokens",
-        ),
-        ({"memory_ratio": 0}, "memory_ratio"),
-    ],
-)
-def test_mistakes_in_a_recipe(change, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        Recipe.from_values(recipe_values("nano", tmp_path, **{"memory_ratio": 20, **change}))

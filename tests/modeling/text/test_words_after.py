@@ -14,7 +14,6 @@ from embrew import assembly
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.encoder import Encoder
 from embrew.export import exporting
-from embrew.methods import Llama2Vec
 from embrew.recipe import Recipe
 from embrew.settings.encoder import Pooling
 from embrew.storage.base_model import ASSETS
@@ -97,23 +96,6 @@ def test_separate_words_do_not_depend_on_the_text(tokenizer):
         assert other.ids[1:-3] == tokenizer(string, add_special_tokens=False, split_special_tokens=True).input_ids
 
 
-def test_ids_are_not_tokenised_again(tokenizer):
-    ids = [20, 21, 22, 23]
-    for pattern in (PROMPT, ECHO):
-        joined, separate = (Template(pattern, tokenizer, words_after=how) for how in ("joined", "separate"))
-        for limit in (None, len(joined.rows([[20, 21]])[0].ids)):
-            assert joined.rows([ids], max_length=limit) == separate.rows([ids], max_length=limit)
-
-
-def test_memory_by_length_counts_the_joined_string(tokenizer):
-    template = Template(PROMPT + "{memory}", tokenizer, list(range(300, 340)), memory_ratio=10, words_after="joined")
-    for limit in (None, 80):
-        for row in template.rows(HARD_TEXTS, max_length=limit):
-            memory = row.segments.count(Segment.MEMORY)
-            text = row.segments.count(Segment.TEXT)
-            assert memory == min(max(-(-text // 10), 1), 40) and (limit is None or len(row.ids) <= limit)
-
-
 @pytest.mark.parametrize(
     ("pattern", "how"),
     [
@@ -180,14 +162,6 @@ def test_a_recipe_says_what_its_template_does_by_default(caplog):
     assert encoder.template.words_after == "separate"
     with pytest.raises(ValueError, match="encoder.words_after='joined', there 'separate'"):
         assembly.check_same_encoder(joined, encoder, "a folder")
-
-
-def test_llama2vec_needs_words_apart(make_encoder):
-    from tests.objectives.cases import ENCODERS, check_fits
-
-    encoder = make_encoder(**{**ENCODERS["llama2vec"], "words_after": "joined"})
-    with pytest.raises(ValueError, match="set it to separate"):
-        check_fits(Llama2Vec(), encoder)
 
 
 def test_pooling_over_the_text_reads_the_token_at_its_edge(make_encoder):
