@@ -50,8 +50,6 @@ def test_load_memory_and_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert lines["threads"].advice.startswith("set OMP_NUM_THREADS=2")
 
 
-
-
 @pytest.mark.slow
 def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """In real processes: the self-test passes here."""

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from typer.testing import CliRunner
 
-import embrew.opening
-from embrew.cli import app
-from embrew.data.datasets import load
 from embrew.mining import mine
 
 
@@ -66,30 +60,3 @@ def test_other_bounds():
         mine(Angles(), pairs().select([0]), corpus=["n 1", "n 2"], num_negatives=1)
     with pytest.raises(ValueError, match="no pairs"):
         mine(Angles(), pairs().select([]))
-
-
-def test_from_the_command_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(embrew.opening, "open_model", lambda name, pooling: Angles())
-    source, output = tmp_path / "pairs.jsonl", tmp_path / "mined.jsonl"
-    source.write_text(
-        "".join(json.dumps({"ask": q, "positive": p}) + "\n" for q, p in zip(QUERIES, POSITIVES, strict=True))
-    )
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps({"_id": str(i), "text": t}) + "\n" for i, t in enumerate(CORPUS)))
-
-    def run(*more):
-        command = ["data", "mine", "any", str(source), str(output), "--corpus", str(corpus), "--num-negatives", "2"]
-        return CliRunner().invoke(app, [*command, *more])
-
-    shown = run("--column", "query=ask", "--dry-run")
-    assert shown.exit_code == 0, shown.stderr
-    assert "it/s" not in shown.stderr  # Sentence-Transformers' own bar
-    assert run("--column", "query=ask", "--dry-run", "--quiet").stderr == ""
-    assert "n 30" in shown.stdout and "nothing written" in shown.stdout and "similarity" in shown.stdout
-    assert not output.exists()
-    assert run("--column", "query=ask").exit_code == 0
-    rows = load(output, kind="pairs")
-    assert sorted(rows["negatives"][i][0] for i in range(2)) == ["n 30", "n 45"]
-    again = run("--column", "query=ask")
-    assert again.exit_code == 1 and "--overwrite" in again.stderr
-    assert run("--column", "ask", "--overwrite").exit_code == 1

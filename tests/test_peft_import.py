@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 
@@ -26,15 +25,6 @@ from peft.import_utils import is_bnb_4bit_available, is_bnb_available
 assert not is_bnb_available() and not is_bnb_4bit_available()
 import bitsandbytes
 assert is_bnb_available() and is_bnb_4bit_available()
-"""
-FOUR_BITS = """
-from embrew.model.adapters import quantized_layers
-encoder = embrew.Encoder.from_pretrained(model, pooling="mean", quantization="nf4", dtype="float32")
-encoder.backbone.add_lora({"r": 4})
-encoder.save_pretrained(out + "/four", verify="full")
-encoder = embrew.Encoder.from_pretrained(out + "/four", merge_adapter=False)
-assert len(quantized_layers(encoder.backbone.causal_lm)) == 14
-assert "bitsandbytes" in sys.modules
 """
 
 
@@ -60,10 +50,3 @@ def test_nothing_imports_it(tmp_path, tokenizer):
     model = wide_model(tmp_path / "model", tokenizer)
     run(PLAIN + LATER, model, tmp_path, path=str(fake.parent))
     assert notes.read_text() == "imported\n", "once, by the script itself"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
-def test_four_bits_after_another_encoder(tmp_path, tokenizer):
-    said = run(PLAIN + "print('four bits')\n" + FOUR_BITS, wide_model(tmp_path / "model", tokenizer), tmp_path)
-    assert "kernels" not in said.partition("four bits")[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from embrew.plot_style import CYCLE, METHODS, colour, colours, matplotlib_settings
+from embrew.plot_style import CYCLE, METHODS, colour, colours
 from embrew.recipe import list_recipes
 
 ROOT = Path(__file__).parents[1]
@@ -59,10 +59,3 @@ def test_every_plot_is_drawn_in_this_style() -> None:
     drawn = {name: text for name, text in sources.items() if "with drawing(" in text}
     assert len(drawn) >= 5
     assert [name for name, text in drawn.items() if re.search(r'"#[0-9a-fA-F]{3,8}"|"(?:tab|xkcd):|"C\d"', text)] == []
-
-
-def test_matplotlib_takes_the_settings() -> None:
-    matplotlib = pytest.importorskip("matplotlib")
-    with matplotlib.rc_context(matplotlib_settings()):
-        assert tuple(matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]) == CYCLE
-        assert matplotlib.rcParams["font.size"] >= 10

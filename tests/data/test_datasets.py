@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -144,21 +143,6 @@ def test_beir_folders_are_pairs(tmp_path):
         load(tmp_path, kind="pairs", split="dev")
     with pytest.raises(ValueError, match="BEIR folder, which holds pairs"):
         load(tmp_path, kind="text")
-
-
-@pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")
-@pytest.mark.parametrize(
-    ("folder", "kind", "options", "count"),
-    [
-        ("STSB", "scored", {"split": "test"}, 1379),
-        ("nli_triplets", "pairs", {}, 6275),
-        ("asset_simplification_pairs", "pairs", {}, 22735),
-        ("cranfield", "pairs", {"split": "test", "min_chars": 1}, 1611),  # 1612 judgements, one of an empty document
-        ("squad_instruct", "pairs", {"columns": {"query": "instruction", "positive": "context"}, "max_rows": 9}, 9),
-    ],
-)
-def test_real_folders(folder, kind, options, count):
-    assert len(load(f"$EMBREW_DATA/{folder}", kind=kind, **options)) == count
 
 
 def test_answers_become_the_sentence_that_holds_them(tmp_path):

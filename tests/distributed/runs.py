@@ -22,7 +22,6 @@ from safetensors.torch import save_file
 from embrew.encoder import Encoder
 from embrew.methods import Contrastive
 from embrew.methods import autoregembed as alignment
-from embrew.model import prefix
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
@@ -140,29 +139,6 @@ def train_aligned(folder: Path, out: Path, processes: int) -> None:
     (out / f"scored-{PartialState().process_index}.json").write_text(json.dumps(scored[0]))
 
 
-def train_evaluated(folder: Path, out: Path) -> None:
-    """Train with evaluations of texts that share a long prompt; write each score, and that of prompts read anew."""
-    made = recipe(folder, {"training": {"max_steps": 4, "learning_rate": 1e-2}}).model_dump(mode="json")
-    prompt = "Read this text with care, and say in a single word what it means. "
-    made["encoder"] |= {"attention": "causal", "template": prompt + "{instruction}{text}{memory}"}
-    made["evaluation"] = {"dev": ["unused"], "every": 1}
-    scores: list[tuple[float, float]] = []
-
-    def score(encoder: Encoder) -> float:
-        vectors = encoder.encode(SENTENCES)
-        return float((vectors @ vectors.T).mean())
-
-    def evaluate(encoder: Encoder) -> dict[str, float]:
-        said = score(encoder)
-        with patch.object(prefix, "WORTHWHILE", 10**9):
-            scores.append((said, score(encoder)))
-        return {"dev": said}
-
-    train(Recipe.from_values(made), out / "evaluated", evaluate=evaluate)
-    if PartialState().is_main_process:
-        (out / "evaluated.json").write_text(json.dumps(scores))
-
-
 def train_mixed(folder: Path, out: Path) -> None:
     """Train, and write which queries were read together, batch by batch; one file a process."""
     seen: list[list[str]] = []
@@ -207,7 +183,6 @@ def main(place: str) -> None:
         save_file(cells, out / "matrix.safetensors")
     train_mixed(folder, out)
     train_aligned(folder, out, 2)
-    train_evaluated(folder, out)
     train_compressed(folder, out / "compressed", 2, evaluated=True)
     os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
     assert train_counted(cached(folder), out / "cached", stop=STOPPED_AT) == STOPPED_AT

@@ -112,12 +112,6 @@ def test_the_share_of_the_gap_closed(name, folder, tmp_path):
     same(folder / "runs2" / name, tmp_path / "alone")
 
 
-def test_evaluation_within_a_stage_reads_the_weights_of_its_step(folder):
-    pairs = json.loads((folder / "runs2" / "evaluated.json").read_text())
-    assert len({said for said, _ in pairs}) == len(pairs) == 5
-    assert [said for said, _ in pairs] == pytest.approx([found for _, found in pairs], abs=1e-6)
-
-
 def test_in_pieces_stopped_and_gone_on(folder, tmp_path):
     """LoRA with gradient caching and checkpointing under FSDP2; resumed in two processes, and refused in one."""
     train(runs.cached(folder), tmp_path / "whole")

@@ -233,31 +233,6 @@ def test_a_stopped_run_says_its_stages_and_how_to_resume(written: Path) -> None:
     assert lines[-1] == f"  resume: embrew train RECIPE --output {written}/run --resume"
 
 
-def test_a_domain_run_says_what_is_finished(copies: Path) -> None:
-    made_of = {
-        "format": FORMATS["domain"].number,
-        "documents": "docs",
-        "pairs": "qa.jsonl",
-        "columns": {"question": "q"},
-        "seed": 1,
-    }
-    (copies / "domain" / "manifest.json").write_text(
-        json.dumps({"made_of": {**made_of, "max_chars": 600}, "counts": {"documents": 2, "pairs": 3}})
-    )
-    made = copies / "made"
-    made.mkdir()
-    (copies / "domain").rename(made / "data")
-    (copies / "run").rename(made / "model")
-    (made / "diagnosis.json").write_text("{}")
-    found = inspect(made)
-    assert (found.kind, found.state) == ("domain run", "stopped")
-    assert found.summary == "training stopped in stage supervised, step 4 of 6"
-    assert found.facts[0] == "finished: prepared data, diagnosis"
-    assert found.commands["resume"] == f"embrew domain docs --output {made}"
-    (made / "report.md").write_text("# docs")
-    assert inspect(made).state == "finished"
-
-
 def test_a_folder_with_several_has_one_line_each(written: Path) -> None:
     lines = said(written).splitlines()
     assert [line.split()[0] for line in lines[1:]] == [

@@ -88,18 +88,6 @@ def test_only_the_memory_s_keys_and_values_are_kept(make_encoder, monkeypatch):
     assert not encoder.backbone.causal_lm._forward_hooks and not encoder.backbone.causal_lm._forward_pre_hooks
 
 
-def test_options_of_transformers(make_encoder):
-    encoder = make_encoder(attention="causal")
-    several = encoder.generate(
-        TEXTS[:2], max_new_tokens=6, do_sample=True, temperature=2.0, num_return_sequences=3, min_new_tokens=6
-    )
-    assert len(several) == 6 and len(set(several)) > 2
-    beams = encoder.generate(TEXTS[:3], max_new_tokens=6, num_beams=3)
-    alone = [encoder.generate(text, max_new_tokens=6, num_beams=3) for text in TEXTS[:3]]
-    assert beams == alone
-    assert encoder.generate([]) == []
-
-
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [

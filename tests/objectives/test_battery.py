@@ -149,3 +149,25 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(name):
     for key in keys:
         with pytest.raises(ValueError, match=f"objective {name} has no key '{key}x'; .*did you mean '{key}'"):
             assembly.objective({"type": name, f"{key}x": 1})
+
+
+REFUSED = {  # further settings, attention of an encoder without memory
+    "compression": ({}, "bidirectional", "memory_tokens=0: compression needs memory tokens"),
+    "alignment": ({}, "bidirectional", "memory_tokens=0: alignment needs memory tokens"),
+    "bottleneck": ({}, "causal", "the bottleneck is the memory right before the target"),
+    "joint": ({"base": {"type": "contrastive"}}, "causal", "the bottleneck is the memory right before the target"),
+    "epic": ({}, "causal", "set encoder.demonstrations"),
+    "icl": ({}, "causal", "set encoder.demonstrations"),
+    "llama2vec": ({}, "causal", "llama2vec reads memory tokens after"),
+    "mntp": ({}, "causal", "is then next-token prediction with holes"),
+    "language_model": ({}, "bidirectional", "needs encoder.attention: causal"),
+    "sft": ({}, "bidirectional", "needs encoder.attention: causal"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_setup_refuses_an_encoder_that_does_not_fit(name, make_encoder):
+    settings, attention, words = REFUSED[name]
+    encoder = make_encoder(memory_tokens=0, attention=attention, template="{instruction}{text}", lora={})
+    with pytest.raises(ValueError, match=words):
+        assembly.objective({"type": name, **settings}).setup(encoder)

@@ -13,7 +13,7 @@ from embrew.assembly.stages import objective
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
 from embrew.settings.base import Base
-from embrew.settings.encoder import Demonstrations, Pooling
+from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES
 from tests.families import config_of
 
@@ -73,19 +73,3 @@ def test_the_longest_limit_that_fits_trains_and_the_next_is_refused(
     if fits < 128:
         with pytest.raises(ValueError, match=r"max_length.*has positions for 128 tokens; lower encoder.max_length"):
             objective(settings).setup(gpt2(tokenizer, fits + 1))
-
-
-def test_demonstrations_beside_queries_count(tokenizer: PreTrainedTokenizerFast) -> None:
-    shape: dict[str, Any] = {
-        "memory_tokens": 0,
-        "template": "{instruction}{text}",
-        "pooling": "mean",
-        "prompts": {"query": "find: "},
-    }
-    for budget, fits in ((64, True), (65, False), (None, False)):
-        encoder = gpt2(tokenizer, 64, **shape, demonstrations=Demonstrations(compress="none", budget=budget))
-        if fits:
-            objective({"type": "icl"}).setup(encoder)
-        else:
-            with pytest.raises(ValueError, match=rf"budget={budget} .* has positions for 128 tokens; set encoder"):
-                objective({"type": "icl"}).setup(encoder)

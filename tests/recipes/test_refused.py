@@ -156,24 +156,16 @@ EDGE: dict[str, Any] = {
     "training": {"weight_decay": 1.5, "max_grad_norm": 0, "adam_beta1": 0, "warmup_steps": 0, "learning_rate": 1e-12},
     "lora": {"r": 1, "lora_alpha": 0.001, "lora_dropout": 0, "target_modules": ".*q_proj"},
 }
-MORE_EDGES: list[dict[str, Any]] = [
-    {"training": {"optim": "rmsprop", "gradient_accumulation_steps": 2, "lr_scheduler_type": "polynomial"}},
-    {"training": {"full_determinism": True, "logging_first_step": True, "save_strategy": "epoch"}},
-    {"training": {"train_sampling_strategy": "sequential", "dataloader_num_workers": 1, "torch_empty_cache_steps": 1}},
-    {"lora": {"r": 2, "lora_dropout": 0.99, "bias": "lora_only", "use_rslora": True}},
-    {"lora": {"r": 2, "use_dora": True, "init_lora_weights": "gaussian", "target_modules": ["q_proj"]}},
-    {"lora": {"r": 2, "init_lora_weights": "olora"}},
-]
 
 
-def one_step(edge: dict[str, Any], model: str, tmp_path: Any) -> None:
+def test_training_starts_at_the_edge_of_what_is_allowed(model_folder: Any, tmp_path: Any) -> None:
     rows = "".join(f'{{"query": "what is {i}", "positive": "number {i}"}}\n' for i in range(8))
     (tmp_path / "rows.jsonl").write_text(rows)
-    once = {"max_steps": 1, "use_cpu": True, "save_strategy": "no", **edge.get("training", {})}
-    encoder = {"model": model, "pooling": {"mode": "mean"}, "lora": {"r": 2, **edge.get("lora", {})}}
+    once = {"max_steps": 1, "use_cpu": True, "save_strategy": "no", **EDGE["training"]}
+    encoder = {"model": str(model_folder("llama")), "pooling": {"mode": "mean"}, "lora": EDGE["lora"]}
     stage = {
         "name": "a",
-        "objective": {"type": "contrastive", **edge.get("objective", {})},
+        "objective": {"type": "contrastive", **EDGE["objective"]},
         "data": {"path": str(tmp_path / "rows.jsonl")},
         "batch": {"size": 2},
         "training": once,
@@ -183,8 +175,3 @@ def one_step(edge: dict[str, Any], model: str, tmp_path: Any) -> None:
     )
     train(recipe, tmp_path / "run", verify="off")
     assert (tmp_path / "run" / "a" / "embrew.json").is_file()
-
-
-@pytest.mark.parametrize("edge", [EDGE, *(pytest.param(edge, marks=pytest.mark.slow) for edge in MORE_EDGES)], ids=str)
-def test_training_starts_at_the_edge_of_what_is_allowed(edge: dict[str, Any], model_folder: Any, tmp_path: Any) -> None:
-    one_step(edge, str(model_folder("llama")), tmp_path)

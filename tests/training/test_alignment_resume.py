@@ -13,6 +13,7 @@ import pytest
 from embrew.methods import autoregembed as alignment
 from embrew.recipe import Recipe
 from tests.conftest import SENTENCES
+from tests.training.one_stage import one_stage
 from tests.training.test_stages import LORA, equal
 from tests.training.unverified import train
 
@@ -28,26 +29,16 @@ def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Recipe:
     ]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     training = {"max_steps": 4, "learning_rate": 0.01, "save_steps": 2, "per_device_train_batch_size": 4}
-    return Recipe.from_values(
-        {
-            "encoder": {
-                "model": str(model_folder("llama")),
-                "template": "{text}\n{instruction}{memory}",
-                "memory_tokens": 2,
-                "pooling": {"mode": "mean", "over": "memory"},
-                "max_length": {"query": 64, "document": 64},
-                "lora": LORA,
-            },
-            "stages": [
-                {
-                    "name": "align",
-                    "objective": {"type": "alignment"},
-                    "data": {"path": str(tmp_path / "pairs.jsonl")},
-                    "training": {**training, "use_cpu": True},
-                }
-            ],
-        }
-    )
+    encoder = {
+        "template": "{text}\n{instruction}{memory}",
+        "memory_tokens": 2,
+        "pooling": {"mode": "mean", "over": "memory"},
+        "max_length": {"query": 64, "document": 64},
+        "lora": LORA,
+    }
+    objective = {"type": "alignment"}
+    data = tmp_path / "pairs.jsonl"
+    return one_stage(model_folder("llama"), data, encoder, training, name="align", objective=objective, batch=None)
 
 
 class Counted:

@@ -20,30 +20,20 @@ from embrew.opening import open_model
 from embrew.recipe import Recipe
 from embrew.storage import base_model, opening
 from embrew.training.stages import train
+from tests.training.one_stage import one_stage
 
 TEXTS = ["The lake is deep.", "A cat sleeps on the warm wall.", "Trains leave at noon."]
 
 
 def recipe(folder: Path, data: Path, **encoder: Any) -> Recipe:
-    values: dict[str, Any] = {
-        "encoder": {
-            "model": str(folder),
-            "pooling": {"mode": "mean"},
-            "template": "{text}",
-            "lora": {"r": 4, "lora_dropout": 0.1},
-            **encoder,
-        },
-        "stages": [
-            {
-                "name": "one",
-                "objective": {"type": "contrastive", "positives": "dropout"},
-                "data": {"path": str(data)},
-                "batch": {"size": 3},
-                "training": {"max_steps": 3, "learning_rate": 0.05, "use_cpu": True},
-            }
-        ],
-    }
-    return Recipe.from_values(values)
+    return one_stage(
+        folder,
+        data,
+        {"template": "{text}", "lora": {"r": 4, "lora_dropout": 0.1}, **encoder},
+        {"max_steps": 3, "learning_rate": 0.05},
+        objective={"type": "contrastive", "positives": "dropout"},
+        batch={"size": 3},
+    )
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from embrew.data.rejects import Rejects
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
+from tests.training.one_stage import one_stage
 
 GOOD = [{"text": f"{sentence} {i}"} for i in range(30) for sentence in SENTENCES]
 BAD = {  # by the index of the row that it replaces: what stands there, and what is said of it
@@ -38,23 +39,14 @@ def recipe(model_folder: Callable[[str], Path], file: Path) -> Callable[..., Rec
     """A recipe that trains two steps on the rows."""
 
     def make(**data: Any) -> Recipe:
-        return Recipe.from_values(
-            {
-                "encoder": {
-                    "model": str(model_folder("llama")),
-                    "pooling": {"mode": "mean", "over": "text"},
-                    "lora": {"r": 2, "lora_dropout": 0.1},
-                },
-                "stages": [
-                    {
-                        "name": "texts",
-                        "objective": {"type": "contrastive", "positives": "dropout"},
-                        "data": {"path": str(file), **data},
-                        "batch": {"size": 4},
-                        "training": {"max_steps": 2},
-                    }
-                ],
-            }
+        return one_stage(
+            model_folder("llama"),
+            file,
+            {"lora": {"r": 2, "lora_dropout": 0.1}},
+            {"max_steps": 2},
+            name="texts",
+            objective={"type": "contrastive", "positives": "dropout"},
+            data={"path": str(file), **data},
         )
 
     return make

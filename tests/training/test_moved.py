@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.config.yaml_files import dump_yaml
 from embrew.recipe import Recipe
-from embrew.training.stage_json import StageSettings, changed_inputs
 from embrew.training.trainer import StageTrainer
 from tests.domain.test_run import docs, write
 from tests.training.test_stages import equal, values
@@ -159,14 +158,6 @@ def test_broken_json(stopped: dict[str, Any], tmp_path: Path) -> None:
             with pytest.raises(ValueError, match=words):
                 train(recipe, out, resume=True)
         (out / file).write_text(whole)
-
-
-def test_files_of_other_tokenizers_count(tmp_path: Path) -> None:
-    recipe = Recipe.from_values({"encoder": {"model": str(tmp_path), "pooling": {"mode": "mean"}}, "stages": []})
-    (tmp_path / "spiece.model").write_text("one")
-    before = StageSettings(recipe, tmp_path).inputs(0)
-    (tmp_path / "spiece.model").write_text("two")
-    assert changed_inputs(StageSettings(recipe, tmp_path).inputs(0), before) == ["encoder.model"]
 
 
 @pytest.fixture

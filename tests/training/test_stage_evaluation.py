@@ -214,12 +214,6 @@ def test_a_metric_that_is_no_score(values: dict[str, Any], tmp_path: Path) -> No
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_stage_in_progress_with_other_settings(values: dict[str, Any], tmp_path: Path) -> None:
-    stopped(watched(values), tmp_path / "run", 8)
-    with pytest.raises(ValueError, match=r"supervised.work was trained with other settings \(evaluation.patience\)"):
-        train(watched(values, patience=5), tmp_path / "run", evaluate=fingerprint, resume=True)
-
-
 def test_what_chooses_the_weights_is_in_the_hash(values: dict[str, Any]) -> None:
     def hash_of(**evaluation: Any) -> str:
         return watched(values, **evaluation).stage_hash(0)

@@ -7,12 +7,12 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from embrew.recipe import Recipe
 from embrew.training.stages import train
+from tests.training.one_stage import one_stage
 
 
 @pytest.fixture
@@ -21,17 +21,10 @@ def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Recipe:
     near = [{"sentence1": f"a {i}", "sentence2": f"b {i}", "score": i} for i in range(4)]
     for name, rows in (("pairs", pairs), ("near", near)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    training = {"max_steps": 4, "logging_steps": 2, "use_cpu": True, "report_to": "tensorboard"}
-    stage: dict[str, Any] = {
-        "name": "one",
-        "objective": {"type": "contrastive"},
-        "data": {"path": str(tmp_path / "pairs.jsonl")},
-        "batch": {"size": 4},
-        "training": training,
-    }
-    encoder = {"model": str(model_folder("llama")), "pooling": {"mode": "mean"}, "lora": {"r": 2}}
+    training = {"max_steps": 4, "logging_steps": 2, "report_to": "tensorboard"}
+    made = one_stage(model_folder("llama"), tmp_path / "pairs.jsonl", training=training)
     evaluation = {"dev": [str(tmp_path / "near.jsonl")], "every": 2}
-    return Recipe.model_validate({"encoder": encoder, "stages": [stage], "evaluation": evaluation})
+    return Recipe.from_values({**made.resolved(), "evaluation": evaluation})
 
 
 def test_figures_are_in_event_files(recipe: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,6 +23,7 @@ from embrew.training.stages import train
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES
+from tests.training.one_stage import one_stage
 
 RATE = 5e-6  # of the second stage of AutoRegEmbed
 
@@ -53,27 +54,10 @@ def recipe(folder: Path, stage: dict[str, Any] | None = None, **encoder: Any) ->
         "max_steps": 1, "learning_rate": RATE, "lr_scheduler_type": "constant", "optim": "adamw_torch_fused",
         "weight_decay": 0.0, "save_strategy": "no", "logging_steps": 1, "use_cpu": True,
     }  # fmt: skip
-    stage = stage or {}
-    return Recipe.from_values(
-        {
-            "encoder": {
-                "model": str(folder),
-                "pooling": {"mode": "mean"},
-                "max_length": {"query": 32, "document": 32},
-                "lora": None,
-                **encoder,
-            },
-            "stages": [
-                {
-                    "name": "one",
-                    "objective": {"type": "contrastive"},
-                    "data": {"path": str(data)},
-                    "batch": {"size": 4},
-                    **stage,
-                    "training": {**training, **stage.get("training", {})},
-                }
-            ],
-        }
+    stage = dict(stage or {})
+    training |= stage.pop("training", {})
+    return one_stage(
+        folder, data, {"max_length": {"query": 32, "document": 32}, "lora": None, **encoder}, training, **stage
     )
 
 

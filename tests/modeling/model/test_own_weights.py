@@ -126,21 +126,6 @@ def test_adapters_after_the_weights_in_their_order(model_folder: Callable[[str],
     assert np.abs(stock - again.encode(SENTENCES)).max() < 1e-5
 
 
-def test_the_hash_knows_the_weights_under_an_adapter(model_folder: Callable[[str], Path]) -> None:
-    """Other weights under an equal adapter are another encoder; an adapter that is merged into the base is the same."""
-    one = whole_then_lora(model_folder("llama"))
-    other = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
-    other.backbone.train_all()
-    shift(other, seed=5)
-    add_lora(other)
-    plain = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
-    add_lora(plain)
-    assert len({encoder.weights_hash() for encoder in (one, other, plain)}) == 3
-    before = plain.weights_hash()
-    plain.merge_adapter()
-    assert plain.weights_hash() == before
-
-
 @pytest.mark.parametrize("how", ["written", "loaded"])
 def test_changed_weights_are_saved_whole(
     how: str, model_folder: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -19,12 +18,6 @@ from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
 
 WORDS = "Read this text with care, and say in a single word what it means. "
 TEXTS = [*SENTENCES, "a", "Read this", "🦆", "", SENTENCES[0]]
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as opened:
-        yield opened
 
 
 def plain(encoder: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch, **options: object) -> np.ndarray:
@@ -166,27 +159,3 @@ def test_a_vector_does_not_depend_on_what_was_embedded_before(make_encoder):
     for prompt in ("Find: ", "Find it now, and do not wait: ", ""):
         for texts in (TEXTS, SENTENCES[:2], SENTENCES[0], TEXTS):
             assert np.array_equal(encoder.encode(texts, prompt=prompt), make().encode(texts, prompt=prompt))
-
-
-def test_what_is_kept_is_bounded(make_encoder, stack):
-    encoder = make_encoder(template=WORDS + "{instruction}{text}", memory_tokens=0, attention="causal")
-    config = encoder.backbone.causal_lm.config
-    head = config.hidden_size // config.num_attention_heads
-    keys = 2 * config.num_hidden_layers * config.num_key_value_heads * head
-    each = 4 * (config.hidden_size + keys)  # bytes of a token: state, keys and values in float32
-    prefix = stack.enter_context(encoder.fixed())
-    prefix.most = 200 * each
-    seen = counted(encoder)
-    for number in range(8):
-        encoder.encode(TEXTS, prompt=f"Number {number}: ")
-    kept = prefix._kept
-    lengths = [len(beginning.states[0]) for beginning in kept.values()]
-    assert 100 < sum(lengths) <= 200
-    assert prefix.bytes == sum(lengths) * each
-    seen.clear()
-    encoder.encode(TEXTS, prompt="Number 7: ")
-    assert max(lengths) not in seen
-    assert prefix.misses == 8 and prefix.hits > 0
-    prefix.most = 1
-    encoder.encode(TEXTS, prompt="Number 8: ")
-    assert len(kept) == 1  # the latest always stays

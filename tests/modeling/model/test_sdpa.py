@@ -62,14 +62,3 @@ def test_under_autocast_it_is_float32() -> None:
         found, _ = sdpa(module, q, k, v, None)
     assert found.dtype == torch.float32
     assert (found - exact).abs().max() < 1e-5 < (rounded - exact).abs().max()
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_an_additive_mask_in_bfloat16(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embrew.model.kernels.drop_out", lambda weights, p: weights)
-    module, tensors = layer(is_causal=False, groups=2), states(dtype=torch.bfloat16)
-    mask = torch.zeros(2, 1, 6, 6, dtype=torch.bfloat16).masked_fill(torch.arange(6) > 3, -3e38)
-    wanted, _ = sdpa_attention_forward(module, *(x.double() for x in tensors), mask.double())
-    found, _ = sdpa(module, *tensors, mask, dropout=dropout)
-    assert found.dtype == torch.bfloat16
-    assert torch.allclose(found.double(), wanted, atol=2e-2)

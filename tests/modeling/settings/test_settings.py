@@ -13,7 +13,7 @@ from embrew import assembly
 from embrew.assembly.encoders import check_same_encoder
 from embrew.encoder import Encoder
 from embrew.recipe import Recipe
-from embrew.settings.encoder import Demonstrations, EncoderSettings, Pooling
+from embrew.settings.encoder import EncoderSettings, Pooling
 from embrew.storage.saving import verify_folder
 
 BASE: dict[str, Any] = {
@@ -120,17 +120,6 @@ def test_what_is_refused_in_python(given: dict[str, Any], error: type[Exception]
     with pytest.raises(error, match=words) as caught:
         EncoderSettings.create(**given)
     assert "\n" not in str(caught.value)
-
-
-def test_forms_that_python_users_give() -> None:
-    settings = EncoderSettings.create(
-        pooling="mean", max_length=9, template=("{text}", "a {text}"), prompts={"task": "Do: "}
-    )
-    assert settings.pooling == Pooling("mean")
-    assert settings.max_length == {"query": 9, "document": 9}
-    assert settings.templates == ["{text}", "a {text}"]
-    assert settings.prompts == {"query": "", "document": "", "task": "Do: "}
-    assert EncoderSettings.create(demonstrations={"budget": 9}).demonstrations == Demonstrations(budget=9)
 
 
 def test_one_template_in_a_list_is_that_template() -> None:

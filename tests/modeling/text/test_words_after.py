@@ -81,21 +81,6 @@ def test_a_truncated_text_loses_its_end_and_nothing_else(name, pattern):
     assert truncated >= 3
 
 
-def test_separate_words_do_not_depend_on_the_text(tokenizer):
-    template = Template(PROMPT + "{memory}{eos}", tokenizer, MEMORY)
-    assert template.words_after == "separate", "learned tokens follow: what a stock tokenizer can add"
-    joined = Template(PROMPT + "{memory}{eos}", tokenizer, MEMORY, words_after="joined")
-    for text, row, other in zip(HARD_TEXTS, template.rows(HARD_TEXTS), joined.rows(HARD_TEXTS), strict=True):
-        assert row.ids[-len(template.suffix_ids) :] == template.suffix_ids
-        assert other.ids[-3:] == [*MEMORY, 2] and other.segments[-3:] == [
-            Segment.MEMORY,
-            Segment.MEMORY,
-            Segment.PROMPT,
-        ]
-        string = PROMPT.replace("{text}", text)
-        assert other.ids[1:-3] == tokenizer(string, add_special_tokens=False, split_special_tokens=True).input_ids
-
-
 @pytest.mark.parametrize(
     ("pattern", "how"),
     [

@@ -1,4 +1,4 @@
-"""The parts of a loss in log lines and in `run.json`, also of a resumed stage."""
+"""ESE: the parts of its loss in log lines and in `run.json`, and a resumed run, equal to one without a stop."""
 
 from __future__ import annotations
 
@@ -13,42 +13,29 @@ from typing import Any
 import pytest
 import torch
 
+from embrew.losses import espresso
 from embrew.methods import Espresso
 from embrew.recipe import Recipe
 from tests.distributed.runs import train_counted, write_data
+from tests.training.one_stage import one_stage
+from tests.training.test_stages import equal, tensors
 
+STEPS, STOPPED_AT = 6, 5  # checkpoints after 2 and 4
 Figures = list[dict[str, float]]
 
 
 @pytest.fixture
 def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Recipe]:
-    """ESE on a tiny model, six steps, with settings of its own."""
+    """ESE on a tiny model, with settings of its own."""
     shutil.copytree(model_folder("llama"), tmp_path / "llama")
     write_data(tmp_path)
 
-    def made(*, batch: Any = None, training: Any = None, **objective: Any) -> Recipe:
-        stage = {
-            "name": "one",
-            "objective": {"type": "espresso", "base": {"type": "contrastive"}, "compression_size": 8, **objective},
-            "data": {"path": str(tmp_path / "c.jsonl")},
-            "batch": {"size": 4, **(batch or {})},
-            "training": {
-                "max_steps": 6,
-                "learning_rate": 1e-3,
-                "save_steps": 2,
-                "use_cpu": True,
-                "logging_steps": 1,
-                **(training or {}),
-            },
-        }
-        encoder = {
-            "model": str(tmp_path / "llama"),
-            "template": "{instruction}{text}",
-            "attention": "bidirectional",
-            "pooling": {"mode": "mean", "over": "text"},
-            "lora": {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0},
-        }
-        return Recipe.from_values({"encoder": encoder, "stages": [stage]})
+    def made(training: dict[str, Any], *, batch: Any = None, **objective: Any) -> Recipe:
+        encoder = {"template": "{instruction}{text}", "attention": "bidirectional"}
+        encoder["lora"] = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1 if "layers" in objective else 0.0}
+        objective = {"type": "espresso", "base": {"type": "contrastive"}, "compression_size": 8, **objective}
+        batch = {"size": 4, **(batch or {})}
+        return one_stage(tmp_path / "llama", tmp_path / "c.jsonl", encoder, training, objective=objective, batch=batch)
 
     return made
 
@@ -74,7 +61,9 @@ def test_parts_are_logged_and_written(
     recipe: Callable[..., Recipe], seen: Figures, batch: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two steps a line, with gradient caching too; a run that is resumed has all lines."""
-    settings = recipe(compress_weight=1e4, batch=batch, training={"max_steps": 10, "logging_steps": 2, "save_steps": 4})
+    settings = recipe(
+        {"max_steps": 10, "learning_rate": 1e-3, "logging_steps": 2, "save_steps": 4}, compress_weight=1e4, batch=batch
+    )
     with caplog.at_level(logging.INFO, logger="embrew"):
         train_counted(settings, tmp_path / "run", stop=5)
         del seen[4:]  # of which no checkpoint is left
@@ -89,3 +78,19 @@ def test_parts_are_logged_and_written(
         shown = f"one  step {line['step']}/10  loss {line['loss']:.4g}  grad_norm "
         assert sum(message.startswith(shown) for message in caplog.messages) == 1
     assert sum("express" in message and "compress" in message for message in caplog.messages) >= 5
+
+
+def test_stopped_and_resumed_is_never_stopped(
+    recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, with dropout on, learned layer weights, and targets from random columns."""
+    iterated, find = [], espresso._iterated
+    monkeypatch.setattr(espresso, "OVERSAMPLING", 8)  # or a model of 32 dimensions would always be solved exactly
+    monkeypatch.setattr(espresso, "_iterated", lambda *given: iterated.append(1) or find(*given))
+    made = recipe({"max_steps": STEPS, "learning_rate": 1e-2, "save_steps": 2}, layers="learned")
+    assert train_counted(made, tmp_path / "whole") == STEPS
+    assert train_counted(made, tmp_path / "halves", stop=STOPPED_AT) == STOPPED_AT
+    assert train_counted(made, tmp_path / "halves", resume=True) == 2, "four of six were done"
+    assert iterated
+    assert tensors(tmp_path / "whole" / "one")
+    equal(tmp_path / "whole" / "one", tmp_path / "halves" / "one")
