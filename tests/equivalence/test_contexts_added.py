@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
@@ -14,6 +15,7 @@ import pytest
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations
+from embrew.storage.parts import digest, read_contexts, write_context
 from tests.conftest import SENTENCES
 
 ONE = Context("Find the answer: ", (Demonstration("fox", SENTENCES[0]),))
@@ -33,6 +35,33 @@ def encoder(model_folder: Callable[[str], Path]) -> Encoder:
 def which(vectors: np.ndarray, wanted: dict[str, np.ndarray]) -> str:
     """Which of the known vectors these are; a mixture of two is none of them."""
     return next((name for name, known in wanted.items() if np.abs(vectors - known).max() < 1e-6), "neither")
+
+
+def test_a_context_that_is_replaced_on_disk_is_read_whole(encoder: Encoder, tmp_path: Path) -> None:
+    """A reader that opens its files one by one would see the words of one context with the vectors of another."""
+    encoder.save_pretrained(tmp_path / "model", verify="off")
+    prepared = {"one": encoder.contexts["task"], "other": encoder.add_context("task", OTHER)}
+    known = {digest(context): name for name, context in prepared.items()}
+    stop = threading.Event()
+
+    def read() -> list[str]:
+        found = []
+        while not stop.is_set():
+            context = read_contexts(tmp_path / "model")["task"]
+            assert context.context == prepared[known[digest(context)]].context
+            found.append(known[digest(context)])
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read) for _ in range(4)]
+        try:
+            for name in ["other", "one"] * 3:
+                write_context(tmp_path / "model", "task", prepared[name], overwrite=True)
+                time.sleep(0.05)  # so that every context is read
+        finally:
+            stop.set()
+        found = [name for reader in readers for name in reader.result(timeout=60)]
+    assert {*found} == {"one", "other"} and len(found) > 6
 
 
 def test_eight_threads_encode_while_a_context_is_replaced_in_memory(encoder: Encoder) -> None:

@@ -273,6 +273,13 @@ def test_half_written_folders_say_what_is_missing(copies: Path) -> None:
     assert inspect(copies / "results").state == "stopped"
 
 
+def test_other_formats_are_not_called_damaged(copies: Path) -> None:
+    values = json.loads((copies / "run" / "run.json").read_text())
+    (copies / "run" / "run.json").write_text(json.dumps({**values, "format": 9}))
+    found = inspect(copies / "run")
+    assert found.state == "unreadable" and "this embrew reads format 2" in found.problems[0]
+
+
 def test_empty_missing_and_locked_folders(tmp_path: Path) -> None:
     assert inspect(tmp_path).state == "empty"
     (tmp_path / ".run.json.tmp").touch()

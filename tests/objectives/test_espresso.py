@@ -88,14 +88,6 @@ def test_ablations_of_the_target(compression):
     assert parts["compress"].item() == pytest.approx(wanted, rel=1e-4)
 
 
-def test_a_matrix_for_every_text():
-    embeddings, batch = case()
-    objective = assembly.objective({**SETTINGS, "per_text": True, "preset": "paper", "express_weight": 0.0})
-    parts = objective.loss(embeddings, batch)
-    other = assembly.objective({**SETTINGS, "preset": "paper", "express_weight": 0.0}).loss(embeddings, batch)
-    assert torch.isfinite(parts["loss"]) and abs(parts["loss"] - other["loss"]) > 1e-3
-
-
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_official_layers_are_those_of_the_public_code(family, make_encoder):
     """The library's hidden states from the embedding layer on, without the last but one; the last one as it is."""

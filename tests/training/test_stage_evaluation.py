@@ -97,15 +97,6 @@ def test_patience(values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCapt
     assert "supervised  kept step 4, the best of 4 evaluations by STSB" in caplog.messages
 
 
-def test_only_the_stages_that_are_named(values: dict[str, Any], tmp_path: Path) -> None:
-    values["stages"] = values["stages"][:2]
-    values["evaluation"] = {"dev": ["unused"], "every": 2, "stages": ["unsupervised"]}
-    train(Recipe.from_values(values), tmp_path / "run", evaluate=Scripted([0.5, 0.6, 0.7, 0.8]))
-    log = log_of(tmp_path / "run")
-    assert list(log["curves"]) == ["unsupervised"]
-    assert [log["scores"][name]["dev"] for name in ("base", "compress", "unsupervised")] == [0.5, 0.6, 0.8]
-
-
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the run is that several tests compare with, once it is made."""

@@ -66,12 +66,6 @@ def test_concatenated_memory_tokens_by_hand() -> None:
             Pooling("concat", over)  # type: ignore[arg-type]
 
 
-def test_float32_whatever_the_states_are() -> None:
-    assert pool(Pooling("mean", "all"), STATES.bfloat16(), TOKENS).dtype == torch.float32
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(pool(Pooling("mean"), STATES, TOKENS), pool(Pooling("mean"), STATES, TOKENS))
-
-
 def test_unknown_names() -> None:
     with pytest.raises(ValueError, match=f"choose from {', '.join(MODES)}$"):
         Pooling("max")  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from embrew.encoder import Encoder
-from embrew.storage.base_model import pick_dtype, weights_sha256
+from embrew.storage.base_model import weights_sha256
 
 
 @pytest.fixture
@@ -83,10 +83,3 @@ def test_no_tokenizer(copied: Path) -> None:
         path.unlink()
     with pytest.raises(ValueError, match="cannot be opened"):
         Encoder.from_pretrained(copied)
-
-
-def test_dtypes() -> None:
-    assert pick_dtype("auto", torch.device("cpu")) == torch.float32
-    assert pick_dtype("auto", torch.device("cuda")) == torch.bfloat16
-    with pytest.raises(ValueError, match="choose from auto, float32, bfloat16"):
-        pick_dtype("float16", torch.device("cpu"))

@@ -124,11 +124,6 @@ def test_token_ids(kind: str, encoder: Encoder) -> None:
             encoder.encode([[5], [5, wrong]])
 
 
-def test_no_texts(encoder: Encoder) -> None:
-    for nothing in ([], (), np.array([]), iter(())):
-        assert encoder.encode(nothing).shape == (0, 32)
-
-
 @pytest.mark.parametrize(("inputs", "words"), NOT_TEXTS)
 def test_what_is_no_text(inputs: Any, words: str, encoder: Encoder) -> None:
     with pytest.raises(TypeError, match=words):

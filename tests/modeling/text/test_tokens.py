@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from embrew.text.tokens import Row, Segment, Tokens
 
 P, X, M, S, Y = (int(Segment[name]) for name in ("PROMPT", "TEXT", "MEMORY", "SOFT", "TARGET"))
@@ -13,11 +11,6 @@ def test_pad_is_on_the_right_and_known_by_segment_alone() -> None:
     tokens = Tokens.pad([Row([5, 0, 7], [P, X, X]), Row([9], [X])])
     assert tokens.input_ids.tolist() == [[5, 0, 7], [9, 0, 0]]
     assert tokens.attention_mask.tolist() == [[1, 1, 1], [1, 0, 0]], "id 0 inside a text is a token like any other"
-
-
-def test_no_rows() -> None:
-    with pytest.raises(ValueError, match="at least one text"):
-        Tokens.pad([])
 
 
 def test_predicting_is_one_to_the_left_of_the_target() -> None:
