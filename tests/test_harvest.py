@@ -5,7 +5,7 @@ import pytest
 
 from embrew.data import load
 from embrew.evaluation import find_task
-from embrew.harvest import TEST_PACKAGES, Package, clean, harvest
+from embrew.harvest import TEST_PACKAGES, Package, harvest
 
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 
@@ -117,24 +117,3 @@ def test_an_existing_folder_is_kept(tmp_path, packages):
     with pytest.raises(FileExistsError, match="exists already"):
         harvest(tmp_path / "out", packages=packages)
     harvest(tmp_path / "out", packages=packages, overwrite=True)
-
-
-@pytest.mark.parametrize(
-    ("docstring", "expected"),
-    [
-        ("Sort ``x``.\n\n    >>> sort([2, 1])\n    [1, 2]\n\nEnd.", "Sort x.\n\nEnd."),
-        ("A.\n\n.. versionadded:: 1.2\n   Long ago.\n\nB.", "A.\n\nB."),
-        ("A.\n\n.. note:: Mind this.", "A.\n\nMind this."),
-        ("See :func:`~graph.path` and :class:`Node <graph.Node>`.", "See graph.path and Node."),
-        ("See `the site <https://x.org>`_ or https://y.org/z now [1]_.", "See the site or now."),
-        ("See [`Model`][pkg.Model] or [this](https://x.org).", "See Model or this."),
-        ("A.\n\nParameters\n----------\nx : int\n    Number.", "A.\n\nParameters:\nx : int\n    Number."),
-        ("A.\n\nExamples\n--------\nDo this:\n>>> a\n\nNotes\n-----\nSmall.", "A.\n\nNotes:\nSmall."),
-        ("A.\n\nExample:\n    run it\n\nReturns:\n    One.", "A.\n\nReturns:\n    One."),
-        ("A.\n\n:param int x: Number.\n:type x: int\n:returns: One.", "A.\n\nx: Number.\nReturns: One."),
-        ("A.\n\n```python\nrun()\n```\nB.", "A.\n\nB."),
-        ('!!! abstract "Usage"\n    [Page](x.md)\n\nA.', "A."),
-    ],
-)
-def test_markup_becomes_prose(docstring, expected):
-    assert clean(docstring) == expected

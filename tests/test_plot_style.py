@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from embrew.plot_style import CYCLE, METHODS, colour, colours
-from embrew.recipe import list_recipes
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,12 +31,6 @@ ROOT = Path(__file__).parents[1]
 )
 def test_a_name_has_the_colour_of_its_method(name: str, method: str) -> None:
     assert colour(name, 0) == colour(name, 5) == METHODS[method]
-
-
-def test_every_method_with_recipes_has_a_colour() -> None:
-    folders = {name.split("/")[0] for name in list_recipes()} - {"baselines", "launch"}
-    assert len(folders) >= 5 and folders <= set(METHODS)
-    assert len(set(METHODS.values())) == len(METHODS)
 
 
 def test_the_series_of_one_plot_differ() -> None:

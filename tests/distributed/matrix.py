@@ -162,7 +162,13 @@ FOUR = [
     *COPIED,
     *NANO,
 ]
-GROUPS = {"all": [*CASES, *SHARDED, *NANO], "four": FOUR}
+SHORT = [
+    Case(objective, lora, sharded=sharded, bf16=True)
+    for objective in ("compression", "alignment", "bottleneck", "contrastive")
+    for lora in BOTH
+    for sharded in BOTH
+]
+GROUPS = {"all": [*CASES, *SHARDED, *NANO], "four": FOUR, "bfloat16": SHORT}
 
 QUICK = [  # sharded contrastive stages are among the whole runs of `tests.distributed.runs`
     Case("contrastive", True, checkpointing=True, cached=True),

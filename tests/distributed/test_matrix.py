@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -59,6 +60,23 @@ def test_several_processes(processes, group, folder, tmp_path):
     out = tmp_path / "trained.safetensors"
     in_processes(processes, "tests.distributed.matrix", folder, str(out), group, timeout=3600)
     same(by_case(load_file(out)), GROUPS[group], folder)
+
+
+@pytest.mark.slow
+def test_bfloat16(folder, tmp_path):
+    """Gathered in bfloat16, float32 shards move as one float32 process moves them, as far as bfloat16 goes."""
+    out = tmp_path / "trained.safetensors"
+    in_processes(2, "tests.distributed.matrix", folder, str(out), "bfloat16", timeout=3600)
+    found = by_case(load_file(out))
+    for case in GROUPS["bfloat16"]:
+        encoder = matrix.encoder_for(case, folder)
+        start = {f"encoder.{name}": p.detach().clone() for name, p in encoder.named_parameters() if p.requires_grad}
+        wanted, ours = matrix.train(case.reference, folder), found[str(case)]
+        assert float(ours.pop("losses")[0]) == pytest.approx(float(wanted.pop("losses")[0]), rel=0.03), case
+        assert {tensor.dtype for tensor in ours.values()} == {torch.float32}
+        moved = [torch.cat([(of[name] - start[name]).flatten() for name in start]) for of in (wanted, ours)]
+        assert torch.cosine_similarity(*moved, dim=0) > 0.98, case
+        assert float(moved[1].norm() / moved[0].norm()) == pytest.approx(1, abs=0.05), case
 
 
 def same(found: Trained, cases: list[Case], folder: str) -> None:

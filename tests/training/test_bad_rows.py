@@ -41,12 +41,11 @@ def recipe(model_folder: Callable[[str], Path], file: Path) -> Callable[..., Rec
     def make(**data: Any) -> Recipe:
         return one_stage(
             model_folder("llama"),
-            file,
+            {"path": str(file), **data},
             {"lora": {"r": 2, "lora_dropout": 0.1}},
             {"max_steps": 2},
             name="texts",
             objective={"type": "contrastive", "positives": "dropout"},
-            data={"path": str(file), **data},
         )
 
     return make

@@ -11,7 +11,7 @@ from torch import nn
 
 from embrew import assembly
 from embrew.encoder import Encoder
-from embrew.methods import Compression, EmbeddingObjective
+from embrew.methods import EmbeddingObjective
 from embrew.model.batching import passes_by_length
 from embrew.text.tokens import Tokens
 from embrew.training.step import Chunks, TrainStep, cached_loss
@@ -124,11 +124,6 @@ def test_autocast_is_the_same_in_the_second_pass(make_encoder):
     first = len(seen)
     loss.backward()
     assert len(seen) == 2 * first and set(seen) == {torch.bfloat16}
-
-
-def test_an_objective_that_looks_at_tokens_has_no_cache(make_encoder):
-    with pytest.raises(TypeError, match="Compression depends on more than embeddings"):
-        TrainStep(make_encoder(), Compression(), Chunks(rows=2))
 
 
 def test_memory_is_that_of_a_chunk(make_encoder):

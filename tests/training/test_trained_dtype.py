@@ -56,6 +56,7 @@ def recipe(folder: Path, stage: dict[str, Any] | None = None, **encoder: Any) ->
     }  # fmt: skip
     stage = dict(stage or {})
     training |= stage.pop("training", {})
+    data = stage.pop("data", data)
     return one_stage(
         folder, data, {"max_length": {"query": 32, "document": 32}, "lora": None, **encoder}, training, **stage
     )
