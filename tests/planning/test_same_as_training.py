@@ -13,7 +13,7 @@ from embrew.assembly.encoders import prepare_encoder, starting_encoder
 from embrew.methods.base import text_ids
 from embrew.planning.devices import GPUS, Device
 from embrew.planning.plan import plan_recipe
-from embrew.planning.shapes import Shape, shape_of_stage
+from embrew.planning.shapes import shape_of_model, shape_of_stage
 from embrew.recipe import Recipe
 from embrew.training.stages import Run, train
 from tests.conftest import SENTENCES
@@ -130,7 +130,7 @@ def test_shapes_are_those_of_the_encoder_that_is_trained(how, model_folder, tmp_
     encoder = starting_encoder(recipe, 0, None, device=torch.device("cpu"))
     prepare_encoder(encoder, recipe, 0, objective)
     config = encoder.backbone.inner.config
-    assert shape_of_stage(recipe, 0, config, "cpu") == Shape.of_model(encoder.backbone.model, config)
+    assert shape_of_stage(recipe, 0, config, "cpu") == shape_of_model(encoder.backbone.model, config)
 
 
 def test_tokens_are_those_of_the_batches(tmp_path):
