@@ -18,7 +18,6 @@ NUMBERS = re.compile(r"[+-][\d.,e± \[\]+-]*")  # a number, with its deviation o
 def grid(
     rows: Sequence[Model],
     *,
-    averages_only: bool = False,
     intervals: bool = False,
     named: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[list[str], list[list[str]]]:
@@ -35,8 +34,6 @@ def grid(
     if not columns:
         there = "; ".join(f"{row.name}: {', '.join(map(label_of, row.runs[0]))}" for row in rows)
         raise ValueError(f"the results have no task, split and size in common ({there}); evaluate the models alike")
-    if averages_only:
-        columns = [name for name in columns if name not in common] or columns
     cells = []
     for row, table in zip(rows, tables, strict=True):
         first_seed = {label_of(result): result for result in row.runs[0]}

@@ -177,7 +177,7 @@ def plan_stage(
 
 
 def _memory(shape: Shape, moments: float, activations: int, process: int, *, share: int, copies: int) -> dict[str, int]:
-    """Return bytes of a device by what they are for, and their sum; DistributedDataParallel sums gradients in copies."""
+    """Return bytes of a device by what they are for, and their sum; several processes sum gradients in copies."""
     sizes = {
         "weights": shape.weights // share,
         "gradients": copies * 4 * shape.trained // share,
