@@ -18,7 +18,7 @@ from embrew.comparison.models import models_of
 from embrew.comparison.tables import as_csv, as_markdown, grid
 from embrew.evaluation import Result, evaluate
 from embrew.evaluation.report import write_result
-from embrew.evaluation.uncertainty import bootstrap, compare, compare_seeds, holm, interval
+from embrew.evaluation.uncertainty import bootstrap, compare, holm, interval, main_score, of_samples
 
 
 def result(task="T", main=0.5, kind="retrieval", **examples) -> Result:
@@ -157,9 +157,13 @@ def test_seeds_widen_the_interval_of_a_difference():
     rng = np.random.default_rng(5)
     base = rng.uniform(size=300)
     seeds = [result(main=float((base + shift).mean()), score=(base + shift).tolist()) for shift in (-0.1, 0.0, 0.1)]
-    one, several = (compare_seeds([result(score=base.tolist(), main=float(base.mean()))], some) for some in (
-        seeds[1:2], seeds
-    ))  # fmt: skip
+    first = [result(score=base.tolist(), main=float(base.mean()))]
+
+    def difference(others):
+        samples = bootstrap([first, others])
+        return of_samples(samples[1] - samples[0], main_score(others) - main_score(first))
+
+    one, several = difference(seeds[1:2]), difference(seeds)
     assert (one.low, one.high) == (0, 0), "the same scores"
     # The mean of three draws out of -0.1, 0, 0.1 has the standard deviation 0.1 · √(2/3) / √3 = 0.047.
     assert several.difference == pytest.approx(0, abs=1e-12)
