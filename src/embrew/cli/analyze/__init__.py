@@ -23,6 +23,7 @@ from embrew.cli.analyze.kinds import (
     sink,
     spectrum,
     surface,
+    texts_of,
     truncation,
     uniformity,
 )
@@ -169,6 +170,8 @@ def analyze(
 def check_options(kind: str, options: Mapping[str, Any]) -> None:
     """Raise for options that a kind does not have, and for those that it needs."""
     own = {name: one for name, one in inspect.signature(KINDS[kind]).parameters.items() if name != "models"}
+    if own.pop("reading", None) is not None:
+        own = {**inspect.signature(texts_of).parameters, **own}
     flags = {name: f"--{name.replace('_', '-')}" for name in (*own, *options)}
     wrong = [flags[name] for name in options if name not in own]
     if wrong:

@@ -77,8 +77,9 @@ def only(data: Sequence[str]) -> str:
 
 
 def texts_of(
-    data: Sequence[str], split: str | None, max_texts: int | None, seed: int, batch_tokens: int | None
-) -> tuple[Texts, dict[str, Any]]:
+    *, data: Sequence[str], split: str | None = None, max_texts: int | None = None, seed: int = 42,
+    batch_tokens: int | None = None,
+) -> tuple[Texts, dict[str, Any]]:  # fmt: skip
     """Return the texts of --data, and keywords of functions that encode them."""
     from embrew.analysis.input_texts import read_texts
 
@@ -109,16 +110,13 @@ def one_row_each(
     return outcome
 
 
-def spectrum(
-    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int | None = None,
-    seed: int = 42, batch_tokens: int | None = None, threshold: float = 1e-2,
-) -> Outcome:  # fmt: skip
+def spectrum(models: Sequence[str], *, threshold: float = 1e-2, **reading: Any) -> Outcome:
     """Measure how many dimensions the vectors use, by the singular values of their covariance."""
     from embrew.analysis.input_texts import unnormalised, vectors_of
     from embrew.analysis.plots import plot_spectra
     from embrew.analysis.spectrum import spectrum_of
 
-    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
+    texts, options = texts_of(**reading)
 
     def measure(encoder: Any) -> Any:
         result = spectrum_of(vectors_of(unnormalised(encoder), texts.texts, **options), threshold=threshold)
@@ -130,15 +128,12 @@ def spectrum(
     return one_row_each(models, texts, measure, columns, plot_spectra)
 
 
-def memory(
-    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int | None = None,
-    seed: int = 42, batch_tokens: int | None = None, threshold: float = 0.9,
-) -> Outcome:  # fmt: skip
+def memory(models: Sequence[str], *, threshold: float = 0.9, **reading: Any) -> Outcome:
     """Measure how similar the memory tokens are, and how many different ones there are."""
     from embrew.analysis.memory import memory_similarity, summarize
     from embrew.analysis.plots import plot_memory
 
-    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
+    texts, options, seed = *texts_of(**reading), reading.get("seed", 42)
 
     def measure(encoder: Any) -> Any:
         similarity = memory_similarity(encoder, texts.texts, **options)
@@ -150,19 +145,17 @@ def memory(
     return one_row_each(models, texts, measure, columns, plot_memory)
 
 
-def uniformity(
-    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int | None = None,
-    seed: int = 42, batch_tokens: int | None = None, threshold: float = 4.0,
-) -> Outcome:  # fmt: skip
+def uniformity(models: Sequence[str], *, threshold: float = 4.0, **reading: Any) -> Outcome:
     """Measure whether positives are close (alignment) and all texts are spread out (uniformity). Lower is better."""
     from embrew.analysis.input_texts import find_split
     from embrew.analysis.plots import plot_alignment_uniformity
     from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
     from embrew.data import load
 
-    rows = load(only(data), kind="scored", split=find_split(only(data), split))
+    folder = only(reading["data"])
+    rows = load(folder, kind="scored", split=find_split(folder, reading.get("split")))
     positives = positive_pairs(rows["sentence1"], rows["sentence2"], rows["score"], above=threshold)
-    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
+    texts, options = texts_of(**reading)
     del options["side"]
 
     def measure(encoder: Any) -> Any:
@@ -173,23 +166,22 @@ def uniformity(
     return one_row_each(models, texts, measure, columns, plot_alignment_uniformity)
 
 
-def truncation(
-    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int = 3000,
-    seed: int = 42, batch_tokens: int | None = None, dims: str | None = None,
-) -> Outcome:  # fmt: skip
+def truncation(models: Sequence[str], *, dims: str | None = None, **reading: Any) -> Outcome:
     """Embed full and truncated vectors together in the plane by t-SNE: how far truncation moves a text."""
     from embrew.analysis.input_texts import vectors_of
     from embrew.analysis.plots import plot_truncations
     from embrew.analysis.truncation import truncation_of
 
-    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
+    texts, options = texts_of(**{"max_texts": 3000, **reading})
     chosen = read_numbers(dims) if dims else []
     if len(chosen) > 1:
         raise ValueError(f"--dims {dims}; analyze truncation takes one number of dimensions")
 
     def measure(encoder: Any) -> Any:
         vectors = vectors_of(encoder, texts.texts, **options)
-        plane = truncation_of(vectors, chosen[0] if chosen else min(128, vectors.shape[1] // 2), seed=seed)
+        plane = truncation_of(
+            vectors, chosen[0] if chosen else min(128, vectors.shape[1] // 2), seed=reading.get("seed", 42)
+        )
         figures = {"dim": plane.dim, "texts": len(plane.whole), "distance": plane.distance}
         return {**figures, "distance_share": plane.share}, [plane]
 
@@ -198,16 +190,13 @@ def truncation(
     return one_row_each(models, texts, measure, columns, plot_truncations)
 
 
-def sink(
-    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int = 512,
-    seed: int = 42, batch_tokens: int | None = None, prompt_name: Sequence[str] = (),
-) -> Outcome:  # fmt: skip
+def sink(models: Sequence[str], *, prompt_name: Sequence[str] = (), **reading: Any) -> Outcome:
     """Measure the share of the last token's attention on the first token, by layer, and on the other parts."""
     from embrew.analysis.plots import plot_sinks
     from embrew.analysis.sink import Sink, sink_of
     from embrew.encoder import Encoder
 
-    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
+    texts, options = texts_of(**{"max_texts": 512, **reading})
 
     def measure(encoder: Any) -> list[Sink]:
         if not isinstance(encoder, Encoder):
