@@ -223,15 +223,6 @@ def test_the_command_shows_one_column_per_stage_and_says_what_it_assumed(model_f
     assert none.exit_code == 1 and "no stages" in none.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["llm2comp/nano", "autoregembed/nano", "lbr/medical-nano", "epic/nano"])
-def test_objectives_that_read_the_original_model_are_planned(name):
-    recipe = Recipe.load(name)
-    stages = plan_recipe(recipe, gpu="h100").stages
-    assert len(stages) == len(recipe.stages)
-    assert all(stage.bytes["activations"] > 0 for stage in stages)
-
-
 def test_training_says_what_a_stage_takes(model_folder, tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     recipe = pairs(model_folder("llama"), tmp_path)

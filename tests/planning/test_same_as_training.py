@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 import torch
@@ -47,20 +46,6 @@ def test_steps_are_those_of_training(model_folder, tmp_path, drop):
     train(recipe, tmp_path / "run", verify="off")
     trained = json.loads((tmp_path / "run" / "run.json").read_text())["samples"]["one"]["steps"]
     assert planned == trained == 4
-
-
-def test_steps_by_hand(model_folder, tmp_path):
-    """Texts: 11 rows on 2 devices, 2 each: 3 batches, or 2 full ones; one epoch, 2 batches in a step."""
-    training = {"num_train_epochs": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-    rows = [{"text": text} for text in (SENTENCES * 3)[:11]]
-
-    def steps(**more):
-        made = recipe_of("nano", tmp_path / "t.jsonl", rows, stage={"training": {**training, **more}},
-                         objective="language_model", pooling={"mode": "last"}, lora={"r": 4})  # fmt: skip
-        return plan_recipe(made, gpu="h100", processes=2).stages[0].steps
-
-    assert (steps(), steps(dataloader_drop_last=True), steps(max_steps=7)) == (2, 1, 7)
-    assert steps(num_train_epochs=1.2) == math.ceil(1.2 * 2)
 
 
 def test_an_order_of_several_data_sets_decides_the_steps(model_folder, tmp_path):

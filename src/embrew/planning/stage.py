@@ -100,7 +100,7 @@ def plan_stage(
     measured: bool, order: MixedOrder | None = None, utilization: float = UTILIZATION, sharded: bool | None = None,
     loaded: bool = False,
 ) -> StagePlan:  # fmt: skip
-    """Return the plan of stage `index` on `processes` devices.
+    """Return the plan of stage `index` on `processes` devices; errors as `rows_of`, or the rows do not fill a batch.
 
     Args:
         count: rows of the stage; None: unknown.
@@ -109,9 +109,6 @@ def plan_stage(
         utilization: share of a device's peak FLOP/s that training reaches.
         sharded: FSDP2; None: where whole weights do not fit several devices.
         loaded: whether this process holds the weights already.
-
-    Raises:
-        ValueError: as `rows_of`, or the rows do not fill a batch.
     """
     stage = recipe.stages[index]
     training, batch, rows = stage.training, stage.batch, rows_of(recipe, index, processes)
