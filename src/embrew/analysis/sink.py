@@ -96,7 +96,7 @@ def sink_of(
         raise ValueError("no texts; give one or more, since the weights are a mean over texts")
     limit = encoder.max_length["document"] if side == "document" else encoder.max_seq_length
     instruction, context = ("", None) if prompt_name is None else encoder.resolve_prompt(prompt_name)
-    layers, lengths = encoder.backbone.num_layers, []
+    layers, lengths = encoder.backbone.num_layers, list[int]()
     encoder.eval()
 
     def rows(start: int, stop: int) -> list[Row]:

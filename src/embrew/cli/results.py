@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,6 @@ from embrew.cli.console import out, print_json
 
 if TYPE_CHECKING:
     from embrew.comparison.comparing import Comparison
-    from embrew.evaluation.report import Result
 
 
 def table(
@@ -49,6 +47,7 @@ def table(
         raise ValueError(f"{output}: unknown format; give a .md or .csv file")
     from embrew.comparison.models import models_of
     from embrew.comparison.tables import as_csv, as_markdown, grid
+    from embrew.evaluation.report import averages, label_of
     from embrew.files.writing import atomic_path
 
     rows, named = models_of(results), None
@@ -68,21 +67,17 @@ def table(
             text = as_markdown(header, cells) if output.suffix == ".md" else as_csv(header, cells)
             temporary.write_text(text, encoding="utf-8")
         out().print(f"written to {output}", markup=False, soft_wrap=True)
-    print_json(
-        {"models": [{"model": row.name, "seeds": [_scores(run, named or {}) for run in row.runs]} for row in rows]}
-    )
-
-
-def _scores(results: Sequence[Result], named: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """Return the scores of one seed, from 0 to 1, and the averages that it has all tasks of."""
-    from embrew.evaluation.report import averages, label_of
-
-    there = {result.task for result in results}
-    complete = {name: tasks for name, tasks in named.items() if there.issuperset(tasks)}
-    return {
-        "averages": averages(results, complete),
-        "tasks": {label_of(result): result.main_score for result in results},
-    }
+    models = [
+        {
+            "model": row.name,
+            "seeds": [
+                {"averages": averages(run, named), "tasks": {label_of(result): result.main_score for result in run}}
+                for run in row.runs
+            ],
+        }
+        for row in rows
+    ]
+    print_json({"models": models})
 
 
 def diff(

@@ -69,10 +69,7 @@ def _inert(cell: Any) -> Any:
 
 
 def _scores(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None) -> dict[str, float]:
-    """Return averages, of those named the ones whose tasks are all there, and scores."""
-    names = {result.task for result in results}
-    there = {name: tasks for name, tasks in (named or {}).items() if names.issuperset(tasks)}
-    return {**averages(results, there), **{label_of(result): result.main_score for result in results}}
+    return {**averages(results, named), **{label_of(result): result.main_score for result in results}}
 
 
 def _cell(values: Sequence[float], result: Result | None) -> str:
