@@ -9,11 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from embrew.evaluation.corpus_chunks import CorpusChunks, FinishedByOthers
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS, retrieval
 from embrew.evaluation.mteb_tasks import MtebTask, evaluate_mteb
-from embrew.evaluation.processes import Processes
+from embrew.evaluation.processes import CorpusChunks, FinishedByOthers, Processes
 from embrew.evaluation.report import (
     Result,
     averages,

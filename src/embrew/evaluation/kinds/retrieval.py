@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from embrew.data.beir import Document, RetrievalData
-from embrew.evaluation.corpus_chunks import CorpusChunks
+from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
 from embrew.evaluation.task import Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
