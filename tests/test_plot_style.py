@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from embrew.analysis.plots import looks
-from embrew.plot_style import CYCLE, METHODS, colour, colours, matplotlib_settings
+from embrew.plot_style import CYCLE, METHODS, colours, matplotlib_settings
 from embrew.recipe import list_recipes
 
 # Machado, Oliveira and Fernandes (2009), "A Physiologically-based Model for Simulation of Color Vision Deficiency",
@@ -103,12 +103,12 @@ def test_contrast_with_both_backgrounds(value: str) -> None:
     ],
 )
 def test_a_name_has_the_colour_of_its_method(name: str, method: str) -> None:
-    assert colour(name, 0) == colour(name, 5) == METHODS[method]
+    assert colours([name, name]) == [METHODS[method]] * 2
 
 
 @pytest.mark.parametrize("name", ["Chinese", "cheese", "mean, in-batch", "epicentre", "out/supervised"])
 def test_other_names_have_the_colour_of_their_position(name: str) -> None:
-    assert [colour(name, i) for i in (0, 1, len(CYCLE))] == [CYCLE[0], CYCLE[1], CYCLE[0]]
+    assert colours([name] * 8) == [*CYCLE, CYCLE[0]]
 
 
 def test_every_method_with_recipes_has_a_colour() -> None:
