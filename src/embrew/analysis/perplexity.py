@@ -78,8 +78,8 @@ def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int =
         rows += [first + Row.labelled(ids[i : i + WINDOW - 1], Segment.TARGET) for i in range(0, len(ids), WINDOW - 1)]
     rows.sort(key=lambda row: len(row.ids))
     model = FrozenLM(encoder.backbone.causal_lm)
-    weight, bias, *scaling = model.head
-    weight, bias = weight.float(), None if bias is None else bias.float()
+    weight, bias, scale, softcap = model.head
+    head = weight.float(), None if bias is None else bias.float(), scale, softcap
     encoder.eval()
     size, tokens, nats = max(1, batch_tokens // WINDOW), 0, 0.0
     with torch.inference_mode():
@@ -88,5 +88,5 @@ def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int =
             states = model.hidden_states(batch)[batch.predicting(Segment.TARGET)]
             labels = batch.input_ids[batch.where(Segment.TARGET)]
             tokens += len(labels)
-            nats -= float(token_log_probs(states.float(), labels, weight, bias, *scaling).double().sum())
+            nats -= float(token_log_probs(states.float(), labels, *head).double().sum())
     return Perplexity(len(filled), tokens, sum(len(text.encode()) for text in filled), nats)

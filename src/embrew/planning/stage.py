@@ -112,7 +112,7 @@ def plan_stage(
     """
     stage = recipe.stages[index]
     training, batch, rows = stage.training, stage.batch, rows_of(recipe, index, processes)
-    chunk = batch and (batch.mini_batch_size or batch.mini_batch_num_tokens)
+    chunk = None if batch is None else batch.mini_batch_size or batch.mini_batch_num_tokens
     in_tokens = batch is not None and batch.mini_batch_num_tokens is not None
     arithmetic = assembly.arithmetic(recipe, stage, torch.device(device.kind))
     recompute = bool(training.get("activation_checkpointing") or training.get("gradient_checkpointing"))
