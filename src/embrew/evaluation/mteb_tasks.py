@@ -48,6 +48,11 @@ class MtebTask:
     instruction: str | None = None
     data: Path | None = None
 
+    @property
+    def shown_split(self) -> str | None:
+        """The split's name in results."""
+        return self.split
+
 
 class MtebEncoder:
     """Adapter to mteb's encoder protocol: queries, documents and other texts are encoded by their own methods."""

@@ -43,7 +43,7 @@ def tasks_to_run(
             raise ValueError(f"task {task.name}: contexts apply to data folders only; give the folder of its data")
         load_task(task)
         tasks.append(task)
-    names = [(task.name, task.shown_split if isinstance(task, Task) else task.split) for task in tasks]
+    names = [(task.name, task.shown_split) for task in tasks]
     for name, split in names:
         if names.count((name, split)) > 1:
             raise ValueError(f"two tasks are called {name} ({split}); rename a folder, or evaluate it alone")
