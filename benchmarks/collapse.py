@@ -21,11 +21,10 @@ from report import circumstances, origin, table
 from scipy.stats import f as f_distribution
 
 from embrew import opening
-from embrew.analysis.input_texts import read_texts
+from embrew.analysis.input_texts import read_texts, unnormalised, vectors_of
 from embrew.analysis.memory import memory_similarity, summarize
 from embrew.analysis.plots import plot_memory, plot_spectra
 from embrew.analysis.spectrum import spectrum_of
-from embrew.analysis.vectors import unnormalised, vector_chunks
 from embrew.recipe import Recipe
 
 TEXTS = 4000
@@ -46,7 +45,7 @@ def main() -> None:
     for row, seed, stage, folder in models(plan, arguments.work / arguments.plan.stem):
         encoder: Any = opening.open_model(str(folder), dtype=plan.get("dtype", "auto"))
         raw = unnormalised(encoder)
-        spectrum = spectrum_of(vector_chunks(raw, texts, batch_tokens=BATCH_TOKENS))
+        spectrum = spectrum_of(vectors_of(raw, texts, batch_tokens=BATCH_TOKENS))
         similarity = memory_similarity(encoder, texts[:MEMORY_TEXTS], batch_tokens=BATCH_TOKENS)
         label = f"{row}: {stage}"
         used, tokens = spectrum.summary(), summarize(similarity)

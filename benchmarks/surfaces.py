@@ -35,11 +35,10 @@ from report import circumstances, origin, table
 from surface_tables import Found, chosen, compared, criterion, figures, pictured, terms_of, tested
 
 from embrew import opening
-from embrew.analysis.input_texts import read_texts
+from embrew.analysis.input_texts import read_texts, vectors_of
 from embrew.analysis.plots import plot_surfaces, plot_truncations
 from embrew.analysis.surface import Surface, surface_of
 from embrew.analysis.truncation import Truncation, truncation_of
-from embrew.analysis.vectors import vector_chunks
 from embrew.cutting import cut
 from embrew.encoder import Encoder
 from embrew.evaluation import evaluate, read_suite
@@ -109,7 +108,7 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
             small = cut(encoder, num_layers=surface.layers[-1] // 2, truncate_dim=plan["size"])
             evaluate(small, suite, output_dir=halved, batch_tokens=BATCH_TOKENS, overwrite=True)
             texts = read_texts(Path(expand(plan["texts"])), split="test", max_texts=TEXTS).texts
-            made = truncation_of(np.concatenate(list(vector_chunks(encoder, texts))), plan["size"])
+            made = truncation_of(vectors_of(encoder, texts), plan["size"])
             with atomic_path(drawn) as temporary, open(temporary, "wb") as file:
                 np.savez(file, whole=made.whole, truncated=made.truncated, sizes=np.array([made.dim, made.width]))
         with atomic_path(kept) as temporary:  # last, since it says that all is there

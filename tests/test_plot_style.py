@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from embrew.plot_style import CYCLE, METHODS, colour, colours
+from embrew.plot_style import CYCLE, METHODS, colours
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
     ],
 )
 def test_a_name_has_the_colour_of_its_method(name: str, method: str) -> None:
-    assert colour(name, 0) == colour(name, 5) == METHODS[method]
+    assert colours([name, name]) == [METHODS[method]] * 2
 
 
 def test_the_series_of_one_plot_differ() -> None:

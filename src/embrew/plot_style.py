@@ -55,17 +55,12 @@ _WORDS = {
 _PATTERNS = {method: re.compile(f"(?<![a-z0-9])(?:{words})(?![a-z0-9])") for method, words in _WORDS.items()}
 
 
-def colour(name: str, position: int) -> str:
-    """Return the colour of the method that `name` names, otherwise that of `CYCLE` at `position`."""
-    for method, pattern in _PATTERNS.items():
-        if pattern.search(name.lower()):
-            return METHODS[method]
-    return CYCLE[position % len(CYCLE)]
-
-
 def colours(names: Sequence[str]) -> list[str]:
-    """Return one colour per series of a plot: that of its method, otherwise one of `CYCLE` that is free."""
-    methods = [colour(name, 0) if colour(name, 0) == colour(name, 1) else None for name in names]
+    """Return one colour per series of a plot: that of the method it names, otherwise one of `CYCLE` that is free."""
+    methods = [
+        next((METHODS[method] for method, pattern in _PATTERNS.items() if pattern.search(name.lower())), None)
+        for name in names
+    ]
     free = cycle([value for value in CYCLE if value not in methods] or CYCLE)
     return [method or next(free) for method in methods]
 

@@ -14,7 +14,7 @@ from embrew.analysis.uniformity import alignment_uniformity
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
-from embrew.training.stage_evaluation import DevSets, scores_line
+from embrew.training.stage_evaluation import DevSets
 from tests.conftest import SENTENCES
 
 STS = [
@@ -68,12 +68,6 @@ def test_what_is_refused(sts: Path, tmp_path: Path) -> None:
     named = jsonl(tmp_path / "alignment" / "dev.jsonl", STS).parent
     with pytest.raises(ValueError, match="a dev set is called alignment"):
         add_uniformity(dev_sets([named]), sts)
-
-
-def test_words() -> None:
-    scores = {"dev": 0.5, "STS": 0.5, "alignment": 0.25, "uniformity": -1.5}
-    said = scores_line(scores, {"dev": 0.4, "alignment": 0.2, "uniformity": -1.0})
-    assert said == "dev 0.500 (base 0.400)  alignment 0.250 (base 0.200)  uniformity -1.500 (base -1.000)"
 
 
 def test_a_run_logs_them(sts: Path, model_folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -52,17 +52,13 @@ def test_effective_tokens_are_one_of_each_cluster():
     assert all(first in (0, 1, 2) and second in (3, 4) for first, second in picked.values())
     assert len({tuple(tokens) for tokens in picked.values()}) > 1
     assert effective_tokens(CHAIN, threshold=0.8, seed=3) == picked[3]
-    # row sums within 0, 1, 2 are 2.80, 2.87, 2.77; 3 and 4 are alike, so the first
-    assert effective_tokens(CHAIN, threshold=0.8, pick="medoid") == [1, 3]
-    with pytest.raises(ValueError, match="pick='first'; choose from random, medoid"):
-        effective_tokens(CHAIN, pick="first")
 
 
 def test_summary():
-    found = summarize(CHAIN, pick="medoid")
+    found = summarize(CHAIN)
     assert (found["k"], found["k_eff"], found["threshold"]) == (5, 3, 0.9)
     assert found["clusters"] == [[0, 1], [2], [3, 4]]
-    assert found["effective_tokens"] == [0, 2, 3]
+    assert found["effective_tokens"] == effective_tokens(CHAIN)
     assert (found["lowest_cosine"], found["highest_cosine"]) == (0.1, 0.95)
     assert found["mean_cosine"] == pytest.approx((0.95 + 0.85 + 0.92 + 0.91 + 3 * 0.1 + 3 * 0.2) / 10)
     assert summarize(np.ones((1, 1)))["mean_cosine"] is None  # no two tokens to compare
@@ -78,7 +74,7 @@ def test_similarity_is_the_mean_over_texts_of_cosines(make_encoder):
                 for i in range(4):
                     for j in range(4):
                         wanted[i, j] += torch.cosine_similarity(states[i], states[j], dim=0).item() / len(SENTENCES)
-        for options in ({"batch_size": 2}, {"batch_tokens": 90}):
+        for options in ({}, {"batch_tokens": 90}):
             found = memory_similarity(encoder, SENTENCES, side=side, **options)
             np.testing.assert_allclose(found, wanted, atol=1e-6)
 

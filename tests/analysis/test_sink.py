@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.analysis.attention_weights import read_attention
-from embrew.analysis.sink import PARTS, parts_of, sink_of
-from embrew.model.attention import Attention
+from embrew.analysis.sink import PARTS, attention_weights, parts_of, sink_of
 from embrew.model.contexts import Context, insert
 from embrew.settings.encoder import Demonstration, Demonstrations
 from embrew.text.tokens import Row, Segment, Tokens
@@ -88,7 +86,7 @@ def test_parts_by_hand():
         "after",
         "itself",
     ]
-    found = parts_of(tokens.select([0]), examples=2, begin=3)
+    found = parts_of(tokens.select([0]), 2, begin=3)
     assert found.tolist() == [[PARTS.index(name) for name in names]]
     names[3:5] = 2 * ["prompt"]
     assert parts_of(tokens).tolist() == [
@@ -132,9 +130,8 @@ def test_no_two_layers_are_held_at_once(make_encoder):
         assert weights.shape == (len(SENTENCES), 4, tokens.input_ids.shape[1], tokens.input_ids.shape[1])
         alive.append(weakref.ref(weights))
 
-    with torch.inference_mode():
-        backbone = encoder.backbone
-        read_attention(backbone.inner, backbone.embed(tokens), tokens, Attention("causal"), read)
+    with torch.inference_mode(), attention_weights(encoder.backbone.inner, read):
+        encoder.hidden_states(tokens)
     assert len(alive) == 2
 
 

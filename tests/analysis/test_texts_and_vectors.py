@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.analysis.input_texts import read_texts
-from embrew.analysis.vectors import unnormalised, vector_chunks
+from embrew.analysis.input_texts import read_texts, unnormalised, vectors_of
 from tests.conftest import SENTENCES
 
 
@@ -64,11 +63,8 @@ def test_raw_vectors_of_an_encoder(make_encoder):
     with torch.no_grad():
         wanted = encoder(encoder.tokens(SENTENCES)).numpy()
         documents = encoder(encoder.tokens(SENTENCES, instruction="doc: ")).numpy()
-    found = list(vector_chunks(raw, SENTENCES, chunk_size=2, batch_tokens=100))
-    assert [len(chunk) for chunk in found] == [2, 2, 1]
-    np.testing.assert_allclose(np.concatenate(found), wanted, atol=1e-5)
-    (found,) = vector_chunks(raw, SENTENCES, side="document")
-    np.testing.assert_allclose(found, documents, atol=1e-5)
+    np.testing.assert_allclose(vectors_of(raw, SENTENCES, batch_tokens=100), wanted, atol=1e-5)
+    np.testing.assert_allclose(vectors_of(raw, SENTENCES, side="document"), documents, atol=1e-5)
     assert encoder.normalize  # the encoder itself is as it was
     np.testing.assert_allclose(np.linalg.norm(encoder.encode(SENTENCES), axis=1), 1, rtol=1e-5)
 
@@ -80,8 +76,7 @@ def test_raw_vectors_of_a_sentence_transformer():
 
     encoder = SentenceTransformer(modules=[BoW(["a", "cat"]), Normalize()], device="cpu", prompts={"query": "Q"})
     raw = unnormalised(encoder)
-    (found,) = vector_chunks(raw, ["a cat cat cat"], batch_tokens=5)  # which it does not know
-    np.testing.assert_allclose(found, [[1, 3]])
+    # it has no batch_tokens
+    np.testing.assert_allclose(vectors_of(raw, ["a cat cat cat"], batch_tokens=5), [[1, 3]])
     assert raw.prompts["query"] == "Q"
-    (unit,) = vector_chunks(encoder, ["a cat cat cat"])
-    np.testing.assert_allclose(unit, np.array([[1, 3]]) / np.sqrt(10), rtol=1e-6)
+    np.testing.assert_allclose(vectors_of(encoder, ["a cat cat cat"]), np.array([[1, 3]]) / np.sqrt(10), rtol=1e-6)

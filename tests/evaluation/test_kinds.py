@@ -16,12 +16,10 @@ from embrew.cli import app
 from embrew.comparison.models import models_of
 from embrew.data.columns import accepted_layouts
 from embrew.evaluation import evaluate, find_task, read_suite, table
-from embrew.evaluation.dev import dev_sets
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_tasks import kind_of
 from embrew.evaluation.task import Rows, Task, TaskKind
 from embrew.evaluation.uncertainty import interval
-from embrew.recipe import DevRows
 
 
 def score(encoder: Any, rows: Rows, *, longer: float = 1.0, **options: Any) -> dict[str, Any]:
@@ -106,20 +104,6 @@ def test_a_toy_kind_in_suites_and_on_the_command_line(toy: Path, monkeypatch: py
     assert "share right" in done.output and "75.00" in done.output
     done = CliRunner().invoke(app, ["evaluate", "nano", "-d", str(toy), "--kind", "size"])
     assert done.exit_code == 1 and "kind='size'; choose from sts" in done.output
-
-
-def test_a_toy_kind_is_a_dev_set_and_splits_rows_off(
-    toy: Path, monkeypatch: pytest.MonkeyPatch, bag_of_words: Any
-) -> None:
-    monkeypatch.setattr("embrew.evaluation.find.KINDS", {"length": TOY})
-    sets = dev_sets([toy])
-    assert sets(bag_of_words) == {"dev": 0.75, "toy": 0.75}
-    assert sets.about["toy"] == {"kind": "length", "split": "dev", "metric": "share right", "size": "4 lengths"}
-    assert [list(texts) for texts in sets.texts().values()] == [["a b c", "a b", "d e f", "d e f g"]]
-    (toy / "test.jsonl").write_text('{"text": "other", "label": 0, "length": 0}\n')
-    part = dev_sets([DevRows(path=str(toy), rows=2)])
-    assert len(part.reserved) == 2 and part.about["toy"]["split"] == "dev-from-train"
-    assert part(bag_of_words).keys() == {"dev", "toy"}
 
 
 def test_every_kind_says_what_it_reads() -> None:

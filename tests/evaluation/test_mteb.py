@@ -209,7 +209,7 @@ def test_fetched_data_gives_the_same_score_without_loading(encoder, name, tmp_pa
     import mteb.mocks.mock_tasks as mocks
     from mteb.abstasks.abstask import AbsTask
 
-    from embrew.evaluation.mteb_data import keep, use_kept
+    from embrew.evaluation.mteb_tasks import keep, use_kept
 
     made = getattr(mocks, name)
     before = theirs(encoder, made())
@@ -230,7 +230,7 @@ def test_fetched_data_gives_the_same_score_without_loading(encoder, name, tmp_pa
 def test_another_revision_is_refused_and_fetched_again(encoder, tmp_path):
     from mteb.mocks.mock_tasks import MockSTSTask
 
-    from embrew.evaluation.mteb_data import ABOUT, keep, use_kept
+    from embrew.evaluation.mteb_tasks import ABOUT, keep, use_kept
 
     keep(MockSTSTask(), tmp_path / "x")
     about = json.loads((tmp_path / "x" / ABOUT).read_text())

@@ -17,7 +17,6 @@ from embrew.evaluation.kinds.rag import Data, Vectors, nearest, score_rag
 from embrew.evaluation.questions import Question
 from embrew.evaluation.task import GridCache
 from embrew.evaluation.task_texts import check_apart
-from tests.conftest import data_folder
 
 
 class Layered:
@@ -288,12 +287,6 @@ def test_a_real_encoder_at_each_depth(make_encoder, folder):
     assert [result.scores["dimensions"] for result in results] == [8, 32, 8, 32]
     whole = evaluate(encoder, [rag(folder)])[0]
     assert whole.examples["retrieved"] == results[-1].examples["retrieved"]  # two layers are all of it
-
-
-def test_the_shipped_suite_reads_squad():
-    data_folder()
-    (task,) = read_suite("rag").tasks
-    assert (task.name, task.kind, task.split, len(task.files)) == ("squad-rag", "rag", "dev", 4)
 
 
 def test_the_command_shows_the_grid(folder):

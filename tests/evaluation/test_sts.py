@@ -28,11 +28,6 @@ class Lookup:
         return np.stack([self.vectors[text] for text in inputs])
 
 
-def test_spearman_by_hand():
-    """Ranks 1 2 3 4 against 2 1 3 4: differences 1 1 0 0, so 1 - 6*2 / (4*15) = 0.8."""
-    assert spearman(np.array([1.0, 2, 3, 4]), np.array([20.0, 10, 30, 40])) == pytest.approx(0.8)
-
-
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=20))
 def test_spearman_is_pearson_of_mean_ranks(pairs):

@@ -171,30 +171,6 @@ def test_a_frozen_copy_of_the_lm_is_counted(model_folder):
     assert stage.bytes["weights"] == 4 * (trained + head) + 2 * copied
 
 
-@pytest.mark.parametrize("objective", ["epic", "icl"])
-def test_demonstrations_are_counted_where_the_data_is_not_here(objective, model_folder):
-    """Made-up rows are demonstrations of each other; EPIC's prompted queries are one more pass over the queries."""
-
-    def flop(demonstrations: int) -> float:
-        stage = {
-            "name": "one",
-            "objective": {"type": objective, "demonstrations": demonstrations},
-            "data": {"path": "none", "instruction": "Find the answer: "},
-            "batch": {"size": 32},
-        }
-        encoder = {
-            "model": str(model_folder("llama")),
-            "template": "{instruction}{text}{eos}",
-            "pooling": {"mode": "last"},
-            "demonstrations": {"compress": "pair" if objective == "epic" else "none", "text_tokens": 20},
-            "max_length": {"query": 40, "document": 40},
-        }
-        (plan,) = plan_recipe(Recipe.from_values({"encoder": encoder, "stages": [stage]}), gpu="h100").stages
-        return plan.flop
-
-    assert flop(5) > 1.2 * flop(0)
-
-
 def test_pairs_have_a_negative_only_where_the_data_may_have_one():
     """The second stage of LBR has in-batch negatives alone; `columns` says so."""
     for name, negatives in (("lbr/paper-qwen2-1.5b", 0), ("epic/qwen3-0.6b", 1)):
@@ -221,15 +197,6 @@ def test_the_command_shows_one_column_per_stage_and_says_what_it_assumed(model_f
     assert max(len(line) for line in result.stdout.splitlines()[1:] if not line.startswith("note")) <= 80
     none = CliRunner().invoke(app, ["plan", "baselines/mean"])
     assert none.exit_code == 1 and "no stages" in none.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["llm2comp/nano", "autoregembed/nano", "lbr/medical-nano", "epic/nano"])
-def test_objectives_that_read_the_original_model_are_planned(name):
-    recipe = Recipe.load(name)
-    stages = plan_recipe(recipe, gpu="h100").stages
-    assert len(stages) == len(recipe.stages)
-    assert all(stage.bytes["activations"] > 0 for stage in stages)
 
 
 def test_training_says_what_a_stage_takes(model_folder, tmp_path, caplog, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from embrew.assembly.encoders import prepare_encoder, starting_encoder
 from embrew.methods.base import text_ids
 from embrew.planning.devices import GPUS, Device
 from embrew.planning.plan import plan_recipe
-from embrew.planning.shapes import Shape, shape_of_stage
+from embrew.planning.shapes import shape_of_model, shape_of_stage
 from embrew.recipe import Recipe
 from embrew.training.stages import Run, train
 from tests.conftest import SENTENCES
@@ -47,20 +46,6 @@ def test_steps_are_those_of_training(model_folder, tmp_path, drop):
     train(recipe, tmp_path / "run", verify="off")
     trained = json.loads((tmp_path / "run" / "run.json").read_text())["samples"]["one"]["steps"]
     assert planned == trained == 4
-
-
-def test_steps_by_hand(model_folder, tmp_path):
-    """Texts: 11 rows on 2 devices, 2 each: 3 batches, or 2 full ones; one epoch, 2 batches in a step."""
-    training = {"num_train_epochs": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-    rows = [{"text": text} for text in (SENTENCES * 3)[:11]]
-
-    def steps(**more):
-        made = recipe_of("nano", tmp_path / "t.jsonl", rows, stage={"training": {**training, **more}},
-                         objective="language_model", pooling={"mode": "last"}, lora={"r": 4})  # fmt: skip
-        return plan_recipe(made, gpu="h100", processes=2).stages[0].steps
-
-    assert (steps(), steps(dataloader_drop_last=True), steps(max_steps=7)) == (2, 1, 7)
-    assert steps(num_train_epochs=1.2) == math.ceil(1.2 * 2)
 
 
 def test_an_order_of_several_data_sets_decides_the_steps(model_folder, tmp_path):
@@ -130,7 +115,7 @@ def test_shapes_are_those_of_the_encoder_that_is_trained(how, model_folder, tmp_
     encoder = starting_encoder(recipe, 0, None, device=torch.device("cpu"))
     prepare_encoder(encoder, recipe, 0, objective)
     config = encoder.backbone.inner.config
-    assert shape_of_stage(recipe, 0, config, "cpu") == Shape.of_model(encoder.backbone.model, config)
+    assert shape_of_stage(recipe, 0, config, "cpu") == shape_of_model(encoder.backbone.model, config)
 
 
 def test_tokens_are_those_of_the_batches(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from embrew.comparison.changes import QueryChange
@@ -133,27 +131,6 @@ def test_pairs_have_their_sentences(tmp_path):
     assert (first["gold"], first["cosines"], first["ranks"], first["won"]) == (0.0, [0.1, 0.4], (1.0, 1.0, 4.0), False)
     assert (listed["changed"], listed["won"]) == (2, 0)
     assert sum(text == ["", "same"] for text in data["texts"]) == 1
-
-
-@pytest.mark.slow
-def test_the_page_stays_small(tmp_path):
-    """4 tasks, 5 models and 300 changed queries each, whose documents are all different and long."""
-    results: dict[str, list] = {f"m{i}": [] for i in range(5)}
-    folders = []
-    for t in range(4):
-        names = [f"q{i}" for i in range(300)]
-        documents = {f"{q}-{m}-{k}": f"é{q} {m} {k} " * 500 for q in names for m in range(2) for k in range(5)}
-        folder = tmp_path / f"T{t}"
-        folders.append(
-            retrieval_folder(folder, dict.fromkeys(names, "q"), documents, [f"{q} {q}-0-0 1" for q in names])
-        )
-        for m, own in enumerate(results.values()):
-            top = {q: (1 if m else None, [f"{q}-{min(m, 1)}-{k}" for k in range(5)]) for q in names}
-            own.append(ranked(f"T{t}", top))
-    data = section(subject(results, *folders)).values["data"]
-    assert len(json.dumps(data, ensure_ascii=False).encode()) < 8_000_000
-    assert all(0 < len(one["entries"]) == data["limit"] for task in data["tasks"] for one in task["lists"])
-    assert all(one["changed"] == 300 for task in data["tasks"] for one in task["lists"])
 
 
 def test_long_texts_and_names_are_truncated_and_say_so(tmp_path):

@@ -96,26 +96,6 @@ def test_texts_have_contrast_and_structure_is_in_order(show: Callable[..., Shown
 
 
 @pytest.mark.slow
-def test_report_works_by_keyboard(show: Callable[..., Shown], hostile: Path) -> None:
-    page = show(hostile, color_scheme="light").page
-    focused = "document.activeElement.textContent.trim()"
-    page.keyboard.press("Tab")
-    assert page.evaluate(focused) == "Skip to the verdict"
-    page.keyboard.press("Tab")
-    assert page.evaluate(focused) == "Dark"
-    page.keyboard.press("Enter")
-    assert page.evaluate(focused) == "Light" and page.evaluate("document.documentElement.dataset.theme") == "dark"
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    assert page.url.endswith("#scores")
-    regions = page.locator("[role=region]").evaluate_all(
-        "all => all.map((one) => one.scrollWidth <= one.clientWidth || one.tabIndex)"
-    )
-    assert all(region in (True, 0) for region in regions)
-
-
-@pytest.mark.slow
 def test_print_is_light_and_whole(show: Callable[..., Shown], tmp_path: Path) -> None:
     names = [f"model number {i}" for i in range(10)]
     write_report(subject(names, [f"task {i}" for i in range(12)], seeds=3), tmp_path / "ten.html")

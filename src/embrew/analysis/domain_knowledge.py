@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from embrew.analysis.perplexity import BATCH_TOKENS, Perplexity, perplexity_of
 from embrew.analysis.qa import QA
@@ -95,21 +95,20 @@ def measure(
     return Figures(sample.name, apart, surprise)
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """What a figure says of a model's knowledge.
 
     Attributes:
-        value: the figure; None: it cannot be computed from these samples.
-        level: 0 to 2, the place in `GAINS`.
+        value: the figure.
+        level: 0 to 2, the index in `GAINS`.
         words: a sentence with the figure.
         doubt: why the figure may be chance, so that it gives no verdict; empty: it does give one.
     """
 
-    value: float | None = None
-    level: int = 0
-    words: str = ""
-    doubt: str = ""
+    value: float
+    level: int
+    words: str
+    doubt: str
 
 
 def diagnose(domain: Figures, general: Figures | None = None) -> dict[str, Any]:
@@ -121,30 +120,30 @@ def diagnose(domain: Figures, general: Figures | None = None) -> dict[str, Any]:
     verdict could have raised it. `words` are the findings as sentences; for figures without a verdict, the reason.
     """
     d_prime = _d_prime(domain)
-    shift, gap = (Finding(), Finding()) if general is None else (_shift(domain, general), _gap(domain, general))
-    compared = [finding for finding in (shift, gap) if finding.value is not None]
-    deciding = compared or [d_prime]
-    levels = [finding.level for finding in deciding if finding.value is not None and not finding.doubt]
-    doubtful = any(finding.doubt for finding in deciding)
-    gain = GAINS[max(levels)] if levels and (max(levels) == 2 or not doubtful) else None
-    every = [finding for finding in (d_prime, shift, gap) if finding.value is not None]
-    words = [finding.words for finding in every if not finding.doubt]
-    words += [f"no verdict from {doubt}" for doubt in dict.fromkeys(finding.doubt for finding in every) if doubt]
+    shift, gap = (None, None) if general is None else (_shift(domain, general), _gap(domain, general))
+    findings = [finding for finding in (d_prime, shift, gap) if finding is not None]
+    compared = [finding for finding in (shift, gap) if finding is not None]
+    deciding = compared or findings
+    level = max((finding.level for finding in deciding if not finding.doubt), default=None)
+    is_open = level != 2 and any(finding.doubt for finding in deciding)
+    gain = None if level is None or is_open else GAINS[level]
+    words = [finding.words for finding in findings if not finding.doubt]
+    words += [f"no verdict from {doubt}" for doubt in dict.fromkeys(finding.doubt for finding in findings) if doubt]
     if gain is not None:
         words.append(f"generative learning on {domain.name} may bring {gain} (a rule of thumb, thresholds ours)")
         if not compared:
             words.append("this is by d′ alone; give general pairs or texts for comparison (--general)")
-        elif gap.value is None or gap.doubt:
+        elif gap is None or gap.doubt:
             words.append("this is by bits per byte alone")
-    elif any(finding.doubt for finding in every):
+    elif any(finding.doubt for finding in findings):
         words.append(f"no verdict on what generative learning may bring on {domain.name}")
-    return {"shift": shift.value, "gap": gap.value, "gain": gain, "words": words}
+    return {"shift": shift and shift.value, "gap": gap and gap.value, "gain": gain, "words": words}
 
 
-def _d_prime(domain: Figures) -> Finding:
+def _d_prime(domain: Figures) -> Finding | None:
     apart = domain.separation
     if apart is None:
-        return Finding()
+        return None
     level = (apart.d_prime < OVERLAP) + (apart.d_prime < APART)
     distance = ("are well apart", "are apart, and overlap in part", "overlap: it does not tell them apart")[level]
     interval = "" if apart.interval is None else f" [{apart.interval[0]:.2f}, {apart.interval[1]:.2f}]"
@@ -153,10 +152,10 @@ def _d_prime(domain: Figures) -> Finding:
     return Finding(apart.d_prime, level, words, _few_pairs(domain.name, apart))
 
 
-def _shift(domain: Figures, general: Figures) -> Finding:
+def _shift(domain: Figures, general: Figures) -> Finding | None:
     here, there = domain.perplexity, general.perplexity
     if here is None or there is None:
-        return Finding()
+        return None
     shift = here.bits_per_byte / there.bits_per_byte
     level = (shift >= SHIFT[0]) + (shift >= SHIFT[1])
     words = f"it predicts {domain.name} {COMPARED[level]} {general.name} ({shift:.2f} times the bits per byte)"
@@ -165,10 +164,10 @@ def _shift(domain: Figures, general: Figures) -> Finding:
     return Finding(shift, level, words, few and f"{few}: bits per byte need {MIN_TEXTS} or more")
 
 
-def _gap(domain: Figures, general: Figures) -> Finding:
+def _gap(domain: Figures, general: Figures) -> Finding | None:
     here, there = domain.separation, general.separation
     if here is None or there is None or there.d_prime <= 0:
-        return Finding()
+        return None
     gap = 1 - here.d_prime / there.d_prime
     level = (gap >= GAP[0]) + (gap >= GAP[1])
     how = "better than" if gap <= -GAP[0] else COMPARED[level]

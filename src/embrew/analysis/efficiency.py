@@ -91,23 +91,24 @@ def read_curve(folder: str | Path, *, stage: str | None = None) -> Curve:
         raise ValueError(
             f"{folder} has no stage {stage!r}; it has {', '.join(names) or 'none with a number of samples'}"
         )
-    if not any(name in curves for name in ([stage] if stage else names)):
+    shown = [stage] if stage else names
+    if not any(name in curves for name in shown):
         raise ValueError(
             f"{folder} was not evaluated during training; train with evaluation.at=log (and evaluation.dev=[FOLDER])"
         )
     with content_of(file):
-        before = names[: names.index(stage)] if stage else []
+        before = names[: names.index(shown[0])]
         start = next((name for name in reversed(before) if name in scores), "base")
-        moments = [Moment(stage or names[0], 0, 0, 0.0, scores[start])] if start in scores else []
+        moments = [Moment(shown[0], 0, 0, 0.0, scores[start])] if start in scores else []
         seen = 0
-        for current in [stage] if stage else names:
-            a_step, an_epoch = samples[current]["a_step"], samples[current]["an_epoch"]
-            points = [(point["step"], point["scores"]) for point in curves.get(current) or []]
-            steps = samples[current].get("steps", points[-1][0] if points else 0)
-            if not points and current in scores:
-                points = [(steps, scores[current])]
+        for name in shown:
+            a_step, an_epoch = samples[name]["a_step"], samples[name]["an_epoch"]
+            points = [(point["step"], point["scores"]) for point in curves.get(name) or []]
+            steps = samples[name].get("steps", points[-1][0] if points else 0)
+            if not points and name in scores:
+                points = [(steps, scores[name])]
             moments += [
-                Moment(current, step, seen + step * a_step, round(step * a_step / an_epoch, 4), values)
+                Moment(name, step, seen + step * a_step, round(step * a_step / an_epoch, 4), values)
                 for step, values in points
             ]
             seen += steps * a_step
@@ -134,10 +135,7 @@ def as_rows(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     return [
         {
             "run": curve.name,
-            "stage": moment.stage,
-            "step": moment.step,
-            "samples": moment.samples,
-            "epochs": moment.epochs,
+            **{name: getattr(moment, name) for name in ("stage", "step", "samples", "epochs")},
             "pareto": (curve.name, id(moment)) in front,
             **moment.scores,
         }

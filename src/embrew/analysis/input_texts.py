@@ -1,4 +1,4 @@
-"""Read the texts that an encoder is analysed on, from a data folder or file."""
+"""The texts that an encoder is analysed on, from a data folder or file, and their vectors."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from embrew.analysis.vectors import Side
+import numpy as np
+
 from embrew.data.beir import read_documents
 from embrew.data.datasets import load
 from embrew.data.formats import named
 from embrew.data.reading import DEV_SPLITS, expand, find_file, read, splits, stem
+from embrew.encoder import Encoder
 from embrew.sampling import sample_in_order
+from embrew.text_encoder.interface import encode_options
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
+Side = Literal["text", "document"]
 
 
 @dataclass(frozen=True)
@@ -51,32 +59,66 @@ def read_texts(path: str | Path, *, split: str | None = None, max_texts: int | N
         seed: random seed of the sample.
     """
     source = Path(expand(path))
-    if find_file(source, "corpus") if source.is_dir() else stem(source) == "corpus":
+    is_corpus = bool(find_file(source, "corpus")) if source.is_dir() else stem(source) == "corpus"
+    if is_corpus:
         if split is not None:
             logger.warning("%s is a corpus: split=%r has no effect", source, split)
         contents = [document.content for document in read_documents(source)]
         texts = [content for content in contents if content.strip()]
         if len(texts) < len(contents):
             logger.warning("%s: %d blank documents are excluded", source, len(contents) - len(texts))
-        side: Side = "document"
     else:
         split = find_split(source, split)
         columns = _text_columns(path, split)
-        texts = [text for column in columns for text in load(path, kind="text", split=split, columns=column)["text"]]
-        side = "text"
+        texts = [
+            text for name in columns for text in load(path, kind="text", split=split, columns={"text": name})["text"]
+        ]
+    side: Side = "document" if is_corpus else "text"
     return Texts(sample_in_order(list(dict.fromkeys(texts)), max_texts, seed=seed), side)
 
 
-def _text_columns(path: str | Path, split: str) -> list[dict[str, str]]:
-    """Return a mapping of columns for each column of texts."""
+def _text_columns(path: str | Path, split: str) -> list[str]:
+    """Return the columns that hold texts."""
     record = next(iter(read(path, split=split)), None)
     if record is None:
         raise ValueError(f"{path} holds no rows")
     for names in (("text",), ("sentence1", "sentence2")):
         columns = [column for name in names if (column := named(record.values, name))]
         if len(columns) == len(names):
-            return [{"text": column} for column in columns]
+            return columns
     raise ValueError(
         f"{record.where}: no texts to analyse in the columns {', '.join(sorted(record.values))}; give rows with text, "
         "or with sentence1 and sentence2, or a folder with a corpus"
     )
+
+
+def unnormalised(encoder: Encoder | SentenceTransformer) -> Encoder | SentenceTransformer:
+    """Return the encoder, on the same weights, without normalisation of its vectors."""
+    if isinstance(encoder, Encoder):
+        return encoder.with_settings(normalize=False)
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Normalize
+
+    return SentenceTransformer(
+        modules=[module for module in encoder if not isinstance(module, Normalize)],
+        prompts={name: prompt or "" for name, prompt in encoder.prompts.items()},
+        default_prompt_name=encoder.default_prompt_name,
+        device=str(encoder.device),
+        truncate_dim=encoder.truncate_dim,
+        trust_remote_code=False,
+    )
+
+
+def vectors_of(
+    encoder: Encoder | SentenceTransformer,
+    texts: Sequence[str],
+    *,
+    side: Side = "text",
+    batch_tokens: int | None = None,
+    show_progress_bar: bool = False,
+) -> np.ndarray:
+    """Return float32 vectors `(texts, dimensions)`: of `encode`, or for `document` of `encode_document`."""
+    embedding: Any = encoder  # the annotations of SentenceTransformer are narrower than what it accepts
+    encode = embedding.encode_document if side == "document" else embedding.encode
+    options = encode_options(embedding, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    return np.asarray(encode(list(texts), **options), dtype=np.float32)

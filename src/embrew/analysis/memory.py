@@ -15,13 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embrew.analysis.vectors import Side
+from embrew.analysis.input_texts import Side
 from embrew.encoder import Encoder
 from embrew.model.batching import encode_rows
 from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Tokens
-
-Pick = Literal["random", "medoid"]
 
 
 def memory_similarity(
@@ -29,7 +27,6 @@ def memory_similarity(
     texts: Sequence[str],
     *,
     side: Side = "text",
-    batch_size: int = 32,
     batch_tokens: int | None = None,
     show_progress_bar: bool = False,
 ) -> np.ndarray:
@@ -42,8 +39,7 @@ def memory_similarity(
         encoder: an encoder with memory tokens.
         texts: texts to encode.
         side: `document` uses the prompt and the length limit of documents.
-        batch_size: texts per batch, if `batch_tokens` is not given.
-        batch_tokens: padded tokens per batch.
+        batch_tokens: padded tokens per batch; default: batches of 32 texts.
         show_progress_bar: show a progress bar.
     """
     k = _memory_tokens(encoder)
@@ -67,7 +63,7 @@ def memory_similarity(
             len(texts),
             cosines,
             k * k,
-            batch_size=batch_size,
+            batch_size=32,
             batch_tokens=batch_tokens,
             show_progress_bar=show_progress_bar,
         )
@@ -99,38 +95,28 @@ def clusters(similarity: np.ndarray, *, threshold: float = 0.9) -> list[list[int
     return sorted(np.flatnonzero(labels == label).tolist() for label in set(labels))
 
 
-def effective_tokens(
-    similarity: np.ndarray, *, threshold: float = 0.9, pick: Pick = "random", seed: int = 42
-) -> list[int]:
+def effective_tokens(similarity: np.ndarray, *, threshold: float = 0.9, seed: int = 42) -> list[int]:
     """Return one memory token of each group of `clusters`, in order; their number is k_eff.
 
     Args:
         similarity: `(k, k)`, symmetric.
         threshold: lower bound of the similarities within a group.
-        pick: `random` (as in the paper), or `medoid`: the token most similar to the others of its group.
-        seed: random seed of `random`.
+        seed: the member of a group is drawn at random, as in the paper.
     """
-    groups = clusters(similarity, threshold=threshold)
-    if pick == "random":
-        generator = random.Random(seed)
-        return sorted(generator.choice(group) for group in groups)
-    if pick == "medoid":
-        return sorted(group[int(similarity[np.ix_(group, group)].sum(1).argmax())] for group in groups)
-    raise ValueError(f"pick={pick!r}; choose from random, medoid")
+    generator = random.Random(seed)
+    return sorted(generator.choice(group) for group in clusters(similarity, threshold=threshold))
 
 
-def summarize(
-    similarity: np.ndarray, *, threshold: float = 0.9, pick: Pick = "random", seed: int = 42
-) -> dict[str, Any]:
+def summarize(similarity: np.ndarray, *, threshold: float = 0.9, seed: int = 42) -> dict[str, Any]:
     """Return k, k_eff, clusters, effective tokens and the cosines between different tokens, for JSON."""
-    effective = effective_tokens(similarity, threshold=threshold, pick=pick, seed=seed)
+    effective = effective_tokens(similarity, threshold=threshold, seed=seed)
     between = similarity[~np.eye(len(similarity), dtype=bool)]
     return {
         "k": len(similarity),
         "k_eff": len(effective),
         "threshold": threshold,
-        "pick": pick,
-        "seed": seed if pick == "random" else None,
+        "pick": "random",
+        "seed": seed,
         "effective_tokens": effective,
         "clusters": clusters(similarity, threshold=threshold),
         "mean_cosine": float(between.mean()) if len(between) else None,

@@ -15,6 +15,7 @@ from embrew.model.frozen import FrozenLM
 from embrew.text.tokens import Row, Segment, Tokens
 
 BATCH_TOKENS = 4096
+WINDOW = 512  # maximum tokens of a row, the first token included
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,7 @@ class Perplexity:
         return {**sizes, "perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
 
 
-def perplexity_of(
-    encoder: Encoder, texts: Sequence[str], *, window: int = 512, batch_tokens: int = BATCH_TOKENS
-) -> Perplexity | None:
+def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> Perplexity | None:
     """Return the perplexity of texts under an encoder's causal language model; None for BERT-type encoders.
 
     A text is split into windows that do not overlap, each after a BOS token (EOS if there is none), so that every token
@@ -60,11 +59,10 @@ def perplexity_of(
     Args:
         encoder: the encoder; its adapter is active.
         texts: texts to predict; empty ones are skipped.
-        window: maximum tokens per window, the first token included.
         batch_tokens: padded tokens per batch.
 
     Raises:
-        ValueError: all texts are empty; the tokenizer has neither BOS nor EOS; a window of fewer than two tokens.
+        ValueError: all texts are empty; the tokenizer has neither BOS nor EOS.
     """
     if encoder.backbone.is_encoder:
         return None
@@ -72,21 +70,18 @@ def perplexity_of(
     begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     if begin is None:
         raise ValueError("the tokenizer has neither a BOS nor an EOS token to start a text with")
-    if window < 2:
-        raise ValueError(f"window={window}; give 2 tokens or more")
     filled = [text for text in texts if text.strip()]
     if not filled:
         raise ValueError("all texts are empty; there is nothing to predict")
     first, rows = Row.labelled([begin], Segment.PROMPT), []
     for ids in tokenizer(filled, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]:
-        rows += [first + Row.labelled(ids[i : i + window - 1], Segment.TARGET) for i in range(0, len(ids), window - 1)]
+        rows += [first + Row.labelled(ids[i : i + WINDOW - 1], Segment.TARGET) for i in range(0, len(ids), WINDOW - 1)]
     rows.sort(key=lambda row: len(row.ids))
     model = FrozenLM(encoder.backbone.causal_lm)
-    head = model.head._replace(
-        weight=model.head.weight.float(), bias=None if model.head.bias is None else model.head.bias.float()
-    )
+    weight, bias, scale, softcap = model.head
+    head = weight.float(), None if bias is None else bias.float(), scale, softcap
     encoder.eval()
-    size, tokens, nats = max(1, batch_tokens // window), 0, 0.0
+    size, tokens, nats = max(1, batch_tokens // WINDOW), 0, 0.0
     with torch.inference_mode():
         for start in range(0, len(rows), size):
             batch = Tokens.pad(rows[start : start + size]).to(encoder.device)

@@ -64,7 +64,7 @@ def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
         axes = figure.subplots()
         for (name, spectrum), look in zip(named, looks([name for name, _ in named]), strict=True):
             values = spectrum.singular_values / spectrum.singular_values[0]
-            used = spectrum.summary()["effective_dimensions"]
+            used = spectrum.effective_dimensions
             label = f"{name}: {used} of {len(values)}"
             markers = {"markevery": [used - 1], "markersize": 6}
             axes.plot(np.arange(1, len(values) + 1), values.clip(min=FLOOR), label=label, **look, **markers)
@@ -141,18 +141,16 @@ def plot_efficiency(curves: Sequence[Curve], path: Path, *, mark: float | None =
         samples, epochs, *others = figure.subplots(1, 2 + spread)
         for curve, style in zip(curves, looks([curve.name for curve in curves]), strict=True):
             look = {"color": style["color"], "marker": style["marker"]}
-            points = [(moment.samples, moment.score) for moment in curve.moments]
-            samples.plot(*zip(*points, strict=True), markersize=4, label=curve.name, **look)
+            samples.plot(*_points(curve.moments, "samples"), markersize=4, label=curve.name, **look)
             for stage, last in by_stage(curve):
-                track = [(moment.epochs, moment.score) for moment in stage]
-                epochs.plot(*zip(*track, strict=True), "-" if last else "--", markersize=4, **look)
+                epochs.plot(*_points(stage, "epochs"), "-" if last else "--", markersize=4, **look)
             for axes in others:
                 spreads = [[moment.scores[name] for moment in curve.moments] for name in SPREAD]
                 axes.plot(*spreads, linewidth=1, markevery=[-1], markersize=7, **look)
-        front = [(moment.samples, moment.score) for _, moment in pareto(curves)]
-        samples.step(
-            *zip(*front, strict=True), where="post", label="Pareto front", color="0.6", linestyle=":", zorder=0
-        )
+                axes.locator_params(axis="x", nbins=6)
+                axes.set(xlabel=AXES["uniformity"], ylabel=AXES["alignment"])
+        front = _points([moment for _, moment in pareto(curves)], "samples")
+        samples.step(*front, where="post", label="Pareto front", color="0.6", linestyle=":", zorder=0)
         samples.set_xscale("symlog", linthresh=min((m.samples for m in moments if m.samples), default=1))
         samples.set_xlim(left=0)
         samples.set(xlabel="samples seen", ylabel="dev")
@@ -160,11 +158,13 @@ def plot_efficiency(curves: Sequence[Curve], path: Path, *, mark: float | None =
         if mark is not None:
             for axes in (samples, epochs):
                 axes.axhline(mark, color="0.5", linestyle="--", linewidth=1)
-        for axes in others:
-            axes.locator_params(axis="x", nbins=6)
-            axes.set(xlabel=AXES["uniformity"], ylabel=AXES["alignment"])
         handles, labels = samples.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
+
+
+def _points(moments: Sequence[Moment], name: str) -> tuple[list[float], list[float]]:
+    """Return x (samples or epochs) and scores of some evaluations."""
+    return [getattr(moment, name) for moment in moments], [moment.score for moment in moments]
 
 
 def by_stage(curve: Curve) -> Iterator[tuple[list[Moment], bool]]:
@@ -179,14 +179,12 @@ def by_stage(curve: Curve) -> Iterator[tuple[list[Moment], bool]]:
 
 def plot_separations(named: Sequence[tuple[str, Sequence[Figures]]], path: Path) -> None:
     """Plot histograms of the cosines: one row per model, one column per data set with pairs."""
-    shown = [
-        (name, [(each, each.separation) for each in figures if each.separation is not None]) for name, figures in named
-    ]
-    columns = len(shown[0][1])
+    columns = sum(each.separation is not None for each in named[0][1])
     with drawing(path, 4.8 * columns + 0.4, 3.6 * len(named)) as figure:
         grid = figure.subplots(len(named), columns, squeeze=False)
-        for line, (name, pairs) in zip(grid, shown, strict=True):
-            for axes, (each, separation) in zip(line, pairs, strict=True):
+        for line, (name, figures) in zip(grid, named, strict=True):
+            of_pairs = [(each, each.separation) for each in figures if each.separation is not None]
+            for axes, (each, separation) in zip(line, of_pairs, strict=True):
                 draw_separation(axes, separation)
                 bits = "" if each.perplexity is None else f", {each.perplexity.bits_per_byte:.2f} bits per byte"
                 axes.set_title(f"{name}: {each.name}\nd′ {separation.d_prime:.2f}{bits}")
@@ -222,21 +220,21 @@ def plot_surfaces(named: Sequence[tuple[str, Surface, Cell | None]], path: Path)
         for (heat, sizes, times), (name, surface, picked) in zip(rows, named, strict=True):
             heat.set_title(name, loc="left", fontweight="bold")
             _heat_map(heat, surface, picked, lowest, highest)
-            of_layers = dict(zip(surface.layers, surface.means, strict=True))
-            _score_lines(
-                sizes, surface.dims, of_layers, None if picked is None else (picked.dim, picked.score), legend="layers"
-            )
+            _score_lines(sizes, surface.dims, dict(zip(surface.layers, surface.means, strict=True)), legend="layers")
             sizes.set(xscale="log", xlabel="dimensions")
             sizes.set_xticks(surface.dims[:: -(-len(surface.dims) // 6)])
             sizes.xaxis.set_major_formatter("{x:.0f}")
             sizes.minorticks_off()
             of_dims = dict(zip(surface.dims, surface.means.T, strict=True))
-            at = None if picked is None else (picked.milliseconds, picked.score)
-            _score_lines(times, surface.milliseconds, of_dims, at, legend="dimensions")
+            _score_lines(times, surface.milliseconds, of_dims, legend="dimensions")
             times.set_xlim(left=0)
             times.set_xlabel("ms per text")
             for axes in (sizes, times):
                 axes.set_ylim(lowest - margin, highest + margin)
+            if picked is not None:
+                circle: dict[str, Any] = {"color": TWO[1], "markersize": 11, "fillstyle": "none"}
+                sizes.plot(picked.dim, 100 * picked.score, "o", **circle)
+                times.plot(picked.milliseconds, 100 * picked.score, "o", **circle)
 
 
 def _heat_map(axes: Any, surface: Surface, picked: Cell | None, lowest: float, highest: float) -> None:
@@ -262,22 +260,13 @@ def _write_values(axes: Any, values: np.ndarray, form: str, lowest: float, highe
         axes.text(column, row, form.format(value), ha="center", va="center", fontsize=8, color=colour)
 
 
-def _score_lines(
-    axes: Any,
-    x: Sequence[float],
-    lines: Mapping[int, np.ndarray],
-    picked: tuple[float, float] | None,
-    *,
-    legend: str,
-) -> None:
-    """Draw a line per number of layers or dimensions, from dark to light, and a circle around the picked score."""
+def _score_lines(axes: Any, x: Sequence[float], lines: Mapping[int, np.ndarray], *, legend: str) -> None:
+    """Draw a line per number of layers or dimensions, from dark to light."""
     from matplotlib import colormaps
 
     for number, (value, scores) in enumerate(lines.items()):
         colour = colormaps["viridis"](0.85 * number / max(len(lines) - 1, 1))
         axes.plot(x, 100 * scores, "o-", color=colour, markersize=3.5, label=str(value))
-    if picked is not None:
-        axes.plot(picked[0], 100 * picked[1], "o", color=TWO[1], markersize=11, fillstyle="none")
     axes.set_ylabel("score × 100")
     axes.grid(axis="y")
     axes.legend(title=legend, **BESIDE)

@@ -103,16 +103,15 @@ class Separation:
         }
 
 
-def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray, chunk_size: int = 1024) -> Separation:
+def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray) -> Separation:
     """Return the separation of row i with row i from row i with all other rows.
 
-    Products are computed in float32 in blocks of up to `chunk_size` × pairs; sums are in float64.
+    Products are in float32, sums in float64.
 
     Args:
         questions: `(pairs, dimensions)` unit vectors.
         answers: likewise.
         same: `(2, pairs)` integers that are equal where questions (first row) or answers (second) are the same text.
-        chunk_size: questions per block.
 
     Raises:
         ValueError: fewer than two pairs, or all have the same question or answer.
@@ -120,31 +119,22 @@ def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray, 
     if len(questions) < 2:
         raise ValueError(f"{len(questions)} pairs; give two or more, since pairs are compared with mismatched ones")
     own = (questions.astype(np.float64) * answers).sum(1)
-    nearer, histogram = 0, np.zeros(len(BINS) - 1, dtype=np.int64)
-    of_pair = np.zeros((3, len(questions)))  # mismatched combinations with a pair: number, sum, sum of squares
-    sums = np.zeros(3)  # of all
-    for start in range(0, len(questions), chunk_size):
-        stop = min(start + chunk_size, len(questions))
-        cosines = questions[start:stop] @ answers.T
-        other = (same[0, start:stop, None] != same[0]) & (same[1, start:stop, None] != same[1])
-        histogram += np.histogram(cosines[other].clip(-1, 1), BINS)[0]
-        values = np.where(other, cosines, 0).astype(np.float64)
-        for power, table in enumerate((other, values, values**2)):
-            sums[power] += table.sum()
-            of_pair[power, start:stop] += table.sum(1)
-            of_pair[power] += table.sum(0)
-        nearer += int((own[start:stop] > np.where(other, cosines, -np.inf).max(1)).sum())
-    count, total, squares = sums
-    if not count:
+    cosines = questions @ answers.T
+    other = (same[0, :, None] != same[0]) & (same[1, :, None] != same[1])
+    if not other.any():
         raise ValueError(f"all {len(questions)} pairs have the same question or the same answer; give different ones")
-    mean = total / count
+    values = np.where(other, cosines, 0).astype(np.float64)
+    powers = other, values, values**2
+    sums = np.array([power.sum() for power in powers])  # number, sum, sum of squares of mismatched combinations
+    of_pair = np.stack([power.sum(0) + power.sum(1) for power in powers])
+    mean = sums[1] / sums[0]
     return Separation(
         matched=len(own),
-        mismatched=int(count),
+        mismatched=int(sums[0]),
         means=(float(own.mean()), float(mean)),
-        deviations=(float(own.std()), math.sqrt(max(squares / count - mean**2, 0.0))),
-        nearest=nearer / len(own),
-        histograms=np.stack([np.histogram(own.clip(-1, 1), BINS)[0], histogram]),
+        deviations=(float(own.std()), math.sqrt(max(sums[2] / sums[0] - mean**2, 0.0))),
+        nearest=float((own > np.where(other, cosines, -np.inf).max(1)).mean()),
+        histograms=np.stack([np.histogram(cosine.clip(-1, 1), BINS)[0] for cosine in (own, cosines[other])]),
         different=min(len(np.unique(codes)) for codes in same),
         error=_jackknife(own, sums, of_pair),
     )
@@ -184,8 +174,7 @@ def separation_of(
     options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     vectors, codes = [], []
     for texts, encode in ((questions, encoder.encode_query), (answers, encoder.encode_document)):
-        different = list(dict.fromkeys(texts))
-        rows = {text: row for row, text in enumerate(different)}
+        rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         codes.append(np.array([rows[text] for text in texts]))
-        vectors.append(unit_vectors(encode(different, **options), what="pairs", texts=different)[codes[-1]])
-    return separation(vectors[0], vectors[1], same=np.stack(codes))
+        vectors.append(unit_vectors(encode(list(rows), **options), what="pairs", texts=list(rows))[codes[-1]])
+    return separation(*vectors, same=np.stack(codes))

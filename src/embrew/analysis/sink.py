@@ -7,7 +7,8 @@ an embedding at the last token. *Embedding-based In-Context Prompt Training for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embrew.analysis.attention_weights import read_attention
-from embrew.analysis.vectors import Side
+from embrew.analysis.input_texts import Side
 from embrew.encoder import Encoder
 from embrew.model.batching import encode_rows
 from embrew.model.contexts import insert
+from embrew.model.layers import layers_of
 from embrew.text.tokens import Row, Segment, Tokens
 
 PARTS = ("first", "prompt", "demonstrations", "text", "after", "itself")
@@ -48,9 +49,9 @@ class Sink:
         column: np.ndarray = self.shares[:, PARTS.index(part)]
         return column
 
-    def at(self, depth: float, part: str = "first") -> float:
-        """Return a part's weight at a relative depth: 0.5 is layer 16 of 32."""
-        return float(self.of(part)[max(1, round(depth * len(self.shares))) - 1])
+    def at(self, depth: float) -> float:
+        """Return the first token's weight at a relative depth: 0.5 is layer 16 of 32."""
+        return float(self.of("first")[max(1, round(depth * len(self.shares))) - 1])
 
     def summary(self) -> dict[str, Any]:
         """Return the figures, for JSON."""
@@ -76,8 +77,7 @@ def sink_of(
 ) -> Sink:
     """Return the last token's attention weights by layer and part of the row, mean over heads and texts.
 
-    Weights come from eager attention, the only kernel that returns them; a layer's are summed before the next layer's
-    are computed. A layer with a sliding window shorter than the row cannot attend to the first token.
+    A layer with a sliding window shorter than the row cannot attend to the first token.
 
     Args:
         encoder: an encoder with a single template.
@@ -96,9 +96,7 @@ def sink_of(
         raise ValueError("no texts; give one or more, since the weights are a mean over texts")
     limit = encoder.max_length["document"] if side == "document" else encoder.max_seq_length
     instruction, context = ("", None) if prompt_name is None else encoder.resolve_prompt(prompt_name)
-    examples = 0 if context is None else len(context.row.ids)
-    layers, width = encoder.backbone.num_layers, len(PARTS)
-    lengths: list[int] = []
+    layers, lengths = encoder.backbone.num_layers, list[int]()
     encoder.eval()
 
     def rows(start: int, stop: int) -> list[Row]:
@@ -110,34 +108,69 @@ def sink_of(
 
     def shares(tokens: Tokens, _: int) -> Tensor:
         tokens = (tokens if context is None else tokens.with_soft(context.vectors)).to(encoder.device)
-        parts = parts_of(tokens, examples=examples, begin=len(encoder.template.first_ids))
-        last = tokens.attention_mask.sum(1) - 1
-        each = torch.arange(len(tokens), device=last.device)
-        sums = torch.zeros(len(tokens), layers, width, device=last.device)
+        examples = 0 if context is None else len(context.row.ids)
+        return shares_of(encoder, tokens, parts_of(tokens, examples, begin=len(encoder.template.first_ids)))
 
-        def read(layer: int, weights: Tensor) -> None:
-            of_last = weights[each, :, last].float().mean(1)  # (batch, tokens), mean over heads
-            sums[:, layer - 1].scatter_add_(1, parts.clamp(min=0), of_last * (parts >= 0))
-
-        backbone = encoder.backbone
-        read_attention(backbone.inner, backbone.embed(tokens), tokens, encoder.attention, read)
-        return sums.flatten(1)
-
+    width = layers * len(PARTS)
+    options: Any = {"batch_tokens": batch_tokens or BATCH_TOKENS, "show_progress_bar": show_progress_bar}
     with torch.inference_mode():
-        every = encode_rows(
-            rows,
-            len(texts),
-            shares,
-            layers * width,
-            batch_size=len(texts),
-            batch_tokens=batch_tokens or BATCH_TOKENS,
-            show_progress_bar=show_progress_bar,
-        )
-    mean = every.mean(0, dtype=torch.float64).view(layers, width).numpy()
-    return Sink(mean, len(texts), float(np.mean(lengths)))
+        each = encode_rows(rows, len(texts), shares, width, batch_size=len(texts), **options)
+    return Sink(each.mean(0, dtype=torch.float64).view(layers, -1).numpy(), len(texts), float(np.mean(lengths)))
 
 
-def parts_of(tokens: Tokens, *, examples: int = 0, begin: int = 1) -> Tensor:
+def shares_of(encoder: Encoder, tokens: Tokens, parts: Tensor) -> Tensor:
+    """Return the weight of each row's last token on each part, mean over heads, `(batch, layers × parts)`."""
+    last = tokens.attention_mask.sum(1) - 1
+    rows = torch.arange(len(tokens), device=last.device)
+    sums = torch.zeros(len(tokens), encoder.backbone.num_layers, len(PARTS), device=last.device)
+
+    def add(layer: int, weights: Tensor) -> None:
+        of_last = weights[rows, :, last].float().mean(1)  # (batch, tokens)
+        sums[:, layer].scatter_add_(1, parts.clamp(min=0), of_last * (parts >= 0))
+
+    with attention_weights(encoder.backbone.inner, add):
+        encoder.hidden_states(tokens)
+    return sums.flatten(1)
+
+
+@contextmanager
+def attention_weights(inner: Any, read: Callable[[int, Tensor], None]) -> Iterator[None]:
+    """Within this context, pass every layer's attention weights to `read`, one layer at a time.
+
+    Only eager attention returns weights, so the model uses it meanwhile.
+
+    Args:
+        inner: the model without its head.
+        read: takes the layer's number, counted from 0, and its weights `(batch, heads, tokens, tokens)`.
+
+    Raises:
+        ValueError: a layer's attention is under no name known here, or returns no weights.
+    """
+    kernel, hooks = inner.config._attn_implementation, []
+
+    def hook(layer: int, module: Any, output: Any) -> None:
+        if output[1] is None:
+            raise ValueError(f"{type(module).__name__} shows no attention weights")
+        read(layer, output[1])
+
+    try:
+        for number, layer in enumerate(layers_of(inner)):
+            named = [module for module in layer.modules() if type(module).__name__.endswith("Attention")]
+            attention = next((module for module in named if hasattr(module, "config")), None)
+            if attention is None:
+                raise ValueError(
+                    f"{type(layer).__name__} has no module that is called …Attention and has a configuration"
+                )
+            hooks.append(attention.register_forward_hook(lambda m, _, output, n=number: hook(n, m, output)))
+        inner.config._attn_implementation = "eager"
+        yield
+    finally:
+        inner.config._attn_implementation = kernel
+        for one in hooks:
+            one.remove()
+
+
+def parts_of(tokens: Tokens, examples: int = 0, *, begin: int = 1) -> Tensor:
     """Return the index in `PARTS` of every position, `(batch, tokens)`; -1 is padding.
 
     Args:
@@ -146,15 +179,12 @@ def parts_of(tokens: Tokens, *, examples: int = 0, begin: int = 1) -> Tensor:
         begin: position of the first of these.
     """
     segments = tokens.segment_ids
-    at = torch.arange(segments.shape[1], device=segments.device)
     last = tokens.attention_mask.sum(1, keepdim=True) - 1
     is_text = (segments == Segment.TEXT) | (segments == Segment.ECHO)
-    begun = is_text.long().cumsum(1) > 0
-    behind = begun & ~is_text
     parts = torch.full_like(segments, PARTS.index("prompt"))
-    parts[behind] = PARTS.index("after")
+    parts[is_text.long().cumsum(1) > 0] = PARTS.index("after")
     parts[is_text] = PARTS.index("text")
     parts[:, begin : begin + examples] = PARTS.index("demonstrations")
     parts[:, 0] = PARTS.index("first")
-    parts[at == last] = PARTS.index("itself")
+    parts[torch.arange(segments.shape[1], device=segments.device) == last] = PARTS.index("itself")
     return parts.masked_fill(segments == Segment.PAD, -1)

@@ -7,22 +7,36 @@ their scores as a surface over both (Fig. 3). Every cell here equals `evaluate` 
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import random
+import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
 
-from embrew.analysis.layer_vectors import LayerVectors, TruncatedEncoder
 from embrew.encoder import Encoder
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import size_of
 from embrew.evaluation.scoring import prepare
 from embrew.evaluation.task import Task
+from embrew.free_memory import total_and_free
+from embrew.model.batching import encode_rows
+from embrew.text.template import Template
+from embrew.text.tokens import Tokens
 from embrew.text_encoder.interface import encode_options
 
+logger = logging.getLogger(__name__)
 LAST = 12  # number of last layers in the paper
 DIMS = (8, 16, 32, 64, 128, 256, 512)
+SAMPLE, ROUNDS = 64, 5  # texts that are timed, and how often
+SHARE = 0.5  # of the free memory that vectors may take
 
 
 @dataclass(frozen=True)
@@ -80,17 +94,15 @@ class Surface:
         ]
 
     def pick(self, share: float) -> Cell:
-        """Return the cheapest cell with at least `share` of the full encoder's score.
+        """Return the cheapest cell with at least `share` of the full encoder's score, above 0 and up to 1.
 
         The cheapest has the smallest product of layers and dimensions, so that half the time counts as much as half
         the bytes; of several, the one with fewer layers. Layers represent time because they do not depend on other
         load on the machine.
 
         Raises:
-            ValueError: an invalid share, or the full encoder scores 0 or less.
+            ValueError: the full encoder scores 0 or less.
         """
-        if not 0 < share <= 1:
-            raise ValueError(f"share={share:g}; give a share of the full encoder's score above 0, up to 1")
         cells = self.cells
         full = cells[-1].score
         if full <= 0:
@@ -100,10 +112,9 @@ class Surface:
 
     def pareto(self) -> list[Cell]:
         """Return the Pareto front: cells for which no other with as few layers and dimensions scores as high."""
-        means, columns = self.means, len(self.dims)
-        places = [divmod(number, columns) for number in range(means.size)]
-        only = [(means[: i + 1, : j + 1] >= means[i, j]).sum() == 1 for i, j in places]
-        return [cell for cell, alone in zip(self.cells, only, strict=True) if alone]
+        means = self.means
+        alone = [(means[: i + 1, : j + 1] >= means[i, j]).sum() == 1 for i, j in np.ndindex(means.shape)]
+        return [cell for cell, is_alone in zip(self.cells, alone, strict=True) if is_alone]
 
     def shallow_average(self, dim: int | None = None) -> float | None:
         """Return ≺Avg of *Espresso Sentence Embeddings*: the mean STS score over the shallow layers.
@@ -179,17 +190,17 @@ def surface_of(
                 f"task {task.name}: {task.kind} has its own settings {' and '.join(KINDS[task.kind].grid)}; list "
                 "them in a suite instead"
             )
-    vectors = LayerVectors(encoder, rows, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    truncated = TruncatedEncoder(encoder, rows, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     options = encode_options(encoder)
     scores, sizes = np.zeros((len(tasks), len(rows), len(columns))), []
     for number, evaluate in enumerate([prepare(task) for task in tasks]):
-        for i, layer in enumerate(rows):
-            for j, dim in enumerate(columns):
-                values, counts = evaluate(TruncatedEncoder(vectors, layer, dim), options)
-                scores[number, i, j] = values["main_score"]
+        for i, j in np.ndindex(len(rows), len(columns)):
+            truncated.layer, truncated.dim = i, columns[j]
+            values, counts = evaluate(truncated, options)
+            scores[number, i, j] = values["main_score"]
         sizes.append(size_of(counts))
-    milliseconds = tuple(vectors.milliseconds())
-    return Surface(rows, columns, tuple(tasks), scores, milliseconds, len(vectors.texts), tuple(sizes))
+    milliseconds = milliseconds_of(encoder, truncated.texts, rows, batch_tokens=batch_tokens)
+    return Surface(rows, columns, tuple(tasks), scores, tuple(milliseconds), len(truncated.texts), tuple(sizes))
 
 
 def _axis(name: str, numbers: Sequence[int], most: int) -> tuple[int, ...]:
@@ -197,3 +208,114 @@ def _axis(name: str, numbers: Sequence[int], most: int) -> tuple[int, ...]:
     if wrong:
         raise ValueError(f"{name}: {', '.join(map(str, wrong))}; this encoder has 1 to {most}")
     return tuple(sorted({*numbers, most}))
+
+
+class TruncatedEncoder:
+    """The encode methods of an encoder truncated to a layer and dimensions; each list of texts is encoded once.
+
+    Attributes:
+        layer: index in `layers` of the number of layers.
+        dim: number of dimensions.
+        texts: all texts encoded so far.
+
+    Args:
+        encoder: the encoder.
+        layers: numbers of layers to keep vectors of.
+        batch_tokens: padded tokens per batch.
+        show_progress_bar: show one progress bar per list of texts.
+    """
+
+    def __init__(
+        self, encoder: Encoder, layers: Sequence[int], *, batch_tokens: int | None, show_progress_bar: bool
+    ) -> None:
+        self.encoder, self.layers = encoder.eval(), list(layers)
+        self.settings, self.prompts = encoder.settings, encoder.prompts
+        self.options: Any = {"batch_tokens": batch_tokens, "show_progress_bar": show_progress_bar}
+        self.layer = self.dim = 0
+        self.texts: list[str] = []
+        self._vectors: dict[tuple[str, int, str], Tensor] = {}
+
+    def encode(
+        self,
+        inputs: Sequence[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        max_length: int | None = None,
+        **_: Any,
+    ) -> np.ndarray:
+        """Return vectors of texts, `(texts, dimensions)`."""
+        limit = max_length or self.encoder.max_seq_length
+        instruction = self.encoder.instruction(prompt_name, prompt)
+        call = instruction, limit, hashlib.sha256("\0".join(inputs).encode()).hexdigest()
+        if call not in self._vectors:
+            self.texts += inputs
+            self._check_size()
+            self._vectors[call] = self._encode(inputs, instruction, limit)
+        vectors = self._vectors[call][:, self.layer, : self.dim].contiguous()
+        return (normalize(vectors, dim=-1) if self.encoder.normalize else vectors).numpy()
+
+    def encode_query(self, inputs: Sequence[str], *args: Any, **options: Any) -> Any:
+        """Return vectors of queries, with the encoder's prompt and limit."""
+        return Encoder.encode_query(self, inputs, *args, **options)  # type: ignore[arg-type]
+
+    def encode_document(self, inputs: Sequence[str], *args: Any, **options: Any) -> Any:
+        """Return vectors of documents, with the encoder's prompt and limit."""
+        return Encoder.encode_document(self, inputs, *args, **options)  # type: ignore[arg-type]
+
+    def _check_size(self) -> None:
+        """Raise if the vectors of all texts so far, 4 bytes × layers × texts × dimensions, are too many."""
+        layers, texts, dims = len(self.layers), len(self.texts), self.encoder.get_embedding_dimension()
+        size, free = 4 * layers * texts * dims, total_and_free()[1]
+        what = f"{layers} layers × {texts:,} texts × {dims} dimensions in float32: {size / 1e9:.2f} GB"
+        logger.info("%s are kept in memory", what)
+        if free is not None and size > SHARE * free:
+            raise ValueError(
+                f"{what}, and {SHARE * free / 1e9:.2f} GB are allowed, half of the free memory; choose fewer layers "
+                "(--layers), or less data (--data; a suite's documents: judged takes a sample of a corpus)"
+            )
+
+    def _encode(self, texts: Sequence[str], instruction: str, limit: int) -> Tensor:
+        """Return float32 vectors `(texts, layers, dimensions)`: the mean over templates, not normalised."""
+        encoder, width = self.encoder, self.encoder.get_embedding_dimension()
+        chosen = [layer - 1 for layer in self.layers]
+
+        def embed(tokens: Tokens, _: int) -> Tensor:
+            pooled = encoder.layers(tokens.to(encoder.device))[chosen, :, :width]
+            return pooled.transpose(0, 1).flatten(1)
+
+        def vectors(template: Template) -> Tensor:
+            return encode_rows(
+                lambda start, stop: template.rows(
+                    texts[start:stop], instruction=instruction, max_length=limit, first=start
+                ),
+                len(texts),
+                embed,
+                len(chosen) * width,
+                batch_size=32,
+                tokenize_ahead=encoder.device.type != "cpu",
+                **self.options,
+            ).div_(len(encoder.templates))
+
+        with torch.inference_mode():
+            total = sum(map(vectors, encoder.templates[1:]), start=vectors(encoder.templates[0]))
+        return total.view(len(texts), len(chosen), width)
+
+
+def milliseconds_of(
+    encoder: Encoder, texts: Sequence[str], layers: Sequence[int], *, batch_tokens: int | None = None, seed: int = 42
+) -> list[float]:
+    """Return milliseconds per text of `encode` at each number of layers: the median over rounds on 64 of the texts.
+
+    Layers alternate within a round, so that other load on the machine affects all of them.
+    """
+    sample = random.Random(seed).sample(texts, min(SAMPLE, len(texts)))
+    options: Any = {"batch_size": len(sample), "batch_tokens": batch_tokens, "show_progress_bar": False}
+    seconds: dict[int, list[float]] = {layer: [] for layer in layers}
+    for number in range(ROUNDS + 1):
+        for layer, measured in seconds.items():
+            start = time.perf_counter()
+            encoder.encode(sample, num_layers=layer, **options)
+            if number:  # the first round is a warm-up
+                measured.append(time.perf_counter() - start)
+    return [1000 * statistics.median(measured) / len(sample) for measured in seconds.values()]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embrew.analysis.vectors import vector_chunks
+from embrew.analysis.input_texts import vectors_of
 from embrew.text_encoder.vectors import unit_vectors
 
 if TYPE_CHECKING:
@@ -21,33 +21,28 @@ if TYPE_CHECKING:
     from embrew.encoder import Encoder
 
 
-def alignment(left: np.ndarray, right: np.ndarray, *, alpha: float = 2) -> float:
-    """Return E ‖f(x) - f(y)‖^α over positive pairs: rows of two `(pairs, dimensions)` matrices of unit vectors."""
-    distances = np.linalg.norm(left.astype(np.float64) - right, axis=-1)
-    return float((distances**alpha).mean())
+BLOCK = 1024  # rows of the matrix of cosines that are in memory at a time
 
 
-def uniformity(vectors: np.ndarray, *, t: float = 2, chunk_size: int = 1024) -> float:
-    """Return log E exp(-t ‖f(x) - f(y)‖²) over all pairs of different rows.
+def alignment(left: np.ndarray, right: np.ndarray) -> float:
+    """Return E ‖f(x) - f(y)‖² over positive pairs: rows of two `(pairs, dimensions)` matrices of unit vectors."""
+    return float((np.linalg.norm(left.astype(np.float64) - right, axis=-1) ** 2).mean())
 
-    Products are computed in blocks of `chunk_size`² in the vectors' own precision (float32 from an encoder), sums in
-    float64.
 
-    Args:
-        vectors: `(texts, dimensions)`, unit vectors.
-        t: scale; larger values give closer neighbours more weight.
-        chunk_size: rows per block.
+def uniformity(vectors: np.ndarray) -> float:
+    """Return log E exp(-2 ‖f(x) - f(y)‖²) over all pairs of different rows of a matrix of unit vectors.
+
+    Products are in the vectors' own precision (float32 from an encoder), sums in float64.
     """
     count = len(vectors)
     if count < 2:
         raise ValueError(f"uniformity of {count} vectors; give two or more")
     total = 0.0
-    for i in range(0, count, chunk_size):
-        for j in range(i, count, chunk_size):
-            cosines = (vectors[i : i + chunk_size] @ vectors[j : j + chunk_size].T).astype(np.float64)
-            kernel = np.exp(-t * (2 - 2 * cosines.clip(-1, 1)))
-            total += float((np.triu(kernel, 1) if i == j else kernel).sum())
-    return float(np.log(total / (count * (count - 1) / 2)))
+    for start in range(0, count, BLOCK):
+        cosines = (vectors[start : start + BLOCK] @ vectors.T).astype(np.float64).clip(-1, 1)
+        kernel = np.exp(-2 * (2 - 2 * cosines))
+        total += float(kernel.sum() - np.trace(kernel, offset=start))
+    return float(np.log(total / (count * (count - 1))))
 
 
 @dataclass(frozen=True)
@@ -97,8 +92,8 @@ def alignment_uniformity(
         raise ValueError(f"{len(texts) - len(set(texts))} of {len(texts)} texts occur twice; give each once")
     every = list(dict.fromkeys([*texts, *(text for pair in positives for text in pair)]))
     position = {text: row for row, text in enumerate(every)}
-    chunks = vector_chunks(encoder, every, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-    vectors = unit_vectors(np.concatenate(list(chunks)), what="texts")
+    vectors = vectors_of(encoder, every, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    vectors = unit_vectors(vectors, what="texts")
     left, right = ([position[pair[side]] for pair in positives] for side in (0, 1))
     return AlignmentUniformity(
         alignment=alignment(vectors[left], vectors[right]),

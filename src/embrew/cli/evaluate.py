@@ -26,79 +26,84 @@ def _kinds() -> list[str]:
     return list(KINDS)
 
 
+Data = Annotated[list[str] | None, typer.Option("--data", "-d", metavar="DIR", help="Data folder. Repeatable.")]
+SuiteName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SUITE",
+        autocompletion=completion.suites,
+        help="Name of a shipped suite (quick, evidence, sts, full, rag, …) or a YAML file; --data is the folder of its "
+        "data sets.",
+    ),
+]
+Mteb = Annotated[list[str] | None, typer.Option("--mteb", metavar="TASK", help="Name of an MTEB task. Repeatable.")]
+Split = Annotated[
+    str | None, typer.Option(help="Split to evaluate; by default test, or dev where there is no test split.")
+]
+KindName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        autocompletion=_kinds,
+        help="Kind of task, such as sts or rag; an unknown one lists all. Default: by the data's columns.",
+    ),
+]
+GeneratorModel = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        help="Causal language model that answers the questions of rag tasks: nano, a folder or a Hub id. By default "
+        "none.",
+    ),
+]
+ContextName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=completion.contexts,
+        help="Name of a context of the model to encode with: queries, and all texts of symmetric tasks. By default "
+        "none.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Folder for the results; by default they are printed only."),
+]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE.html",
+        help="Also write a page about the model; embrew compare writes one about several. Results are kept beside it, "
+        "unless --output is given.",
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Evaluate every task again and replace results in the output folder.")
+]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="Maximum number of tokens per batch, padding included; by default a batch has 32 texts."),
+]
+
+
 def evaluate(
     model: Model,
     overrides: Overrides = None,
-    data: Annotated[
-        list[str] | None, typer.Option("--data", "-d", metavar="DIR", help="Data folder. Repeatable.")
-    ] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SUITE",
-            autocompletion=completion.suites,
-            help="Name of a shipped suite (quick, evidence, sts, full, rag, …) or a YAML file; --data is the "
-            "folder of its data sets.",
-        ),
-    ] = None,
-    mteb: Annotated[
-        list[str] | None, typer.Option("--mteb", metavar="TASK", help="Name of an MTEB task. Repeatable.")
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Split to evaluate; by default test, or dev where there is no test split.")
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            autocompletion=_kinds,
-            help="Kind of task, such as sts or rag; an unknown one lists all. Default: by the data's columns.",
-        ),
-    ] = None,
-    generator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Causal language model that answers the questions of rag tasks: nano, a folder or a Hub id. By "
-            "default none.",
-        ),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=completion.contexts,
-            help="Name of a context of the model to encode with: queries, and all texts of symmetric tasks. By "
-            "default none.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder for the results; by default they are printed only."),
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            "--report",
-            metavar="FILE.html",
-            help="Also write a page about the model; embrew compare writes one about several. Results are kept beside "
-            "it, unless --output is given.",
-        ),
-    ] = None,
+    data: Data = None,
+    suite: SuiteName = None,
+    mteb: Mteb = None,
+    split: Split = None,
+    kind: KindName = None,
+    generator: GeneratorModel = None,
+    context: ContextName = None,
+    output: Output = None,
+    report: Report = None,
     pooling: ModelPooling = None,
     dtype: ModelDtype = Dtype.AUTO,
     backend: ModelBackend = Backend.TORCH,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Evaluate every task again and replace results in the output folder."),
-    ] = False,
-    batch_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Maximum number of tokens per batch, padding included; by default a batch has 32 texts.",
-        ),
-    ] = None,
+    overwrite: Overwrite = False,
+    batch_tokens: BatchTokens = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -109,17 +114,13 @@ def evaluate(
     """
     loading(model)
     from embrew import evaluation, opening
+    from embrew.cli.compare import page_model, write_page
     from embrew.evaluation.paths import write_paths
-
-    tasks, named = _tasks(data or (), suite, mteb or (), split, kind)  # before a model is opened
-    page = None
-    if report is not None:
-        from embrew.cli.compare import page_model, write_page
-
-        name, page = page_model(model, report, output)
-        output = page.results
     from embrew.report.untrained import choose
 
+    tasks, named = _tasks(data or (), suite, mteb or (), split, kind)  # before a model is opened
+    name, page = ("", None) if report is None else page_model(model, report, output)
+    output = output if page is None else page.results
     finished = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
     processes = evaluation.Processes.of_launch()
     common: Any = {"batch_tokens": batch_tokens, "processes": processes}
@@ -128,28 +129,15 @@ def evaluate(
         how_read = choice.pooling if choice else pooling
         how_opened: Any = {"dtype": dtype.value, "backend": backend.value, "as_trained": True}
         encoder: Any = opening.open_model(model, overrides or (), pooling=how_read, **how_opened)
-        results = evaluation.evaluate(
-            encoder,
-            tasks,
-            output_dir=output,
-            generator=generator,
-            context=context,
-            overwrite=overwrite,
-            show_progress_bar=True,
-            **common,
-        )
+        common |= {"generator": generator, "context": context, "overwrite": overwrite, "show_progress_bar": True}
+        results = evaluation.evaluate(encoder, tasks, output_dir=output, **common)
         if output is not None and processes.rank == 0:
             write_paths(output, model, tasks, pooling=how_read)
         if page is not None and report is not None and processes.rank == 0:
             write_page(name, replace(page, pooling=how_read), tasks, report, encoder)
     if choice is not None:
         out().print(f"{model}: {choice}", markup=False, soft_wrap=True)
-    header, rows = evaluation.grid_table(results)
-    if named or len(rows) < len(results):
-        out().print(results_table(results, named))
-    if rows:
-        two_lines = [name.replace(" ", "\n") for name in header]
-        out().print(_plain_table(two_lines, rows, bold=("task", "answer\nrecall@1", "exact\nmatch")))
+    _show(results, named)
     print_json(
         {
             "results": [{**vars(result), "examples": len(result.examples)} for result in results],
@@ -179,12 +167,17 @@ def _tasks(
     return [*(find_task(folder, split=split, kind=kind) for folder in data), *tasks], {}
 
 
-def results_table(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None) -> Table:
-    """Return a table with one row per task, scores times 100, and their averages where there are several."""
-    from embrew.evaluation import table
+def _show(results: Sequence[Result], named: Mapping[str, Sequence[str]]) -> None:
+    """Print a table with one row per task and averages, and one with a row per cell of a grid."""
+    from embrew.evaluation import grid_table, table
 
-    header, rows = table(results, named)
-    return _plain_table(header, rows, bold=("task", "score"), texts=("task", "split", "metric", "size"))
+    header, rows = grid_table(results)
+    if named or len(rows) < len(results):
+        texts = ("task", "split", "metric", "size")
+        out().print(_plain_table(*table(results, named), bold=("task", "score"), texts=texts))
+    if rows:
+        two_lines = [name.replace(" ", "\n") for name in header]
+        out().print(_plain_table(two_lines, rows, bold=("task", "answer\nrecall@1", "exact\nmatch")))
 
 
 def _plain_table(

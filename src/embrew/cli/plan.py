@@ -121,7 +121,7 @@ def _table(plan: RecipePlan) -> Table:
         table.add_row(f"  {name}", *map(cell, plan.stages))
 
     for name in ("weights", "gradients", "optimizer", "activations", "process", "peak"):
-        row(name, lambda stage, name=name: _gb(stage.bytes[name]))  # type: ignore[misc]
+        table.add_row(f"  {name}", *(_gb(stage.bytes[name]) for stage in plan.stages))
     row(f"fits {_gb(plan.device.memory)}", lambda stage: "yes" if stage.fits else "no")
     row("micro-batch", lambda stage: f"{stage.chunk or stage.rows:,}{_unit(stage)}")
     row("largest that fits", lambda stage: f"{stage.most:,}{_unit(stage)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from embrew.cli.arguments import AsJson
 from embrew.cli.console import out, print_json
 
 if TYPE_CHECKING:
-    from embrew.evaluation.report import Result
+    from embrew.comparison.comparing import Comparison
 
 
 def table(
@@ -32,7 +31,6 @@ def table(
             metavar="SUITE", autocompletion=completion.suites, help="Add the averages that this suite defines."
         ),
     ] = None,
-    averages: Annotated[bool, typer.Option("--averages", help="Show averages only, without tasks.")] = False,
     intervals: Annotated[
         bool,
         typer.Option(
@@ -49,15 +47,15 @@ def table(
         raise ValueError(f"{output}: unknown format; give a .md or .csv file")
     from embrew.comparison.models import models_of
     from embrew.comparison.tables import as_csv, as_markdown, grid
+    from embrew.evaluation.report import averages, label_of
     from embrew.files.writing import atomic_path
 
-    named = None
-    rows = models_of(results)
+    rows, named = models_of(results), None
     if suite is not None:
         from embrew.evaluation.suites import read_averages
 
         named = read_averages(suite)
-    header, cells = grid(rows, averages_only=averages, intervals=intervals, named=named)
+    header, cells = grid(rows, intervals=intervals, named=named)
     shown = Table(Column("model", style="bold"), box=None, pad_edge=False)
     for row in rows:
         shown.add_column(row.name, justify="right")
@@ -69,21 +67,17 @@ def table(
             text = as_markdown(header, cells) if output.suffix == ".md" else as_csv(header, cells)
             temporary.write_text(text, encoding="utf-8")
         out().print(f"written to {output}", markup=False, soft_wrap=True)
-    print_json(
-        {"models": [{"model": row.name, "seeds": [_scores(run, named or {}) for run in row.runs]} for row in rows]}
-    )
-
-
-def _scores(results: Sequence[Result], named: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """Return the scores of one seed, from 0 to 1, and the averages that it has all tasks of."""
-    from embrew.evaluation.report import averages, label_of
-
-    there = {result.task for result in results}
-    complete = {name: tasks for name, tasks in named.items() if there.issuperset(tasks)}
-    return {
-        "averages": averages(results, complete),
-        "tasks": {label_of(result): result.main_score for result in results},
-    }
+    models = [
+        {
+            "model": row.name,
+            "seeds": [
+                {"averages": averages(run, named), "tasks": {label_of(result): result.main_score for result in run}}
+                for run in row.runs
+            ],
+        }
+        for row in rows
+    ]
+    print_json({"models": models})
 
 
 def diff(
@@ -100,28 +94,15 @@ def diff(
     comparison = compare_models([Model("A", (read_folder(a),)), Model("B", (read_folder(b),))])
     changed = differing_settings(comparison.models)
     sentences = verdict(comparison) if comparison.tasks else []
+    left_out = {one.task: one.reason for one in comparison.left_out}
     columns = [Column(name, overflow="fold") for name in ("key", "A", "B")]
     settings = Table(*columns, box=None, pad_edge=False, title="settings", title_justify="left")
     for key, values in changed.items():
         settings.add_row(escape(key), *(escape(_value(value)) for value in values))
-    scores = Table("task", box=None, pad_edge=False, title="scores", title_justify="left")
-    for name in ("A", "B", "B - A", "95 % interval", "p", "p corrected"):
-        scores.add_column(name, justify="right")
-    by_task: dict[str, dict[str, Any]] = {}
-    for task, tested in zip(comparison.tasks, comparison.differences(1), strict=True):
-        ours, theirs = task.scores
-        by_task[task.label] = {"a": ours, "b": theirs}
-        cells = [f"{100 * ours:.2f}", f"{100 * theirs:.2f}", f"{100 * (theirs - ours):+.2f}"]
-        if tested is not None:
-            test = tested.test
-            by_task[task.label]["difference"] = {**vars(test), "corrected": tested.corrected}
-            interval = f"[{100 * test.low:+.1f}, {100 * test.high:+.1f}]"
-            cells += [escape(interval), f"{test.p_value:.3f}", f"{tested.corrected:.3f}"]
-        scores.add_row(escape(task.label), *cells)
+    scores, by_task = _differences(comparison)
     console = out()
     console.print(settings if changed else "no differences in settings")
     console.print(scores if comparison.tasks else "no task that can be compared")
-    left_out = {one.task: one.reason for one in comparison.left_out}
     for line in (*(f"not compared: {task}: {reason}" for task, reason in left_out.items()), *sentences):
         console.print(line, markup=False)
     print_json(
@@ -132,6 +113,25 @@ def diff(
             "verdict": sentences,
         }
     )
+
+
+def _differences(comparison: Comparison) -> tuple[Table, dict[str, dict[str, Any]]]:
+    """Return the scores of both folders, their differences and tests: as a table, and by task."""
+    table = Table("task", box=None, pad_edge=False, title="scores", title_justify="left")
+    for name in ("A", "B", "B - A", "95 % interval", "p", "p corrected"):
+        table.add_column(name, justify="right")
+    by_task: dict[str, dict[str, Any]] = {}
+    for task, tested in zip(comparison.tasks, comparison.differences(1), strict=True):
+        ours, theirs = task.scores
+        by_task[task.label] = {"a": ours, "b": theirs}
+        cells = [f"{100 * ours:.2f}", f"{100 * theirs:.2f}", f"{100 * (theirs - ours):+.2f}"]
+        if tested is not None:
+            test = tested.test
+            by_task[task.label]["difference"] = {**vars(test), "corrected": tested.corrected}
+            interval = f"[{100 * test.low:+.1f}, {100 * test.high:+.1f}]"
+            cells += [escape(interval), f"{test.p_value:.3f}", f"{tested.corrected:.3f}"]
+        table.add_row(escape(task.label), *cells)
+    return table, by_task
 
 
 def _value(value: Any) -> str:

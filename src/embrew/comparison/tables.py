@@ -18,7 +18,6 @@ NUMBERS = re.compile(r"[+-][\d.,e± \[\]+-]*")  # a number, with its deviation o
 def grid(
     rows: Sequence[Model],
     *,
-    averages_only: bool = False,
     intervals: bool = False,
     named: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[list[str], list[list[str]]]:
@@ -35,8 +34,6 @@ def grid(
     if not columns:
         there = "; ".join(f"{row.name}: {', '.join(map(label_of, row.runs[0]))}" for row in rows)
         raise ValueError(f"the results have no task, split and size in common ({there}); evaluate the models alike")
-    if averages_only:
-        columns = [name for name in columns if name not in common] or columns
     cells = []
     for row, table in zip(rows, tables, strict=True):
         first_seed = {label_of(result): result for result in row.runs[0]}
@@ -72,10 +69,7 @@ def _inert(cell: Any) -> Any:
 
 
 def _scores(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None) -> dict[str, float]:
-    """Return averages, of those named the ones whose tasks are all there, and scores."""
-    names = {result.task for result in results}
-    there = {name: tasks for name, tasks in (named or {}).items() if names.issuperset(tasks)}
-    return {**averages(results, there), **{label_of(result): result.main_score for result in results}}
+    return {**averages(results, named), **{label_of(result): result.main_score for result in results}}
 
 
 def _cell(values: Sequence[float], result: Result | None) -> str:

@@ -9,11 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from embrew.evaluation.corpus_chunks import CorpusChunks, FinishedByOthers
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS, retrieval
 from embrew.evaluation.mteb_tasks import MtebTask, evaluate_mteb
-from embrew.evaluation.processes import Processes
+from embrew.evaluation.processes import CorpusChunks, FinishedByOthers, Processes
 from embrew.evaluation.report import (
     Result,
     averages,
@@ -118,7 +117,8 @@ def _evaluate(
         logger.info("%s: %.4f, evaluated before", name, result.main_score)
     waiting = [number for number, result in enumerate(results) if result is None]
     check_grid(encoder, [tasks[number] for number in waiting], options)
-    corpora = _corpora(processes, folder, {n: runs[n] for n in waiting if _is_shared(tasks[n])}, overwrite)
+    shared = [n for n in waiting if KINDS[getattr(tasks[n], "kind", "sts")].shared]
+    corpora = _corpora(processes, folder, {n: runs[n] for n in shared}, overwrite)
     cache = GridCache()
     for unit in _units(tasks, waiting, processes):
         if unit[0] not in corpora and processes.add(f"task {unit[0]}") > 0:
@@ -131,7 +131,12 @@ def _evaluate(
                     mteb_cache = folder / "mteb" if folder else None
                     result = evaluate_mteb(encoder, task, cache=mteb_cache, options=options, overwrite=overwrite)
                 else:
-                    result = _score(encoder, task, options, cache, corpora.get(number))
+                    start = time.perf_counter()
+                    scores, counts = prepare(task, cache, corpora.get(number))(encoder, options)
+                    main_score, examples = scores.pop("main_score"), scores.pop("examples", {})
+                    seconds = round(time.perf_counter() - start, 3)
+                    about = (task.name, task.shown_split, task.kind)
+                    result = Result(*about, main_score, scores, seconds, counts, examples)
                 if folder:
                     write_result(result, folder, runs[number])
                 results[number] = result
@@ -145,16 +150,6 @@ def _evaluate(
         _remove_parts(folder, runs)
     paths = [result_file(folder, run["task"], run["split"]) for run in runs]
     return [result or read_result(path)[0] for result, path in zip(results, paths, strict=True)]
-
-
-def _score(
-    encoder: TextEncoder, task: Task, options: Mapping[str, Any], cache: GridCache, chunks: CorpusChunks | None
-) -> Result:
-    start = time.perf_counter()
-    scores, counts = prepare(task, cache, chunks)(encoder, options)
-    main_score, examples = scores.pop("main_score"), scores.pop("examples", {})
-    seconds = round(time.perf_counter() - start, 3)
-    return Result(task.name, task.shown_split, task.kind, main_score, scores, seconds, counts, examples)
 
 
 def _corpora(
@@ -176,10 +171,6 @@ def _corpora(
     }
     processes.meet()  # all have read what earlier runs ranked
     return corpora
-
-
-def _is_shared(task: Task | MtebTask) -> bool:
-    return isinstance(task, Task) and KINDS[task.kind].shared
 
 
 def _parts(folder: Path, run: Mapping[str, Any]) -> Path:

@@ -81,7 +81,11 @@ def choose_demonstrations(
         raise ValueError(
             f"counts up to {most}, but the context has {there} demonstrations; give numbers from 0 to that"
         )
-    tasks: Sequence[Task] = dev_sets(data).dev if from_train is None else _training_rows(context, data, from_train)
+    if from_train is None:
+        tasks: Sequence[Task] = dev_sets(data).dev
+    else:  # rows that hold no text of a demonstration
+        shown = [text for pair in context.demonstrations for text in (pair.query, pair.passage)]
+        tasks = [dev_task(DevRows(path=str(folder), rows=from_train), left_out=shown) for folder in data]
     if tests is None:
         tested = [task for task in tasks if task.path.is_dir() and "test" in split_names(task.path)]
         all_tested = len(tested) == len(tasks)
@@ -96,12 +100,6 @@ def choose_demonstrations(
     test = {count: _mean(results) for count, results in on_test.items()}
     labels = [tuple(label_of(result) for result in on.get(0, ())) for on in (on_dev, on_test)]
     return Choice(dev, test, chosen, *labels)
-
-
-def _training_rows(context: Context, data: Sequence[str | Path], count: int) -> list[Task]:
-    """Return tasks on training rows of folders, none of which hold a text of a demonstration."""
-    shown = [text for pair in context.demonstrations for text in (pair.query, pair.passage)]
-    return [dev_task(DevRows(path=str(folder), rows=count), left_out=shown) for folder in data]
 
 
 def _results(

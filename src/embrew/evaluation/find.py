@@ -123,10 +123,10 @@ def _answers_file(folder: Path, answers: Any) -> Path:
 
 
 def _default_split(folder: Path, names: list[str]) -> str:
-    for split in ("test", *DEV_SPLITS):
-        if split in names:
-            return split
-    raise ValueError(f"{folder} has neither a test nor a dev split; choose split from {', '.join(names) or 'none'}")
+    split = next((split for split in ("test", *DEV_SPLITS) if split in names), None)
+    if split is None:
+        raise ValueError(f"{folder} has neither a test nor a dev split; choose split from {', '.join(names) or 'none'}")
+    return split
 
 
 def _recognise(file: Path, folder: Path) -> TaskKind:

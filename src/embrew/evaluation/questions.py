@@ -82,9 +82,10 @@ def _joined(data: RetrievalData, answers: Path, columns: Mapping[str, str] | Non
     by_context: dict[tuple[str, str | None], list[str]] = {}
     by_question: dict[str, set[tuple[str, ...]]] = {}
     for row in rows:
-        by_context.setdefault((row["question"].strip(), _strip(row["context"])), []).extend(row["answers"])
-        if row["context"] is None:
-            by_question.setdefault(row["question"].strip(), set()).add(tuple(row["answers"]))
+        question, context = row["question"].strip(), row["context"] and row["context"].strip()
+        by_context.setdefault((question, context), []).extend(row["answers"])
+        if context is None:
+            by_question.setdefault(question, set()).add(tuple(row["answers"]))
     twice = next((question for question, ways in by_question.items() if len(ways) > 1), None)
     if twice is not None:
         raise ValueError(
@@ -97,10 +98,6 @@ def _joined(data: RetrievalData, answers: Path, columns: Mapping[str, str] | Non
         contexts = [texts[document].strip() for document, grade in grades.items() if grade > 0 and document in texts]
         by_query[query] = [text for context in (*contexts, None) for text in by_context.get((question, context), ())]
     return by_query
-
-
-def _strip(text: str | None) -> str | None:
-    return None if text is None else text.strip()
 
 
 def normalise(text: str) -> str:

@@ -122,7 +122,7 @@ def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | Non
     """Return means of main scores: per kind, over the kinds' means, over all tasks (where several), and `named` ones.
 
     Args:
-        named: Task names by the name of their average.
+        named: Task names by the name of their average; averages that lack a task are left out.
     """
     by_kind: dict[str, list[float]] = {}
     for result in results:
@@ -133,9 +133,8 @@ def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | Non
     if len(results) > 1:
         means["mean over tasks"] = statistics.fmean(result.main_score for result in results)
     scores = {result.task: result.main_score for result in results}
-    for name, tasks in (named or {}).items():
-        means[name] = statistics.fmean(scores[task] for task in tasks)
-    return means
+    complete = {name: tasks for name, tasks in (named or {}).items() if scores.keys() >= set(tasks)}
+    return means | {name: statistics.fmean(scores[task] for task in tasks) for name, tasks in complete.items()}
 
 
 def table(

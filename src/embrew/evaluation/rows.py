@@ -28,14 +28,14 @@ def split_names(folder: Path) -> list[str]:
 def task_rows(task: Task, kind: TaskKind, columns: Columns = None) -> Dataset:
     """Return the rows that a task is evaluated on."""
     if task.part is None and not kind.train:
-        return load(list(task.files), kind=_layout(kind), columns=columns)
-    rows = load(task.path, kind=_layout(kind), split=task.split, columns=columns)
+        return load(list(task.files), kind=kind.layout, columns=columns)
+    rows = load(task.path, kind=kind.layout, split=task.split, columns=columns)
     return rows if task.part is None else rows.select(_chosen_rows(task, task.part, kind, rows))
 
 
 def training_rows(task: Task, kind: TaskKind, columns: Columns = None) -> Dataset:
     """Return the training rows of a task's folder without those that it is evaluated on."""
-    rows = load(task.path, kind=_layout(kind), split="train", columns=columns)
+    rows = load(task.path, kind=kind.layout, split="train", columns=columns)
     if task.part is None:
         return rows
     chosen = set(_chosen_rows(task, task.part, kind, rows))
@@ -73,15 +73,10 @@ def texts_of(rows: Dataset, columns: Sequence[str]) -> Iterator[str]:
             yield from value if isinstance(value, list) else [value]
 
 
-def _layout(kind: TaskKind) -> Any:
-    assert kind.rows is not None
-    return kind.rows
-
-
 def _chosen_rows(task: Task, part: Part, kind: TaskKind, rows: Dataset) -> list[int]:
     tested: Iterable[str] = ()
     if "test" in split_names(task.path):
-        tested = texts_of(load(task.path, kind=_layout(kind), split="test"), (*kind.about, *kind.other))
+        tested = texts_of(load(task.path, kind=kind.layout, split="test"), (*kind.about, *kind.other))
     return _chosen(task, part, [list(rows[name]) for name in kind.about], tested)
 
 

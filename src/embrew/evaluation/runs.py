@@ -43,7 +43,7 @@ def tasks_to_run(
             raise ValueError(f"task {task.name}: contexts apply to data folders only; give the folder of its data")
         load_task(task)
         tasks.append(task)
-    names = [(task.name, task.shown_split if isinstance(task, Task) else task.split) for task in tasks]
+    names = [(task.name, task.shown_split) for task in tasks]
     for name, split in names:
         if names.count((name, split)) > 1:
             raise ValueError(f"two tasks are called {name} ({split}); rename a folder, or evaluate it alone")
@@ -87,8 +87,8 @@ def _machine_independent(task: Task, encoder: TextEncoder, generators: Mapping[s
     if settings.get("context") is not None:
         from embrew.storage.parts import digest  # imports torch, which tables do not need
 
-        name = settings["context"]
-        settings["context"] = {"name": name, "sha256": digest(_contexts(encoder)[name])}
+        name, contexts = settings["context"], getattr(encoder, "contexts", {})
+        settings["context"] = {"name": name, "sha256": digest(contexts[name])}
     return settings
 
 
@@ -99,17 +99,13 @@ def _with_settings(task: Task, encoder: TextEncoder, generator: str | None, cont
     if context is not None:
         task = replace(task, settings={**task.settings, "context": context})
     instructed(encoder, task.settings)  # raises if both an instruction and a context are set
-    name, contexts = task.settings.get("context"), _contexts(encoder)
+    name, contexts = task.settings.get("context"), getattr(encoder, "contexts", {})
     if name is not None and name not in contexts:
         names = ", ".join(contexts) or "none"
         raise ValueError(f"task {task.name}: context={name!r}; this encoder has {names} (embrew context add)")
     if name is not None and name != TRIED:
         check_apart([pair.query for pair in contexts[name].context.demonstrations], [task])
     return task
-
-
-def _contexts(encoder: TextEncoder) -> Mapping[str, Any]:
-    return getattr(encoder, "contexts", {})
 
 
 def _is_answered(task: Task | MtebTask) -> bool:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from embrew.evaluation.corpus_chunks import CorpusChunks
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.rag import depth_option
 from embrew.evaluation.mteb_tasks import MtebTask
+from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import read_rows
 from embrew.evaluation.task import COMMON, Evaluate, Evaluated, GridCache, Task, instructed
 from embrew.text_encoder.interface import TextEncoder

@@ -74,6 +74,12 @@ class TaskKind:
     statistic: Callable[[Mapping[str, np.ndarray], Mapping[str, Any], np.ndarray], np.ndarray] | None = None
 
     @property
+    def layout(self) -> RowKind:
+        """Layout of its rows, of a kind that has some."""
+        assert self.rows is not None
+        return self.rows
+
+    @property
     def settings(self) -> list[str]:
         """Names of the settings that a task of this kind can have."""
         return list(dict.fromkeys([*self.scoring, *self.reading, *COMMON]))

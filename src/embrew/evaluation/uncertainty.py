@@ -35,28 +35,17 @@ def interval(result: Result, *, samples: int = SAMPLES, seed: int = 0) -> tuple[
     return quantiles(bootstrap([[result]], samples=samples, seed=seed)[0])
 
 
-def compare(a: Result, b: Result, *, samples: int = SAMPLES, seed: int = 0) -> Difference | None:
+def compare(a: Result, b: Result) -> Difference | None:
     """Return the paired bootstrap of two results of one task; None if one has no examples.
 
     Raises:
         ValueError: the two results are not of the same examples.
     """
-    return compare_seeds([a], [b], samples=samples, seed=seed)
-
-
-def compare_seeds(
-    a: Sequence[Result], b: Sequence[Result], *, samples: int = SAMPLES, seed: int = 0
-) -> Difference | None:
-    """Return the paired bootstrap of two models with one result per seed; None if a result has no examples.
-
-    Raises:
-        ValueError: the results are not of the same examples.
-    """
-    if not all(result.examples for result in (*a, *b)):
+    if not (a.examples and b.examples):
         return None
-    check_same_examples([*a, *b])
-    of_a, of_b = bootstrap([a, b], samples=samples, seed=seed)
-    return of_samples(of_b - of_a, main_score(b) - main_score(a))
+    check_same_examples([a, b])
+    of_a, of_b = bootstrap([[a], [b]])
+    return of_samples(of_b - of_a, b.main_score - a.main_score)
 
 
 def check_same_examples(results: Sequence[Result]) -> None:
@@ -93,17 +82,12 @@ def bootstrap(models: Sequence[Sequence[Result]], *, samples: int = SAMPLES, see
     results = [result for seeds in models for result in seeds]
     draws = _draws(_count(results[0]), samples, seed)
     scores = np.concatenate([np.stack([_scores(result, times) for result in results]) for times in draws], axis=1)
-    ends = np.cumsum([len(seeds) for seeds in models])
-    by_model = np.split(scores, ends[:-1])
-    return np.stack([_mean_of_drawn(one, (seed, model)) for model, one in enumerate(by_model)])
-
-
-def _mean_of_drawn(scores: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
-    """Return the mean over as many draws of the seeds as there are, `(samples,)`, of scores `(seeds, samples)`."""
-    if len(scores) == 1:
-        return np.asarray(scores[0])
-    drawn = np.random.default_rng(seed).integers(0, len(scores), size=scores.shape)
-    return np.asarray(np.take_along_axis(scores, drawn, axis=0).mean(axis=0))
+    means = []
+    for number, own in enumerate(np.split(scores, np.cumsum([len(seeds) for seeds in models])[:-1])):
+        # as many draws of the seeds as there are
+        drawn = np.random.default_rng((seed, number)).integers(0, len(own), size=own.shape)
+        means.append(np.take_along_axis(own, drawn, axis=0).mean(axis=0))
+    return np.stack(means)
 
 
 def of_samples(differences: np.ndarray, observed: float) -> Difference:

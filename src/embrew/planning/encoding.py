@@ -10,7 +10,7 @@ import torch
 
 from embrew.files.reading import read_json
 from embrew.planning.devices import device
-from embrew.planning.shapes import Shape, config_of, empty_model
+from embrew.planning.shapes import config_of, empty_model, shape_of_model
 from embrew.planning.stage import UTILIZATION
 from embrew.recipe import Recipe, list_recipes
 
@@ -31,29 +31,24 @@ def plan_encoding(
 ) -> dict[str, Any]:
     """Return the plan of encoding a corpus; no weights are read.
 
-    Time grows with the number of texts on a line: texts are encoded shard by shard, each on its own.
-
     Args:
         model: folder of an encoder, recipe, or id of a language model.
-        texts: of the corpus.
-        tokens: of a text, on average, template included.
+        texts: number of texts of the corpus.
+        tokens: mean number of tokens of a text, template included.
         gpu: name of a device.
         devices: number of devices, which share the shards.
-        utilization: share of a device's arithmetic in bfloat16 (a CPU: float32) that encoding reaches.
+        utilization: share of a device's peak FLOP/s in bfloat16 (a CPU: float32) that encoding reaches.
         truncate_dim: dimensions of truncated vectors; a quarter by default.
 
     Returns:
-        Hours on all devices; `bytes` of all vectors with their ids, by dimensions and precision; `lost_worker_seconds`
-        of one device that are computed again where a worker is lost: at most one shard; and what they are made of.
-
-    Raises:
-        ValueError: `texts` is not a number from 1 on, or vectors have fewer than `truncate_dim` dimensions.
+        Hours on all devices; `bytes` of all vectors with their ids, by dimensions and precision; `lost_worker_seconds`,
+        the time of a shard on one device, which a lost worker costs at most; and what they rest on.
     """
     if not 1 <= texts < math.inf:
         raise ValueError(f"texts={texts}; give a number from 1 on, for example 1e9")
     recipe = Recipe.from_values({"encoder": {"model": _language_model(model), "pooling": {"mode": "last"}}})
     (config, own_config), place = config_of(recipe), device(gpu)
-    shape = Shape.of_model(empty_model(config, torch.float32), config)
+    shape = shape_of_model(empty_model(config, torch.float32), config)
     if truncate_dim is not None and not 1 <= truncate_dim <= shape.hidden:
         raise ValueError(
             f"truncate_dim={truncate_dim}; the vectors of {model} have {shape.hidden} dimensions, give at most those"

@@ -20,7 +20,7 @@ from embrew.methods import Objective
 from embrew.methods.gap import held_out_of
 from embrew.model.backbone import Backbone
 from embrew.planning.devices import Device, device, device_here
-from embrew.planning.shapes import Shape, config_of, shape_of_stage, tokenizer_of
+from embrew.planning.shapes import config_of, shape_of_stage, tokenizer_of
 from embrew.planning.stage import UTILIZATION, StagePlan, passes_of, plan_stage, rows_of
 from embrew.recipe import DataConfig, Recipe
 from embrew.settings.base import Base
@@ -122,12 +122,10 @@ def plan_recipe(
 
 def _stand_in(recipe: Recipe, config: Any, tokenizer: Any) -> Encoder:
     """Return an encoder with the recipe's texts, templates and tokenizer on a tiny model of random weights."""
-    sizes: dict[str, Any] = {
+    sizes: dict[str, Any] = dict.fromkeys(("hidden_size", "intermediate_size"), WIDTH)
+    sizes |= dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 1)
+    sizes |= {
         "vocab_size": max(config.vocab_size, len(tokenizer)),
-        "hidden_size": WIDTH,
-        "intermediate_size": WIDTH,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
         "max_position_embeddings": 1 << 16,
         "pad_token_id": 0,
     }
@@ -150,7 +148,6 @@ def stage_rows(
         config = next((one for one in stage.datasets if _has_negatives(one)), stage.datasets[0])
         rows = [_longest(config, objective, encoder, tokens, number) for number in range(MADE)]
         return objective.prepare(Dataset.from_list(rows), encoder), None, False
-    logger.debug("reading the data of %s", stage.name)
     parts = [
         objective.prepare(
             assembly.short_rows(assembly.rows(config, objective, max_rows=config.max_rows), config, encoder), encoder
@@ -204,17 +201,10 @@ def announce(
     sharded: bool,
 ) -> None:
     """Log a line of plan before stage `index` begins, as `training.train` calls it; an error is logged, not raised."""
-    name, backbone, processes = recipe.stages[index].name, encoder.backbone, world_size()
+    name, processes = recipe.stages[index].name, world_size()
     try:
         place = device_here(encoder.device, processes)
-        copied = [] if backbone.frozen_copy is None else list(backbone.frozen_copy.parameters())
-        shape = Shape.of_model(
-            backbone.model,
-            backbone.inner.config,
-            more=sum(p.numel() for p in backbone.learned.values() if p.requires_grad),
-            copied=sum(p.numel() for p in copied),
-            copied_bytes=sum(p.nbytes for p in copied),
-        )
+        shape = shape_of_stage(recipe, index, encoder.backbone.inner.config, encoder.device.type)
         some = rows.shuffle(seed=recipe.seed).select(range(min(len(rows), SAMPLE))).to_list()
         passes = passes_of(objective, encoder, some, rows_of(recipe, index, processes), recipe.seed)
         plan = plan_stage(
@@ -223,7 +213,6 @@ def announce(
         )  # fmt: skip
     except Exception as error:  # a plan helps, and must not keep anyone from training
         logger.warning("%s  no plan of its memory and time (%s: %s)", name, type(error).__name__, error)
-        logger.debug("no plan of %s", name, exc_info=True)
         return
     time = f", about {3600 * plan.hours:,.0f} s at {UTILIZATION:.0%} of the peak FLOP/s" if plan.hours else ""
     memory = f"{plan.bytes['peak'] / 1e9:.2f} GB of {plan.bytes['device'] / 1e9:.1f} GB on {place.name}"

@@ -105,40 +105,6 @@ class Shape:
     weights: int
     layer: int
 
-    @classmethod
-    def of_model(
-        cls, model: PreTrainedModel | PeftModel, config: Any, *, more: int = 0, copied: int = 0, copied_bytes: int = 0
-    ) -> Shape:
-        """Return the shape of a model.
-
-        Args:
-            model: adapters included, with or without values.
-            config: of the language model.
-            more: trained weights that are not part of it, in float32.
-            copied: number of weights of a second copy of the LM.
-            copied_bytes: their bytes.
-        """
-        parameters = list(model.parameters())
-        plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-        layers = layers_of(plain.base_model)
-        heads = config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        trained = sum(p.numel() for p in parameters if p.requires_grad)
-        names = [name for name, p in model.named_parameters() if p.requires_grad]
-        in_layers = [one for layer in layers for one in layer.named_parameters()]
-        return cls(
-            layers=len(layers),
-            hidden=config.hidden_size,
-            inner=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
-            attention=heads * width,
-            products=sum(p.numel() for name, p in in_layers if p.ndim > 1 and "lora_" not in name),
-            parameters=sum(p.numel() for p in parameters) + more + copied,
-            trained=trained + more,
-            trains_all=bool(names) and not any("lora_" in name for name in names),
-            weights=sum(p.nbytes for p in parameters) + 4 * more + copied_bytes,
-            layer=sum(p.nbytes for p in layers[0].parameters()),
-        )
-
     def saved(self, arithmetic: str, kind: str, *, recompute: bool = False) -> float:
         """Return bytes that all layers keep of a token for the backward pass, and one more for gradients of states.
 
@@ -191,8 +157,35 @@ def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
     short = assembly.autocasts(recipe, place) or dtype != torch.float32
     copied = plain if method in COMPARES and changed else 0
     more = learned if stage.train_memory else 0
-    shape = Shape.of_model(model, config, more=more, copied=copied, copied_bytes=copied * (2 if short else 4))
-    return replace(shape, weights=shape.weights - spared)
+    shape = shape_of_model(model, config)
+    return replace(
+        shape,
+        parameters=shape.parameters + more + copied,
+        trained=shape.trained + more,
+        weights=shape.weights + 4 * more + copied * (2 if short else 4) - spared,
+    )
+
+
+def shape_of_model(model: PreTrainedModel | PeftModel, config: Any) -> Shape:
+    """Return the shape of a model, adapters included, with or without values; `config` is of the language model."""
+    parameters = list(model.parameters())
+    plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    layers = layers_of(plain.base_model)
+    heads = config.num_attention_heads
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    in_layers = [one for layer in layers for one in layer.named_parameters()]
+    return Shape(
+        layers=len(layers),
+        hidden=config.hidden_size,
+        inner=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        attention=heads * (getattr(config, "head_dim", None) or config.hidden_size // heads),
+        products=sum(p.numel() for name, p in in_layers if p.ndim > 1 and "lora_" not in name),
+        parameters=sum(p.numel() for p in parameters),
+        trained=sum(p.numel() for p in parameters if p.requires_grad),
+        trains_all=bool(names) and not any("lora_" in name for name in names),
+        weights=sum(p.nbytes for p in parameters),
+        layer=sum(p.nbytes for p in layers[0].parameters()),
+    )
 
 
 def _spared(model: PreTrainedModel, recipe: Recipe, dtype: torch.dtype) -> int:

@@ -96,83 +96,43 @@ class StagePlan:
 
 
 def plan_stage(
-    recipe: Recipe,
-    index: int,
-    shape: Shape,
-    passes: Passes,
-    device: Device,
-    *,
-    count: int | None,
-    processes: int,
-    measured: bool,
-    order: MixedOrder | None = None,
-    utilization: float = UTILIZATION,
-    sharded: bool | None = None,
+    recipe: Recipe, index: int, shape: Shape, passes: Passes, device: Device, *, count: int | None, processes: int,
+    measured: bool, order: MixedOrder | None = None, utilization: float = UTILIZATION, sharded: bool | None = None,
     loaded: bool = False,
-) -> StagePlan:
-    """Return the plan of stage `index`.
+) -> StagePlan:  # fmt: skip
+    """Return the plan of stage `index` on `processes` devices; errors as `rows_of`, or the rows do not fill a batch.
 
     Args:
-        recipe: with the stage.
-        index: of the stage.
-        shape: of what it trains.
-        passes: tokens of a micro-batch.
-        device: each of the devices.
         count: rows of the stage; None: unknown.
-        processes: number of devices.
         measured: whether `passes` are of the stage's data.
         order: of the rows of several data sets, of which an epoch may leave some out.
-        utilization: share of the largest number of operations per second that training reaches.
+        utilization: share of a device's peak FLOP/s that training reaches.
         sharded: FSDP2; None: where whole weights do not fit several devices.
         loaded: whether this process holds the weights already.
-
-    Raises:
-        ValueError: the number of devices does not divide the global batch, or the rows do not fill it.
     """
     stage = recipe.stages[index]
-    training, batch = stage.training, stage.batch
-    rows = rows_of(recipe, index, processes)
+    training, batch, rows = stage.training, stage.batch, rows_of(recipe, index, processes)
     chunk = None if batch is None else batch.mini_batch_size or batch.mini_batch_num_tokens
     in_tokens = batch is not None and batch.mini_batch_num_tokens is not None
-    accumulation = int(training.get("gradient_accumulation_steps", 1))
     arithmetic = assembly.arithmetic(recipe, stage, torch.device(device.kind))
     recompute = bool(training.get("activation_checkpointing") or training.get("gradient_checkpointing"))
     moments = MOMENTS.get(str(training.get("optim", "adamw_torch")), 8.0)
+    at_a_time = math.inf if chunk is None else max(chunk, passes.length) if in_tokens else chunk * passes.length
+    saved = int(min(passes.trained, at_a_time) * shape.saved(arithmetic, device.kind, recompute=recompute))
     overhead = device.overhead(arithmetic, shape.weights if loaded else 0)
-    kept = passes.trained  # tokens whose activations are in memory at a time
-    if chunk is not None:
-        kept = min(kept, max(chunk, passes.length) if in_tokens else chunk * passes.length)
-    saved = int(kept * shape.saved(arithmetic, device.kind, recompute=recompute))
     cast = 2 * shape.trained if shape.trains_all and arithmetic != "float32" else 0  # autocast's copies of weights
-
-    def memory(sharded: bool) -> dict[str, int]:
-        """Bytes of a device by what they are for, and their sum.
-
-        DistributedDataParallel sums gradients in copies; FSDP2 gathers two layers at a time, and one has whole
-        gradients.
-        """
-        share, copies = (processes, 1) if sharded else (1, min(processes, 2))
-        sizes = {
-            "weights": shape.weights // share,
-            "gradients": copies * 4 * shape.trained // share,
-            "optimizer": int(moments * shape.trained) // share,
-            "activations": saved + (3 * shape.layer if sharded else cast),
-            "process": overhead,
-        }
-        return {**sizes, "peak": sum(sizes.values())}
-
+    whole = _memory(shape, moments, saved + cast, overhead, share=1, copies=min(processes, 2))
     if sharded is None:
-        can_shard = processes > 1 and recipe.encoder.quantization is None
-        sharded = can_shard and memory(False)["peak"] > device.memory
-    bytes_of = memory(sharded)
-    fits = bytes_of["peak"] <= device.memory
-    most = max(0, int((chunk or rows) * (device.memory - bytes_of["peak"] + saved) / max(saved, 1)))
+        sharded = processes > 1 and recipe.encoder.quantization is None and whole["peak"] > device.memory
+    layers = 3 * shape.layer  # FSDP2 gathers two layers at a time, and one has whole gradients
+    sizes = _memory(shape, moments, saved + layers, overhead, share=processes, copies=1) if sharded else whole
+    most = max(0, int((chunk or rows) * (device.memory - sizes["peak"] + saved) / max(saved, 1)))
+    accumulation = int(training.get("gradient_accumulation_steps", 1))
     factor = (2 if shape.trains_all else 1) + 1 + recompute + (chunk is not None)
     trained = shape.operations(passes.trained, passes.length) * factor
     flop = accumulation * passes.mean * (trained + shape.operations(passes.frozen, passes.length))
     seconds = flop / (device.speed(arithmetic) * utilization)
     steps = _steps(recipe, index, rows * processes, count, order)
-    disk = int((2 * (4 + moments) + 4) * shape.trained)
     return StagePlan(
         name=stage.name,
         method=str(stage.objective["type"]),
@@ -183,7 +143,7 @@ def plan_stage(
         in_tokens=in_tokens,
         recompute=recompute,
         sharded=sharded,
-        bytes={**bytes_of, "device": device.memory, "disk": disk},
+        bytes={**sizes, "device": device.memory, "disk": int((2 * (4 + moments) + 4) * shape.trained)},
         most=most,
         tokens=int(passes.trained * passes.mean * accumulation * processes),
         measured=measured,
@@ -191,9 +151,21 @@ def plan_stage(
         seconds=seconds,
         steps=steps,
         hours=None if steps is None else steps * seconds / 3600,
-        fits=fits,
-        changes=[] if fits else _changes(recipe, index, shape, most, recompute=recompute),
+        fits=sizes["peak"] <= device.memory,
+        changes=_changes(recipe, index, shape, most, recompute) if sizes["peak"] > device.memory else [],
     )
+
+
+def _memory(shape: Shape, moments: float, activations: int, process: int, *, share: int, copies: int) -> dict[str, int]:
+    """Return bytes of a device by what they are for, and their sum; several processes sum gradients in copies."""
+    sizes = {
+        "weights": shape.weights // share,
+        "gradients": copies * 4 * shape.trained // share,
+        "optimizer": int(moments * shape.trained) // share,
+        "activations": activations,
+        "process": process,
+    }
+    return {**sizes, "peak": sum(sizes.values())}
 
 
 def rows_of(recipe: Recipe, index: int, processes: int) -> int:
@@ -247,7 +219,7 @@ def _passes(objective: Objective, encoder: Encoder, rows: Sequence[dict[str, Any
     return Passes(trained, without, max(one.input_ids.shape[1] for one in texts))
 
 
-def _changes(recipe: Recipe, index: int, shape: Shape, most: int, *, recompute: bool) -> list[str]:
+def _changes(recipe: Recipe, index: int, shape: Shape, most: int, recompute: bool) -> list[str]:
     stage = recipe.stages[index]
     place, batch = f"stages.{stage.name}", stage.batch
     settings = [] if recompute else [f"{place}.training.activation_checkpointing=true"]

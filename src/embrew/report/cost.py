@@ -37,10 +37,13 @@ def measure_cost(encoder: TextEncoder, subject: Subject) -> dict[str, Any]:
     (vector,) = encoder.encode_document(["a text"], show_progress_bar=False)
     task_scores = nested_task(subject)
     nested = None if task_scores is None else _nested_scores(encoder, subject.data[task_scores.key])
+    encode = partial(encoder.encode_document, list(texts), **encode_options(encoder))
+    # The fastest round after a warm-up: other load only makes rounds slower.
+    seconds = min(timeit.repeat(encode, number=1, repeat=ROUNDS + 1)[1:]) if texts else 0.0
     return {
         "dimensions": len(vector),
         "texts": len(texts),
-        "milliseconds": 1000 * _seconds(encoder, texts) / len(texts) if texts else None,
+        "milliseconds": 1000 * seconds / len(texts) if texts else None,
         "nested": nested,
     }
 
@@ -116,15 +119,6 @@ def mark_fronts(points: Iterable[Row]) -> list[Row]:
                 best = point["score"]
                 point["fronts"].append(cost)
     return marked
-
-
-def _seconds(encoder: TextEncoder, texts: Sequence[str]) -> float:
-    """Return the seconds of the fastest round of encoding all texts as documents: other load only makes rounds slower.
-
-    The encoder runs once before the first round.
-    """
-    encode = partial(encoder.encode_document, list(texts), **encode_options(encoder))
-    return min(timeit.repeat(encode, number=1, repeat=ROUNDS + 1)[1:])
 
 
 def _nested_scores(encoder: Any, task: Task) -> dict[str, Any] | None:
@@ -211,11 +205,9 @@ def _sentence(subject: Subject, costs: Sequence[Row]) -> str:
 
 
 def _in_words(cost: Row) -> str:
-    per_text, size = "a time per text that was not measured", "a size of vectors that was not measured"
-    if cost["milliseconds"] is not None:
-        per_text = f"{cost['milliseconds']:.3g} ms per text"
-    if cost["bytes"] is not None:
-        size = f"{cost['bytes']:,} bytes per vector"
+    time, size = cost["milliseconds"], cost["bytes"]
+    per_text = "a time per text that was not measured" if time is None else f"{time:.3g} ms per text"
+    size = "a size of vectors that was not measured" if size is None else f"{size:,} bytes per vector"
     return f"{cost['model']} takes {per_text} and {size}"
 
 

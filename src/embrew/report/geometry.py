@@ -25,7 +25,13 @@ def section(subject: Subject) -> Section | None:
         },
         "missing": {name: each["missing"] for name, each in measured.items() if each["missing"]},
         "texts": max(each["texts"] for each in measured.values()),
-        "spectrum": _chart_rows({name: each["spectrum"] for name, each in measured.items() if each["spectrum"]}),
+        "spectrum": [  # singular values of the covariance as shares, largest first
+            {"model": name, "rank": rank, "share": float(f"{share:.4g}")}
+            for name, each in measured.items()
+            if each["spectrum"]
+            for rank, share in zip(each["spectrum"]["ranks"], each["spectrum"]["shares"], strict=True)
+            if share > 1e-9
+        ],
     }
     return Section("Geometry", document, values)
 
@@ -48,13 +54,3 @@ def _cell(value: float | None) -> str:
     if value is None:
         return "–"
     return str(value) if isinstance(value, int) else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
-
-
-def _chart_rows(spectra: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return singular values of the covariance of each model's vectors, as shares, largest first."""
-    return [
-        {"model": name, "rank": rank, "share": float(f"{share:.4g}")}
-        for name, spectrum in spectra.items()
-        for rank, share in zip(spectrum["ranks"], spectrum["shares"], strict=True)
-        if share > 1e-9
-    ]

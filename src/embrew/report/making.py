@@ -23,7 +23,7 @@ from embrew.report.page import check_packages, write_report
 from embrew.report.sample import measure_vectors
 from embrew.report.section import Subject
 from embrew.report.sources import Source, read_sources
-from embrew.report.task_data import Tasks, data_of, shown_split
+from embrew.report.task_data import Tasks, data_of
 from embrew.report.untrained import choose
 from embrew.text_encoder.hashes import model_hash
 
@@ -141,7 +141,7 @@ def _results(source: Source, tasks: Tasks, folder: Path) -> tuple[Scored, ...]:
 
     scored = read_folder(source.results) if source.results else ()
     there = {(one.result.task, one.result.split) for one in scored}
-    wanted = [task for task in tasks if (task.name, shown_split(task)) not in there]
+    wanted = [task for task in tasks if (task.name, task.shown_split) not in there]
     if not wanted or source.model is None or source.stored:
         return scored
     logger.info("opening %s", source.model)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -110,7 +109,8 @@ def as_json(value: Any) -> Markup:
     """Return JSON for a script element; numbers that JSON cannot hold become null."""
     from markupsafe import Markup
 
-    written = json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    written = json.dumps(finite, ensure_ascii=False, separators=(",", ":"))
     return Markup(written.translate(ESCAPES))
 
 
@@ -173,14 +173,6 @@ def _policy(scripts: Sequence[str]) -> str:
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
         "form-action 'none'"
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _points(score: float) -> str:

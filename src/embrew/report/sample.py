@@ -101,7 +101,7 @@ def _spectrum(vectors: np.ndarray) -> dict[str, Any]:
     """Return effective dimensions, and singular values as shares of their sum at up to `POINTS` ranks from 1."""
     from embrew.analysis.spectrum import spectrum_of
 
-    spectrum = spectrum_of([vectors])
+    spectrum = spectrum_of(vectors)
     values = spectrum.singular_values
     ranks = np.unique(np.geomspace(1, len(values), POINTS).round().astype(int))
     return {**spectrum.summary(), "ranks": ranks.tolist(), "shares": (values[ranks - 1] / values.sum()).tolist()}

@@ -28,13 +28,7 @@ def read_tasks(suite: str | None, data: Sequence[str]) -> tuple[Task | MtebTask,
         return tuple(cell for folder in data for cell in cells(find_task(folder)))
     if len(data) > 1:
         raise ValueError("--suite defines its tasks; give it with at most one --data, the folder of its data sets")
-    tasks = read_suite(suite, data=data[0] if data else None).tasks
-    return tuple(cell for task in tasks for cell in (cells(task) if isinstance(task, Task) else [task]))
-
-
-def shown_split(task: Task | MtebTask) -> str | None:
-    """Return the split's name in results."""
-    return task.shown_split if isinstance(task, Task) else task.split
+    return read_suite(suite, data=data[0] if data else None).tasks
 
 
 def task_of(scored: Scored, tasks: Tasks = (), stored: Sequence[Path] = ()) -> Task | None:

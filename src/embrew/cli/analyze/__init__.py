@@ -23,6 +23,7 @@ from embrew.cli.analyze.kinds import (
     sink,
     spectrum,
     surface,
+    texts_of,
     truncation,
     uniformity,
 )
@@ -44,88 +45,105 @@ class Picture(StrEnum):
     PDF = "pdf"
 
 
+KindName = Annotated[
+    Kind,
+    typer.Argument(
+        help="spectrum: dimensions that vectors use. memory: similarity of memory tokens. uniformity: closeness of "
+        "positives and spread of texts. sink: attention of the last token. surface: scores by layers and dimensions. "
+        "truncation: full and truncated vectors by t-SNE. efficiency: scores of runs by samples. domain: separation of "
+        "question-answer pairs, and perplexity."
+    ),
+]
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL",
+        autocompletion=completion.recipes,
+        help="Folders of encoders or Sentence-Transformers models, Hub ids, or recipes; efficiency: of runs.",
+    ),
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option("--data", "-d", metavar="PATH", help="Data folder or file. surface: repeatable."),
+]
+Split = Annotated[str | None, typer.Option(help="Split of a data folder; by default test, else dev, else train.")]
+MaxTexts = Annotated[
+    int | None, typer.Option(min=2, metavar="N", help="Number of texts, or of rows of a domain, to sample.")
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="Random seed of samples; 42 by default.")]
+BatchTokens = Annotated[int | None, typer.Option(min=1, help="Maximum number of tokens per batch, padding included.")]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        help="spectrum: share of the largest singular value above which a dimension counts (0.01). memory: cosine "
+        "above which tokens count as one (0.9). uniformity: score above which pairs are positives (4)."
+    ),
+]
+PromptName = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=completion.contexts,
+        help="sink: also with this prompt or context as prefix. Repeatable.",
+    ),
+]
+SuiteName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SUITE",
+        autocompletion=completion.suites,
+        help="surface: a shipped suite or a YAML file; --data is the folder of its data sets.",
+    ),
+]
+Layers = Annotated[
+    str | None, typer.Option(metavar="N,…", help="surface: numbers of layers, e.g. 4,8 or 1-6; the last 12.")
+]
+Dims = Annotated[
+    str | None,
+    typer.Option(metavar="K,…", help="surface, truncation: numbers of dimensions, e.g. 64,128; 8, 16, … 512."),
+]
+Pick = Annotated[
+    str | None,
+    typer.Option(metavar="SHARE", help='surface: name the cheapest cell with a share of the score, e.g. "≥ 98 %".'),
+]
+Stage = Annotated[str | None, typer.Option(help="efficiency: one stage only.")]
+Against = Annotated[
+    str | None,
+    typer.Option(metavar="RUN", help="efficiency: how many samples each run needs to exceed this run's best."),
+]
+General = Annotated[
+    str | None,
+    typer.Option("--general", "-g", metavar="PATH", help="domain: general pairs or texts to compare with."),
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write KIND.json, KIND.csv and KIND.png.")
+]
+PictureFormat = Annotated[Picture, typer.Option(help="Format of the picture in --output.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
+
+
 def analyze(
-    kind: Annotated[
-        Kind,
-        typer.Argument(
-            help="spectrum: dimensions that vectors use. memory: similarity of memory tokens. uniformity: closeness of "
-            "positives and spread of texts. sink: attention of the last token. surface: scores by layers and "
-            "dimensions. truncation: full and truncated vectors by t-SNE. efficiency: scores of runs by samples. "
-            "domain: separation of question-answer pairs, and perplexity."
-        ),
-    ],
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL",
-            autocompletion=completion.recipes,
-            help="Folders of encoders or Sentence-Transformers models, Hub ids, or recipes; efficiency: of runs.",
-        ),
-    ],
-    data: Annotated[
-        list[str] | None,
-        typer.Option("--data", "-d", metavar="PATH", help="Data folder or file. surface: repeatable."),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Split of a data folder; by default test, else dev, else train.")
-    ] = None,
-    max_texts: Annotated[
-        int | None, typer.Option(min=2, metavar="N", help="Number of texts, or of rows of a domain, to sample.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Random seed of samples; 42 by default.")] = None,
-    batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of tokens per batch, padding included.")
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="spectrum: share of the largest singular value above which a dimension counts (0.01). memory: cosine "
-            "above which tokens count as one (0.9). uniformity: score above which pairs are positives (4)."
-        ),
-    ] = None,
-    prompt_name: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=completion.contexts,
-            help="sink: also with this prompt or context as prefix. Repeatable.",
-        ),
-    ] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SUITE",
-            autocompletion=completion.suites,
-            help="surface: a shipped suite or a YAML file; --data is the folder of its data sets.",
-        ),
-    ] = None,
-    layers: Annotated[
-        str | None, typer.Option(metavar="N,…", help="surface: numbers of layers, e.g. 4,8 or 1-6; the last 12.")
-    ] = None,
-    dims: Annotated[
-        str | None,
-        typer.Option(metavar="K,…", help="surface, truncation: numbers of dimensions, e.g. 64,128; 8, 16, … 512."),
-    ] = None,
-    pick: Annotated[
-        str | None,
-        typer.Option(metavar="SHARE", help='surface: name the cheapest cell with a share of the score, e.g. "≥ 98 %".'),
-    ] = None,
-    stage: Annotated[str | None, typer.Option(help="efficiency: one stage only.")] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="RUN", help="efficiency: how many samples each run needs to exceed this run's best."),
-    ] = None,
-    general: Annotated[
-        str | None,
-        typer.Option("--general", "-g", metavar="PATH", help="domain: general pairs or texts to compare with."),
-    ] = None,
+    kind: KindName,
+    models: Models,
+    data: Data = None,
+    split: Split = None,
+    max_texts: MaxTexts = None,
+    seed: Seed = None,
+    batch_tokens: BatchTokens = None,
+    threshold: Threshold = None,
+    prompt_name: PromptName = None,
+    suite: SuiteName = None,
+    layers: Layers = None,
+    dims: Dims = None,
+    pick: Pick = None,
+    stage: Stage = None,
+    against: Against = None,
+    general: General = None,
     column: Columns = None,
     pooling: ModelPooling = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write KIND.json, KIND.csv and KIND.png.")
-    ] = None,
-    picture: Annotated[Picture, typer.Option(help="Format of the picture in --output.")] = Picture.PNG,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")] = False,
+    output: Output = None,
+    picture: PictureFormat = Picture.PNG,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -152,6 +170,8 @@ def analyze(
 def check_options(kind: str, options: Mapping[str, Any]) -> None:
     """Raise for options that a kind does not have, and for those that it needs."""
     own = {name: one for name, one in inspect.signature(KINDS[kind]).parameters.items() if name != "models"}
+    if own.pop("reading", None) is not None:
+        own = {**inspect.signature(texts_of).parameters, **own}
     flags = {name: f"--{name.replace('_', '-')}" for name in (*own, *options)}
     wrong = [flags[name] for name in options if name not in own]
     if wrong:

@@ -33,14 +33,15 @@ def domain(
     from embrew.analysis.plots import plot_separations
 
     samples = [read_sample(only(data), columns_of(column), max_texts, seed=seed)]
-    samples += [] if general is None else [read_sample(general, {}, max_texts, seed=seed)]
+    if general is not None:
+        samples.append(read_sample(general, {}, max_texts, seed=seed))
 
     def figures_of(encoder: Any) -> list[Figures]:
         return [measure(encoder, sample, batch_tokens=batch_tokens, show_progress_bar=True) for sample in samples]
 
     drawn: list[tuple[str, list[Figures]]] = []
     has_pairs = any(sample.questions for sample in samples)
-    outcome = Outcome(partial(plot_separations, drawn) if has_pairs else None, settings={"thresholds": THRESHOLDS})
+    outcome = Outcome(partial(plot_separations, drawn) if has_pairs else None, {"thresholds": THRESHOLDS})
     for entry, figures in measure_all(models, figures_of, partial(untrained, pooling=pooling)):
         model, diagnosis = entry["model"], diagnose(*figures)
         outcome.models.append({**entry, "data": [each.summary() for each in figures], **diagnosis})

@@ -26,21 +26,21 @@ class Outcome:
 
     Attributes:
         plot: draws all models in one picture; None: there is nothing to draw.
+        settings: further entries of the JSON file.
+        title: of the table.
         models: an entry per model for the JSON file.
         rows: rows of the CSV file.
         table: rows of the printed table.
-        settings: further entries of the JSON file.
         lines: sentences below the table.
-        title: of the table.
     """
 
     plot: Callable[[Path], None] | None
+    settings: dict[str, Any] = field(default_factory=dict)
+    title: str | None = None
     models: list[dict[str, Any]] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     table: list[dict[str, Any]] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
-    title: str | None = None
 
 
 def measure_all(
@@ -77,8 +77,9 @@ def only(data: Sequence[str]) -> str:
 
 
 def texts_of(
-    data: Sequence[str], split: str | None, max_texts: int | None, seed: int, batch_tokens: int | None
-) -> tuple[Texts, dict[str, Any]]:
+    *, data: Sequence[str], split: str | None = None, max_texts: int | None = None, seed: int = 42,
+    batch_tokens: int | None = None,
+) -> tuple[Texts, dict[str, Any]]:  # fmt: skip
     """Return the texts of --data, and keywords of functions that encode them."""
     from embrew.analysis.input_texts import read_texts
 
@@ -86,119 +87,116 @@ def texts_of(
     return texts, {"side": texts.side, "batch_tokens": batch_tokens, "show_progress_bar": True}
 
 
-def one_row_each(entries: list[dict[str, Any]], columns: dict[str, str], plot: Any, texts: Texts) -> Outcome:
-    """Return an outcome whose rows are the single values of each model's entry; `columns` are those of the table."""
-    rows = [flat(entry) for entry in entries]
-    table = [{"model": row["model"], **{head: row[name] for name, head in columns.items()}} for row in rows]
-    return Outcome(plot, entries, rows, table, {"texts_sha256": texts.sha256})
+def one_row_each(
+    models: Sequence[str], texts: Texts, measure: Callable[[Any], tuple[Any, Any]], columns: dict[str, str], plot: Any
+) -> Outcome:
+    """Return an outcome with one row per model.
+
+    Args:
+        models: their names.
+        texts: the texts that are analysed.
+        measure: returns of an encoder its figures for the JSON file, and what `plot` takes beside the name.
+        columns: names of figures, and their heads in the printed table.
+        plot: draws a list of names with what `measure` returned.
+    """
+    drawn: list[tuple[Any, ...]] = []
+    outcome = Outcome(partial(plot, drawn), {"texts_sha256": texts.sha256})
+    for entry, (figures, shown) in measure_all(models, measure):
+        row = flat({**entry, **figures})
+        outcome.models.append({**entry, **figures})
+        outcome.rows.append(row)
+        outcome.table.append({"model": row["model"], **{head: row[name] for name, head in columns.items()}})
+        drawn.append((entry["model"], *shown))
+    return outcome
 
 
-def spectrum(
-    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int | None = None,
-    seed: int = 42, batch_tokens: int | None = None, threshold: float = 1e-2,
-) -> Outcome:  # fmt: skip
+def spectrum(models: Sequence[str], *, threshold: float = 1e-2, **reading: Any) -> Outcome:
     """Measure how many dimensions the vectors use, by the singular values of their covariance."""
+    from embrew.analysis.input_texts import unnormalised, vectors_of
     from embrew.analysis.plots import plot_spectra
     from embrew.analysis.spectrum import spectrum_of
-    from embrew.analysis.vectors import unnormalised, vector_chunks
 
-    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
-    entries, drawn = [], []
-    for entry, result in measure_all(
-        models,
-        lambda model: spectrum_of(vector_chunks(unnormalised(model), texts.texts, **options), threshold=threshold),
-    ):
-        entries.append({**entry, **result.summary(), "singular_values": result.singular_values.tolist()})
-        drawn.append((entry["model"], result))
+    texts, options = texts_of(**reading)
+
+    def measure(encoder: Any) -> Any:
+        result = spectrum_of(vectors_of(unnormalised(encoder), texts.texts, **options), threshold=threshold)
+        return {**result.summary(), "singular_values": result.singular_values.tolist()}, [result]
+
     columns = {"texts": "texts", "dimensions": "dimensions", "effective_dimensions": f"σ > {threshold:g} σ₁"}
     columns |= {f"energy_dimensions.{share}": f"{float(share):.0%}" for share in ("0.9", "0.95", "0.99")}
     columns |= {"participation_ratio": "participation", "rankme": "RankMe"}
-    return one_row_each(entries, columns, partial(plot_spectra, drawn), texts)
+    return one_row_each(models, texts, measure, columns, plot_spectra)
 
 
-def memory(
-    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int | None = None,
-    seed: int = 42, batch_tokens: int | None = None, threshold: float = 0.9,
-) -> Outcome:  # fmt: skip
+def memory(models: Sequence[str], *, threshold: float = 0.9, **reading: Any) -> Outcome:
     """Measure how similar the memory tokens are, and how many different ones there are."""
     from embrew.analysis.memory import memory_similarity, summarize
     from embrew.analysis.plots import plot_memory
 
-    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
-    entries, drawn = [], []
-    for entry, similarity in measure_all(models, lambda model: memory_similarity(model, texts.texts, **options)):
-        figures = summarize(similarity, threshold=threshold, seed=seed)
-        entries.append({**entry, "texts": len(texts.texts), **figures, "similarity": similarity.tolist()})
-        drawn.append((entry["model"], similarity, figures["effective_tokens"]))
+    texts, options, seed = *texts_of(**reading), reading.get("seed", 42)
+
+    def measure(encoder: Any) -> Any:
+        similarity = memory_similarity(encoder, texts.texts, **options)
+        figures = {"texts": len(texts.texts), **summarize(similarity, threshold=threshold, seed=seed)}
+        return {**figures, "similarity": similarity.tolist()}, [similarity, figures["effective_tokens"]]
+
     columns = {"texts": "texts", "k": "k", "k_eff": f"effective at {threshold:g}"}
     columns |= {"mean_cosine": "mean cosine", "lowest_cosine": "lowest", "highest_cosine": "highest"}
-    return one_row_each(entries, columns, partial(plot_memory, drawn), texts)
+    return one_row_each(models, texts, measure, columns, plot_memory)
 
 
-def uniformity(
-    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int | None = None,
-    seed: int = 42, batch_tokens: int | None = None, threshold: float = 4.0,
-) -> Outcome:  # fmt: skip
+def uniformity(models: Sequence[str], *, threshold: float = 4.0, **reading: Any) -> Outcome:
     """Measure whether positives are close (alignment) and all texts are spread out (uniformity). Lower is better."""
     from embrew.analysis.input_texts import find_split
     from embrew.analysis.plots import plot_alignment_uniformity
     from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
     from embrew.data import load
 
-    rows = load(only(data), kind="scored", split=find_split(only(data), split))
+    folder = only(reading["data"])
+    rows = load(folder, kind="scored", split=find_split(folder, reading.get("split")))
     positives = positive_pairs(rows["sentence1"], rows["sentence2"], rows["score"], above=threshold)
-    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
+    texts, options = texts_of(**reading)
     del options["side"]
-    entries, drawn = [], []
-    for entry, point in measure_all(
-        models, lambda model: alignment_uniformity(model, positives, texts.texts, **options)
-    ):
-        entries.append({**entry, **vars(point)})
-        drawn.append((entry["model"], point))
+
+    def measure(encoder: Any) -> Any:
+        point = alignment_uniformity(encoder, positives, texts.texts, **options)
+        return vars(point), [point]
+
     columns = {name: name for name in ("alignment", "uniformity", "positives", "texts")}
-    return one_row_each(entries, columns, partial(plot_alignment_uniformity, drawn), texts)
+    return one_row_each(models, texts, measure, columns, plot_alignment_uniformity)
 
 
-def truncation(
-    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int = 3000,
-    seed: int = 42, batch_tokens: int | None = None, dims: str | None = None,
-) -> Outcome:  # fmt: skip
+def truncation(models: Sequence[str], *, dims: str | None = None, **reading: Any) -> Outcome:
     """Embed full and truncated vectors together in the plane by t-SNE: how far truncation moves a text."""
-    import numpy as np
-
+    from embrew.analysis.input_texts import vectors_of
     from embrew.analysis.plots import plot_truncations
-    from embrew.analysis.truncation import Truncation, truncation_of
-    from embrew.analysis.vectors import vector_chunks
+    from embrew.analysis.truncation import truncation_of
 
-    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
+    texts, options = texts_of(**{"max_texts": 3000, **reading})
     chosen = read_numbers(dims) if dims else []
     if len(chosen) > 1:
         raise ValueError(f"--dims {dims}; analyze truncation takes one number of dimensions")
 
-    def measure(encoder: Any) -> Truncation:
-        vectors = np.concatenate(list(vector_chunks(encoder, texts.texts, **options)))
-        return truncation_of(vectors, chosen[0] if chosen else min(128, vectors.shape[1] // 2), seed=seed)
-
-    entries, drawn = [], []
-    for entry, plane in measure_all(models, measure):
+    def measure(encoder: Any) -> Any:
+        vectors = vectors_of(encoder, texts.texts, **options)
+        plane = truncation_of(
+            vectors, chosen[0] if chosen else min(128, vectors.shape[1] // 2), seed=reading.get("seed", 42)
+        )
         figures = {"dim": plane.dim, "texts": len(plane.whole), "distance": plane.distance}
-        entries.append({**entry, **figures, "distance_share": plane.share})
-        drawn.append((entry["model"], plane))
+        return {**figures, "distance_share": plane.share}, [plane]
+
     columns = {"dim": "dimensions", "texts": "texts", "distance": "mean distance"}
     columns |= {"distance_share": "share of that between texts"}
-    return one_row_each(entries, columns, partial(plot_truncations, drawn), texts)
+    return one_row_each(models, texts, measure, columns, plot_truncations)
 
 
-def sink(
-    models: Sequence[str], *, data: Sequence[str], split: str | None = None, max_texts: int = 512,
-    seed: int = 42, batch_tokens: int | None = None, prompt_name: Sequence[str] = (),
-) -> Outcome:  # fmt: skip
+def sink(models: Sequence[str], *, prompt_name: Sequence[str] = (), **reading: Any) -> Outcome:
     """Measure the share of the last token's attention on the first token, by layer, and on the other parts."""
     from embrew.analysis.plots import plot_sinks
     from embrew.analysis.sink import Sink, sink_of
     from embrew.encoder import Encoder
 
-    texts, options = texts_of(data, split, max_texts, seed, batch_tokens)
+    texts, options = texts_of(**{"max_texts": 512, **reading})
 
     def measure(encoder: Any) -> list[Sink]:
         if not isinstance(encoder, Encoder):
@@ -206,8 +204,8 @@ def sink(
         return [sink_of(encoder, texts.texts, prompt_name=name, **options) for name in (None, *prompt_name)]
 
     drawn: list[tuple[str, Sink]] = []
-    outcome = Outcome(partial(plot_sinks, drawn), settings={"texts_sha256": texts.sha256})
-    outcome.title = "attention weight of the last token on the first token, by depth"
+    title = "attention weight of the last token on the first token, by depth"
+    outcome = Outcome(partial(plot_sinks, drawn), {"texts_sha256": texts.sha256}, title)
     for entry, sinks in measure_all(models, measure):
         for prompt, result in zip((None, *prompt_name), sinks, strict=True):
             model, figures = entry["model"], result.summary()
@@ -232,19 +230,18 @@ def surface(
     """Evaluate a model truncated to each number of layers and dimensions, against time and bytes per vector."""
     from embrew.analysis.plots import plot_surfaces
     from embrew.analysis.surface import surface_of
-    from embrew.storage.card import export_options
 
     share = None if pick is None else read_share(pick)
     axes: Any = {"layers": layers and read_numbers(layers), "dims": dims and read_numbers(dims)}
     tasks = _tasks(data, suite, split, choosing=share is not None)
 
-    def measure(encoder: Any) -> tuple[Surface, Cell | None, str]:
+    def measure(encoder: Any) -> tuple[Surface, Cell | None, Any]:
         result = surface_of(encoder, tasks, **axes, batch_tokens=batch_tokens, show_progress_bar=True)
-        return result, None if share is None else result.pick(share), export_options(encoder)
+        return result, None if share is None else result.pick(share), encoder
 
     drawn: list[tuple[str, Surface, Cell | None]] = []
     outcome = Outcome(partial(plot_surfaces, drawn))
-    for entry, (result, picked, export) in measure_all(models, measure):
+    for entry, (result, picked, encoder) in measure_all(models, measure):
         model, front = entry["model"], result.pareto()
         outcome.models.append({**entry, **result.summary(), "share": share, "picked": picked and vars(picked)})
         of_tasks = result.scores.reshape(len(tasks), -1).T.tolist()
@@ -257,7 +254,7 @@ def surface(
             scores = {str(dim): f"{100 * score:.2f}" for dim, score in zip(result.dims, result.means[i], strict=True)}
             row = {"model": model, "layers": result.layers[i], **scores, "ms per text": result.milliseconds[i]}
             outcome.table.append(row)
-        outcome.lines += _words(model, result, picked, export)
+        outcome.lines += _words(model, result, picked, encoder)
         drawn.append((model, result, picked))
     return outcome
 
@@ -289,13 +286,16 @@ def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosin
     return tasks
 
 
-def _words(name: str, result: Surface, picked: Cell | None, export: str) -> list[str]:
+def _words(name: str, result: Surface, picked: Cell | None, encoder: Any) -> list[str]:
+    from embrew.storage.card import export_options
+
     tasks = zip(result.tasks, result.sizes, strict=True)
     lines = [f"{name}: scored on {'; '.join(f'{task.name} {task.shown_split}, {size}' for task, size in tasks)}"]
     shallow, least = result.shallow_average(), result.shallow_average(result.dims[0])
     if shallow is not None and least is not None:
         lines.append(f"≺Avg {100 * shallow:.2f} at {result.dims[-1]} dimensions, {100 * least:.2f} at {result.dims[0]}")
     if picked is not None:
+        smaller = f"--layers {picked.layers} --dim {picked.dim}{export_options(encoder)}"
         if any(task.split == "test" for task in result.tasks):
             lines.append("chosen on a test split: report scores of this choice on other data")
         full = result.cells[-1]
@@ -304,7 +304,7 @@ def _words(name: str, result: Surface, picked: Cell | None, export: str) -> list
             f"{picked.kept:.1%}: {100 * picked.score:.2f} of {100 * full.score:.2f}",
             f"  {picked.milliseconds:.2f} of {full.milliseconds:.2f} ms per text, "
             f"{picked.bytes:,} of {full.bytes:,} bytes per vector",
-            f"  embrew export {shlex.quote(name)} DIR --layers {picked.layers} --dim {picked.dim}{export}",
+            f"  embrew export {shlex.quote(name)} DIR {smaller}",
         ]
     return lines
 
@@ -346,23 +346,21 @@ def efficiency(models: Sequence[str], *, stage: str | None = None, against: str 
     target = next((curve for curve in curves if curve.name == against), None)
     goal = None if target is None else target.best
     moments, front = as_rows(curves), [name for name, _ in pareto(curves)]
-    outcome = Outcome(partial(plot_efficiency, curves, mark=None if goal is None else goal.score), rows=moments)
-    outcome.settings = {"moments": moments}
+    plot = partial(plot_efficiency, curves, mark=None if goal is None else goal.score)
+    outcome = Outcome(plot, {"moments": moments}, rows=moments)
     for curve in curves:
         best = curve.best
-        figures = {"run": curve.name, "first": curve.moments[0].score, "best": best.score, "samples": best.samples}
-        figures |= {"steps": best.step, "epochs": best.epochs, "pareto": front.count(curve.name)}
-        entry: dict[str, Any] = {**figures, "scored_on": curve.scored_on}
-        row: dict[str, Any] = dict(figures)
+        row: dict[str, Any] = {"run": curve.name, "first": curve.moments[0].score, "best": best.score}
+        row |= {"samples": best.samples, "steps": best.step, "epochs": best.epochs, "pareto": front.count(curve.name)}
+        entry = {**row, "scored_on": curve.scored_on}
         if goal is not None and curve is not target:
             moment = curve.passes(goal.score)
+            share = moment.samples / goal.samples if moment is not None and goal.samples else None
             entry["passes"] = moment and {
                 "samples": moment.samples, "stage": moment.stage, "steps": moment.step, "epochs": moment.epochs
             }  # fmt: skip
-            if moment is not None:
-                entry["share"] = moment.samples / goal.samples if goal.samples else None
-            row[f"samples to pass {against}"] = "never" if moment is None else moment.samples
-            row["share of its"] = entry.get("share")
+            entry |= {} if moment is None else {"share": share}
+            row |= {f"samples to pass {against}": moment.samples if moment else "never", "share of its": share}
         outcome.models.append(entry)
         outcome.table.append(row)
         outcome.lines.append(f"{curve.name}: dev is measured on {curve.scored_on}")

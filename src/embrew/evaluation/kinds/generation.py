@@ -80,7 +80,7 @@ def score_generation(
     from embrew.generation import can_write
 
     model, prefix = _generating(encoder)
-    bleu, rouge = _metrics()
+    sacrebleu, rouge_scorer = _packages()
     questions, answers = pairs
     has_memory = can_write(model)
     chosen: Source = ("memory" if has_memory else "text") if source == "auto" else source
@@ -99,9 +99,12 @@ def score_generation(
     predict = partial(predicted, model, bos=bos, batch_tokens=options.get("batch_tokens", 4096))
     answered = _with_controls(predict, model, rows, chosen, seed)
     own = _with_controls(predict, model, _answers_twice(model, answers), "memory", seed) if has_memory else {}
-    rouge_l = rouge(generated, answers)
+    scorer = rouge_scorer.RougeScorer(["rougeL"])
+    pairs_of_texts = zip(answers, generated, strict=True)
+    rouge_l = [float(scorer.score(wanted, text)["rougeL"].fmeasure) for wanted, text in pairs_of_texts]
     scores: dict[str, Any] = {"source": chosen, "rouge_l": math.fsum(rouge_l) / len(rouge_l)}
-    scores |= {"bleu_4": bleu(generated, answers), "perplexity_text": predict(rows, "text").perplexity}
+    scores["bleu_4"] = float(sacrebleu.corpus_bleu(list(generated), [list(answers)]).score) / 100
+    scores["perplexity_text"] = predict(rows, "text").perplexity
     for ending, prediction in answered.items():
         scores[f"perplexity{ending}"] = prediction and prediction.perplexity
         scores[f"accuracy{ending}"] = prediction and prediction.accuracy
@@ -253,27 +256,16 @@ def _answers_twice(encoder: Encoder, texts: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _metrics() -> tuple[Any, Any]:
-    """Return functions for corpus BLEU-4 and the ROUGE-L of each pair, both 0 to 1."""
+def _packages() -> tuple[Any, Any]:
+    """Import what computes BLEU and ROUGE."""
     try:
         import sacrebleu
-        from rouge_score.rouge_scorer import RougeScorer
+        from rouge_score import rouge_scorer
     except ImportError as error:
         raise ImportError(
             f'{error.name} is not installed; run pip install "embrew[generation]"', name=error.name
         ) from None
-    scorer = RougeScorer(["rougeL"])
-
-    def bleu(written: Sequence[str], wanted: Sequence[str]) -> float:
-        return float(sacrebleu.corpus_bleu(list(written), [list(wanted)]).score) / 100
-
-    def rouge(written: Sequence[str], wanted: Sequence[str]) -> list[float]:
-        return [
-            float(scorer.score(reference, text)["rougeL"].fmeasure)
-            for reference, text in zip(wanted, written, strict=True)
-        ]
-
-    return bleu, rouge
+    return sacrebleu, rouge_scorer
 
 
 GENERATION = TaskKind(

@@ -6,14 +6,14 @@ Documents with equal scores rank by id (ascending), so that a ranking does not d
 import logging
 import math
 import random
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from embrew.data.beir import Document, RetrievalData
-from embrew.evaluation.corpus_chunks import CorpusChunks
+from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
 from embrew.evaluation.task import Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
@@ -82,7 +82,10 @@ def score_retrieval(
         "score": by_query["ndcg_at_10"],
         "query": list(judged),
         "top": [ranking[query][:TOP] for query in judged],
-        "rank": [first_rank(ranking[query], grades) for query, grades in judged.items()],
+        "rank": [  # of the first relevant document
+            next((number for number, document in enumerate(ranking[query], start=1) if document in grades), None)
+            for query, grades in judged.items()
+        ],
     }
     return {"main_score": scores["ndcg_at_10"], **scores, "counts": counts, "examples": examples}
 
@@ -136,11 +139,6 @@ def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     values = np.take_along_axis(scores, columns, axis=1)
     order = np.argsort(-values, axis=1, kind="stable")
     return np.take_along_axis(values, order, axis=1), np.take_along_axis(columns, order, axis=1)
-
-
-def first_rank(ranked: Sequence[str], relevant: Container[str]) -> int | None:
-    """Return the rank of the first relevant document, from 1; None if none is ranked."""
-    return next((number for number, document in enumerate(ranked, start=1) if document in relevant), None)
 
 
 def metrics_by_query(
