@@ -15,7 +15,7 @@ import torch
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context, start
 from embrew.opening import open_model
-from embrew.runtimes.converted import converted
+from embrew.runtimes.converted import convert_encoder
 from embrew.runtimes.graph import LabelledGraph
 from embrew.runtimes.openvino import Program
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
@@ -61,7 +61,7 @@ def with_contexts(make_encoder: Callable[..., Encoder]) -> Encoder:
 
 
 def test_contexts_prompts_limits_and_hashes_are_the_encoders(with_contexts: Encoder) -> None:
-    made = converted(with_contexts, bfloat16=False)
+    made = convert_encoder(with_contexts, bfloat16=False)
     same(made, with_contexts)
     for options in ({"prompt_name": "sea"}, {"truncate_dim": 8}, {"batch_tokens": 64}):
         same(made, with_contexts, **options)
@@ -79,14 +79,14 @@ def test_contexts_prompts_limits_and_hashes_are_the_encoders(with_contexts: Enco
 @pytest.mark.parametrize("case", CASES)
 def test_every_form_of_text_and_pooling(case: str, make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(lora={}, max_length=48, **CASES[case])
-    same(converted(encoder, bfloat16=False), encoder)
+    same(convert_encoder(encoder, bfloat16=False), encoder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family(family: str, make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(family, lora={}, max_length=48)
-    same(converted(encoder, bfloat16=False), encoder)
+    same(convert_encoder(encoder, bfloat16=False), encoder)
 
 
 def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeyp
     monkeypatch.setattr("embrew.runtimes.converted.convert", lambda *_: None)
     for bfloat16 in (False, True):
         with pytest.raises(ValueError, match=r"OpenVINO \(encode_query\) gives other vectors"):
-            converted(make_encoder(), bfloat16=bfloat16)
+            convert_encoder(make_encoder(), bfloat16=bfloat16)
 
 
 def test_no_usage_event_can_be_sent() -> None:
