@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
-from embrew.cli.export import Target
+from embrew.cli.export import OPENED, Target
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.fresh_process import verify_runtime
@@ -38,7 +38,7 @@ SERVED = {
 
 
 def test_every_runtime_can_be_asked_for() -> None:
-    assert [target.value for target in Target] == list(RUNTIMES)
+    assert list(Target) == list(OPENED) == list(RUNTIMES)
 
 
 def exported(encoder: Encoder, folder: Path, **options: object) -> Path:

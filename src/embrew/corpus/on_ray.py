@@ -62,6 +62,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
     def work(manifest: Manifest, finished: set[int]) -> tuple[int, int]:
         if manifest.dimensions is None:
             settle(manifest, on_device(_first_vectors), job)
+        read: Any = _read
         context = ray.data.DataContext.get_current()
         block_size = context.target_max_block_size
         context.target_max_block_size = 1  # bytes: each shard is a block, which any actor may encode
@@ -70,7 +71,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
             encoded = (
                 ray.data.from_items([0], override_num_blocks=1)
                 .map_batches(
-                    _read,
+                    read,
                     batch_size=None,
                     fn_kwargs={"job": job, "manifest": manifest, "finished": finished},
                     num_cpus=0.5,  # differs from that of the actors, so that Ray does not merge the two steps
