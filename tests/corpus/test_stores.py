@@ -118,25 +118,6 @@ def test_a_store_that_does_not_answer_ends_the_run_and_the_same_call_resumes(
     assert objects(store, "bucket/out") == content(tmp_path / "out")
 
 
-def test_a_changed_or_missing_object_is_named(store: type[FakeStore], corpus: Path):
-    encode_corpus(Stub(), corpus, "gs://bucket/out", shard_rows=25)
-    whole = objects(store, "bucket/out")
-    data = bytearray(whole["part-00001.parquet"])
-    data[len(data) // 2] ^= 1
-    put("bucket/out/part-00001.parquet", bytes(data))
-    for attempt in (
-        lambda: read_vectors("gs://bucket/out").load(),
-        lambda: encode_corpus(Stub(), corpus, "gs://bucket/out", shard_rows=25),
-    ):
-        with pytest.raises(ValueError, match=r"gs://bucket/out/part-00001.parquet has changed since it was written"):
-            attempt()
-    FakeStore().rm_file("bucket/out/part-00001.parquet")
-    with pytest.raises(FileNotFoundError, match=r"gs://bucket/out/part-00001.parquet is missing"):
-        read_vectors("gs://bucket/out").load()
-    assert encode_corpus(Stub(), corpus, "gs://bucket/out", shard_rows=25).kept == 2
-    assert objects(store, "bucket/out") == whole
-
-
 def test_another_job_and_objects_of_others_are_refused(store: type[FakeStore], corpus: Path):
     encode_corpus(Stub(), corpus, "gs://bucket/out", shard_rows=25)
     before = objects(store, "bucket")

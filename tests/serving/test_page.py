@@ -301,20 +301,6 @@ def test_policy_lets_nothing_else_run(show: Callable[..., Shown], address: str) 
 
 
 @pytest.mark.slow
-def test_many_texts_and_long_ones(show: Callable[..., Shown], encoder: Encoder) -> None:
-    shown = show()
-    queries = [f"query {i} " + "word " * (i % 7) for i in range(200)]
-    documents = [f"document {i} " + "text " * (i % 11) for i in range(199)] + ["long " * 15_000]
-    shown.compare(queries, documents)
-    expected = encoder.similarity(encoder.encode_query(queries), encoder.encode_document(documents)).numpy()
-    assert near(shown.similarities(), expected)
-    shown.page.fill("#query", "\n".join([*queries, "one more"]))
-    shown.page.click("#compare")
-    sync_api.expect(shown.page.get_by_role("alert")).to_contain_text("40200 pairs")
-    assert not shown.problems
-
-
-@pytest.mark.slow
 def test_models_without_prompts_and_depth(show: Callable[..., Shown], address: str) -> None:
     about = {**httpx2.get(f"{address}info").json(), "num_layers": None, "prompts": {}, "contexts": []}
     shown = show("about:blank")
