@@ -55,7 +55,7 @@ REST = (
     Verb(f"evaluate encoder {STS}", ".", "sts.jsonl.gz"),
     Verb(f"evaluate merged {STS}", "merged", MERGED),
     Verb(f"evaluate export {STS}", "export", EXPORT),
-    Verb(f"evaluate model {STS}", "model", EXPORT.removeprefix("modules.json ")),
+    Verb(f"evaluate model {STS} --pooling mean", "model", EXPORT.removeprefix("modules.json ")),
     Verb("evaluate encoder --data beir", "beir", "qrels/test.tsv corpus.jsonl queries.jsonl"),
     Verb("evaluate encoder --suite suite.yaml --data .", ".", "suite.yaml"),
     Verb("merge encoder out --verify off", "encoder", ENCODER + CONTEXT),

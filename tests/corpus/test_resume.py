@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -72,29 +71,6 @@ def test_killed_once(long_corpus: Path, whole: dict[str, bytes], tmp_path: Path)
     summary = encode_corpus(stub, long_corpus, output, **settings)
     assert len(stub.asked) == 50 - summary.kept and 12 <= summary.kept < 50
     assert content(output) == whole, "shards, rejects and manifest, and nothing else"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_killed_again_and_again(seed: int, long_corpus: Path, whole: dict[str, bytes], tmp_path: Path):
-    generator = random.Random(seed)
-    output, kills = tmp_path / "pieces", 0
-    while True:
-        process = start(long_corpus, output, wait=0.02)
-        began = list(output.glob("part-*")) if output.exists() else []
-        deadline, more = time.monotonic() + 240, generator.randint(0, 12)
-        while process.poll() is None and time.monotonic() < deadline:
-            found = len(list(output.glob("part-*"))) if output.exists() else 0
-            if found > len(began) + more:
-                time.sleep(generator.uniform(0, 0.05))
-                process.send_signal(signal.SIGKILL)
-                break
-        if process.wait() == 0:
-            break
-        kills += 1
-        assert kills < 100
-    assert kills >= 3
-    assert content(output) == whole
 
 
 CHANGES = {

@@ -16,12 +16,10 @@ from embrew.encoder import Encoder
 from embrew.model.contexts import Context, start
 from embrew.opening import open_model
 from embrew.runtimes.converted import convert_encoder
-from embrew.runtimes.graph import LabelledGraph
-from embrew.runtimes.openvino import Program
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.storage.base_model import computes
 from embrew.text_encoder.hashes import model_hash, vectors_hash
-from tests.conftest import FAMILIES, SENTENCES
+from tests.conftest import SENTENCES
 
 pytest.importorskip("openvino")
 TEXTS = [*SENTENCES, "", "a", "ends with </s> and <pad>", "long " * 200]
@@ -82,13 +80,6 @@ def test_every_form_of_text_and_pooling(case: str, make_encoder: Callable[..., E
     same(convert_encoder(encoder, bfloat16=False), encoder)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family(family: str, make_encoder: Callable[..., Encoder]) -> None:
-    encoder = make_encoder(family, lora={}, max_length=48)
-    same(convert_encoder(encoder, bfloat16=False), encoder)
-
-
 def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compared is what OpenVINO computes: here, the vectors of another text."""
 
@@ -115,20 +106,6 @@ def test_no_usage_event_can_be_sent() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["None", "openvino.tools.ovc.telemetry_stub"]
-
-
-@pytest.mark.slow
-def test_one_text_of_one_token_and_many_rows(make_encoder: Callable[..., Encoder]) -> None:
-    from embrew.runtimes.graph import merged_model
-    from embrew.runtimes.openvino import convert
-
-    encoder = make_encoder(memory_tokens=0, pooling="last", normalize=False)
-    program = Program(convert(LabelledGraph(encoder, merged_model(encoder, {}, 300)), "segment_ids"), bfloat16=False)
-    for rows in ([[7]], [[7]] * 5, [[7, 8], [9, 10]]):
-        ids = torch.tensor(rows)
-        with torch.no_grad():
-            wanted = encoder.backbone.inner(input_ids=ids, attention_mask=torch.ones_like(ids), is_causal=False)
-        assert (program(ids, torch.full_like(ids, 2)) - wanted.last_hidden_state[:, -1]).abs().max() < 1e-4
 
 
 @pytest.mark.slow
