@@ -1,11 +1,9 @@
-import gc
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from embrew import harvest as harvesting
 from embrew.data import load
 from embrew.evaluation import find_task
 from embrew.harvest import TEST_PACKAGES, Documented, Package, document_text, harvest, installed_packages, is_useful
@@ -141,33 +139,6 @@ def test_an_existing_folder_is_kept(tmp_path, packages):
 def test_nothing_to_train_on(tmp_path, packages):
     with pytest.raises(ValueError, match="no documentation for training or for the test"):
         harvest(tmp_path / "out", packages=packages[:2])
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_garbage_is_not_collected_while_files_are_parsed(tmp_path, packages, monkeypatch, enabled):
-    """And the state before is back afterwards, also after an error."""
-    seen = []
-
-    def documented(file, module):
-        seen.append(gc.isenabled())
-        if file.name == "stop.py":
-            raise KeyboardInterrupt
-        return read_documented(file, module)
-
-    read_documented = harvesting.documented
-    monkeypatch.setattr(harvesting, "documented", documented)
-    was = gc.isenabled()
-    (gc.enable if enabled else gc.disable)()
-    try:
-        harvest(tmp_path / "out", packages=packages)
-        assert gc.isenabled() == enabled
-        (packages[-1].path / "stop.py").write_text("")
-        with pytest.raises(KeyboardInterrupt):
-            harvest(tmp_path / "stopped", packages=packages)
-        assert gc.isenabled() == enabled
-    finally:
-        (gc.enable if was else gc.disable)()
-    assert len(seen) > len(packages) and not any(seen)
 
 
 @pytest.mark.parametrize(

@@ -19,19 +19,22 @@ if TYPE_CHECKING:
 
 EXAMPLES = 20
 
+Corpus = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="Documents to search for negatives; by default the positives of all pairs."),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(metavar="OURS=THEIRS", help="Name a column of PAIRS, e.g. query=question. Repeatable."),
+]
+
 
 def mine(
     model: Model,
     pairs: Annotated[str, typer.Argument(metavar="PAIRS", help="File, folder or Hub data set of pairs.")],
     output: Annotated[Path, typer.Argument(metavar="OUTPUT.jsonl", help="File for the pairs with their negatives.")],
-    corpus: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Documents to search for negatives; by default the positives of all pairs."),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OURS=THEIRS", help="Name a column of PAIRS, e.g. query=question. Repeatable."),
-    ] = None,
+    corpus: Corpus = None,
+    column: Columns = None,
     split: Annotated[str, typer.Option(help="Split of PAIRS.")] = "train",
     max_rows: Annotated[int | None, typer.Option(min=1, help="Number of pairs to sample; by default all.")] = None,
     num_negatives: Annotated[int, typer.Option(min=1, help="Maximum number of negatives per pair.")] = 5,
