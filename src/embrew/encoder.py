@@ -349,10 +349,10 @@ class Encoder(nn.Module):
         self.contexts[name] = replace(prepare(self, context), model_hash=identity.vectors_hash(self))
         return self.contexts[name]
 
-    def texts_of(self, inputs: Any, *, first: int = 0) -> tuple[list[Text], bool]:
+    def texts_of(self, inputs: Any) -> tuple[list[Text], bool]:
         """Return texts as a list, and whether a single one was given; see `text.inputs`."""
         learned = len(self.backbone.memory_ids) + len(self.backbone.soft_prompt_ids)
-        return texts_of(inputs, vocabulary=self.backbone.vocab_size + learned, first=first)
+        return texts_of(inputs, vocabulary=self.backbone.vocab_size + learned)
 
     @contextmanager
     def fixed(self) -> Iterator[Prefix]:

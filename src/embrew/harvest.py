@@ -6,7 +6,6 @@ evaluate an encoder in minutes. The split is by package: test documents are from
 """
 
 import ast
-import gc
 import inspect
 import logging
 import platform
@@ -17,7 +16,6 @@ import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -101,8 +99,8 @@ def harvest(
         seed: random seed of all samples.
         overwrite: replace the folder's content.
         max_documents: maximum documents per package: one number, or one for each of `test`, `dev` and `train`.
-        max_pairs: maximum training pairs in total.
-        max_queries: maximum queries of a test set; the corpus holds all documents of its packages.
+        max_pairs: maximum training pairs.
+        max_queries: maximum queries of a test set.
         packages: default: all installed packages and the standard library.
 
     Returns:
@@ -116,22 +114,12 @@ def harvest(
     for name in (*TEST_PACKAGES, *DEV_PACKAGES):
         if name not in names:
             logger.warning("package %s is not installed; the %s set is made without it", name, _split(name))
-    unread: Counter[str] = Counter()
-    used: set[str] = set()  # normalised queries, over all splits: no document is both tested and trained on
-    chosen: dict[str, dict[str, list[Documented]]] = {split: {} for split in SPLITS}
-    with progress(len(packages), "read", "package", shown=is_chosen()) as bar, _no_collection():
-        for split in SPLITS:
-            for package in [package for package in packages if _split(package.name) == split]:
-                entries = _choose(package, used, unread, seed=seed, limit=limits[split])
-                if entries:
-                    chosen[split][package.name] = entries
-                bar.update()
+    chosen, unread = _read(packages, limits, seed=seed)
     if not chosen["train"] or not chosen["test"]:
         raise ValueError("no documentation for training or for the test; install packages with their source files")
     pairs = [(package, entry) for package, entries in chosen["train"].items() for entry in entries]
     random.Random(f"{seed}:pairs").shuffle(pairs)
-    pairs = pairs[:max_pairs]
-    versions = {package.name: package.version for package in packages}
+    pairs, versions = pairs[:max_pairs], {package.name: package.version for package in packages}
     with atomic_folder(folder, marker=MANIFEST, overwrite=overwrite) as new:
         rows = ({"query": e.summary, "positive": document_text(e), "source": package} for package, e in pairs)
         write_jsonl(new / "pairs.jsonl", rows)
@@ -151,6 +139,23 @@ def harvest(
         write_json(new / MANIFEST, manifest)
     logger.info("harvested %d pairs from %d packages into %s", len(pairs), len(chosen["train"]), folder)
     return manifest
+
+
+def _read(
+    packages: Sequence[Package], limits: Mapping[str, int], *, seed: int
+) -> tuple[dict[str, dict[str, list[Documented]]], Counter[str]]:
+    """Return the entries that are taken, by split and package, and how many files cannot be parsed, by package."""
+    unread: Counter[str] = Counter()
+    used: set[str] = set()  # normalised queries, over all splits: no document is both tested and trained on
+    chosen: dict[str, dict[str, list[Documented]]] = {split: {} for split in SPLITS}
+    with progress(len(packages), "read", "package", shown=is_chosen()) as bar:
+        for split in SPLITS:
+            for package in [package for package in packages if _split(package.name) == split]:
+                entries = _choose(package, used, unread, seed=seed, limit=limits[split])
+                if entries:
+                    chosen[split][package.name] = entries
+                bar.update()
+    return chosen, unread
 
 
 def installed_packages() -> list[Package]:
@@ -204,18 +209,6 @@ def is_useful(entry: Documented) -> bool:
         and not re.search(r"https?://|::|>>>|[{}<>|=]{2}|^:|:$", entry.summary)
         and entry.summary.rstrip(".").lower() not in entry.rest.lower()
     )
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause the collection of garbage: syntax trees hold no cycles, and passes over them take a third of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _choose(package: Package, used: set[str], unread: Counter[str], *, seed: int, limit: int) -> list[Documented]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from embrew.progress import is_chosen, progress
 
@@ -40,12 +40,7 @@ def mine(
     *,
     corpus: Sequence[str] | None = None,
     num_negatives: int = 5,
-    relative_margin: float | None = 0.05,
-    max_score: float | None = None,
-    range_min: int = 0,
-    range_max: int | None = None,
-    sampling: Literal["top", "random"] = "top",
-    batch_size: int = 32,
+    relative_margin: float = 0.05,
 ) -> Mined:
     """Mine negatives for each query in a corpus, with Sentence-Transformers' miner.
 
@@ -58,12 +53,7 @@ def mine(
         pairs: rows with `query` and `positive`.
         corpus: texts to search; default: the positives.
         num_negatives: maximum number of negatives per pair.
-        relative_margin: m as above; None: no margin.
-        max_score: maximum similarity of a negative.
-        range_min: number of nearest texts that are skipped.
-        range_max: number of nearest texts that are considered.
-        sampling: take the nearest of the remaining texts, or random ones.
-        batch_size: number of texts per batch.
+        relative_margin: m as above.
 
     Raises:
         ValueError: no pairs, or no negative for any of them.
@@ -81,15 +71,10 @@ def mine(
             Dataset.from_dict(columns),
             encoder,
             corpus=list(corpus) if corpus is not None else None,
-            range_min=range_min,
-            range_max=range_max,
-            max_score=max_score,
             relative_margin=relative_margin,
             num_negatives=num_negatives,
-            sampling_strategy=sampling,
             output_format="labeled-list",
             output_scores=True,
-            batch_size=batch_size,
             use_faiss=len(corpus or pairs)
             > MANY,  # otherwise similarities of all queries and texts are in memory at once
             verbose=False,
@@ -105,8 +90,8 @@ def mine(
             rows.append(mined_row if instruction is None else {**mined_row, "instruction": instruction})
     if not rows:
         raise ValueError(
-            f"no negative for any of {len(pairs)} pairs; widen relative_margin={relative_margin}, "
-            f"max_score={max_score} or range_max={range_max}, or give a larger corpus"
+            f"no negative for any of {len(pairs)} pairs; give a smaller relative_margin than {relative_margin}, or a "
+            "larger corpus"
         )
     return Mined(rows, len(pairs) - len(rows))
 

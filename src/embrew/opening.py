@@ -17,7 +17,7 @@ from embrew.encoder import Encoder
 from embrew.files import checksums
 from embrew.files.writing import recover
 from embrew.recipe import Recipe, list_recipes
-from embrew.runtimes.converted import converted
+from embrew.runtimes.converted import convert_encoder
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino
 from embrew.runtimes.openvino import openvino
@@ -191,10 +191,10 @@ def on_openvino(found: Encoder | SentenceTransformer, name: str, *, bfloat16: bo
             pooling, and normalisation.
     """
     if isinstance(found, Encoder):
-        return converted(found, bfloat16=bfloat16 or found.backbone.dtype == torch.bfloat16)
+        return convert_encoder(found, bfloat16=bfloat16 or found.backbone.dtype == torch.bfloat16)
     model: Any = found
     bfloat16 = bfloat16 or next(found.parameters()).dtype == torch.bfloat16
-    return converted(as_encoder(found, name), bfloat16=bfloat16, origin=model)
+    return convert_encoder(as_encoder(found, name), bfloat16=bfloat16, origin=model)
 
 
 def as_encoder(model: SentenceTransformer, name: str) -> Encoder:

@@ -58,10 +58,3 @@ def test_bfloat16_vectors_are_searched_with_bfloat16_only(folder: Path, corpus: 
         assert refused.exit_code == 1 and "encoded in bfloat16, opened in float32" in " ".join(refused.stderr.split())
     found = run("search", folder, "--index", tmp_path / "vectors", "-k", 1, "text 4 of 16", "--json", *on_openvino)
     assert json.loads(found.stdout)["questions"][0]["hits"][0]["id"] == "d4"
-
-
-@pytest.mark.slow
-def test_fewer_layers_are_refused(folder: Path, corpus: Path, tmp_path: Path) -> None:
-    options = ("--backend", "openvino", "--num-layers", 1)
-    refused = run("encode", folder, corpus, tmp_path / "vectors", *options)
-    assert refused.exit_code == 1 and "OpenVINO runs all 2 layers" in " ".join(refused.stderr.split())

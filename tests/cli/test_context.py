@@ -34,14 +34,14 @@ def demos(tmp_path):
 
 def test_add_list_remove(model, demos):
     assert run("list", model).stdout == "no contexts\n"
-    added = run("add", model, "medical-faq", "--instruction", "Find the answer: ", "--demos", demos, "--max-demos", 2)
+    added = run("add", model, "medical-faq", "--instruction", "Find the answer: ", "--demos", demos)
     assert added.exit_code == 0, added.stderr
-    assert "medical-faq: 2 demonstrations in" in added.stdout
+    assert f"medical-faq: {len(SENTENCES)} demonstrations in" in added.stdout
     listed = run("list", model).stdout.splitlines()
-    assert listed[1].split()[:2] == ["medical-faq", "2"]
+    assert listed[1].split()[:2] == ["medical-faq", str(len(SENTENCES))]
     assert listed[1].endswith("'Find the answer: '")
     encoder = Encoder.from_pretrained(model, device="cpu")
-    pairs = tuple(Demonstration(f"question {i}", SENTENCES[i]) for i in range(2))
+    pairs = tuple(Demonstration(f"question {i}", SENTENCES[i]) for i in range(len(SENTENCES)))
     encoder.add_context("own", Context("Find the answer: ", pairs))
     found, wanted = (encoder.encode(SENTENCES, prompt_name=name) for name in ("medical-faq", "own"))
     np.testing.assert_allclose(found, wanted, atol=1e-6)

@@ -1,7 +1,6 @@
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -200,27 +199,6 @@ def test_a_metric_that_is_no_score_is_told_before_training(tmp_path, fake_stages
 # Evaluation and search
 
 
-def test_evaluate_prints_a_table(tmp_path, fake_build, monkeypatch):
-    import embrew.evaluation
-
-    (tmp_path / "test.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": 1.0}\n')
-    asked = {}
-
-    def evaluate(encoder, data, **options):
-        asked.update(encoder=encoder, data=data, **options)
-        return [embrew.evaluation.Result("T", "test", "sts", 0.82034, {}, 1.5, {"pairs": 12})]
-
-    fake_build.open_model = lambda name, overrides, **_: (name, list(overrides))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(embrew.evaluation, "evaluate", evaluate)
-    result = run("evaluate", "baselines/mean", "encoder.model=x", "--data", tmp_path, "--kind", "sts", "-o", "r")
-    assert result.exit_code == 0, result.stderr
-    assert "82.03" in result.stdout
-    assert asked["encoder"] == ("baselines/mean", ["encoder.model=x"])
-    assert [(task.kind, task.path) for task in asked["data"]] == [("sts", tmp_path)]
-    assert asked["output_dir"] == Path("r")
-
-
 class LengthEncoder:
     """A text encoder without a model: (1, length) as a direction."""
 
@@ -243,21 +221,6 @@ def documents(tmp_path):
     path = tmp_path / "documents.jsonl"
     path.write_text('{"_id": "d1", "text": "ab"}\n{"_id": "d2", "title": "Long", "text": "abcdefgh  ijk"}\n')
     return path
-
-
-def test_search_builds_then_answers(tmp_path, fake_build, documents):
-    fake_build.open_model = lambda name, **_: LengthEncoder()
-    index = tmp_path / "index"
-    result = run("search", "any", "xy", "--index", index, "--build", documents, "--top-k", 1)
-    assert result.exit_code == 0, result.stderr
-    assert "1  1.000  d1" in result.stdout
-    assert "Long" not in result.stdout
-    again = run("search", "any", "a question", "--index", index)
-    assert again.stdout.index("Long") < again.stdout.index("d1")
-    assert "abcdefgh ijk" in again.stdout
-    refused = run("search", "any", "xy", "--index", index, "--build", documents)
-    assert refused.exit_code == 1
-    assert "--overwrite" in refused.stderr
 
 
 def test_search_reads_questions_from_stdin(tmp_path, fake_build, documents):

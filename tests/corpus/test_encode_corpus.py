@@ -150,20 +150,6 @@ def test_batch_tokens_where_the_encoder_knows_them(corpus: Path, tmp_path: Path)
     assert [asked["budget"] for asked in knows.asked] == [2048, 99]
 
 
-def test_memory_does_not_grow_with_the_corpus(tmp_path: Path):
-    import tracemalloc
-
-    peaks = []
-    for rows in (2_000, 10_000):
-        path = tmp_path / f"{rows}.txt"
-        path.write_text("".join(f"text {i} {'x' * 500}\n" for i in range(rows)))
-        tracemalloc.start()
-        encode_corpus(Stub(), path, tmp_path / str(rows), shard_rows=500)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < peaks[0] + 500_000, "16 bytes per id, and not the 4 MB of more texts"
-
-
 def test_what_is_no_corpus(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="give a path, or a URL of s3://, gs:// or hf://"):
         encode_corpus(Stub(), tmp_path / "missing.jsonl", tmp_path / "out")

@@ -29,7 +29,6 @@ def test_int8_is_within_half_a_step(seed: int, rows: int, scale: float):
     step = np.array(ranges.step)
     assert codes.dtype == np.int8 and cut == 0
     assert (np.abs(back.astype(np.float64) - vectors) <= step / 2 + 1e-6 * np.abs(vectors)).all()
-    assert Ranges.of(json.loads(json.dumps(ranges.as_dict()))) == ranges
 
 
 def test_values_outside_the_ranges_are_cut_and_counted():

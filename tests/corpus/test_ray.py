@@ -1,38 +1,60 @@
-"""On a local Ray, an actor writes what one process writes."""
+"""On a local Ray, actors write what one process writes, also where some of them are killed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from embrew.corpus import encode_corpus
-from embrew.corpus.job import MANIFEST, REJECTS
+from embrew.corpus import Summary, encode_corpus
+from tests.corpus.conftest import TEXTS
+from tests.corpus.dying import AGAIN, DEATHS, die_at, died, open_dying
 from tests.corpus.stub import Stub, open_stub
+from tests.corpus.test_resume import ROOT, content
+
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_the_same_files(
-    precision: str, corpus: Path, tmp_path: Path, hashes: Callable[[Path], dict[str, str]], monkeypatch
-):
-    ray = pytest.importorskip("ray", reason='pip install "embrew[ray]" to run this test')
+@pytest.fixture
+def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Ray on this machine, with one actor; what the folder lists kills it."""
+    module = pytest.importorskip("ray", reason='pip install "embrew[ray]" to run this test')
+    monkeypatch.setenv(DEATHS, str(tmp_path / "deaths"))
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(ROOT / "src"), str(ROOT), *sys.path]))
+    module.init(num_cpus=3, include_dashboard=False)
+    yield tmp_path / "deaths"
+    module.shutdown()
+
+
+def on_ray(*arguments: Any, **settings: Any) -> Summary:
     from embrew.corpus.on_ray import encode_corpus_on_ray
 
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # the workers import the stub
+    return encode_corpus_on_ray(*arguments, **settings)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_the_same_files(precision: str, corpus: Path, tmp_path: Path, deaths: Path):
     with corpus.open("a") as file:
         file.write("{\n")
-    settings = {"precision": precision, "shard_rows": 7, "on_bad_rows": "skip", "max_reject_rate": 0.1}
+    settings: Any = {"precision": precision, "shard_rows": 7, "on_bad_rows": "skip", "max_reject_rate": 0.1}
     encode_corpus(Stub(), corpus, tmp_path / "local", **settings)
-    ray.init(num_cpus=3, include_dashboard=False)
-    try:
-        summary = encode_corpus_on_ray(open_stub, corpus, tmp_path / "ray", **settings)
-        (tmp_path / "ray" / "part-00003.parquet").unlink()
-        again = encode_corpus_on_ray(open_stub, corpus, tmp_path / "ray", **settings)
-    finally:
-        ray.shutdown()
+    summary = on_ray(open_stub, corpus, tmp_path / "ray", **settings)
+    (tmp_path / "ray" / "part-00003.parquet").unlink()
+    again = on_ray(open_stub, corpus, tmp_path / "ray", **settings)
     assert (summary.rows, summary.shards, summary.rejected, again.kept) == (60, 9, 1, 8)
-    assert hashes(tmp_path / "ray") == hashes(tmp_path / "local")
-    assert (tmp_path / "ray" / MANIFEST).read_bytes() == (tmp_path / "local" / MANIFEST).read_bytes()
-    assert (tmp_path / "ray" / REJECTS).read_bytes() == (tmp_path / "local" / REJECTS).read_bytes()
+    assert content(tmp_path / "ray") == content(tmp_path / "local")
+
+
+def test_killed_actors_are_started_again_and_a_shard_that_kills_them_all_ends_the_run(
+    corpus: Path, tmp_path: Path, deaths: Path
+):
+    encode_corpus(Stub(), corpus, tmp_path / "one", shard_rows=5)
+    die_at(deaths, {TEXTS[6]: "0", TEXTS[57]: AGAIN})
+    with pytest.raises(ChildProcessError, match=r"died 6 times while they encoded part-00011.*the same command"):
+        on_ray(open_dying, corpus, tmp_path / "ray", shard_rows=5)
+    assert died(deaths) >= 6
+    again = on_ray(open_stub, corpus, tmp_path / "ray", shard_rows=5)
+    assert again.kept >= 1 and content(tmp_path / "ray") == content(tmp_path / "one")

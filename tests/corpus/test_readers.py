@@ -29,18 +29,12 @@ def by_datasets(folder: Path, cache: Path) -> list[str]:
     return list(datasets.load_dataset("parquet", data_dir=str(folder), split="train", cache_dir=str(cache))["id"])
 
 
-def by_datasets_without_a_format(folder: Path, cache: Path) -> list[str]:
-    import datasets
-
-    return list(datasets.load_dataset(str(folder), split="train", cache_dir=str(cache))["id"])
-
-
 def by_polars(folder: Path, cache: Path) -> list[str]:
     polars = pytest.importorskip("polars")
     return polars.read_parquet(f"{folder}/*.parquet")["id"].to_list()
 
 
-READERS = [by_pandas, by_pyarrow, by_datasets, by_datasets_without_a_format, by_polars]
+READERS = [by_pandas, by_pyarrow, by_datasets, by_polars]
 
 
 @pytest.mark.parametrize("read", READERS)

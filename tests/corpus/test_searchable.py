@@ -73,18 +73,3 @@ def test_another_corpus_is_refused(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "more.jsonl").write_text("".join([*lines, '{"_id": "more", "text": "?"}\n']))
     with pytest.raises(ValueError, match="does not hold the rows"):
         texts_of(vectors, tmp_path / "more.jsonl")
-
-
-def test_an_index_of_vectors_needs_little_more_than_both_copies() -> None:
-    """Of the intermediate results, a block is in memory at a time; the result is that of all at once."""
-    import tracemalloc
-
-    vectors = np.random.default_rng(0).normal(size=(20_000, 256)).astype(np.float32)
-    documents = [Document(str(i), "text") for i in range(len(vectors))]
-    tracemalloc.start()
-    index = SearchIndex.of_vectors(Stub(256), documents, vectors)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak - 20 * len(vectors) < vectors.nbytes
-    found = index.index.reconstruct_n(0, len(vectors))
-    assert (found == vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).all()

@@ -171,24 +171,6 @@ def test_what_another_job_left_is_not_used(tmp_path: Path) -> None:
     assert np.array_equal(vectors, other.encode_document([text for _, text in newer()]))
 
 
-@pytest.mark.parametrize("damage", ["missing", "flipped"])
-def test_damaged_hashes_cost_only_time(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=20)
-    one = tmp_path / "out" / "__embrew__" / "part-00000.texts"
-    content_of_one = one.read_bytes()
-    if damage == "missing":
-        one.unlink()
-    else:
-        one.write_bytes(bytes([content_of_one[0] ^ 1]) + content_of_one[1:])
-    corpus = write(tmp_path / "c.jsonl", newer())
-    stub = Stub()
-    update_corpus(stub, corpus, tmp_path / "out", shard_rows=20)
-    assert "1 of 3 shards have no hashes of their texts" in caplog.text
-    assert sum(asked["rows"] for asked in stub.asked) == 9 + 20 - 2, "its 20 rows; one is dropped, one has changed"
-    encode_corpus(Stub(), corpus, tmp_path / "fresh", shard_rows=20)
-    assert content(tmp_path / "out") == content(tmp_path / "fresh")
-
-
 def test_folders_without_hashes_keep_whole_shards_and_learn_hashes(tmp_path: Path) -> None:
     """The command that made them, given again, adds them without a call of the model."""
     corpus, out = write(tmp_path / "c.jsonl", OLD), tmp_path / "out"
@@ -207,19 +189,6 @@ def test_folders_without_hashes_keep_whole_shards_and_learn_hashes(tmp_path: Pat
     for path in (out / "__embrew__").glob("*.texts"):
         path.unlink()
     assert encode_corpus(stub, corpus, out, shard_rows=20).kept == 3 and content(out) == whole
-
-
-def test_a_damaged_shard_is_named_and_a_missing_one_encoded(tmp_path: Path) -> None:
-    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=20)
-    shard, corpus = tmp_path / "out" / "part-00001.parquet", write(tmp_path / "c.jsonl", newer())
-    data = shard.read_bytes()
-    shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(ValueError, match="part-00001.parquet has changed since it was written"):
-        update_corpus(Stub(), corpus, tmp_path / "out", shard_rows=20)
-    shard.unlink()
-    summary = update_corpus(Stub(), corpus, tmp_path / "out", shard_rows=20)
-    assert summary.changes is not None and summary.changes.encoded == 9 + 20 - 3
-    assert read_vectors(tmp_path / "out").load()[0] == [name for name, _ in newer()]
 
 
 def test_a_reader_is_told_that_the_folder_was_replaced(tmp_path: Path) -> None:

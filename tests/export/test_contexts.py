@@ -6,13 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
 from embrew.export.exporting import export_encoder
 from embrew.model.contexts import Context, start
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
-from embrew.text.template import Template
 from tests.conftest import FAMILIES, SENTENCES, by_default
 
 TEXTS = [*SENTENCES, "", "a", " ends with </s> and <pad>", "\nLine"]
@@ -98,35 +95,6 @@ def test_verified_in_a_fresh_process(make_encoder, tmp_path):
     assert files <= {".json", ".safetensors", ".md"}, "no code"
 
 
-@pytest.mark.slow
-def test_a_wrong_row_is_found_by_the_proof(make_encoder, tmp_path, monkeypatch):
-    from embrew.export import parts as module
-
-    encoder, write = made(make_encoder), module.write_rows
-
-    def wrong(model, baked):
-        write(model, baked)
-        model.get_input_embeddings().weight.data[-1] += 0.5
-
-    monkeypatch.setattr(module, "write_rows", wrong)
-    with pytest.raises(RuntimeError, match=r"other vectors \(prompt same-again, encode\)"):
-        export_encoder(encoder, tmp_path / "stock")
-    assert not (tmp_path / "stock").exists()
-
-
-def test_one_more_changes_no_other_to_the_bit(make_encoder, tmp_path):
-    encoder = made(make_encoder)
-    export_encoder(encoder, tmp_path / "two", verify="off")
-    encoder.add_context("a-third", Context("Third: ", PAIRS[::-1]))
-    encoder.contexts = dict(sorted(encoder.contexts.items()))  # as from a folder: it stands before the others
-    export_encoder(encoder, tmp_path / "three", verify="off")
-    two, three = (SentenceTransformer(str(tmp_path / name), device="cpu") for name in ("two", "three"))
-    for name in ("query", "document", "find", "same-again"):
-        vectors = [stock.encode(TEXTS, prompt_name=name, show_progress_bar=False) for stock in (two, three)]
-        assert np.array_equal(*vectors), name
-    compare(encoder, tmp_path / "three")
-
-
 def test_special_tokens_stay_text_and_markers_do_not(make_encoder, tmp_path):
     encoder = made(make_encoder)
     export_encoder(encoder, tmp_path / "stock", verify="off")
@@ -139,34 +107,6 @@ def test_special_tokens_stay_text_and_markers_do_not(make_encoder, tmp_path):
     assert len(ids("<|find|> <|find.0|>")["input_ids"]) > 6, "nothing else is parsed"
 
 
-@pytest.mark.parametrize(
-    ("compress", "scheme"),
-    by_default(
-        [("pair", "first"), ("none", "always")],
-        [(compress, scheme) for compress in ("pair", "none") for scheme in ("always", "first", "never")],
-    ),
-)
-def test_tokenizers_that_begin_a_text_with_a_space(scheme, compress, make_encoder, tmp_path):
-    """As SentencePiece's do: behind a marker some put it again, and some do not."""
-    own = Tokenizer(models.BPE(byte_fallback=True))
-    own.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
-    own.decoder = decoders.Metaspace(prepend_scheme=scheme)
-    trainer = trainers.BpeTrainer(vocab_size=290, special_tokens=["<pad>", "<s>", "</s>"], show_progress=False)
-    own.train_from_iterator([*SENTENCES, *TEXTS, "Find it: Instruct: the same\nQuery: 🦆ü"] * 3, trainer)
-    own.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=own, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
-    encoder = make_encoder(
-        memory_tokens=0, attention="causal", template=TEMPLATE, demonstrations=Demonstrations(compress=compress)
-    )
-    encoder.tokenizer, encoder.templates = tokenizer, [Template(TEMPLATE, tokenizer)]
-    start(encoder)
-    encoder.add_context("find", FIND)
-    export_encoder(encoder, tmp_path / "stock", verify="off")
-    stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
-    found = stock.encode(SENTENCES, prompt_name="find", show_progress_bar=False)
-    assert np.abs(found - encoder.encode(SENTENCES, prompt_name="find")).max() < 1e-5
-
-
 def test_long_texts_leave_room_for_the_context(make_encoder, tmp_path):
     encoder = made(make_encoder, max_length=80)
     long = " ".join(SENTENCES)
@@ -175,24 +115,6 @@ def test_long_texts_leave_room_for_the_context(make_encoder, tmp_path):
     room = 80 - len(encoder.contexts["find"].row.ids)
     found = stock.encode([long], prompt_name="find", show_progress_bar=False)
     assert np.abs(found - encoder.encode([long], prompt_name="find", max_length=room)).max() < 1e-5
-
-
-def test_a_limit_of_its_own(make_encoder, tmp_path):
-    encoder = made(make_encoder, max_length=40)
-    room, length = len(encoder.contexts["find"].row.ids), 40
-    export_encoder(encoder, tmp_path / "stock", verify="off", max_length=length + room)
-    stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
-    assert stock.max_seq_length == length + room
-    long = " ".join(SENTENCES)
-    found = stock.encode([long], prompt_name="find", show_progress_bar=False)
-    assert np.abs(found - encoder.encode([long], prompt_name="find")).max() < 1e-5
-    assert encoder.max_seq_length == length
-    for wrong, words in {
-        0: "max_length=0; give 1 or more",
-        10**6: "max_length is 1000000, and stock .* truncate at",
-    }.items():
-        with pytest.raises(ValueError, match=words):
-            export_encoder(encoder, tmp_path / "other", max_length=wrong)
 
 
 def test_what_cannot_be(make_encoder, tmp_path):

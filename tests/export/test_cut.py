@@ -81,13 +81,6 @@ def test_verified_in_a_fresh_process(make_encoder, tmp_path):
     assert "- layers: the first 1 of the base's\n" in (tmp_path / "stock" / "README.md").read_text()
 
 
-def test_nothing_is_declared_where_nothing_is_nested(make_encoder, tmp_path):
-    export_encoder(make_encoder(max_length=64), tmp_path / "stock", verify="off")
-    config = json.loads((tmp_path / "stock" / "config.json").read_text())
-    assert not {"is_matryoshka", "matryoshka_dimensions"} & set(config)
-    assert not list((tmp_path / "stock").glob("*_Dense"))
-
-
 def test_dimensions_come_from_the_recipe(make_encoder):
     """Those that were trained, up to what is kept."""
     encoder = make_encoder()

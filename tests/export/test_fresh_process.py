@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from embrew.encoder import Encoder
 from embrew.export.fresh_process import NOT_HERE
 from embrew.export.runtimes import llama_cpp
 
@@ -33,10 +31,3 @@ def test_files_of_the_current_folder_hide_no_library(tmp_path: Path, monkeypatch
     monkeypatch.setenv(llama_cpp.PYTHON, sys.executable)
     assert (llama_cpp.interpreter() is None) == (run_fresh("import llama_cpp").returncode != 0)
     llama_cpp._with_llama_cpp.cache_clear()
-
-
-@pytest.mark.slow
-def test_verification(tmp_path: Path, model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "torch.py").write_text("raise SystemExit('not this one')")
-    monkeypatch.chdir(tmp_path)
-    Encoder.from_pretrained(model_folder("llama"), device="cpu").save_pretrained(tmp_path / "saved", verify="full")

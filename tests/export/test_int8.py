@@ -6,15 +6,12 @@ import json
 import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from embrew.cli import app
 from embrew.corpus.rows import sample_texts
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
@@ -127,28 +124,3 @@ def test_calibrated(attention: str, make_encoder: Callable[..., Encoder], tmp_pa
     assert 'type="FakeQuantize"' in graph, "activations have ranges"
     found = by_hand(open_model(str(tmp_path / "export")).encode(TEXTS), encoder.encode(TEXTS))
     assert found.mean() > 0.9
-
-
-@pytest.mark.slow
-def test_the_command(tmp_path: Path) -> None:
-    texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(f"{sentence} {i}" for i in range(4) for sentence in SENTENCES))
-    dev = tmp_path / "sts"
-    dev.mkdir()
-    for split in ("dev", "test"):
-        rows = [{"sentence1": a, "sentence2": b, "score": i} for i, (a, b) in enumerate(pairwise(SENTENCES))]
-        (dev / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = ["--for", "openvino", "--weights", "int8", "--calibrate", str(texts), "--dev", str(dev)]
-    done = CliRunner().invoke(
-        app, ["export", "baselines/last-token", str(tmp_path / "export"), "--layers", "2", *options]
-    )
-    assert done.exit_code == 0, done.output
-    noted = json.loads((tmp_path / "export" / "parity.json").read_text())["int8"]
-    assert noted["activations"] == "too, with ranges of 20 texts" and noted["texts"] == 38
-    assert list(noted["dev"]) == ["sts dev, Spearman"]
-    other = ["export", "baselines/last-token", str(tmp_path / "other"), "--layers", "2"]
-    refused = CliRunner().invoke(app, [*other, *options, "--min-cosine", "1"])
-    assert "change the vectors too much" in str(refused.exception)
-    assert not (tmp_path / "other").exists()
-    wrong = CliRunner().invoke(app, [*other, "--min-cosine", "0.9"])
-    assert wrong.exit_code != 0 and "int8 weights only" in " ".join(wrong.output.split())

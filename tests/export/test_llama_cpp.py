@@ -19,9 +19,6 @@ from embrew.export.exporting import export_encoder
 from embrew.export.fresh_process import cosines, verify_runtime
 from embrew.export.runtimes import RUNTIMES, gguf_model, llama_cpp
 from embrew.export.runtimes.llama_cpp import PYTHON, interpreter
-from embrew.model.contexts import Context, start
-from embrew.settings.encoder import Demonstration, Demonstrations
-from tests.conftest import SENTENCES
 from tests.export.llama_cpp_encoders import FORMS, MODELS, encoder_of
 
 pytestmark = [
@@ -30,11 +27,6 @@ pytestmark = [
 ]
 NFD, NFC = "gro\u0308ßerer Cafe\u0301-Tisch", "größerer Café-Tisch"
 SPECIAL = "ends with </s> <s> <|memory_0|> <unk> [INST] <|im_end|>"
-AS_SERVER = """
-import json, sys, llama_cpp
-model = llama_cpp.Llama(model_path=sys.argv[1], vocab_only=True, verbose=False)
-print(json.dumps(model.tokenize(sys.argv[2].encode(), special=True)))
-"""  # llama-server and llama-embedding look for special tokens in texts; embed of llama-cpp-python does not
 RUN = """
 import json, sys, llama_cpp
 sizes = dict.fromkeys(("n_ctx", "n_batch", "n_ubatch"), 64)
@@ -43,12 +35,6 @@ texts = json.loads(sys.argv[2])
 ids = [model.tokenize(text.encode()) for text in texts]
 vectors = [model.embed(t, normalize=True, truncate=False) if len(i) <= 64 else None for t, i in zip(texts, ids)]
 print(json.dumps({"ids": ids, "vectors": vectors}))
-"""
-CUT = """
-import json, sys, llama_cpp
-path, limit = sys.argv[1], int(sys.argv[3])
-model = llama_cpp.Llama(model_path=path, embedding=True, verbose=False, n_ctx=limit, n_batch=limit, n_threads=1)
-print(json.dumps(model.embed(sys.argv[2], normalize=True)))
 """
 
 
@@ -103,50 +89,6 @@ def real_tokenizers() -> None:
 
     if "EMBREW_TOKENIZERS" not in os.environ:
         pytest.skip("set EMBREW_TOKENIZERS to the folder of tokenizers to run this test")
-
-
-def test_texts(tmp_path: Path) -> None:
-    """What the runtime makes of decomposed characters, names of special tokens and texts beyond the limit."""
-    encoder = encoder_of("nano", "one memory token", tmp_path)
-    path, parity = exported(encoder, tmp_path / "out")
-    memory = max(id for text in parity["cases"][0]["texts"] for id in text["ids"])
-    own = [[memory if i >= 8192 else i for i in own_ids(encoder, text)] for text in (NFD, NFC, SPECIAL)]
-    assert own[0] == own[1], "this encoder normalises to NFC"
-    ids, vectors = run_gguf(path, [NFD, NFC, SPECIAL, "words and more " * 40])
-    assert ids[0] != own[0] and ids[1:3] == own[1:], "llama.cpp does not; a client has to"
-    similarity = cosines(encoder.encode(NFD), vectors[0])
-    assert similarity < 0.99 < 0.9999 <= cosines(encoder.encode(NFD), vectors[1]), similarity
-    assert parity["llama.cpp"]["text_preparation"] == ["nfc"] and "to NFC" in (tmp_path / "out/README.md").read_text()
-    as_server = subprocess.run(
-        [str(interpreter()), "-c", AS_SERVER, str(path), SPECIAL], capture_output=True, text=True, check=True
-    )
-    assert json.loads(as_server.stdout) == own[2], "names of special tokens stay text where llama.cpp looks for them"
-    assert vectors[3] is None and len(ids[3]) > 64 and ids[3][-1] == memory
-    long = "words and more " * 40
-    cut = subprocess.run(
-        [str(interpreter()), "-c", CUT, str(path), long, "64"], capture_output=True, text=True, check=True
-    )
-    assert cosines(encoder.encode(long), np.array(json.loads(cut.stdout))) < 0.99, "the memory token was cut off"
-
-
-@pytest.mark.parametrize("case", ["context", "bfloat16", "cut", "unnormalised"])
-def test_other_encoders(case: str, tmp_path: Path) -> None:
-    options = {
-        "context": {"demonstrations": Demonstrations(), "max_length": 128},
-        "bfloat16": {"dtype": "bfloat16"},
-        "unnormalised": {"normalize": False},
-    }
-    encoder = encoder_of("nano", "last", tmp_path, **options.get(case, {}))
-    if case == "context":
-        start(encoder)
-        encoder.add_context("find", Context("Find it: ", (Demonstration("fox", SENTENCES[0]),)))
-    names = [*encoder.prompts, None, *encoder.contexts]
-    export_encoder(
-        encoder, tmp_path / "out", runtimes=["llama.cpp"], weights="fp32", num_layers=3 if case == "cut" else None
-    )
-    found = json.loads((tmp_path / "out" / "parity.json").read_text())["verified"]["llama.cpp"]
-    assert found["texts"] + found["beyond_limit"] >= 17 * len(names)
-    assert found["lowest_cosine"] >= (0.999 if case == "bfloat16" else 0.9999)
 
 
 def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

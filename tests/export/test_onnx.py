@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from transformers import AutoTokenizer
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.fresh_process import verify_runtime
 from embrew.export.runtimes import onnx as target
-from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
+from tests.conftest import ENCODER_FAMILIES, SENTENCES
 from tests.hard_texts import HARD_TEXTS, REAL_TOKENIZERS, real_tokenizer_folder
 from tests.journeys import tiny_encoder, tiny_lm
 
@@ -152,13 +151,6 @@ def compare(encoder: Encoder, folder: Path, *, allowed: float = 1e-5, **options:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family(family: str, attention: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
-    compare(make_encoder(family, lora={}, attention=attention, max_length=64), tmp_path / "export")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ENCODER_FAMILIES)
 def test_bert_type_encoders(family: str, encoder_folder: Callable[[str], Path], tmp_path: Path) -> None:
     compare(Encoder.from_pretrained(encoder_folder(family), max_length=40, dtype="float32"), tmp_path / "export")
@@ -170,19 +162,3 @@ def test_tokenizers_of_public_models(name: str, tmp_path: Path) -> None:
     family = {"pythia": "gpt-neox", "phi2": "phi"}.get(name, name)
     tokenizer = AutoTokenizer.from_pretrained(real_tokenizer_folder(name))
     compare(tiny_encoder(tiny_lm(family, tokenizer, tmp_path / "lm")), tmp_path / "export")
-
-
-@pytest.mark.slow
-def test_an_encoder_in_bfloat16_becomes_a_graph_in_float32(
-    make_encoder: Callable[..., Encoder], tmp_path: Path
-) -> None:
-    encoder = make_encoder(lora={})
-    encoder.backbone.to(torch.bfloat16)
-    compare(encoder, tmp_path / "export", allowed=2e-2)
-    kinds = {tensor.data_type for tensor in onnx.load(tmp_path / "export" / "onnx" / "model.onnx").graph.initializer}
-    assert onnx.TensorProto.FLOAT in kinds and onnx.TensorProto.BFLOAT16 not in kinds
-
-
-@pytest.mark.slow
-def test_nano(tmp_path: Path) -> None:
-    compare(Encoder.from_pretrained("nano", pooling="mean"), tmp_path / "export")

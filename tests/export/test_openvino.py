@@ -10,23 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from transformers import AutoTokenizer
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.fresh_process import verify_runtime
 from embrew.export.parts import Parts
-from embrew.export.runtimes import openvino as target
 from embrew.files.checksums import Damaged
 from embrew.opening import open_model
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.openvino import openvino
 from embrew.settings.encoder import Pooling
 from embrew.text_encoder.hashes import tokenizer_sha256
-from tests.conftest import FAMILIES, SENTENCES
-from tests.journeys import tiny_lm
-from tests.tokenizer_kinds import KINDS
+from tests.conftest import SENTENCES
 
 pytest.importorskip("openvino")
 TEXTS = [*SENTENCES, "", "a", "ends with </s> and <|memory_0|>", "long " * 200]
@@ -110,23 +105,6 @@ def test_pooling_over_the_text_refuses_a_prompt(make_encoder: Callable[..., Enco
         opened.encode(TEXTS, prompt="find: ")
 
 
-@pytest.mark.slow
-def test_an_empty_text_without_tokens_has_nothing_to_pool(tmp_path: Path) -> None:
-    family, tokenizer = KINDS["gpt-neox"]
-    lm = tiny_lm(family, tokenizer(), tmp_path / "lm")
-    encoder = Encoder.from_pretrained(lm, device="cpu", max_length=32, pooling=Pooling("mean", "text"))
-    export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], verify="off")
-    vectors = open_model(str(tmp_path / "export")).encode(["", "a", "some words"])
-    assert not vectors[0].any() and np.abs(vectors - encoder.encode(["", "a", "some words"])).max() < 1e-5
-
-
-@pytest.mark.slow
-def test_concatenated_states(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
-    encoder = make_encoder(lora={}, max_length=64, pooling=Pooling("concat", "memory"))
-    export_encoder(encoder, tmp_path / "export", runtimes=["openvino"])
-    assert np.abs(open_model(str(tmp_path / "export")).encode(TEXTS) - encoder.encode(TEXTS)).max() < 1e-5
-
-
 def test_damage_is_found(folder: Path, tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     shutil.copytree(folder, changed)
@@ -169,16 +147,6 @@ def test_bf16_weights_halve_the_file_and_are_checked_by_cosine(
 
 
 @pytest.mark.slow
-def test_an_encoder_in_bfloat16(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
-    encoder = make_encoder(lora={})
-    encoder.backbone.to(torch.bfloat16)
-    export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], verify="off")
-    parity = json.loads((tmp_path / "export" / "parity.json").read_text())
-    verify_runtime(target.OPENVINO, tmp_path / "export", parity, "cpu")
-    assert cosines(open_model(str(tmp_path / "export")).encode(TEXTS), encoder.encode(TEXTS)).min() > 0.999
-
-
-@pytest.mark.slow
 def test_a_graph_with_other_vectors_leaves_no_folder(
     encoder: Encoder, tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,12 +169,3 @@ def test_without_openvino_the_error_names_the_extra(
     with pytest.raises(ValueError, match=r'pip install "embrew\[openvino\]"'):
         export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], max_length=64)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family(family: str, attention: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
-    encoder = make_encoder(family, lora={}, attention=attention, max_length=64)
-    export_encoder(encoder, tmp_path / "export", runtimes=["openvino"])
-    assert np.abs(open_model(str(tmp_path / "export")).encode(TEXTS) - encoder.encode(TEXTS)).max() < 1e-5

@@ -11,7 +11,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from embrew.export.exporting import export_encoder
 from tests.conftest import by_default
-from tests.hard_texts import REAL_TOKENIZERS, real_tokenizer_folder
 from tests.journeys import tiny_encoder, tiny_lm
 from tests.tokenizer_kinds import KINDS
 
@@ -46,12 +45,6 @@ def check(family: str, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None
 def test_tiny_tokenizers(kind: str, tmp_path: Path) -> None:
     family, tokenizer = KINDS[kind]
     check(family, tokenizer(), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", REAL_TOKENIZERS)
-def test_real_tokenizers(name: str, tmp_path: Path) -> None:
-    check(FAMILIES[name], AutoTokenizer.from_pretrained(real_tokenizer_folder(name)), tmp_path)
 
 
 def test_the_page_says_what_is_true() -> None:

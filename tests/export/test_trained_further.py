@@ -73,13 +73,6 @@ def test_the_line_of_the_card_keeps_the_trained_model(
     assert difference(model, tmp_path / "trained") < 1e-6
 
 
-def test_without_the_line_the_trained_model_is_lost(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
-    """When this fails, Sentence-Transformers keeps what it trains, and the card may say less."""
-    model, _ = exported(make_encoder, "mean over memory", tmp_path / "stock")
-    train(model)
-    assert difference(model, tmp_path / "trained") > 1e-4
-
-
 def test_a_folder_that_may_be_trained_whole_says_nothing(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(memory_tokens=1, pooling=Pooling("last", "memory"))
     export_encoder(encoder, tmp_path / "stock", verify="off")

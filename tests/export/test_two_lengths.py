@@ -16,7 +16,6 @@ from sentence_transformers import SentenceTransformer
 from embrew.encoder import Encoder
 from embrew.export import fresh_process
 from embrew.export.exporting import export_encoder
-from embrew.export.runtimes import sentence_transformers as stock
 from embrew.storage.card import model_card
 from embrew.text.template import Template
 from tests.conftest import by_default
@@ -69,23 +68,6 @@ def in_this_process(command: list[str], **_: Any) -> CompletedProcess[str]:
     finally:
         sys.argv = before
     return CompletedProcess(command, 0, "", "")
-
-
-def test_the_check_calls_encode_query(encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder whose queries have a limit of their own is found by its vectors; `encode` alone does not show it."""
-    monkeypatch.setattr(fresh_process.subprocess, "run", in_this_process)
-    export_encoder(encoder, tmp_path / "right", max_length=48)
-    write = stock._write_for_other_readers
-
-    def wrong(out: Path, **options: Any) -> None:
-        write(out, **options)
-        path = out / "sentence_bert_config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "query_length": 24}))
-
-    monkeypatch.setattr(stock, "_write_for_other_readers", wrong)
-    with pytest.raises(RuntimeError, match=r"gives other .*\(prompt query, encode_query\)"):
-        export_encoder(encoder, tmp_path / "wrong", max_length=48)
-    assert not (tmp_path / "wrong").exists()
 
 
 def test_a_baked_prompt_is_compared_with_the_encoder_that_has_it(

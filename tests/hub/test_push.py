@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -105,19 +102,6 @@ def test_what_is_downloaded_is_what_was_uploaded(what: str, made: Path, hub: Fak
         again = Encoder.from_pretrained(there)
         assert (again.encode(SENTENCES) == Encoder.from_pretrained(made / "encoder").encode(SENTENCES)).all()
         assert list(again.contexts) == ["task"]
-
-
-@pytest.mark.slow
-def test_in_a_process_of_its_own(made: Path, hub: FakeHub, tmp_path: Path) -> None:
-    """The variables that users set, and no patches."""
-    given = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path)}
-    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"} | given
-    command = [sys.executable, "-m", "embrew", "push", str(made / "encoder"), REPO, *FREE, "--public"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not hub.repositories[REPO].private
-    assert hub.files(REPO)["embrew.json"] == (made / "encoder" / "embrew.json").read_bytes()
-    assert TOKEN not in done.stdout + done.stderr
 
 
 def test_the_dry_run_sends_nothing(made: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -312,21 +296,3 @@ def test_an_interrupted_upload_is_repeated(made: Path, hub: FakeHub) -> None:
     again = {request.rpartition("/")[2] for request in hub.seen if request.startswith("PUT")}
     assert not again & sent and len(again | sent) == 3
     assert hub.files(REPO)["embrew.json"] == (made / "encoder" / "embrew.json").read_bytes()
-
-
-def test_a_model_that_changed_meanwhile(made: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another commit between the look at the repository and ours: neither is lost."""
-    pushed(made / "encoder", REPO, *FREE)
-    from embrew import hub as own
-
-    same = own._holds
-
-    def meanwhile(*given: Any) -> bool:
-        found = hub.repositories[REPO]
-        found.commit("main", {**hub.files(REPO), "other.txt": b"x"})
-        return same(*given)
-
-    monkeypatch.setattr(own, "_holds", meanwhile)
-    (card := made / "encoder" / "README.md").write_text(card.read_text() + "\nMore.\n")
-    assert "was changed at the same time (412)" in refused(made / "encoder", REPO, *FREE)
-    assert "other.txt" in hub.files(REPO)

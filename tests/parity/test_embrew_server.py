@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from embrew.encoder import Encoder
-from embrew.export.exporting import export_encoder
 from embrew.model.contexts import Context
-from embrew.parity.compare import Comparison, compare
+from embrew.parity.compare import compare
 from embrew.settings.encoder import Demonstrations
 from tests.conftest import SENTENCES, stir
 from tests.serving.running import serving
@@ -34,11 +33,6 @@ def folder_of(base: Path, folder: Path, *, context: bool = False, **settings: An
     return folder
 
 
-def words_of(found: Comparison) -> str:
-    assert not found.equal
-    return found.verdict
-
-
 def test_prompts_contexts_and_two_limits(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     folder = folder_of(model_folder("llama"), tmp_path / "tiny", context=True)
     with serving(folder) as address:
@@ -53,40 +47,9 @@ def test_prompts_contexts_and_two_limits(model_folder: Callable[[str], Path], tm
 
 
 @pytest.mark.slow
-def test_differences_are_found(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    base = model_folder("llama")
-    folder = str(folder_of(base, tmp_path / "tiny"))
-    others = {
-        "prompts": {"prompts": {**PROMPTS, "query": ""}},
-        "limits": {"max_length": {"query": 64, "document": 64}},
-        "names": {"prompts": {"query": "find: "}},
-        "pooling": {"pooling": "mean"},
-    }
-    said = {}
-    for name, settings in others.items():
-        with serving(folder_of(base, tmp_path / name, **settings)) as address:
-            said[name] = words_of(compare(folder, f"{address}/v1"))
-    assert "the prompt 'query'" in said["prompts"], said
-    assert "1 of" in said["limits"] and "differ" in said["limits"], said
-    assert "refused" in said["names"] and "this encoder has" in said["names"], said
-    assert "no known fault gives these vectors" in said["pooling"], said
-
-
-@pytest.mark.slow
 def test_what_no_export_can_hold(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     """Several templates, and a text that is repeated."""
     for number, template in enumerate((["{text}{eos}", "so: {text}"], "{text} again: {echo}")):
         folder = folder_of(model_folder("llama"), tmp_path / str(number), template=template, prompts={})
         with serving(folder) as address:
             assert compare(str(folder), address).equal, template
-
-
-@pytest.mark.slow
-def test_an_export_against_its_encoder_and_itself(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    folder = folder_of(model_folder("llama"), tmp_path / "tiny", max_length=48)
-    export_encoder(Encoder.from_pretrained(folder), tmp_path / "export", verify="off")
-    for served in (folder, tmp_path / "export"):
-        with serving(served) as address:
-            for reference in (folder, tmp_path / "export"):
-                found = compare(str(reference), address)
-                assert found.equal, (served, reference, found.verdict)

@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from embrew.export.exporting import export_encoder
 from embrew.parity.compare import Comparison, compare
 from tests.conftest import by_default
-from tests.hard_texts import REAL_TOKENIZERS
-from tests.journeys import tiny_encoder
-from tests.parity.faulty import FORMS, LIMIT, PROMPTS, FaultyRuntime
+from tests.parity.faulty import FORMS, LIMIT, FaultyRuntime
 from tests.parity.servers import ADDRESSES, serving
-from tests.test_real_tokenizers import lm_folder
 
 FAULTS = {
     "": set(),
@@ -100,16 +96,3 @@ def test_every_fault_in_every_form(form: str, fault: str, exported: Callable[...
     assert len(MATRIX) == 4 * 26 - 13
     kinds = ("tei",) if "by name" in fault else ("openai", "tei", "ollama")
     check(exported(form), fault, kinds[MATRIX.index((form, fault)) % len(kinds)])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", REAL_TOKENIZERS)
-def test_with_the_tokenizers_of_public_models(name: str, tmp_path: Path) -> None:
-    encoder = tiny_encoder(lm_folder(name, tmp_path / "lm"), prompts=PROMPTS, max_length=LIMIT)
-    export_encoder(encoder, tmp_path / "export", verify="off")
-    has_bos = bool(encoder.template.bos_ids)
-    assert has_bos == (name == "mistral")
-    for fault in FAULTS:
-        if fault in NOT_THERE["memory"] or (fault.startswith("bos") and not has_bos):
-            continue
-        check(tmp_path / "export", fault, "tei")

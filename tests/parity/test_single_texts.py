@@ -13,7 +13,6 @@ import pytest
 
 from embrew.export.wrong_vectors import CHOSEN
 from embrew.parity.compare import Comparison, compare
-from embrew.storage.saving import TEXTS
 from tests.parity.faulty import THREE_PROMPTS, FaultyRuntime
 from tests.parity.servers import Answer, serving
 from tests.parity.test_faults import named
@@ -71,14 +70,6 @@ def test_one_wrong_text(name: str, cosine: float, export: Path, runtime: FaultyR
         assert "all texts with the prompt 'a title: ' differ" in comparison.verdict
     if name == "a plain text":
         assert "1 of 71 texts differs" in comparison.verdict and CHOSEN[1][:40] in comparison.verdict
-
-
-@pytest.mark.slow
-def test_one_text_of_another_length(export: Path, runtime: FaultyRuntime) -> None:
-    comparison = found(export, runtime, lambda text, texts: text == TEXTS[5], 1.0, length=3.0)
-    assert named(comparison) == {"norm"} and "vectors are not normalised" in comparison.verdict
-    comparison = found(export, runtime, lambda text, texts: len(texts) > 2 and text == texts[0], 1.0, length=0.5)
-    assert named(comparison) == {"norm"}
 
 
 @pytest.mark.parametrize("tells_ids", [True, False])

@@ -15,13 +15,11 @@ import torch
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context, start
 from embrew.opening import open_model
-from embrew.runtimes.converted import converted
-from embrew.runtimes.graph import LabelledGraph
-from embrew.runtimes.openvino import Program
+from embrew.runtimes.converted import convert_encoder
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.storage.base_model import computes
 from embrew.text_encoder.hashes import model_hash, vectors_hash
-from tests.conftest import FAMILIES, SENTENCES
+from tests.conftest import SENTENCES
 
 pytest.importorskip("openvino")
 TEXTS = [*SENTENCES, "", "a", "ends with </s> and <pad>", "long " * 200]
@@ -61,7 +59,7 @@ def with_contexts(make_encoder: Callable[..., Encoder]) -> Encoder:
 
 
 def test_contexts_prompts_limits_and_hashes_are_the_encoders(with_contexts: Encoder) -> None:
-    made = converted(with_contexts, bfloat16=False)
+    made = convert_encoder(with_contexts, bfloat16=False)
     same(made, with_contexts)
     for options in ({"prompt_name": "sea"}, {"truncate_dim": 8}, {"batch_tokens": 64}):
         same(made, with_contexts, **options)
@@ -79,14 +77,7 @@ def test_contexts_prompts_limits_and_hashes_are_the_encoders(with_contexts: Enco
 @pytest.mark.parametrize("case", CASES)
 def test_every_form_of_text_and_pooling(case: str, make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(lora={}, max_length=48, **CASES[case])
-    same(converted(encoder, bfloat16=False), encoder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family(family: str, make_encoder: Callable[..., Encoder]) -> None:
-    encoder = make_encoder(family, lora={}, max_length=48)
-    same(converted(encoder, bfloat16=False), encoder)
+    same(convert_encoder(encoder, bfloat16=False), encoder)
 
 
 def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +95,7 @@ def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeyp
     monkeypatch.setattr("embrew.runtimes.converted.convert", lambda *_: None)
     for bfloat16 in (False, True):
         with pytest.raises(ValueError, match=r"OpenVINO \(encode_query\) gives other vectors"):
-            converted(make_encoder(), bfloat16=bfloat16)
+            convert_encoder(make_encoder(), bfloat16=bfloat16)
 
 
 def test_no_usage_event_can_be_sent() -> None:
@@ -115,20 +106,6 @@ def test_no_usage_event_can_be_sent() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["None", "openvino.tools.ovc.telemetry_stub"]
-
-
-@pytest.mark.slow
-def test_one_text_of_one_token_and_many_rows(make_encoder: Callable[..., Encoder]) -> None:
-    from embrew.runtimes.graph import merged_model
-    from embrew.runtimes.openvino import convert
-
-    encoder = make_encoder(memory_tokens=0, pooling="last", normalize=False)
-    program = Program(convert(LabelledGraph(encoder, merged_model(encoder, {}, 300)), "segment_ids"), bfloat16=False)
-    for rows in ([[7]], [[7]] * 5, [[7, 8], [9, 10]]):
-        ids = torch.tensor(rows)
-        with torch.no_grad():
-            wanted = encoder.backbone.inner(input_ids=ids, attention_mask=torch.ones_like(ids), is_causal=False)
-        assert (program(ids, torch.full_like(ids, 2)) - wanted.last_hidden_state[:, -1]).abs().max() < 1e-4
 
 
 @pytest.mark.slow

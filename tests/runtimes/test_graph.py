@@ -131,16 +131,6 @@ def test_pooling_over_the_repeated_text_is_refused(make_encoder: Callable[..., E
     assert "it pools over the repeated text" in str(graph_refusal(encoder))
 
 
-def test_without_its_window_mistral_gives_other_vectors(make_encoder: Callable[..., Encoder]) -> None:
-    """That the window is in the mask can be seen: the same weights without it differ."""
-    encoder = make_encoder("mistral", attention="causal", max_length=40)
-    model, ids = parts(encoder)
-    model.config.sliding_window = None
-    tokens = Tokens.pad(encoder.template.rows(["long " * 40], max_length=40))
-    vectors = SentenceGraph(encoder, model, ids)(tokens.input_ids, tokens.attention_mask)
-    assert (vectors - torch.from_numpy(encoder.encode(["long " * 40]))).abs().max() > 1e-3
-
-
 def test_the_encoder_and_the_parts_of_an_export_are_not_changed(make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(pooling=Pooling("mean", latents=4, heads=2), memory_tokens=0)
     encoder.backbone.model.to(torch.bfloat16)

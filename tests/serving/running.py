@@ -160,7 +160,7 @@ class Words:
         self.gate = threading.Event()
         self.gate.set()
 
-    def read(self, texts: list[Any], options: ReadOptions, *, first: int = 0) -> TokenizedTexts:
+    def read(self, texts: list[Any], options: ReadOptions) -> TokenizedTexts:
         """One token per word, and one for the template."""
         counts = [len(text.split()) + 1 for text in texts]
         return TokenizedTexts(Key(context=options.prompt_name, num_layers=options.num_layers), texts, counts, counts)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -121,24 +119,3 @@ def test_codes_are_of_vectors_like_those_of_the_ranges() -> None:
             else:
                 error = answer.json()["error"]
                 assert (answer.status_code, error["param"]) == (400, field) and said in error["message"], answer.text
-
-
-@pytest.mark.slow
-def test_ranges_come_from_a_folder_of_vectors(tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps({"_id": str(i), "text": f"text {i}"}) + "\n" for i in range(4)))
-    for folder, options in (("codes", ("--precision", "int8", "--truncate-dim", "8")), ("plain", ())):
-        done = CliRunner().invoke(
-            app, ["encode", "nano", str(corpus), str(tmp_path / folder), "--pooling", "last", *options]
-        )
-        assert done.exit_code == 0, done.output
-    found = settings_of("--pooling", "last", "--int8-ranges", tmp_path / "codes", env={KEY: ""})
-    service = opened(found)
-    assert service.ranges is not None and len(service.ranges.minimum) == 8 and service.state == "ready"
-    encoder = Encoder.from_pretrained("nano", pooling="mean")
-    encoder.save_pretrained(tmp_path / "mean", verify="off")
-    other = opened(replace(found, model=str(tmp_path / "mean"), pooling=None))
-    assert "int8 ranges are of vectors of another model" in str(other.failure)
-    for folder, said in (("plain", "has no int8 ranges"), ("no-such", "holds no vectors")):
-        done = serve("--int8-ranges", tmp_path / folder, env={KEY: ""})
-        assert done.exit_code == 1 and said in done.output

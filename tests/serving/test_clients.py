@@ -72,26 +72,6 @@ def test_openai_counts_the_tokens_that_the_model_reads(address: str) -> None:
     assert used([70], prompt_name="sea") > used([70], prompt="Find it: ") + 2 * 2, "vectors of demonstrations count"
 
 
-def test_openai_errors(address: str) -> None:
-    openai = pytest.importorskip("openai")
-    create = client_of(address).embeddings.create
-    refused: list[tuple[Any, dict[str, Any], str]] = [
-        (openai.BadRequestError, {"dimensions": 33}, "dimensions"),
-        (openai.BadRequestError, {"extra_body": {"prompt_name": "x"}}, "prompt_name"),
-        (openai.NotFoundError, {"model": "gpt"}, "model"),
-        (openai.UnprocessableEntityError, {"input": [999]}, "input"),
-        (openai.UnprocessableEntityError, {"input": "a" * 500, "extra_body": {"truncate": False}}, "input"),
-        (openai.APIStatusError, {"input": ["a"] * 2049}, "input"),
-    ]
-    for kind, given, field in refused:
-        with pytest.raises(kind) as caught:
-            create(**{"model": "tiny", "input": "a", **given})
-        assert caught.value.param == field and caught.value.type == "invalid_request_error"
-        assert caught.value.request_id is not None
-    with pytest.raises(openai.NotFoundError, match="no path /v1/chat/completions"):
-        client_of(address).chat.completions.create(model="tiny", messages=[])
-
-
 @slow
 def test_huggingface_hub(address: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not where `HF_HUB_OFFLINE` is set: it refuses all addresses then, also those of this machine."""

@@ -31,18 +31,6 @@ def test_headers_that_do_not_end() -> None:
         assert 0.4 < time.monotonic() - begun < 10
 
 
-def test_what_takes_longer_than_headers_may() -> None:
-    """An answer, a body, and the pause before the next request."""
-    engine = Words(seconds=0.6)
-    with running(of_words(engine), seconds=0.3) as address:
-        connection = raw(address, post(b"", content_length=15))
-        time.sleep(0.4)
-        connection.sendall(b'{"inputs": "a"}')
-        time.sleep(1.2)
-        connection.sendall(post(b'{"inputs": "b"}', connection="close"))
-        assert rest(connection).count(b"HTTP/1.1 200") == 2
-
-
 def test_more_connections_than_allowed() -> None:
     """The one that has waited longest for a request is closed; those on which requests are answered are kept."""
     engine = Words()

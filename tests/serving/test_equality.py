@@ -19,8 +19,6 @@ from sentence_transformers import SentenceTransformer
 from embrew.corpus.precision import Ranges
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.opening import open_model
-from tests.conftest import ENCODER_FAMILIES
 from tests.serving.encoders import KINDS, LIMITS, LONG, PROMPTS, TEXTS, check_same, made, saved, serving_copy, wanted
 from tests.serving.running import served, serving
 
@@ -134,17 +132,6 @@ def test_every_combination(make_encoder: Callable[..., Encoder], settings: dict[
         check_all(address, encoder, every if not settings else one_of_each(encoder), ranges)
 
 
-@slow
-@pytest.mark.parametrize("family", ENCODER_FAMILIES)
-def test_bert_type_encoders(encoder_folder: Callable[[str], Path], tmp_path: Path, family: str) -> None:
-    folder = encoder_folder(family)
-    opened = Encoder.from_pretrained(folder, pooling="mean", prompts=PROMPTS, max_length=LIMITS)
-    place = saved(opened, tmp_path / "tiny")
-    every = combined(ASKED_PROMPTS, DEPTHS, DIMENSIONS)
-    with serving(place) as address:
-        check_all(address, opened, every)
-
-
 def test_a_default_prompt_of_the_server(make_encoder: Callable[..., Encoder]) -> None:
     encoder = made(make_encoder, "last")
     for name in ("query", "sea"):
@@ -247,11 +234,3 @@ def test_an_export_for_sentence_transformers(exported: Path) -> None:
             check_same(given, np.asarray(right), asked)
         answer = client.post("/v1/embeddings", json={"input": [1, 2]})
         assert answer.status_code == 400 and answer.json()["error"]["param"] == "input"
-
-
-@slow
-def test_an_export_for_openvino(exported: Path) -> None:
-    encoder: Any = open_model(str(exported / "openvino"), backend="openvino")
-    every = combined(ASKED_PROMPTS, DIMENSIONS, UNIT[:2])
-    with serving(exported / "openvino", backend="openvino", served_model_name="tiny") as address:
-        check_all(address, encoder, every)

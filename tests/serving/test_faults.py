@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ import pytest
 
 from embrew.serving.models import Key
 from embrew.serving.service import Service
-from tests.serving.running import EXAMPLE, Words, of_words, running
+from tests.serving.running import Words, of_words, running
 
 CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None))
 
@@ -58,7 +57,7 @@ def rest(connection: socket.socket) -> bytes:
 
 def assert_empty(service: Service) -> None:
     """No request, no text, no byte of a body is counted any more."""
-    until(lambda: (service.queue.tokens, service.queue.texts, service.queue.expecting) == (0, 0, 0))
+    until(lambda: (service.queue.tokens, service.queue.texts) == (0, 0))
     until(lambda: not service.queue.jobs and not service._reading)
 
 
@@ -114,28 +113,12 @@ def test_texts_of_a_client_that_went_away_are_not_computed(engine: Words, client
     assert_empty(service)
 
 
-def test_the_connection_ends_with_an_early_refusal(engine: Words) -> None:
-    """What follows on it could be the rest of the refused body."""
-    with running(of_words(engine, payload_limit=100)) as address:
-        connection = raw(address, post(b"", content_length=5000), post(b'{"inputs": "a"}'))
-        assert rest(connection).count(b"HTTP/1.1 ") == 1
-
-
 def test_a_refusal_arrives_although_the_body_was_not_read(engine: Words) -> None:
     """A server that closes with unread data resets the connection, and the client never sees why."""
     with running(of_words(engine, payload_limit=100)) as address:
         for _ in range(5):
             connection = raw(address, post(b"x" * 3_000_000))
             assert rest(connection).startswith(b"HTTP/1.1 413")
-
-
-def test_requests_in_one_packet_are_answered_in_order(engine: Words) -> None:
-    requests = [b'{"inputs": "a"}', b'{"inputs": 5}', b'{"inputs": "bcd"}']
-    with running(of_words(engine)) as address:
-        connection = raw(address, b"".join(map(post, requests[:2])) + post(requests[2], connection="close"))
-        said = rest(connection)
-    assert [part[:3] for part in said.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400", b"200"]
-    assert said.endswith(b"[[3.0,1.0]]")
 
 
 def test_a_slow_body_is_given_up(engine: Words) -> None:
@@ -242,27 +225,3 @@ def test_a_request_that_the_server_cancels_is_answered(engine: Words) -> None:
     assert b"draining" in said
     engine.gate.set()
     assert_empty(service)
-
-
-def test_a_random_mixture_leaves_nothing_behind(clients: ThreadPoolExecutor) -> None:
-    """Successes, bad texts, deaths, refusals, clients that go: each is answered, and all counts return to 0."""
-    engine = Words()
-    service = of_words(engine, batch_tokens=12, max_queued_tokens=400)
-
-    def ask(i: int) -> int:
-        if i % 10 == 3:
-            connection = raw(address, post(json.dumps({"inputs": [f"gone {i}"] * 5}).encode()))
-            time.sleep(0.001 * (i % 7))
-            connection.close()
-            return 0
-        text = "poison" if i == 6 else f"text {i}"
-        return embed(address, text, "b", num_layers=i % 3 + 1).status_code
-
-    with running(service) as address:
-        found = list(clients.map(ask, range(150)))
-        assert set(found) <= {0, 200, 422, 429}
-        assert found.count(422) == 1
-        assert found.count(200) > 50
-        assert_empty(service)
-        assert EXAMPLE not in engine.texts
-    until(lambda: not {thread.name for thread in threading.enumerate()} & {"embrew-worker", "embrew-tokenizer_0"})

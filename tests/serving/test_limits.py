@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -14,7 +13,6 @@ from unittest import mock
 import httpx
 import pytest
 
-from embrew.serving.models import ReadOptions, TokenizedTexts
 from tests.serving.running import Words, of_words, running
 from tests.serving.test_faults import until
 from tests.serving.test_refusals import ROUTES, error_of
@@ -65,36 +63,8 @@ def test_tokens_that_wait() -> None:
         refused(answer, 429, "queue_full", "8 tokens wait to be computed, and at most 10 may")
     with waiting(["word " * 30], max_queued_tokens=10) as (client, _):
         refused(client.post(EMBED, json={"inputs": "a"}), 429, "queue_full", "31 tokens wait")
-
-
-def test_tokens_are_estimated_before_texts_are_tokenised() -> None:
-    """A request that does not fit is refused at once, also while others are still being tokenised."""
-    tokenising, gate = threading.Event(), threading.Event()
-    read = Words.read
-
-    def slow(self: Words, texts: list[Any], options: ReadOptions, *, first: int = 0) -> TokenizedTexts:
-        tokenising.set()
-        assert gate.wait(20)
-        return read(self, texts, options, first=first)
-
-    service = of_words(Words(), max_queued_tokens=10)
-    with mock.patch.object(Words, "read", slow), running(service) as address, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(httpx.post, f"{address}/embed", json={"inputs": "w " * 16}, timeout=30)
-        try:
-            assert tokenising.wait(20)
-            answer = httpx.post(f"{address}/embed", json={"inputs": "w " * 16}, timeout=5)
-            refused(answer, 429, "queue_full", "9 tokens wait to be computed, and at most 10 may")
-            service.queue.most = 9  # full: refused before the body is read, which is no JSON
-            answer = httpx.post(
-                f"{address}/embed", content=b"{", headers={"content-type": "application/json"}, timeout=5
-            )
-            refused(answer, 429, "queue_full", "9 tokens wait to be computed, and at most 9 may")
-            service.queue.most = 10
-        finally:
-            gate.set()
-        assert first.result().status_code == 200
-        until(lambda: service.queue.expecting == service.queue.tokens == 0)
-        assert httpx.post(f"{address}/embed", json={"inputs": "w " * 16}, timeout=20).status_code == 200
+        unread = client.post(EMBED, content=b"{", headers={"content-type": "application/json"})
+        refused(unread, 429, "queue_full", "31 tokens wait")  # before the body, which is no JSON, is read
 
 
 def test_characters_of_a_text() -> None:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from embrew.encoder import Encoder
 from tests.serving.encoders import made, serving_copy
-from tests.serving.running import Words, of_words, running, served
+from tests.serving.running import Words, of_words, running
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 PRIVATE = "confidential-words"
@@ -128,17 +128,3 @@ def test_a_log_line_per_request(caplog: pytest.LogCaptureFixture) -> None:
     assert len({line["id"] for line in others}) == len(others)
     assert (health["path"], health["status"]) == ("/health", 200)
     assert PRIVATE not in caplog.text and "poison" not in caplog.text
-
-
-@pytest.mark.slow
-def test_the_log_of_the_command() -> None:
-    with served("nano") as process, httpx.Client(base_url=process.ready(), timeout=60) as client:
-        for number in range(3):
-            body = {"input": [PRIVATE] * (number + 1)}
-            assert client.post("/v1/embeddings", json=body, headers={"x-request-id": f"id-{number}"}).is_success
-        assert client.post("/embed", json={"inputs": [PRIVATE, 2]}).status_code == 400
-        said = process.said.decode()
-    found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    assert [(line["id"], line["texts"]) for line in found if "texts" in line] == [("id-0", 1), ("id-1", 2), ("id-2", 3)]
-    assert found[-1]["status"] == 400
-    assert PRIVATE not in said

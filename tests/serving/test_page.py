@@ -202,23 +202,6 @@ def test_similarities_are_the_encoders(show: Callable[..., Shown], encoder: Enco
     assert {request.url.split("/")[2] for request in shown.requests} == {address.split("/")[2]} and not shown.problems
 
 
-@pytest.mark.slow
-def test_prompts_and_contexts_are_chosen_per_side(show: Callable[..., Shown], encoder: Encoder) -> None:
-    shown = show()
-    shown.compare()
-    labels = shown.page.locator("#query-prompt option").all_inner_texts()
-    assert labels == ["query: find:", "prompt sts: same:", "context sea", "no prompt"]
-    assert shown.page.locator("#document-prompt option").first.inner_text() == "document (no words)"
-    for label, options in {
-        "prompt sts: same:": {"prompt_name": "sts"},
-        "context sea": {"prompt_name": "sea"},
-        "no prompt": {"prompt": ""},
-    }.items():
-        shown.choose("query-prompt", label)
-        assert shown.bodies() == [{"input_type": "query", **options}, {"input_type": "document"}]
-        assert near(shown.similarities(), cosines(encoder, query=options))
-
-
 def test_key_is_asked_for_and_kept_in_memory_only(show: Callable[..., Shown], encoder: Encoder) -> None:
     with served(encoder, keys=(KEY,)) as address:
         shown = show(address)
@@ -298,33 +281,3 @@ def test_policy_lets_nothing_else_run(show: Callable[..., Shown], address: str) 
     assert tried == ["embrew serve", True, "refused"]
     assert not [request for request in shown.requests if "localhost:9" in request.url]
     assert any("Content Security Policy" in problem for problem in shown.problems)
-
-
-@pytest.mark.slow
-def test_many_texts_and_long_ones(show: Callable[..., Shown], encoder: Encoder) -> None:
-    shown = show()
-    queries = [f"query {i} " + "word " * (i % 7) for i in range(200)]
-    documents = [f"document {i} " + "text " * (i % 11) for i in range(199)] + ["long " * 15_000]
-    shown.compare(queries, documents)
-    expected = encoder.similarity(encoder.encode_query(queries), encoder.encode_document(documents)).numpy()
-    assert near(shown.similarities(), expected)
-    shown.page.fill("#query", "\n".join([*queries, "one more"]))
-    shown.page.click("#compare")
-    sync_api.expect(shown.page.get_by_role("alert")).to_contain_text("40200 pairs")
-    assert not shown.problems
-
-
-@pytest.mark.slow
-def test_models_without_prompts_and_depth(show: Callable[..., Shown], address: str) -> None:
-    about = {**httpx2.get(f"{address}info").json(), "num_layers": None, "prompts": {}, "contexts": []}
-    shown = show("about:blank")
-    shown.page.route("**/info", lambda route: route.fulfill(json=about))
-    shown.page.goto(address)
-    shown.compare(["one"], ["one"])
-    assert shown.similarities().shape == (1, 1)
-    for hidden in ("#layers", "#layers-slider", "#query-prompt", "#document-prompt"):
-        sync_api.expect(shown.page.locator(hidden)).to_be_hidden()
-    assert shown.bodies() == [{"input_type": "query"}, {"input_type": "document"}]
-    shown.press("dimensions-slider", "ArrowLeft")
-    assert shown.figures("agreement")["Spearman correlation of the similarities"] == ["–"]
-    assert not shown.problems

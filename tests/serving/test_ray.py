@@ -11,7 +11,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -239,22 +238,6 @@ def test_vectors_are_those_of_encode(asked, cluster, encoder):
 
 
 @slow
-def test_every_route_and_its_prefix(cluster):
-    key = {"authorization": f"Bearer {KEY}"}
-    for prefix, headers in (("", {}), ("/two", key)):
-        with httpx.Client(base_url=cluster.root + prefix, headers=headers, timeout=60) as client:
-            assert "<title>" in client.get("/").text
-            assert client.get("/info").json()["dimensions"] > 0
-            assert "embrew_requests_total" in client.get("/metrics").text
-            assert set(client.get("/openapi.json").json()["paths"]) >= {"/embed", "/v1/embeddings"}
-            assert len(client.post("/embed", json={"inputs": ["a", "b"]}).json()) == 2
-            found = client.post("/similarity", json={"inputs": {"source_sentence": "a", "sentences": ["a"]}}).json()
-            assert found == pytest.approx([1.0], abs=1e-5)
-            assert client.post("/tokenize", json={"inputs": "a"}).json()[0][0]["special"]
-            assert len(client.post("/embed_all", json={"inputs": "a"}).json()[0]) >= 2
-
-
-@slow
 def test_the_client_of_openai_and_a_key(cluster):
     import openai
 
@@ -307,31 +290,3 @@ def test_a_replica_that_is_killed_is_replaced_and_the_other_answers_meanwhile(cl
     assert sum(status != 200 for status in statuses) <= 2, statuses
     assert statuses[-1] == 200
     assert np.allclose(client.post("/embed", json={"inputs": "a fox"}).json(), before, atol=1e-6)
-
-
-@slow
-def test_a_replica_that_computes_nothing_any_more_is_replaced(cluster):
-    (first,) = cluster.replicas("words")
-    broken = httpx.post(f"{cluster.root}/words/embed", json={"inputs": "break"}, timeout=60)
-    assert broken.status_code == 503
-    cluster.wait(lambda: (now := cluster.replicas("words")) and first not in now and cluster.healthy("/words"))
-    assert httpx.post(f"{cluster.root}/words/embed", json={"inputs": "abc"}, timeout=60).json() == [[3.0, 1.0]]
-
-
-@slow
-def test_a_replica_that_is_stopped_finishes_its_requests(cluster):
-    """The last test: the application is deleted."""
-    connect = "import ray; from ray import serve; ray.init('auto', namespace='serve'); print()"
-    stop = subprocess.Popen(
-        [sys.executable, "-c", f"{connect}; input(); serve.delete('words')"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    stop.stdout.readline()  # it is connected to the cluster
-    with ThreadPoolExecutor() as pool:
-        answer = pool.submit(httpx.post, f"{cluster.root}/words/embed", json={"inputs": "wait 4"}, timeout=60)
-        time.sleep(0.5)
-        stop.communicate(b"\n", 60)
-    assert (answer.result().status_code, answer.result().json()) == (200, [[6.0, 1.0]])
-    assert stop.returncode == 0
-    assert not cluster.replicas("words")

@@ -27,6 +27,38 @@ KnownName = Annotated[
     str, typer.Argument(metavar="NAME", autocompletion=completion.contexts, help="Name of the context.")
 ]
 
+Instruction = Annotated[
+    str | None, typer.Option(help="Instruction before queries; by default that of the file of demonstrations.")
+]
+Demos = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="File of demonstrations with columns query and response: JSON Lines, JSON, CSV or Parquet."
+    ),
+]
+PassageInstruction = Annotated[
+    str | None, typer.Option(help="Instruction before the demonstrations' passages; by default the document prompt.")
+]
+Choose = Annotated[
+    str | None,
+    typer.Option(
+        metavar="0..8", help="Numbers of demonstrations to try; the number with the best score on --dev is kept."
+    ),
+]
+Dev = Annotated[
+    list[str] | None,
+    typer.Option("--dev", metavar="DIR", help="Data folder with a dev split, for --choose. Repeatable."),
+]
+DevFromTrain = Annotated[
+    int | None,
+    typer.Option(
+        "--dev-from-train",
+        min=1,
+        metavar="N",
+        help="Evaluate --choose on N training rows of each --dev folder, not on its dev split.",
+    ),
+]
+
 
 @app.callback()
 def _group() -> None:
@@ -37,48 +69,12 @@ def _group() -> None:
 def add(
     model: Folder,
     name: Name,
-    instruction: Annotated[
-        str | None, typer.Option(help="Instruction before queries; by default that of the file of demonstrations.")
-    ] = None,
-    demos: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="File of demonstrations with columns query and response: JSON Lines, JSON, CSV or Parquet.",
-        ),
-    ] = None,
-    passage_instruction: Annotated[
-        str | None,
-        typer.Option(help="Instruction before the demonstrations' passages; by default the document prompt."),
-    ] = None,
-    most: Annotated[
-        int | None,
-        typer.Option(
-            "--max-demos",
-            min=0,
-            metavar="N",
-            help="Maximum number of demonstrations, from the first on; by default all.",
-        ),
-    ] = None,
-    choose: Annotated[
-        str | None,
-        typer.Option(
-            metavar="0..8", help="Numbers of demonstrations to try; the number with the best score on --dev is kept."
-        ),
-    ] = None,
-    dev: Annotated[
-        list[str] | None,
-        typer.Option("--dev", metavar="DIR", help="Data folder with a dev split, for --choose. Repeatable."),
-    ] = None,
-    dev_from_train: Annotated[
-        int | None,
-        typer.Option(
-            "--dev-from-train",
-            min=1,
-            metavar="N",
-            help="Evaluate --choose on N training rows of each --dev folder, not on its dev split.",
-        ),
-    ] = None,
+    instruction: Instruction = None,
+    demos: Demos = None,
+    passage_instruction: PassageInstruction = None,
+    choose: Choose = None,
+    dev: Dev = None,
+    dev_from_train: DevFromTrain = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing context of this name.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -95,8 +91,7 @@ def add(
     check_name(name)
     if (folder / CONTEXTS / name).exists() and not overwrite:
         raise FileExistsError(f"{folder} has a context {name} already; choose another name, or --overwrite")
-    words, pairs = _given(instruction, demos)
-    pairs = pairs if most is None else pairs[:most]
+    words, pairs = _read(instruction, demos)
     if (choose is None) != (not dev):
         raise ValueError(
             "--choose (numbers of demonstrations to try) and --dev (data to try them on) must be given together"
@@ -132,8 +127,8 @@ def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], fro
     for count in choice.dev:
         scores = (f"{100 * column[count]:.2f}" if count in column else "" for column in columns.values())
         notes = {0: "all off", max(choice.dev): "all on"}
-        said = [*([notes[count]] if count in notes else []), *(["chosen on dev"] if count == choice.chosen else [])]
-        shown.add_row(str(count), *scores, ", ".join(said))
+        remarks = [*([notes[count]] if count in notes else []), *(["chosen on dev"] if count == choice.chosen else [])]
+        shown.add_row(str(count), *scores, ", ".join(remarks))
     out().print(shown)
     for column, sets in (("dev", choice.dev_sets), ("test", choice.test_sets)):
         for name in sets:
@@ -141,18 +136,18 @@ def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], fro
     return choice
 
 
-def _given(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demonstration, ...]]:
+def _read(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demonstration, ...]]:
     if demos is None:
         if instruction is None:
             raise ValueError("nothing to add; give --instruction, --demos FILE, or both")
         return instruction, ()
     from embrew.cli.demonstrations import read_demonstrations
 
-    found = read_demonstrations(demos)
-    words = found.instruction if instruction is None else instruction
+    read = read_demonstrations(demos)
+    words = read.instruction if instruction is None else instruction
     if words is None:
         raise ValueError(f"{demos} has no instruction; give --instruction (it may be empty)")
-    return words, found.demonstrations
+    return words, read.demonstrations
 
 
 @app.command("list")
@@ -168,17 +163,17 @@ def show(model: Folder, as_json: AsJson = False) -> None:
         shown.add_column(column, justify="right" if column in ("demonstrations", "positions") else "left")
     entries = []
     for name, prepared in read_contexts(folder).items():
-        given, positions = prepared.context, len(prepared.row.ids)
+        context, positions = prepared.context, len(prepared.row.ids)
         entries.append(
             {
                 "context": name,
-                "demonstrations": len(given.demonstrations),
+                "demonstrations": len(context.demonstrations),
                 "positions": positions,
-                "instruction": given.instruction,
+                "instruction": context.instruction,
             }
         )
-        counts = str(len(given.demonstrations)), str(positions)
-        shown.add_row(Text(name, style="bold"), *counts, Text(repr(given.instruction)))
+        counts = str(len(context.demonstrations)), str(positions)
+        shown.add_row(Text(name, style="bold"), *counts, Text(repr(context.instruction)))
     out().print(shown if shown.row_count else "no contexts")
     print_json({"contexts": entries})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,53 +18,64 @@ if TYPE_CHECKING:
     from embrew.corpus import Summary
 
 
+Corpus = Annotated[
+    str,
+    typer.Argument(
+        metavar="INPUT",
+        help="Corpus: a .jsonl, .json, .csv, .tsv, .parquet or .txt file, or a folder of these; a path or a URL "
+        "(s3://, gs://, hf://).",
+    ),
+]
+Folder = Annotated[str, typer.Argument(metavar="OUTPUT", help="Folder for the vectors; a path or a URL.")]
+Side = Annotated[Literal["query", "document"], typer.Option(help="Prompt and length limit of documents or of queries.")]
+Precision = Annotated[
+    Literal["float32", "int8", "binary"],
+    typer.Option(help="Data type of the stored vectors; int8 needs 1/4 of the bytes of float32, binary 1/32."),
+]
+TruncateDim = Annotated[int | None, typer.Option(min=1, help="Leading dimensions to keep; default: all.")]
+NumLayers = Annotated[int | None, typer.Option(min=1, help="Number of layers to run; default: all.")]
+BatchTokens = Annotated[
+    int | None, typer.Option(min=1, help="Tokens per batch, with padding; default: 16384, on a CPU 2048.")
+]
+ShardRows = Annotated[int, typer.Option(min=1, help="Rows per shard; a killed run loses at most one.")]
+IdColumn = Annotated[str | None, typer.Option(help="Column of the ids; default: _id or id, else the row's number.")]
+TextColumn = Annotated[
+    str | None, typer.Option(help="Column of the texts; default: text, after title where there is one.")
+]
+OnBadRows = Annotated[
+    Literal["strict", "skip"],
+    typer.Option(help="At a row that cannot be encoded: stop, or list it in __embrew__/rejects.jsonl."),
+]
+MaxRejectRate = Annotated[
+    float, typer.Option(min=0, max=1, help="With --on-bad-rows skip: stop above this share of bad rows.")
+]
+Engine = Annotated[Literal["local", "ray"], typer.Option(help="This process, or all devices of a Ray cluster.")]
+Update = Annotated[
+    bool,
+    typer.Option("--update", help="OUTPUT holds an earlier version of INPUT: keep vectors of texts that it has."),
+]
+
+
 def encode(
+    context: typer.Context,
     model: Model,
-    corpus: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="Corpus: a .jsonl, .json, .csv, .tsv, .parquet or .txt file, or a folder of these; a path or a URL "
-            "(s3://, gs://, hf://).",
-        ),
-    ],
-    folder: Annotated[str, typer.Argument(metavar="OUTPUT", help="Folder for the vectors; a path or a URL.")],
-    prompt_name: Annotated[
-        Literal["query", "document"], typer.Option(help="Prompt and length limit of documents or of queries.")
-    ] = "document",
-    precision: Annotated[
-        Literal["float32", "int8", "binary"],
-        typer.Option(help="Data type of the stored vectors; int8 needs 1/4 of the bytes of float32, binary 1/32."),
-    ] = "float32",
+    corpus: Corpus,
+    folder: Folder,
+    prompt_name: Side = "document",
+    precision: Precision = "float32",
     pooling: ModelPooling = None,
     dtype: ModelDtype = Dtype.AUTO,
     backend: ModelBackend = Backend.TORCH,
-    truncate_dim: Annotated[int | None, typer.Option(min=1, help="Leading dimensions to keep; default: all.")] = None,
-    num_layers: Annotated[int | None, typer.Option(min=1, help="Number of layers to run; default: all.")] = None,
-    batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens per batch, with padding; default: 16384, on a CPU 2048.")
-    ] = None,
-    shard_rows: Annotated[int, typer.Option(min=1, help="Rows per shard; a killed run loses at most one.")] = 32_768,
-    id_column: Annotated[
-        str | None, typer.Option(help="Column of the ids; default: _id or id, else the row's number.")
-    ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of the texts; default: text, after title where there is one.")
-    ] = None,
-    on_bad_rows: Annotated[
-        Literal["strict", "skip"],
-        typer.Option(help="At a row that cannot be encoded: stop, or list it in __embrew__/rejects.jsonl."),
-    ] = "strict",
-    max_reject_rate: Annotated[
-        float, typer.Option(min=0, max=1, help="With --on-bad-rows skip: stop above this share of bad rows.")
-    ] = 0.01,
-    engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="This process, or all devices of a Ray cluster.")
-    ] = "local",
-    update: Annotated[
-        bool,
-        typer.Option("--update", help="OUTPUT holds an earlier version of INPUT: keep vectors of texts that it has."),
-    ] = False,
+    truncate_dim: TruncateDim = None,
+    num_layers: NumLayers = None,
+    batch_tokens: BatchTokens = None,
+    shard_rows: ShardRows = 32_768,
+    id_column: IdColumn = None,
+    text_column: TextColumn = None,
+    on_bad_rows: OnBadRows = "strict",
+    max_reject_rate: MaxRejectRate = 0.01,
+    engine: Engine = "local",
+    update: Update = False,
     quiet: Quiet = False,
 ) -> None:
     """Encode a corpus into Parquet shards.
@@ -72,23 +84,12 @@ def encode(
     """
     if update and engine == "ray":
         raise ValueError("--update works with --engine local only; leave out --engine ray, or encode into a new folder")
-    settings: dict[str, Any] = {
-        "prompt_name": prompt_name,
-        "precision": precision,
-        "truncate_dim": truncate_dim,
-        "num_layers": num_layers,
-        "batch_tokens": batch_tokens,
-        "shard_rows": shard_rows,
-        "id_column": id_column,
-        "text_column": text_column,
-        "on_bad_rows": on_bad_rows,
-        "max_reject_rate": max_reject_rate,
-    }
     loading(model)
     from embrew.corpus import Job, encode_corpus, read_vectors, update_corpus
     from embrew.corpus.rows import corpus_files
     from embrew.opening import open_model
 
+    settings = {field.name: context.params[field.name] for field in fields(Job) if field.name in context.params}
     job = Job(input=corpus, output=folder, **settings)
     corpus_files(corpus)  # before a model is opened
     if update:

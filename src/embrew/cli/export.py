@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 
 CALIBRATION_TEXTS = 300
+OPENED = {
+    "sentence-transformers": 'SentenceTransformer("{folder}")',
+    "openvino": 'openvino.Core().compile_model("{folder}/openvino/openvino_model.xml", "CPU"); or embrew encode '
+    "{folder} TEXTS VECTORS",
+    "onnx": 'onnxruntime.InferenceSession("{folder}/onnx/model.onnx")',
+    "llama.cpp": "llama-server -m {gguf} --embeddings -c {limit} -b {limit} -ub {limit}",
+    "vllm": "vllm serve {folder} --dtype float32",
+    "tei": "text-embeddings-router --model-id {folder} --dtype {tei_dtype}",
+}
+"""How each runtime opens an export."""
 
 
 class Target(StrEnum):
@@ -33,106 +43,89 @@ class Target(StrEnum):
     TEI = "tei"
 
 
-OPENED = {
-    Target.SENTENCE_TRANSFORMERS: 'SentenceTransformer("{folder}")',
-    Target.OPENVINO: 'openvino.Core().compile_model("{folder}/openvino/openvino_model.xml", "CPU"); or embrew encode '
-    "{folder} TEXTS VECTORS",
-    Target.ONNX: 'onnxruntime.InferenceSession("{folder}/onnx/model.onnx")',
-    Target.LLAMA_CPP: "llama-server -m {gguf} --embeddings -c {limit} -b {limit} -ub {limit}",
-    Target.VLLM: "vllm serve {folder} --dtype float32",
-    Target.TEI: "text-embeddings-router --model-id {folder} --dtype {tei_dtype}",
-}
-"""How each runtime opens an export."""
-
-
-class Weights(StrEnum):
-    """Type of the weights."""
-
-    FP32 = "fp32"
-    FP16 = "fp16"
-    BF16 = "bf16"
-    INT8 = "int8"
-
-
-class Verification(StrEnum):
-    """How an export is verified."""
-
-    FULL = "full"
-    OFF = "off"
+Targets = Annotated[
+    list[Target] | None,
+    typer.Option("--for", help="Runtime that will read DIR, repeatable; sentence-transformers by default."),
+]
+Weights = Annotated[
+    Literal["fp32", "fp16", "bf16", "int8"] | None,
+    typer.Option(help="Type of the weights, for runtimes that have a choice; by default fp32, llama.cpp fp16."),
+]
+Verification = Annotated[
+    Literal["full", "off"],
+    typer.Option(
+        help="Verify the export: full = open DIR in a fresh process without embrew and compare vectors, off = do not."
+    ),
+]
+PromptName = Annotated[
+    str | None,
+    typer.Option(
+        help="Prompt to export where the template has the instruction after the text, so that the folder can hold one "
+        "only."
+    ),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Maximum number of tokens per text, prompts and contexts included; by default the model's. "
+        "Required where the model has different limits for queries and documents.",
+    ),
+]
+Layers = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Number of layers to keep, from the first on; by default all."),
+]
+Dimensions = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="K", help="Number of leading dimensions to keep, normalised afterwards; by default all."
+    ),
+]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="TEXTS",
+        help="With --for openvino --weights int8: texts like yours, in a file or folder that encode reads; "
+        "activations are quantised too, by the ranges of 300 of them. By default weights alone.",
+    ),
+]
+MinCosine = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        metavar="C",
+        help="With int8 for openvino: smallest mean cosine to the model's vectors; below it, nothing is written. By "
+        "default 0.99.",
+    ),
+]
+Dev = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DATA",
+        help="With int8 for openvino: data folder, as of evaluate, that both models are scored on; its dev split "
+        "where it has one.",
+    ),
+]
 
 
 def export(
     model: Model,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
-    runtimes: Annotated[
-        list[Target] | None,
-        typer.Option("--for", help="Runtime that will read DIR, repeatable; sentence-transformers by default."),
-    ] = None,
-    weights: Annotated[
-        Weights | None,
-        typer.Option(help="Type of the weights, for runtimes that have a choice; by default fp32, llama.cpp fp16."),
-    ] = None,
+    runtimes: Targets = None,
+    weights: Weights = None,
     pooling: ModelPooling = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")] = False,
-    verify: Annotated[
-        Verification,
-        typer.Option(
-            help="Verify the export: full = open DIR in a fresh process without embrew and compare vectors, off "
-            "= do not."
-        ),
-    ] = Verification.FULL,
-    prompt_name: Annotated[
-        str | None,
-        typer.Option(
-            help="Prompt to export where the template has the instruction after the text, so that the folder "
-            "can hold one only."
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Maximum number of tokens per text, prompts and contexts included; by default the model's. "
-            "Required where the model has different limits for queries and documents.",
-        ),
-    ] = None,
-    layers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Number of layers to keep, from the first on; by default all."),
-    ] = None,
-    dim: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="K", help="Number of leading dimensions to keep, normalised afterwards; by default all."
-        ),
-    ] = None,
-    calibrate: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TEXTS",
-            help="With --for openvino --weights int8: texts like yours, in a file or folder that encode reads; "
-            "activations are quantised too, by the ranges of 300 of them. By default weights alone.",
-        ),
-    ] = None,
-    min_cosine: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            metavar="C",
-            help="With int8 for openvino: smallest mean cosine to the model's vectors; below it, nothing is written. "
-            "By default 0.99.",
-        ),
-    ] = None,
-    dev: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DATA",
-            help="With int8 for openvino: data folder, as of evaluate, that both models are scored on; its dev split "
-            "where it has one.",
-        ),
-    ] = None,
+    verify: Verification = "full",
+    prompt_name: PromptName = None,
+    max_length: MaxLength = None,
+    layers: Layers = None,
+    dim: Dimensions = None,
+    calibrate: Calibrate = None,
+    min_cosine: MinCosine = None,
+    dev: Dev = None,
     quiet: Quiet = False,
 ) -> None:
     """Export a model for other software, which opens it without embrew.
@@ -153,15 +146,15 @@ def export(
             f"{model} is {_what_it_is(encoder)}, and an encoder of embrew is exported; give the encoder that it was "
             "made of, or run it as it is: encode, evaluate and search have --backend openvino"
         )
-    targets = list(dict.fromkeys(runtimes or [Target.SENTENCE_TRANSFORMERS]))
+    targets = [target.value for target in dict.fromkeys(runtimes or [Target.SENTENCE_TRANSFORMERS])]
     try:
         export_encoder(
             encoder,
             folder,
-            runtimes=[target.value for target in targets],
-            weights=None if weights is None else weights.value,
+            runtimes=targets,
+            weights=weights,
             overwrite=overwrite,
-            verify=verify.value,
+            verify=verify,
             prompt_name=prompt_name,
             max_length=max_length,
             num_layers=layers,
@@ -180,7 +173,7 @@ def _what_it_is(opened: object) -> str:
     return "an export for OpenVINO" if isinstance(opened, RuntimeEncoder) else "a Sentence-Transformers model"
 
 
-def _show_how_it_is_opened(folder: Path, targets: Sequence[Target], family: str) -> None:
+def _show_how_it_is_opened(folder: Path, targets: Sequence[str], family: str) -> None:
     """Print one line per runtime: how it opens the folder; `family` is the `model_type` of the model."""
     from embrew.export.runtimes.tei import ON_CUDA
 
@@ -193,7 +186,7 @@ def _show_how_it_is_opened(folder: Path, targets: Sequence[Target], family: str)
     }
     out().print(f"[bold]{escape(str(folder))}[/]; its README.md says more", soft_wrap=True)
     for target in targets:
-        out().print(escape(f"{target.value}: {OPENED[target].format_map(names)}"), soft_wrap=True)
+        out().print(escape(f"{target}: {OPENED[target].format_map(names)}"), soft_wrap=True)
 
 
 def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) -> Int8 | None:
@@ -220,6 +213,6 @@ def _scores_on(dev: Path) -> Callable[[TextEncoder], dict[str, float]]:
 
     def scores(encoder: TextEncoder) -> dict[str, float]:
         results = evaluate(encoder, [task])
-        return {f"{found.task} {found.split}, {KINDS[found.kind].metric}": found.main_score for found in results}
+        return {f"{each.task} {each.split}, {KINDS[each.kind].metric}": each.main_score for each in results}
 
     return scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -13,47 +13,53 @@ from embrew.cli.arguments import AsJson, ModelPooling, Quiet
 from embrew.cli.console import loading, out, print_json
 from embrew.parity import Kind
 
+if TYPE_CHECKING:
+    from embrew.parity.compare import Comparison
+
+
+Reference = Annotated[
+    str,
+    typer.Argument(metavar="A", help="Encoder (folder, Hub id or recipe), or folder of an export with parity.json."),
+]
+Against = Annotated[
+    str,
+    typer.Option(
+        metavar="B",
+        help="What to compare: a folder of Sentence-Transformers, embrew or OpenVINO, a .gguf or .onnx file, or "
+        "the address of a server (OpenAI's API, Text Embeddings Inference, Ollama).",
+    ),
+]
+KindOf = Annotated[Kind | None, typer.Option(help="Kind of B; by default found by its name, or by asking the server.")]
+ModelName = Annotated[str | None, typer.Option(metavar="NAME", help="Model of a server; by default its only one.")]
+Timeout = Annotated[
+    float, typer.Option(min=0.001, metavar="SECONDS", help="Seconds to wait for an answer of a server.")
+]
+MinCosine = Annotated[
+    float | None,
+    typer.Option(
+        metavar="C",
+        help="Cosine that the vector of every text has to reach; by default 0.9999 if the compared weights are "
+        "float32, 0.999 if they have 16 bits, else 0.99.",
+    ),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Limit in tokens of B, where A has different limits for queries and documents; by default that of "
+        "the export which B is.",
+    ),
+]
+
 
 def parity(
-    a: Annotated[
-        str,
-        typer.Argument(
-            metavar="A", help="Encoder (folder, Hub id or recipe), or folder of an export with parity.json."
-        ),
-    ],
-    against: Annotated[
-        str,
-        typer.Option(
-            metavar="B",
-            help="What to compare: a folder of Sentence-Transformers, embrew or OpenVINO, a .gguf or .onnx file, or "
-            "the address of a server (OpenAI's API, Text Embeddings Inference, Ollama).",
-        ),
-    ],
-    kind: Annotated[
-        Kind | None, typer.Option(help="Kind of B; by default found by its name, or by asking the server.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Model of a server; by default its only one.")
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="Seconds to wait for an answer of a server.")
-    ] = 60.0,
-    min_cosine: Annotated[
-        float | None,
-        typer.Option(
-            metavar="C",
-            help="Cosine that the vector of every text has to reach; by default 0.9999 if the compared weights are "
-            "float32, 0.999 if they have 16 bits, else 0.99.",
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Limit in tokens of B, where A has different limits for queries and documents; by default that of "
-            "the export which B is.",
-        ),
-    ] = None,
+    a: Reference,
+    against: Against,
+    kind: KindOf = None,
+    model: ModelName = None,
+    timeout: Timeout = 60.0,
+    min_cosine: MinCosine = None,
+    max_length: MaxLength = None,
     pooling: ModelPooling = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -66,8 +72,25 @@ def parity(
     loading(against)
     from embrew.parity.compare import compare
 
-    options = {"kind": kind, "model": model, "timeout": timeout, "min_cosine": min_cosine, "max_length": max_length}
-    result = compare(a, against, pooling=pooling, show_progress_bar=True, **options)  # type: ignore[arg-type]
+    result = compare(
+        a,
+        against,
+        kind=kind,
+        model=model,
+        timeout=timeout,
+        min_cosine=min_cosine,
+        max_length=max_length,
+        pooling=pooling,
+        show_progress_bar=True,
+    )
+    _show(result)
+    print_json(asdict(result))
+    if not result.equal:
+        raise typer.Exit(1)
+
+
+def _show(result: Comparison) -> None:
+    """Print a comparison: one line per condition and prompt, notes, and the verdict."""
     out().print(Text(f"{result.runtime} against {result.reference}"), soft_wrap=True)
     table = Table("texts sent", "prompt")
     for column in ("texts", "mean cosine", "lowest", "difference"):
@@ -86,6 +109,3 @@ def parity(
     for note in result.notes:
         out().print(Text(note), style="yellow", soft_wrap=True)
     out().print(Text(result.verdict), style="green" if result.equal else "bold red", soft_wrap=True)
-    print_json(asdict(result))
-    if not result.equal:
-        raise typer.Exit(1)

@@ -49,9 +49,9 @@ def list_(as_json: AsJson = False) -> None:
     console.print(_table("\nsweep", "\nfor embrew train RECIPE --sweep NAME", sweeps))
     print_json(
         {
-            "recipes": [{"name": name, "model": models[name], "description": said} for name, said in recipes.items()],
-            "launches": [{"name": name, "description": said} for name, said in launches.items()],
-            "sweeps": [{"name": name, "description": said} for name, said in sweeps.items()],
+            "recipes": [{"name": name, "model": models[name], "description": text} for name, text in recipes.items()],
+            "launches": [{"name": name, "description": description} for name, description in launches.items()],
+            "sweeps": [{"name": name, "description": description} for name, description in sweeps.items()],
         }
     )
 
@@ -85,9 +85,9 @@ def _table(kind: str, about: str, described: Mapping[str, str], models: Mapping[
     table = Table(box=None, pad_edge=False)
     table.add_column(kind, style="bold", no_wrap=True)
     table.add_column(about, overflow="fold")
-    for name, said in described.items():
-        model = "" if models is None or models[name] in said else f" ({models[name]})"
-        table.add_row(Text(name), Text.assemble(said, (model, "dim")))
+    for name, description in described.items():
+        model = "" if models is None or models[name] in description else f" ({models[name]})"
+        table.add_row(Text(name), Text.assemble(description, (model, "dim")))
     return table
 
 

@@ -21,25 +21,32 @@ if TYPE_CHECKING:
 SNIPPET = 320  # characters
 
 
+Index = Annotated[
+    str, typer.Option("--index", "-i", metavar="DIR", help="Index, or folder or URL of vectors of embrew encode.")
+]
+Questions = Annotated[
+    list[str] | None, typer.Argument(metavar="QUESTION", help="Questions; by default lines of stdin.")
+]
+Build = Annotated[
+    str | None,
+    typer.Option(metavar="DOCUMENTS", help="Build the index first: a BEIR folder, .jsonl, .parquet or .txt file."),
+]
+Update = Annotated[
+    str | None,
+    typer.Option(metavar="DOCUMENTS", help="Update the index first; vectors of texts that it holds are kept."),
+]
+Corpus = Annotated[
+    str | None, typer.Option(help="With vectors of embrew encode: the corpus (path or URL), to show its texts.")
+]
+
+
 def search(
     model: Model,
-    index: Annotated[
-        str, typer.Option("--index", "-i", metavar="DIR", help="Index, or folder or URL of vectors of embrew encode.")
-    ],
-    questions: Annotated[
-        list[str] | None, typer.Argument(metavar="QUESTION", help="Questions; by default lines of stdin.")
-    ] = None,
-    build: Annotated[
-        str | None,
-        typer.Option(metavar="DOCUMENTS", help="Build the index first: a BEIR folder, .jsonl, .parquet or .txt file."),
-    ] = None,
-    update: Annotated[
-        str | None,
-        typer.Option(metavar="DOCUMENTS", help="Update the index first; vectors of texts that it holds are kept."),
-    ] = None,
-    corpus: Annotated[
-        str | None, typer.Option(help="With vectors of embrew encode: the corpus (path or URL), to show its texts.")
-    ] = None,
+    index: Index,
+    questions: Questions = None,
+    build: Build = None,
+    update: Update = None,
+    corpus: Corpus = None,
     pooling: ModelPooling = None,
     dtype: ModelDtype = Dtype.AUTO,
     backend: ModelBackend = Backend.TORCH,

@@ -83,7 +83,7 @@ class Manifest:
             "made_of": self.made_of,
             "run": self.run,
             "shards": [asdict(self.shards[number]) for number in sorted(self.shards)],
-            "ranges": None if self.ranges is None else self.ranges.as_dict(),
+            "ranges": None if self.ranges is None else asdict(self.ranges),
         }
         write_json(folder / MANIFEST, {**values, "sha256": digest_of(values)})
 
@@ -106,11 +106,12 @@ def read_manifest(folder: Place) -> Manifest:
         shards = {int(entry.file.removeprefix("part-").removesuffix(".parquet")): entry for entry in entries}
         if [entry.file for entry in entries] != [shard_name(number) for number in shards]:
             raise ValueError("it names a file that is not a shard of this folder")
+        ranges = values["ranges"]
         return Manifest(
             made_of=values["made_of"],
             run=values["run"],
             dimensions=values["dimensions"],
-            ranges=Ranges.of(values["ranges"]),
+            ranges=ranges and Ranges(tuple(ranges["minimum"]), tuple(ranges["step"])),
             shards=shards,
             rejected=values["rejected"],
             complete=values["complete"],

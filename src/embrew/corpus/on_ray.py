@@ -67,23 +67,8 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
         context.target_max_block_size = 1  # bytes: each shard is a block, which any actor may encode
         counts = (0, 0)
         try:
-            encoded = (
-                ray.data.from_items([0], override_num_blocks=1)
-                .map_batches(
-                    _read,
-                    batch_size=None,
-                    fn_kwargs={"job": job, "manifest": manifest, "finished": finished},
-                    num_cpus=0.5,  # differs from that of the actors, so that Ray does not merge the two steps
-                )
-                .map_batches(
-                    _Encode,
-                    batch_size=1,
-                    compute=ray.data.ActorPoolStrategy(size=devices),
-                    fn_constructor_args=(open_encoder, job, manifest, tries),
-                    **each,
-                )
-            )
-            for row in encoded.iter_rows():
+            actors = {"compute": ray.data.ActorPoolStrategy(size=devices), **each}
+            for row in _encoded(open_encoder, job, manifest, finished, tries, actors).iter_rows():
                 done = json.loads(row["done"])
                 if "died" in done:
                     raise ChildProcessError(
@@ -99,6 +84,25 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
         return counts
 
     return run(job, on_device(_begin), work)
+
+
+def _encoded(
+    open_encoder: Opener, job: Job, manifest: Manifest, finished: set[int], tries: Any, actors: dict[str, Any]
+) -> Any:
+    """Return the data set of what `_Encode` gives for the shards that are not finished."""
+    import ray.data
+
+    read: Any = _read
+    return (
+        ray.data.from_items([0], override_num_blocks=1)
+        .map_batches(
+            read,
+            batch_size=None,
+            fn_kwargs={"job": job, "manifest": manifest, "finished": finished},
+            num_cpus=0.5,  # differs from that of the actors, so that Ray does not merge the two steps
+        )
+        .map_batches(_Encode, batch_size=1, fn_constructor_args=(open_encoder, job, manifest, tries), **actors)
+    )
 
 
 def _anywhere(path: str | Place) -> str:

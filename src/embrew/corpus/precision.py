@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -32,15 +31,6 @@ class Ranges:
         width = (high - low) * (1 + 2 * MARGIN)
         step = np.where(width > 0, width / LEVELS, 1.0)
         return cls(tuple((low - MARGIN * (high - low)).tolist()), tuple(step.tolist()))
-
-    @classmethod
-    def of(cls, values: Mapping[str, Sequence[float]] | None) -> Ranges | None:
-        """Return the ranges of a manifest."""
-        return None if values is None else cls(tuple(values["minimum"]), tuple(values["step"]))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the ranges as a manifest stores them."""
-        return {"minimum": list(self.minimum), "step": list(self.step)}
 
 
 def quantize(vectors: np.ndarray, precision: Precision, ranges: Ranges | None = None) -> tuple[np.ndarray, int]:

@@ -117,12 +117,12 @@ class _Rows:
     """The rows of finished shards, found by id and text; about 50 bytes of memory per row.
 
     Attributes:
-        whole: shards of the older version, by the hash of all their ids and texts.
+        unchanged: shards of the older version, by the hash of all their ids and texts.
         ids: positions of the ids of the older version.
     """
 
     def __init__(self, older: Sequence[tuple[Path, Entry]]) -> None:
-        self.whole = {entry.input_sha256: (folder / entry.file, entry) for folder, entry in older}
+        self.unchanged = {entry.input_sha256: (folder / entry.file, entry) for folder, entry in older}
         names = (pq.read_table(folder / entry.file, columns=["id"])["id"].to_pylist() for folder, entry in older)
         self.ids = _Lookup(_keys(chain.from_iterable(names)))
         self._files: list[Path] = []
@@ -214,7 +214,7 @@ def _unknown(job: Job, rows: _Rows) -> Iterator[Text]:
     """Yield the rows whose texts have no vector, one per text."""
     seen = Seen()
     for shard in shards(job, unlisted_rejects(job)):
-        if shard.sha256 not in rows.whole:
+        if shard.sha256 not in rows.unchanged:
             positions, _, _ = rows.find(shard)
             unknown = [row for row, position in zip(shard.rows, positions, strict=True) if position < 0]
             yield from compress(unknown, seen.add([row.text for row in unknown]))
@@ -225,8 +225,8 @@ def _assemble(job: Job, manifest: Manifest, rows: _Rows) -> tuple[Changes, int]:
     folder, unchanged, same, changed = job.local_folder, 0, 0, 0
     with job_rejects(job) as rejects:
         for shard in shards(job, rejects):
-            if shard.sha256 in rows.whole:
-                file, entry = rows.whole[shard.sha256]
+            if shard.sha256 in rows.unchanged:
+                file, entry = rows.unchanged[shard.sha256]
                 entry = replace(entry, file=shard_name(shard.number))
                 _link(file, folder / entry.file)
                 write_hashes(folder, shard)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from embrew.encoder import Encoder
@@ -45,22 +45,18 @@ def export_encoder(
         encoder: what to export; it is not changed (its weights are copied once while merging).
         folder: where to; must not exist, unless `overwrite`.
         runtimes: names of the runtimes that will read it (`RUNTIMES`).
-        weights: type of the weights for runtimes that have a choice; None: the first of each runtime's types.
+        weights: type of the weights for runtimes that have a choice; None: their first.
         overwrite: replace an existing folder.
-        verify: `full` opens each runtime's files as the runtime does, in a fresh process where it runs Python, and
-            compares token ids and vectors on 17 texts, one of them beyond every length limit, with every prompt; `off`:
-            none.
-        prompt_name: the prompt to write into the template if its instruction follows the text, since stock prompts
-            precede the text. Export once per prompt.
-        max_length: limit in tokens of every text in the folder, template and prompt included; required if the encoder
-            has different limits for queries and documents, since these runtimes have one.
-        num_layers: number of layers to keep, from the first; the others are deleted.
+        verify: `full` opens the files of each runtime as it does, in a fresh process, and compares token ids and
+            vectors on 17 texts, one of them beyond every length limit, with every prompt; `off`: none.
+        prompt_name: the prompt to write into a template whose instruction follows the text. Export once per prompt.
+        max_length: limit in tokens of every text, with template and prompt; required if the encoder has two limits.
+        num_layers: number of layers to keep, from the first.
         truncate_dim: number of leading dimensions to keep, before vectors are normalised.
         int8: texts, dev data and the smallest cosine for OpenVINO with `weights="int8"`; None: the defaults.
 
     Raises:
-        ValueError: a runtime cannot reproduce the encoder, for the reason in the message; it has two length limits
-            and `max_length` is not given; or texts within its limit get different numbers of memory tokens.
+        ValueError: a runtime cannot reproduce the encoder, for the reason in the message.
         FileExistsError: the folder exists.
         RuntimeError: a runtime gives other vectors; the folder is removed.
     """
@@ -78,23 +74,28 @@ def export_encoder(
         for runtime in chosen:
             runtime.check(fixed.encoder)
         parts = make_parts(fixed, int8)
+        if not parts.empty_texts:
+            logger.warning(
+                "%s: an empty text has no tokens in the export and gets another vector; see the card", folder
+            )
         with atomic_folder(Path(folder), marker=MARKER, overwrite=overwrite) as out:
-            for runtime in chosen:
-                runtime.write(parts, out, types[runtime.name])
-            parts.parity["runtimes"], parts.parity["checks"] = types, {"verify": verify}
-            (out / MARKER).write_text(json.dumps(parts.parity, ensure_ascii=False))
-            wrong_vectors(parts).write(out / FILE)
-            if not parts.empty_texts:
-                logger.warning(
-                    "%s: an empty text has no tokens in the export and gets another vector; see the card", folder
-                )
-            (out / "README.md").write_text(_card(parts, chosen, out), encoding="utf-8")
+            _write(parts, chosen, types, verify, out)
             if verify == "full":
                 parts.parity["verified"] = {
                     runtime.name: verify_runtime(runtime, out, parts.parity, str(encoder.device)) for runtime in chosen
                 }
                 (out / MARKER).write_text(json.dumps(parts.parity, ensure_ascii=False))
             write_checksums(out)
+
+
+def _write(parts: Parts, chosen: Sequence[Runtime], types: Mapping[str, str], verify: str, out: Path) -> None:
+    """Write the files of runtimes, the reference vectors, and the card."""
+    for runtime in chosen:
+        runtime.write(parts, out, types[runtime.name])
+    parts.parity["runtimes"], parts.parity["checks"] = types, {"verify": verify}
+    (out / MARKER).write_text(json.dumps(parts.parity, ensure_ascii=False))
+    wrong_vectors(parts).write(out / FILE)
+    (out / "README.md").write_text(_card(parts, chosen, out), encoding="utf-8")
 
 
 def _chosen(names: Sequence[str]) -> list[Runtime]:

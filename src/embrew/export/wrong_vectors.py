@@ -169,7 +169,6 @@ class _Faults:
     def _truncated(self, body: list[int]) -> dict[str, np.ndarray]:
         """Return the vector of a text beyond the limit, truncated at other lengths; `_no_end`: also what follows it."""
         limit, by_fault = self.encoder.max_seq_length, {}
-        whole = self.first + body + self.end
         for length in sorted({limit // 2, *LENGTHS}):
             room = length - len(self.first) - len(self.end)
             if length < limit and room > 0:
@@ -179,7 +178,7 @@ class _Faults:
                 row = self._row(self.first, body[: length - len(self.first)], [])
                 _, vectors = next(self._pooled("", [row], self.encoder.attention.mode))
                 by_fault[f"truncated_{length}_no_end"] = vectors[0]
-        if len(whole) <= self.encoder.backbone.max_positions:
+        if len(self.first + body + self.end) <= self.encoder.backbone.max_positions:
             by_fault["not_truncated"] = self._vectors([body])[0]
         return {name: vector for name, vector in by_fault.items() if vector.any()}
 

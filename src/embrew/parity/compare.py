@@ -84,10 +84,8 @@ def compare(
         kind: of the runtime, a name of `Kind`; None: by its name and what is there.
         model: name of the model on a server of several.
         timeout: seconds to wait for an answer of a server.
-        min_cosine: cosine that the vector of every text has to reach; None: by the weights that are compared, 0.9999
-            for float32, 0.999 for 16 bits, 0.99 for fewer.
-        max_length: limit in tokens of the runtime, where the encoder has different ones for queries and documents;
-            None: that of the export that is compared.
+        min_cosine: cosine that every text has to reach; None: by the weights, 0.9999 to 0.99.
+        max_length: limit in tokens of the runtime, where the encoder has two; None: that of the export.
         pooling: of a language model without embedding settings, as `open_model` takes it.
         show_progress_bar: show one.
 
@@ -100,17 +98,17 @@ def compare(
     chosen = None if kind is None else Kind(kind)
     with quiet():
         reference = reference_of_export(a)
-        if against.lower().startswith(("http://", "https://")):
+        if reference is not None and (max_length or pooling):
+            raise ValueError(f"{a} is an export, whose vectors are known; leave out max_length and pooling")
+        is_url = against.lower().startswith(("http://", "https://"))
+        if is_url:
             runtime: Runtime = open_server(against, kind=chosen, model=model, timeout=timeout)
         else:
             runtime = open_folder(against, kind=chosen)
         around = export_around(Path(against))
         if reference is None:
-            limit = max_length or around.get("max_length")
-            by_methods = isinstance(runtime, EmbrewServer)
+            limit, by_methods = max_length or around.get("max_length"), isinstance(runtime, EmbrewServer)
             reference = reference_of_encoder(a, by_methods=by_methods, max_length=limit, pooling=pooling)
-        elif max_length or pooling:
-            raise ValueError(f"{a} is an export, whose vectors are known; leave out max_length and pooling")
     weights = None
     if min_cosine is None:
         weights, min_cosine = _tolerance(reference, runtime, around.get("runtimes", {}))

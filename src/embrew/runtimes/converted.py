@@ -17,7 +17,7 @@ from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder
 
 
-def converted(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | None = None) -> RuntimeEncoder:
+def convert_encoder(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | None = None) -> RuntimeEncoder:
     """Return an encoder that OpenVINO computes, after a comparison of both on a few texts.
 
     Args:
@@ -40,20 +40,20 @@ def converted(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | None = 
     model = merged_model(encoder, {i: i for i in learned}, free)
     write_rows(model, rows)
     program = Program(convert(LabelledGraph(encoder, model), "segment_ids"), bfloat16=bfloat16)
-    asked = origin or encoder
-    made = RuntimeEncoder(
+    original = origin or encoder
+    converted = RuntimeEncoder(
         program,
         shape_of(encoder),
         encoder.tokenizer,
         encoder.settings,
-        Origin(encoder.describe(), model_hash(asked), tokenizer_sha256(asked)),
+        Origin(encoder.describe(), model_hash(original), tokenizer_sha256(original)),
         contexts=contexts,
         labelled=True,
         bfloat16=bfloat16,
     )
-    made.truncate_dim = encoder.truncate_dim
-    compare(made, asked)
-    return made
+    converted.truncate_dim = encoder.truncate_dim
+    compare(converted, original)
+    return converted
 
 
 def shape_of(encoder: Encoder) -> Shape:
@@ -70,7 +70,7 @@ def shape_of(encoder: Encoder) -> Shape:
     )
 
 
-def compare(made: RuntimeEncoder, encoder: TextEncoder) -> None:
+def compare(converted: RuntimeEncoder, encoder: TextEncoder) -> None:
     """Encode a few texts with both, as queries and as documents.
 
     Raises:
@@ -80,9 +80,9 @@ def compare(made: RuntimeEncoder, encoder: TextEncoder) -> None:
     for method in ("encode_query", "encode_document"):
         ours, theirs = (
             torch.from_numpy(np.array(getattr(model, method)(texts, show_progress_bar=False))).float()
-            for model in (made, encoder)
+            for model in (converted, encoder)
         )
-        allowed = None if made.in_bfloat16 else tolerance(torch.float32)
+        allowed = None if converted.in_bfloat16 else tolerance(torch.float32)
         check_close(ours, theirs, allowed, what=f"OpenVINO ({method})")
 
 

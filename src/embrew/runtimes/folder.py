@@ -81,10 +81,10 @@ def open_openvino(folder: Path, *, dtype: str = "auto") -> RuntimeEncoder:
             than those in `parity.json`.
     """
     check_folder(folder)
-    made = read_encoder(folder, dtype=dtype)
-    exact = made.origin.weights == "fp32" and not made.in_bfloat16
-    compare_with_reference(made, folder, exact=exact, what="OpenVINO")
-    return made
+    encoder = read_encoder(folder, dtype=dtype)
+    exact = encoder.origin.weights == "fp32" and not encoder.in_bfloat16
+    compare_with_reference(encoder, folder, exact=exact, what="OpenVINO")
+    return encoder
 
 
 def read_encoder(folder: Path, *, dtype: str = "auto") -> RuntimeEncoder:
@@ -96,7 +96,7 @@ def read_encoder(folder: Path, *, dtype: str = "auto") -> RuntimeEncoder:
         sizes = read["shape"]
         shape = Shape(**{**sizes, "max_positions": sizes["max_positions"] or float("inf")})
         settings = EncoderSettings.from_dict(read["settings"])
-        contexts = {name: _context(given) for name, given in read["contexts"].items()}
+        contexts = {name: _context(values) for name, values in read["contexts"].items()}
         first, last = list(read["first_ids"]), list(read["last_ids"])
     bfloat16 = _bfloat16(dtype, origin.weights)
     return RuntimeEncoder(
@@ -117,9 +117,9 @@ def _bfloat16(dtype: str, weights: str) -> bool:
     return pick_dtype(dtype, CPU) == torch.bfloat16
 
 
-def _context(given: dict[str, Any]) -> PreparedContext:
-    row = Row(list(given["ids"]), list(given["segments"]))
-    return in_vocabulary(PreparedContext(Context(given["instruction"]), row, torch.zeros(0, 0)), row.ids)
+def _context(values: dict[str, Any]) -> PreparedContext:
+    row = Row(list(values["ids"]), list(values["segments"]))
+    return in_vocabulary(PreparedContext(Context(values["instruction"]), row, torch.zeros(0, 0)), row.ids)
 
 
 def _plain(tokenizer: PreTrainedTokenizerBase, first: list[int], last: list[int]) -> PreTrainedTokenizerBase:

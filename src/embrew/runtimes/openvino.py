@@ -110,5 +110,5 @@ class Program:
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Return the output for inputs in their order, float32 `(rows, dimensions)`."""
         with self._lock:
-            found = self._request.infer([tensor.numpy() for tensor in inputs], share_inputs=True)
-            return torch.from_numpy(np.array(found[self.compiled.output(0)], dtype=np.float32))
+            outputs = self._request.infer([tensor.numpy() for tensor in inputs], share_inputs=True)
+            return torch.from_numpy(np.array(outputs[self.compiled.output(0)], dtype=np.float32))

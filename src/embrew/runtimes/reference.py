@@ -43,8 +43,8 @@ def compare_with_reference(model: Any, folder: Path, *, exact: bool, what: str) 
             continue
         named = {} if case["method"] != "encode" or case.get("default") else {"prompt_name": case["prompt_name"]}
         ours = getattr(model, case["method"])(texts, show_progress_bar=False, **named)
-        said = f"{what}, from {folder} ({case['prompt_name'] or 'no prompt'})"
-        check_close(torch.from_numpy(np.array(ours)).float(), wanted, allowed, least=least, what=said)
+        where = f"{what}, from {folder} ({case['prompt_name'] or 'no prompt'})"
+        check_close(torch.from_numpy(np.array(ours)).float(), wanted, allowed, least=least, what=where)
 
 
 def _limit(model: Any, method: str) -> float:

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -63,14 +63,13 @@ class Queue:
         batch_tokens: tokens of a batch; a longer text is computed alone.
         tokens: that wait or are computed.
         texts: that wait or are computed.
-        expecting: estimated tokens of requests that are being tokenised.
         jobs: that are not answered, the oldest first.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
         self.most = self.batch_tokens = 0
-        self.tokens = self.texts = self.expecting = 0
+        self.tokens = self.texts = 0
         metrics.queue_tokens.set_function(lambda: self.tokens)
         metrics.queue_texts.set_function(lambda: self.texts)
         self.jobs: dict[Job, None] = {}
@@ -83,7 +82,7 @@ class Queue:
         Raises:
             ApiError: too many tokens wait, or a text cannot be computed.
         """
-        self._check_room(self.tokens, sum(texts.work))
+        self._check_room(sum(texts.work))
         job = Job(texts)
         self.jobs[job] = None
         self._count([(job, index) for index in job.waiting], 1)
@@ -101,23 +100,9 @@ class Queue:
         """Refuse a request before its body is read.
 
         Raises:
-            ApiError: as many tokens wait or are expected as may.
+            ApiError: as many tokens wait as may.
         """
-        self._check_room(self.tokens + self.expecting, 1)
-
-    @contextmanager
-    def expects(self, tokens: int) -> Iterator[None]:
-        """Count the estimated tokens of a request while it is tokenised.
-
-        Raises:
-            ApiError: too many tokens wait or are expected.
-        """
-        self._check_room(self.tokens + self.expecting, tokens)
-        self.expecting += tokens
-        try:
-            yield
-        finally:
-            self.expecting -= tokens
+        self._check_room(1)
 
     def expected_seconds(self) -> float:
         """Return the estimated seconds until all texts that wait are computed, from 1 to 60."""
@@ -200,9 +185,9 @@ class Queue:
                     self._changed.clear()
                     await self._changed.wait()
 
-    def _check_room(self, here: int, more: int) -> None:
-        if here and here + more > self.most:
-            message = f"{here} tokens wait to be computed, and at most {self.most} may; try again later"
+    def _check_room(self, more: int) -> None:
+        if self.tokens and self.tokens + more > self.most:
+            message = f"{self.tokens} tokens wait to be computed, and at most {self.most} may; try again later"
             raise ApiError(429, message, code="queue_full", retry_after=self.expected_seconds())
 
     def _count(self, batch: Batch, sign: int) -> int:

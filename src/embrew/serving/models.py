@@ -84,12 +84,6 @@ class TokenizedTexts:
     tokens: Sequence[int]
     work: Sequence[int]
 
-    @classmethod
-    def concatenate(cls, parts: Sequence[TokenizedTexts]) -> TokenizedTexts:
-        """Return the texts of several parts of one request, which have the same key."""
-        columns = ([one for part in parts for one in getattr(part, name)] for name in ("rows", "tokens", "work"))
-        return cls(parts[0].key, *columns)
-
 
 class ServedEncoder:
     """An encoder: one thread calls `read` and `tokenize`, another one `compute`.
@@ -130,8 +124,8 @@ class ServedEncoder:
             "max_length": {**encoder.max_length, "other": encoder.max_seq_length},
         }
 
-    def read(self, texts: list[Text], options: ReadOptions, *, first: int = 0) -> TokenizedTexts:
-        """Return the rows of texts; `first` is the number of the first one, for error messages.
+    def read(self, texts: list[Text], options: ReadOptions) -> TokenizedTexts:
+        """Return the rows of texts.
 
         Raises:
             ApiError: an unknown prompt, a number of layers that is not there, token ids out of range, or a text that is
@@ -139,10 +133,10 @@ class ServedEncoder:
         """
         self._check(options)
         name, words, context, limit = self._resolve(options)
-        rows = self._rows(texts, options, words, context, limit if options.truncate else None, first)
+        rows = self._rows(texts, options, words, context, limit if options.truncate else None)
         if not options.truncate:
             extra = 0 if context is None else len(context.row.ids)
-            check_lengths([max(len(row.ids) for row in each) for each in rows], limit + extra, first)
+            check_lengths([max(len(row.ids) for row in each) for each in rows], limit + extra)
         keeps = self.encoder.shares_prefixes and not options.states
         shared = shared_prefix(rows[0][:1]) if keeps else 0
         depth = None if options.num_layers == self.encoder.backbone.num_layers else options.num_layers
@@ -154,7 +148,7 @@ class ServedEncoder:
         """Return the tokens of a text, as `schemas.Token`: of its row, or of the text alone."""
         self._check(options)
         _, words, context, limit = self._resolve(options)
-        (row, *_), *_ = self._rows([text], options, words, context, limit, 0)
+        (row, *_), *_ = self._rows([text], options, words, context, limit)
         template = self.encoder.template
         ids = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.TEXT]
         spans = iter(_spans(template, text, words, ids) if isinstance(text, str) else [])
@@ -222,10 +216,9 @@ class ServedEncoder:
         words: str,
         context: PreparedContext | None,
         limit: int | None,
-        first: int,
     ) -> list[list[Row]]:
         try:
-            self.encoder.texts_of(texts, first=first)
+            self.encoder.texts_of(texts)
         except ValueError as error:
             raise ApiError(422, str(error), param="input", code="token_id_out_of_range") from None
         try:
@@ -280,7 +273,7 @@ class ServedStock:
             "max_length": dict.fromkeys((*SIDES, "other"), self.limit),
         }
 
-    def read(self, texts: list[Text], options: ReadOptions, *, first: int = 0) -> TokenizedTexts:
+    def read(self, texts: list[Text], options: ReadOptions) -> TokenizedTexts:
         """Return texts, and the number of their tokens with the prompt."""
         if options.num_layers is not None:
             reason = "a Sentence-Transformers model runs all its layers; leave it out"
@@ -290,7 +283,7 @@ class ServedStock:
         counts = [len(ids) for ids in encoded.input_ids]
         limit = self.limit or max(counts)
         if not options.truncate:
-            check_lengths(counts, limit, first)
+            check_lengths(counts, limit)
         tokens = [min(count, limit) for count in counts]
         return TokenizedTexts(Key(prompt=prompt, states=options.states), strings, tokens, tokens)
 
@@ -340,9 +333,9 @@ def _strings(texts: list[Text]) -> list[str]:
     return strings
 
 
-def check_lengths(lengths: Sequence[int], limit: int, first: int) -> None:
-    """Raise if a text that must not be truncated is too long; `first` is the number of the first text."""
-    for index, tokens in enumerate(lengths, first):
+def check_lengths(lengths: Sequence[int], limit: int) -> None:
+    """Raise if a text that must not be truncated is too long."""
+    for index, tokens in enumerate(lengths):
         if tokens > limit:
             message = f"text {index} has {tokens} tokens with its template and prompt; at most {limit} are allowed"
             message += ": shorten it, or set truncate to true"

@@ -76,7 +76,7 @@ def deploy(open_service: Callable[[], Service], settings: Settings) -> Applicati
         logging.getLogger("embrew").setLevel(replica.level)
         return create_app(open_service(), request_id=False)
 
-    deployment = serve.deployment(
+    deployment: Any = serve.deployment(
         serve.ingress(build)(Embeddings),
         name="Embeddings",
         max_ongoing_requests=settings.max_concurrent_requests + SPARE,

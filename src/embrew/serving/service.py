@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import methodcaller
@@ -32,8 +32,6 @@ Model = ServedEncoder | ServedStock
 Result = TypeVar("Result")
 BATCHES = 16  # that may wait by default
 CHARACTERS, PER_TOKEN = 100_000, 8  # of a text, by default: that many, or more per token of the longest limit
-TYPICAL = 4  # characters per token, to estimate tokens before texts are tokenised
-AT_ONCE = 20_000  # characters (or token ids) that are tokenised before other requests have their turn
 EXAMPLE = "a text that every model can embed"
 
 
@@ -206,8 +204,7 @@ class Service:
         begun = time.monotonic()
         try:
             async with asyncio.timeout(self.settings.timeout):
-                with self.queue.expects(self._estimate(texts, options)):
-                    tokenized = await self._read(texts, options)
+                tokenized = await self.tokenize(methodcaller("read", texts, options))
                 count, most = sum(tokenized.tokens), self.queue.batch_tokens
                 if options.states and len(texts) > 1 and count > most:
                     message = f"states of {count} tokens; at most {most} per request are allowed, or one text: send "
@@ -232,19 +229,6 @@ class Service:
         finally:
             self._reading -= 1
 
-    async def _read(self, texts: list[Text], options: ReadOptions) -> TokenizedTexts:
-        """Return texts as the model takes them; other requests take turns with the parts of a large one."""
-        parts = []
-        for first, some in _parts(texts, len(options.prompt or "")):
-            parts.append(await self.tokenize(methodcaller("read", some, options, first=first)))
-        return TokenizedTexts.concatenate(parts)
-
-    def _estimate(self, texts: list[Text], options: ReadOptions) -> int:
-        """Return about how many tokens texts will have, which are not tokenised yet."""
-        limit = self.ready()["max_length"][options.side or "other"] or self.queue.most
-        counts = (1 + len(text) // (TYPICAL if isinstance(text, str) else 1) for text in texts)
-        return sum(min(count, limit) for count in counts)
-
     def _fail_all(self) -> None:
         for job in self.queue.jobs:
             job.fail(self.refusal())
@@ -257,14 +241,3 @@ def _verify(model: torch.nn.Module, folder: Path) -> None:
         return
     exact = next(model.parameters()).dtype == torch.float32
     compare_with_reference(model, folder, exact=exact, what="Sentence-Transformers")
-
-
-def _parts(texts: list[Text], prompt: int) -> Iterator[tuple[int, list[Text]]]:
-    """Yield texts in parts of at most `AT_ONCE` characters, or of one text, each with the number of its first text."""
-    first = size = 0
-    for index, text in enumerate(texts):
-        size += len(text) + prompt
-        if size > AT_ONCE and index > first:
-            yield first, texts[first:index]
-            first, size = index, len(text) + prompt
-    yield first, texts[first:]

@@ -27,7 +27,7 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
     source = public_path(sweep.source)
     lines = [f"# {source}", "", as_markdown(header, cells)]
     lines += ["", "Scores times 100; means over seeds, ± their standard deviation where there are several.", ""]
-    if any(result.split == "test" for _, several in done for results in several for result in results):
+    if any(result.split == "test" for _, by_seed in done for results in by_seed for result in results):
         lines += ["Some of these are scores on a test split: do not choose a row by them.", ""]
     if drawn:
         lines += [f"![{sweep.axis}](sweep.png)", ""]
@@ -46,11 +46,11 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
             "seeds": list(row.recipes),
             "scores": {name: [one[name] for one in seeds] for name in seeds[0]},
             "sets": [
-                {"task": result.task, "split": result.split, "counts": dict(result.counts)} for result in several[0]
+                {"task": result.task, "split": result.split, "counts": dict(result.counts)} for result in by_seed[0]
             ],
             "recipe": next(iter(row.recipes.values())).public().resolved(),
         }
-        for row, several, seeds in ((row, several, [_scores(results) for results in several]) for row, several in done)
+        for row, by_seed, seeds in ((row, by_seed, [_scores(results) for results in by_seed]) for row, by_seed in done)
     ]
     record = {
         "format": SWEEP.number,
@@ -71,9 +71,9 @@ def plot_sweep(axis: str, done: Done, path: Path) -> None:
     """Draw main scores over the number that varies: one line per task, with the standard deviation over seeds."""
     ordered = sorted(done, key=lambda entry: entry[0].x or 0.0)
     numbers = [float(row.x or 0.0) for row, _ in ordered]
-    scores = [[_scores(results) for results in several] for _, several in ordered]
-    labels = {result.task: label_of(result) for _, several in ordered for result in several[0]}
-    tasks = list(dict.fromkeys(result.task for _, several in ordered for result in several[0]))
+    scores = [[_scores(results) for results in by_seed] for _, by_seed in ordered]
+    labels = {result.task: label_of(result) for _, by_seed in ordered for result in by_seed[0]}
+    tasks = list(dict.fromkeys(result.task for _, by_seed in ordered for result in by_seed[0]))
     names = tasks if len(tasks) <= LINES else [name for name in scores[0][0] if name not in tasks]
     with drawing(path, 6.8, 4.4) as figure:
         axes = figure.subplots()

@@ -182,25 +182,25 @@ def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, override
     return Row(entry.name, recipes, settings, entry.x)
 
 
-def _axis(rows: Sequence[Row], said: str | None) -> tuple[str | None, list[float | None]]:
+def _axis(rows: Sequence[Row], name: str | None) -> tuple[str | None, list[float | None]]:
     """Return the name of the horizontal axis and each row's value: its `x`, or the one setting that differs."""
-    given = [row.x for row in rows]
-    if any(x is not None for x in given):
-        if None in given:
+    numbers = [row.x for row in rows]
+    if any(x is not None for x in numbers):
+        if None in numbers:
             missing = next(row.name for row in rows if row.x is None)
-            known = len(rows) - given.count(None)
+            present = len(rows) - numbers.count(None)
             raise ValueError(
-                f"{known} of {len(rows)} rows have x, row {missing} has none; give x for all rows, or for none"
+                f"{present} of {len(rows)} rows have x, row {missing} has none; give x for all rows, or for none"
             )
-        return said or "x", given
+        return name or "x", numbers
     resolved = [next(iter(row.recipes.values())).resolved() for row in rows]
     keys = dict.fromkeys(".".join(parse_override(text)[0]) for row in rows for text in row.overrides)
-    found = {key: [_value(values, key.split(".")) for values in resolved] for key in keys}
-    varying = [key for key, values in found.items() if any(value != values[0] for value in values)]
-    numbers = found[varying[0]] if len(varying) == 1 else []
-    if not numbers or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers):
-        return None, given
-    return said or varying[0], [float(value) for value in numbers]
+    by_key = {key: [_value(recipe, key.split(".")) for recipe in resolved] for key in keys}
+    varying = [key for key, each in by_key.items() if any(value != each[0] for value in each)]
+    values = by_key[varying[0]] if len(varying) == 1 else []
+    if not values or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return None, numbers
+    return name or varying[0], [float(value) for value in values]
 
 
 def _value(values: Any, path: Sequence[str]) -> Any:

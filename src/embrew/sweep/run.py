@@ -92,8 +92,8 @@ def _all_rows(
         results = []
         for seed, recipe in row.recipes.items():
             place = row.folder(root, seed)
-            said = "" if seed is None else f", seed {seed}"
-            logger.info("row %d of %d: %s%s", number, len(sweep.rows), row.name, said)
+            with_seed = "" if seed is None else f", seed {seed}"
+            logger.info("row %d of %d: %s%s", number, len(sweep.rows), row.name, with_seed)
             if process.is_main_process and start is None:
                 reuse_stages(recipe, place, finished_runs(root))
             process.wait_for_everyone()
@@ -116,8 +116,8 @@ def finished_runs(root: Path) -> list[Path]:
 
 def _needed(recipe: Recipe) -> bool:
     """Return whether training needs the dev sets: for evaluation within stages, or for reserved rows."""
-    found = recipe.evaluation
-    return found is not None and (found.reserves or (found.every or found.at) is not None)
+    evaluation = recipe.evaluation
+    return evaluation is not None and (evaluation.reserves or (evaluation.every or evaluation.at) is not None)
 
 
 def _evaluate(recipe: Recipe, place: Path, suite: Any, batch_tokens: int | None) -> list[Result]:
@@ -125,6 +125,6 @@ def _evaluate(recipe: Recipe, place: Path, suite: Any, batch_tokens: int | None)
     encoder: Any = opening.open_model(str(place), as_trained=True)
     sets = None if suite is not None else dev_sets_of(recipe)
     tasks: Any = suite if sets is None else [*sets.dev, *sets.guard]
-    found = recipe.evaluation
-    tokens = batch_tokens or (found.batch_tokens if found is not None else None)
+    evaluation = recipe.evaluation
+    tokens = batch_tokens or (evaluation.batch_tokens if evaluation is not None else None)
     return evaluate(encoder, tasks, output_dir=place / RESERVED, batch_tokens=tokens, show_progress_bar=is_chosen())

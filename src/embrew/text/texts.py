@@ -113,7 +113,7 @@ HINTS: dict[str, str] = {
 }
 
 
-def texts_of(inputs: Any, *, vocabulary: int, first: int = 0) -> tuple[list[Text], bool]:
+def texts_of(inputs: Any, *, vocabulary: int) -> tuple[list[Text], bool]:
     """Return the texts to encode as a list, and whether a single one was given.
 
     Args:
@@ -121,7 +121,6 @@ def texts_of(inputs: Any, *, vocabulary: int, first: int = 0) -> tuple[list[Text
             a list, tuple, generator or other iterable, a NumPy array, a torch tensor, a pandas or polars Series, a
             column of a data set or an Arrow array.
         vocabulary: number of token ids; ids must be below.
-        first: number of the first text, for error messages.
 
     Raises:
         TypeError: no texts, or something among them that is none; names its position.
@@ -156,7 +155,7 @@ def texts_of(inputs: Any, *, vocabulary: int, first: int = 0) -> tuple[list[Text
     items = list(inputs)
     if items and is_integer(items[0]):
         return [_token_ids(items, 0, vocabulary)], True
-    return [_text(item, place, vocabulary) for place, item in enumerate(items, first)], False
+    return [_text(item, place, vocabulary) for place, item in enumerate(items)], False
 
 
 def _text(item: Any, place: int, vocabulary: int) -> Text:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,30 +14,33 @@ from rich.text import Text
 from embrew.cli.arguments import AsJson, Model, ModelPooling, Quiet
 from embrew.cli.console import loading, out, print_json
 
+if TYPE_CHECKING:
+    from embrew.mining import Mined
+
 EXAMPLES = 20
+
+Corpus = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="Documents to search for negatives; by default the positives of all pairs."),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(metavar="OURS=THEIRS", help="Name a column of PAIRS, e.g. query=question. Repeatable."),
+]
 
 
 def mine(
     model: Model,
     pairs: Annotated[str, typer.Argument(metavar="PAIRS", help="File, folder or Hub data set of pairs.")],
     output: Annotated[Path, typer.Argument(metavar="OUTPUT.jsonl", help="File for the pairs with their negatives.")],
-    corpus: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Documents to search for negatives; by default the positives of all pairs."),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OURS=THEIRS", help="Name a column of PAIRS, e.g. query=question. Repeatable."),
-    ] = None,
+    corpus: Corpus = None,
+    column: Columns = None,
     split: Annotated[str, typer.Option(help="Split of PAIRS.")] = "train",
     max_rows: Annotated[int | None, typer.Option(min=1, help="Number of pairs to sample; by default all.")] = None,
     num_negatives: Annotated[int, typer.Option(min=1, help="Maximum number of negatives per pair.")] = 5,
     relative_margin: Annotated[
         float, typer.Option(min=0, max=1, help="A negative's similarity is below (1 - margin) times the positive's.")
     ] = 0.05,
-    max_score: Annotated[float | None, typer.Option(help="Maximum similarity of a negative; by default none.")] = None,
-    range_min: Annotated[int, typer.Option(min=0, help="Number of nearest texts to skip.")] = 0,
-    range_max: Annotated[int | None, typer.Option(min=1, help="Number of nearest texts to choose from.")] = None,
     pooling: ModelPooling = None,
     seed: Annotated[int, typer.Option(help="Random seed for the sample and for the examples shown.")] = 42,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written without writing it.")] = False,
@@ -62,39 +65,42 @@ def mine(
 
     rows = load(pairs, kind="pairs", split=split, columns=columns, max_rows=max_rows, shuffle_seed=seed)
     documents = [document.content for document in read_documents(corpus)] if corpus else None
-    found = find(
+    mined = find(
         open_model(model, pooling=pooling),
         rows,
         corpus=documents,
         num_negatives=num_negatives,
         relative_margin=relative_margin,
-        max_score=max_score,
-        range_min=range_min,
-        range_max=range_max,
     )
-    console, shown = out(), random.Random(seed).sample(found.rows, min(EXAMPLES, len(found.rows)))
-    for row in shown:
+    shown = random.Random(seed).sample(mined.rows, min(EXAMPLES, len(mined.rows)))
+    _show(shown, mined)
+    counts = {
+        "negatives": sum(len(row["negatives"]) for row in mined.rows),
+        "pairs": len(mined.rows),
+        "pairs_without": mined.without,
+    }
+    if not dry_run:
+        write_jsonl(output, mined.rows)
+    out().print(
+        f"{counts['negatives']:,} negatives for {counts['pairs']:,} pairs; {mined.without:,} pairs have none and are "
+        f"left out{'; nothing written' if dry_run else f': {output}'}",
+        markup=False,
+        soft_wrap=True,
+    )
+    print_json({**counts, "output": None if dry_run else str(output), "examples": shown})
+
+
+def _show(pairs: Sequence[Mapping[str, Any]], mined: Mined) -> None:
+    """Print pairs with their negatives, and a histogram of all similarities."""
+    console = out()
+    for row in pairs:
         console.print(Text(_short(row["query"]), style="bold"), no_wrap=True)
         for kind, text, score in zip(
             ("+", *"-" * len(row["negatives"])), (row["positive"], *row["negatives"]), row["scores"], strict=True
         ):
             style = "green" if kind == "+" else "red"
             console.print(Text(f"  {kind} {score:.3f}  {_short(text)}", style=style), no_wrap=True)
-    console.print(_histogram(*found.scores()))
-    counts = {
-        "negatives": sum(len(row["negatives"]) for row in found.rows),
-        "pairs": len(found.rows),
-        "pairs_without": found.without,
-    }
-    if not dry_run:
-        write_jsonl(output, found.rows)
-    console.print(
-        f"{counts['negatives']:,} negatives for {counts['pairs']:,} pairs; {found.without:,} pairs have none and are "
-        f"left out{'; nothing written' if dry_run else f': {output}'}",
-        markup=False,
-        soft_wrap=True,
-    )
-    print_json({**counts, "output": None if dry_run else str(output), "examples": shown})
+    console.print(_histogram(*mined.scores()))
 
 
 def _short(text: str, width: int = 110) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,10 +11,11 @@ from torch.export import Dim
 
 from embrew.encoder import Encoder
 from embrew.export.parts import Parts
-from embrew.export.runtimes.runtime import Runtime
+from embrew.export.runtimes.runtime import Runtime, quiet
 from embrew.runtimes.graph import OUTPUT, graph_refusal
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+LOGGERS = ("torch.onnx", "torch.onnx._internal.exporter._registration", "onnxscript", "onnx_ir")
 INPUTS = ("input_ids", "attention_mask")  # the names that FastEmbed, Vespa and transformers.js use
 LARGEST = 1_500_000_000  # bytes of weights within the file itself, which protobuf limits to 2 GB
 FOLDER, FILE, WEIGHTS = "onnx", "model.onnx", "model.onnx_data"  # as transformers.js looks for them
@@ -68,7 +65,7 @@ def write_onnx(parts: Parts, out: Path, weights: str) -> None:
     """Write `onnx/model.onnx` in float32, for any number of rows and tokens; and the tokenizer."""
     ids, mask = (torch.ones(2, 7, dtype=torch.long) for _ in INPUTS)  # two objects: one would be taken for one input
     sizes = {0: Dim("batch"), 1: Dim("tokens")}
-    with _quiet_exporter():
+    with quiet(*LOGGERS):
         program = torch.onnx.export(
             parts.graph(),
             (ids, mask),
@@ -90,22 +87,6 @@ def save(model: Any, path: Path) -> None:
 
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values())
     onnx_ir.save(model, path, external_data=WEIGHTS if size > LARGEST else None)
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Hide the exporter's notes on packages that it does not need and on names of equal dimensions."""
-    names = ("torch.onnx", "torch.onnx._internal.exporter._registration", "onnxscript", "onnx_ir")
-    levels = {name: logging.getLogger(name).level for name in names}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in names:
-            logging.getLogger(name).setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for name, level in levels.items():
-                logging.getLogger(name).setLevel(level)
 
 
 def _note(parts: Parts) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import torch
 from embrew.encoder import Encoder
 from embrew.export.fresh_process import cosines
 from embrew.export.parts import Parts
-from embrew.export.runtimes.runtime import Runtime
+from embrew.export.runtimes.runtime import Runtime, quiet
 from embrew.runtimes.converted import shape_of
 from embrew.runtimes.encoder import Origin
 from embrew.runtimes.folder import GRAPH, read_encoder, write_encoder
@@ -110,7 +108,7 @@ def _quantised(model: Any, parts: Parts) -> Any:
         parts: the encoder, with the texts.
     """
     library = nncf()
-    with _quiet():
+    with quiet("nncf"):
         if parts.int8.texts:
             rows = [_inputs(parts, text) for text in parts.int8.texts]
             return library.quantize(
@@ -131,19 +129,6 @@ def _inputs(parts: Parts, text: str) -> dict[str, np.ndarray]:
     ids = parts.tokenizer(words, truncation=True, max_length=parts.encoder.max_seq_length)["input_ids"]
     row = np.array([ids], dtype=np.int64)
     return {"input_ids": row, "attention_mask": np.ones_like(row)}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide NNCF's notes and progress bars."""
-    log = logging.getLogger("nncf")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        log.setLevel(level)
 
 
 def _measure(parts: Parts, out: Path) -> None:

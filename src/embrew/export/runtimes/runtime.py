@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from embrew.encoder import Encoder
 from embrew.export.parts import Parts
+
+
+@contextmanager
+def quiet(*names: str) -> Iterator[None]:
+    """Hide warnings, what is printed, and log lines below errors of loggers with these names."""
+    levels = {name: logging.getLogger(name).level for name in names}
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for name in names:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
 
 
 def nothing_written(parts: Parts, out: Path, weights: str) -> None:

@@ -35,10 +35,6 @@ ONE_TOKEN = (
 )
 
 
-class Unreadable(ValueError):
-    """A server would not open the folder, or would read another encoder from it."""
-
-
 @dataclass(frozen=True)
 class Reading:
     """An encoder as a server understands a folder.
@@ -97,4 +93,4 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise Unreadable(f"{path.parent.name}/{path.name} is missing") from error
+        raise ValueError(f"{path.parent.name}/{path.name} is missing") from error

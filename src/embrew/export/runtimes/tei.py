@@ -16,7 +16,6 @@ from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.served import (
     SIMULATION,
     Reading,
-    Unreadable,
     pooling_refused,
     read_json,
     window_exceeded,
@@ -97,25 +96,25 @@ def read_as_tei(out: Path) -> Reading:
     """Return what Text Embeddings Inference reads from a folder.
 
     Raises:
-        Unreadable: it would refuse the folder with an error.
+        ValueError: it would refuse the folder with an error.
     """
     config = read_json(out / "config.json")
     family = config["model_type"]
     trained = config.get("max_trained_positions")
     if trained is not None and not isinstance(trained, int):
-        raise Unreadable(f"Failed to parse `config.json`: invalid type: string {trained!r}, expected usize")
+        raise ValueError(f"Failed to parse `config.json`: invalid type: string {trained!r}, expected usize")
     if family not in (*ANYWHERE, *ON_CUDA):
-        raise Unreadable(f"Model is not supported: {family}")
+        raise ValueError(f"Model is not supported: {family}")
     if config.get("hidden_act", config.get("activation")) not in ACTIVATIONS:
-        raise Unreadable(f"unknown activation {config.get('hidden_act')}")
+        raise ValueError(f"unknown activation {config.get('hidden_act')}")
     flags = read_json(out / "1_Pooling" / "config.json")
     served = {"cls_token": "cls", "mean_tokens": "mean", "lasttoken": "last"}
     chosen = [mode for name, mode in served.items() if flags.get(f"pooling_mode_{name}")]
     if not chosen:
-        raise Unreadable(f"Pooling config {flags} is not supported")
+        raise ValueError(f"Pooling config {flags} is not supported")
     settings = read_json(out / "sentence_bert_config.json")
     if "max_seq_length" not in settings:
-        raise Unreadable("Failed to parse `sentence_bert_config.json`: missing field `max_seq_length`")
+        raise ValueError("Failed to parse `sentence_bert_config.json`: missing field `max_seq_length`")
     if family in BY_IS_CAUSAL:
         causal: bool | None = config.get("is_causal", True)
     elif family in (*ON_CUDA, "qwen3"):

@@ -16,7 +16,6 @@ from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.served import (
     SIMULATION,
     Reading,
-    Unreadable,
     pooling_refused,
     read_json,
     window_exceeded,
@@ -71,18 +70,18 @@ def read_as_vllm(out: Path) -> Reading:
     """Return what vLLM reads from a folder.
 
     Raises:
-        Unreadable: it would refuse the folder, or choose the pooling by the model's family.
+        ValueError: it would refuse the folder, or choose the pooling by the model's family.
     """
     config, modules = read_json(out / "config.json"), read_json(out / "modules.json")
     for architecture in config["architectures"]:
         if not architecture.isidentifier():
-            raise Unreadable(f"Model architectures [{architecture!r}] are not supported for now")
+            raise ValueError(f"Model architectures [{architecture!r}] are not supported for now")
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     pooling = next((module for module in modules if module["type"] == "sentence_transformers.models.Pooling"), None)
     mode = None if pooling is None else read_json(out / pooling["path"] / "config.json").get("pooling_mode")
     names = {"cls": "cls", "lasttoken": "last", "mean": "mean"}
     if mode not in names:
-        raise Unreadable(f"pooling_mode={mode!r} is none of {', '.join(names)}, and the family's own is used")
+        raise ValueError(f"pooling_mode={mode!r} is none of {', '.join(names)}, and the family's own is used")
     bert = config["model_type"] in ENCODERS
     flag = config.get("is_causal", True)
     if config["model_type"] == "gemma3_text":
