@@ -254,12 +254,15 @@ def heading(name: str) -> str:
 
 
 def table(forms: Sequence[Form], found: Mapping[Form, Mapping[str, str]]) -> Iterator[str]:
-    """Yield the lines of a table; a refusal is `no`, and its reason is what `embrew export` prints."""
+    """Yield the lines of a table, one row per outcome; a refusal is `no`, since `embrew export` prints its reason."""
     yield "| encoder | " + " | ".join(heading(name) for name in RUNTIMES) + " |"
     yield "|---|" + "---|" * len(RUNTIMES)
+    rows: dict[tuple[str, ...], list[str]] = {}
     for form in forms:
-        cells = [found[form][name] if found[form][name] in OUTCOMES else "no" for name in RUNTIMES]
-        yield f"| {form.name} | " + " | ".join(cells) + " |"
+        cells = tuple(found[form][name] if found[form][name] in OUTCOMES else "no" for name in RUNTIMES)
+        rows.setdefault(cells, []).append(form.name)
+    for cells, names in rows.items():
+        yield f"| {'; '.join(names)} | " + " | ".join(cells) + " |"
 
 
 def page_with(text: str, lines: Sequence[str]) -> str:
@@ -282,7 +285,7 @@ def main(*, checks_only: bool) -> None:
             "runtime gave the encoder's vectors. `simulated`: the rules of its loader, read from its source, gave "
             "them. `no`: refused; `embrew export` says why and what to train instead.",
             "",
-            "Encoders of shipped recipes, on a tiny Llama with Mistral's tokenizer (the last row: BERT):",
+            "Encoders of shipped recipes, on a tiny Llama with Mistral's tokenizer (BERT-type: a tiny BERT):",
             "",
             *table(FORMS, found),
             "",
