@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -52,6 +51,7 @@ from embrew.settings.encoder import Demonstration
 
 logger = logging.getLogger(__name__)
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "run-anywhere.md"
+OUTCOMES = ("run", "simulated", "written", "accepted")  # any other outcome is the reason of a refusal
 BEGIN, END = "<!-- begin: scripts/runtime_table.py -->", "<!-- end -->"
 PACKAGES = {"onnx": "onnxruntime", "llama.cpp": "llama_cpp_python"}
 SIZES: dict[str, Any] = {
@@ -253,28 +253,16 @@ def heading(name: str) -> str:
     return " ".join([name, RUNTIMES[name].simulated or asked.stdout.strip()]).strip()
 
 
-def table(forms: Sequence[Form], found: Mapping[Form, Mapping[str, str]], reasons: list[str]) -> Iterator[str]:
-    """Yield the lines of a table; reasons of refusals are numbered, and new ones appended to `reasons`."""
+def table(forms: Sequence[Form], found: Mapping[Form, Mapping[str, str]]) -> Iterator[str]:
+    """Yield the lines of a table, one row per outcome; a refusal is `no`, since `embrew export` prints its reason."""
     yield "| encoder | " + " | ".join(heading(name) for name in RUNTIMES) + " |"
     yield "|---|" + "---|" * len(RUNTIMES)
+    rows: dict[tuple[str, ...], list[str]] = {}
     for form in forms:
-        cells = []
-        for name in RUNTIMES:
-            outcome = found[form][name]
-            if outcome not in ("run", "simulated", "written", "accepted"):
-                said = shortened(outcome)
-                if said not in reasons:
-                    reasons.append(said)
-                outcome = f"no ({reasons.index(said) + 1})"
-            cells.append(outcome)
-        yield f"| {form.name} | " + " | ".join(cells) + " |"
-
-
-def shortened(reason: str) -> str:
-    """Return a refusal's reason without what it is a refusal of, as one line that Markdown shows unchanged."""
-    said = re.sub(r"^(this encoder cannot be[^:]*|[^:]* cannot reproduce this encoder): ", "", " ".join(reason.split()))
-    said = re.sub(r"template='.*' (repeats|is one|has the)", r"its template \1", said)
-    return re.sub(r"([|<>*_])", r"\\\1", said)
+        cells = tuple(found[form][name] if found[form][name] in OUTCOMES else "no" for name in RUNTIMES)
+        rows.setdefault(cells, []).append(form.name)
+    for cells, names in rows.items():
+        yield f"| {'; '.join(names)} | " + " | ".join(cells) + " |"
 
 
 def page_with(text: str, lines: Sequence[str]) -> str:
@@ -291,23 +279,19 @@ def main(*, checks_only: bool) -> None:
         for form in (*FORMS, *OTHER_FAMILIES):
             found[form] = outcomes(form, root, checks_only=checks_only)
             logger.info("%s: %s", form.name, found[form])
-        reasons: list[str] = []
         today = date.today().isoformat()
         lines = [
             f"Made by `scripts/runtime_table.py` on {today}, with transformers {version('transformers')}. `run`: the "
-            "runtime itself gave the encoder's vectors. `simulated`: the rules of that version's loader, read from its "
-            "source, gave them. `written`: not run, since the runtime was not installed. `accepted`: it can be "
-            "exported, and was not for this table. `no (N)`: refused, for the reason N below.",
+            "runtime gave the encoder's vectors. `simulated`: the rules of its loader, read from its source, gave "
+            "them. `no`: refused; `embrew export` says why and what to train instead.",
             "",
-            "Encoders of shipped recipes, on a tiny Llama with Mistral's tokenizer (the last row: BERT):",
+            "Encoders of shipped recipes, on a tiny Llama with Mistral's tokenizer (BERT-type: a tiny BERT):",
             "",
-            *table(FORMS, found, reasons),
+            *table(FORMS, found),
             "",
             "Other families, each with its own tokenizer (Gemma 3: Mistral's):",
             "",
-            *table(OTHER_FAMILIES, found, reasons),
-            "",
-            *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1)),
+            *table(OTHER_FAMILIES, found),
         ]
     PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), lines), encoding="utf-8")
 
