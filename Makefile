@@ -22,7 +22,7 @@ OFFLINE := TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format docs tables bench gpu-drill clean
+.PHONY: help install demo test test-slow lint format docs tables gpu-drill clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -83,9 +83,6 @@ docs: $(VENV)/.stamp-docs ## build the documentation into site/
 
 tables: $(VENV)/.stamp-core ## write tables of benchmarks/results into README and documentation
 	@$(BIN)/python scripts/result_tables.py
-
-bench: $(VENV)/.stamp-dev ## the benchmarks of time and memory
-	@$(OFFLINE) $(BIN)/python benchmarks/run.py $(ARGS)
 
 gpu-drill: $(VENV)/.stamp-dev ## for a machine with a GPU: 20 steps of each method, speed and memory; ARGS="MODEL"
 	@$(BIN)/python benchmarks/gpu_drill.py $(ARGS)

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import RESULTS
-from report import circumstances, origin, table
+from harness import RESULTS, circumstances, origin, table
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

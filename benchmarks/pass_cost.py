@@ -13,8 +13,8 @@ import time
 import harness
 import numpy as np
 import torch
+from harness import circumstances, origin, table
 from peft import LoraConfig, get_peft_model
-from report import circumstances, origin, table
 from transformers import AutoModel, BertConfig, LlamaConfig
 
 from embrew.encoder import Encoder

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from report import circumstances, origin, table
+from harness import circumstances, origin, table
 from world.choices import sample
 from world.facts import World, make_world
 from world.folders import write_rows
