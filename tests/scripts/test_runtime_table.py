@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -44,25 +43,6 @@ def test_the_page_has_every_row_and_column(script: ModuleType) -> None:
     for name, cells in rows.items():
         assert len(cells) == len(RUNTIMES), name
         assert all(re.fullmatch(r"run|simulated|written|accepted|no \(\d+\)", cell) for cell in cells), name
-
-
-@pytest.mark.parametrize("name", ["8 memory tokens, mean"])
-def test_the_page_says_what_the_checks_say(name: str, script: ModuleType, tmp_path: Path) -> None:
-    real_tokenizer_folder("mistral")
-    (form,) = (form for form in script.FORMS if form.name == name)
-    refused = script.refusals(form, script.encoder_of(form, tmp_path))
-    assert [cell.startswith("no") for cell in rows_of(script)[name]] == [runtime in refused for runtime in RUNTIMES]
-
-
-def test_a_new_runtime_is_a_new_column(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    form = script.FORMS[0]
-    monkeypatch.setitem(RUNTIMES, "another", replace(RUNTIMES["vllm"], name="another", simulated="1.0"))
-    found = {form: {**dict.fromkeys(RUNTIMES, "run"), "another": "this encoder cannot be used: a | b"}}
-    reasons: list[str] = []
-    lines = list(script.table([form], found, reasons))
-    assert lines[0].endswith("| another 1.0 |")
-    assert lines[-1].endswith("| run | no (1) |")
-    assert reasons == ["a \\| b"]
 
 
 @pytest.mark.slow
