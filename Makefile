@@ -11,13 +11,7 @@ TORCH ?= torch==2.13.0
 CONSTRAINTS ?= constraints.txt
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
-# Runs pip, and says every 20 seconds that it still works. The loop ends with this shell, however that ends.
-define install
-@while sleep 20 >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do \
-	echo "  still installing: $$(du -sh $(VENV) | cut -f1) in $(VENV)"; done & \
-	$(PIP) $(1); status=$$?; kill $$! 2>/dev/null; exit $$status
-endef
+PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 OFFLINE := TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ARGS ?=
 
@@ -35,22 +29,22 @@ $(VENV)/.stamp-torch:
 		{ echo "embrew needs Python 3.11 or newer; '$(PYTHON)' is not. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "installing $(TORCH) into $(VENV) ..."
-	$(call install,$(TORCH))
+	@$(PIP) $(TORCH)
 	@touch $@
 
 $(VENV)/.stamp-core: pyproject.toml $(CONSTRAINTS) $(VENV)/.stamp-torch
 	@echo "installing embrew into $(VENV) ..."
-	$(call install,-e .)
+	@$(PIP) -e .
 	@touch $@
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-core
 	@echo "installing the development tools into $(VENV) ..."
-	$(call install,-e ".[dev]")
+	@$(PIP) -e ".[dev]"
 	@touch $@
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp-core
 	@echo "installing the documentation tools into $(VENV) ..."
-	$(call install,-e ".[docs]")
+	@$(PIP) -e ".[docs]"
 	@touch $@
 
 install: $(VENV)/.stamp-core $(VENV)/.stamp-dev ## the package and the development tools, editable, into VENV

@@ -206,16 +206,6 @@ def test_pairs_of_a_relation_are_true_of_the_entity_that_the_text_names(made):
     assert len(texts[0]) == 32 * 6
 
 
-def test_a_word_is_a_token():
-    tokenizer = make_tokenizer(WORLD)
-    for text, _ in documents(50):
-        ids = tokenizer(text)["input_ids"]
-        assert len(ids) == 1 + len(text.split())
-        assert tokenizer.decode(ids, skip_special_tokens=True).strip() == text
-    odd = "Zürich 東京 <s> \t42"
-    assert tokenizer.decode(tokenizer(odd, split_special_tokens=True)["input_ids"][1:]).strip() == odd
-
-
 # ---- a model beside the generator ----------------------------------------------------------------------------------
 
 

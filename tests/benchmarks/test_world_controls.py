@@ -12,7 +12,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from world.bugs import BUGS, adapter_on, blind_memory, no_bottleneck
-from world.demonstrated import CONDITIONS, between_relations, demonstrations
+from world.demonstrated import CONDITIONS, demonstrations
 from world.facts import make_world
 from world.language import sign, text_of
 from world.planted import noticed_by
@@ -104,24 +104,6 @@ def test_demonstrations_are_right_or_wrong_as_they_say():
         assert shown["right"] != demonstrations(WORLD, relation, "right", seed=4)
     with pytest.raises(ValueError, match="choose from none, right, shuffled, foreign"):
         demonstrations(WORLD, 0, "wrong", seed=0)
-
-
-class Looked:
-    """An encoder that looks vectors up."""
-
-    def __init__(self, vectors):
-        self.vectors = vectors
-
-    def encode(self, texts):
-        return torch.tensor([self.vectors[text] for text in texts])
-
-
-@pytest.mark.parametrize(("alone", "shares"), [(False, 1.0), (True, 0.0)])
-def test_what_passages_and_lone_words_tell_of_the_relation(alone, shares):
-    """Passages are looked up by their verb, lone words by the number of their value."""
-    vectors = {f"it {verb} {pair[0]} .": [float(r)] for r, verb in enumerate(VERBS) for pair in WORLD.values[r]}
-    vectors |= {f"{pair[0]} .": [float(v)] for values in WORLD.values for v, pair in enumerate(values)}
-    assert between_relations(Looked(vectors), WORLD, alone=alone) == pytest.approx(shares)
 
 
 # ---- bugs ----------------------------------------------------------------------------------------------------------
