@@ -119,11 +119,10 @@ def openvino(encoder: Any, place: Path) -> Rows:
     rows = {}
     for name, found in vectors.items():
         similar = cosines(found[:PAIRS], found[PAIRS:])
-        rows[name] = {
-            **harness.ratio(seconds["Sentence-Transformers float32"], seconds[name]),
-            "× torch bfloat16": harness.ratio(seconds.get("torch bfloat16", [float("nan")] * ROUNDS), seconds[name])[
-                "ratio"
-            ],
+        rows[name] = harness.ratio(seconds["Sentence-Transformers float32"], seconds[name])
+        if "torch bfloat16" in seconds:
+            rows[name]["× torch bfloat16"] = harness.ratio(seconds["torch bfloat16"], seconds[name])["ratio"]
+        rows[name] |= {
             "mean cosine": float(alike[name].mean()),
             "smallest cosine": float(alike[name].min()),
             "Spearman": 100 * float(spearmanr(similar, gold).statistic),
