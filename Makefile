@@ -11,18 +11,12 @@ TORCH ?= torch==2.13.0
 CONSTRAINTS ?= constraints.txt
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
-# Runs pip, and says every 20 seconds that it still works. The loop ends with this shell, however that ends.
-define install
-@while sleep 20 >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do \
-	echo "  still installing: $$(du -sh $(VENV) | cut -f1) in $(VENV)"; done & \
-	$(PIP) $(1); status=$$?; kill $$! 2>/dev/null; exit $$status
-endef
+PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 OFFLINE := TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format docs tables bench gpu-drill clean
+.PHONY: help install demo test test-slow lint format docs tables gpu-drill clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -35,22 +29,22 @@ $(VENV)/.stamp-torch:
 		{ echo "embrew needs Python 3.11 or newer; '$(PYTHON)' is not. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "installing $(TORCH) into $(VENV) ..."
-	$(call install,$(TORCH))
+	@$(PIP) $(TORCH)
 	@touch $@
 
 $(VENV)/.stamp-core: pyproject.toml $(CONSTRAINTS) $(VENV)/.stamp-torch
 	@echo "installing embrew into $(VENV) ..."
-	$(call install,-e .)
+	@$(PIP) -e .
 	@touch $@
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-core
 	@echo "installing the development tools into $(VENV) ..."
-	$(call install,-e ".[dev]")
+	@$(PIP) -e ".[dev]"
 	@touch $@
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp-core
 	@echo "installing the documentation tools into $(VENV) ..."
-	$(call install,-e ".[docs]")
+	@$(PIP) -e ".[docs]"
 	@touch $@
 
 install: $(VENV)/.stamp-core $(VENV)/.stamp-dev ## the package and the development tools, editable, into VENV
@@ -83,9 +77,6 @@ docs: $(VENV)/.stamp-docs ## build the documentation into site/
 
 tables: $(VENV)/.stamp-core ## write tables of benchmarks/results into README and documentation
 	@$(BIN)/python scripts/result_tables.py
-
-bench: $(VENV)/.stamp-dev ## the benchmarks of time and memory
-	@$(OFFLINE) $(BIN)/python benchmarks/run.py $(ARGS)
 
 gpu-drill: $(VENV)/.stamp-dev ## for a machine with a GPU: 20 steps of each method, speed and memory; ARGS="MODEL"
 	@$(BIN)/python benchmarks/gpu_drill.py $(ARGS)

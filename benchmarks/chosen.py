@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import harness
+from harness import circumstances, origin, table
 from planned import expand, parser_of, read_plan
-from report import circumstances, origin, table
 from shots import candidates, rows_of
 
 from embrew import opening

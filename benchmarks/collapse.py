@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 from evidence import BATCH_TOKENS
+from harness import circumstances, origin, table
 from planned import expand, file_name, parser_of
-from report import circumstances, origin, table
 from scipy.stats import f as f_distribution
 
 from embrew import opening

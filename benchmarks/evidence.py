@@ -123,38 +123,49 @@ def run(
             take_over_results(recipe, folder, work.parent)
             stages.train(recipe, folder / "model", resume=(folder / "model").exists())
         for name in [stage.name for stage in recipe.stages] or ["untrained"]:
-            if name not in entry.get("judge", [name]):
-                continue
-            label = f"{entry['row']}: {name}" if several else entry["row"]
-            encoder: Any = None
-            for tokens, count, condition, asked in ways(entry):
-                said = said_of(tokens, count, condition, asked)
-                results_folder = folder / "results" / (name + file_name(said))
-                if missing is not None and not (complete(results_folder, suite) and trained(recipe, folder, name)):
-                    missing.append(f"{label}{said} (seed {seed})")
-                    continue
-                if encoder is None:
-                    if recipe.stages:
-                        encoder = opening.open_model(str(folder / "model" / name), dtype=dtype)
-                    else:
-                        untrained = recipe.encoder.model_copy(update={"dtype": dtype})
-                        encoder = assembly.encoder(recipe.model_copy(update={"encoder": untrained}))
-                backbone = encoder.describe()["base"]["sha256"] or "unknown"
-                wanted = suite if asked is None else asked_with(suite, plan["instructions"][asked])
-                pooled, to = pooled_over(encoder, tokens, plan), partial(judge, folder=results_folder)
-                form = entry.get("prompt", "{instruction}: ")
-                found = to(pooled, wanted) if count is None else judge_shown(pooled, form, wanted, count, condition, to)
-                yield Judged(
-                    label + said,
-                    seed,
-                    backbone,
-                    found,
-                    gap_of(folder / "model", name),
-                    drawn=bool(recipe.stages),
-                    compresses=any(
-                        one.name == name and one.objective["type"] == "compression" for one in recipe.stages
-                    ),
-                )
+            if name in entry.get("judge", [name]):
+                label = f"{entry['row']}: {name}" if several else entry["row"]
+                yield from judge_stage(entry, plan, suite, recipe, folder, name, label, missing)
+
+
+def judge_stage(
+    entry: dict[str, Any],
+    plan: dict[str, Any],
+    suite: Any,
+    recipe: Recipe,
+    folder: Path,
+    name: str,
+    label: str,
+    missing: list[str] | None,
+) -> Iterator[Judged]:
+    """Judge what a row's folder has after a stage, or its untrained encoder, in each way that the row asks for."""
+    dtype = plan.get("dtype", "auto")
+    encoder: Any = None
+    for tokens, count, condition, asked in ways(entry):
+        said = said_of(tokens, count, condition, asked)
+        results_folder = folder / "results" / (name + file_name(said))
+        if missing is not None and not (complete(results_folder, suite) and trained(recipe, folder, name)):
+            missing.append(f"{label}{said} (seed {recipe.seed})")
+            continue
+        if encoder is None and recipe.stages:
+            encoder = opening.open_model(str(folder / "model" / name), dtype=dtype)
+        elif encoder is None:
+            untrained = recipe.encoder.model_copy(update={"dtype": dtype})
+            encoder = assembly.encoder(recipe.model_copy(update={"encoder": untrained}))
+        backbone = encoder.describe()["base"]["sha256"] or "unknown"
+        wanted = suite if asked is None else asked_with(suite, plan["instructions"][asked])
+        pooled, to = pooled_over(encoder, tokens, plan), partial(judge, folder=results_folder)
+        form = entry.get("prompt", "{instruction}: ")
+        found = to(pooled, wanted) if count is None else judge_shown(pooled, form, wanted, count, condition, to)
+        yield Judged(
+            label + said,
+            recipe.seed,
+            backbone,
+            found,
+            gap_of(folder / "model", name),
+            drawn=bool(recipe.stages),
+            compresses=any(one.name == name and one.objective["type"] == "compression" for one in recipe.stages),
+        )
 
 
 def ways(entry: dict[str, Any]) -> Iterator[tuple[str, int | None, str, str | None]]:

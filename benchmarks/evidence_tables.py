@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from claims import settle
+from harness import circumstances, origin, table
 from planned import cell
-from report import circumstances, origin, table
 
 from embrew.evaluation import Result, averages, grid_table
 

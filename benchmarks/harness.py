@@ -1,17 +1,20 @@
-"""How every benchmark here measures: equality first, then interleaved pairs, then a verdict against a gate.
+"""What benchmarks share: sides timed in turn on one core, and result files that say how they were made.
 
-A ratio is always peer ÷ ours, so more than 1 means that we are faster or smaller.
+It is imported before torch, whose number of threads is read from the environment at import.
 """
 
 from __future__ import annotations
 
-import gc
+import json
 import os
+import platform
 import statistics
+import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,75 +23,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-from outcome import FACTORS, SPREAD, Bar, Measure, Outcome, Unit
-from torch import Tensor
-from work import Work, count
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 SEED = 0
-ROUNDS = 7
-ONCE = False  # `run.py --once` sets it: one round, to try a benchmark
 PACKAGES = ("embrew", "torch", "transformers", "peft")
 
-Step = Callable[[], Any]
 
-
-# ---- what a benchmark is -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Benchmark:
-    """A named comparison.
-
-    Attributes:
-        name: as given on the command line; also the name of its result files.
-        title: what is compared, in a line.
-        run: measures; raises `Unequal` before any ratio exists if both sides do not compute the same.
-        variants: for benchmarks of memory, what a fresh process builds, by name; what is built is then run in it.
-    """
-
-    name: str
-    title: str
-    run: Callable[[Benchmark], Outcome]
-    variants: Mapping[str, Callable[[], Callable[[], dict[str, float]]]] = field(default_factory=dict)
-
-
-class Unequal(Exception):
-    """Both sides do not compute the same, so that no ratio between them means anything."""
-
-
-class Missing(Exception):
-    """What a benchmark is measured on is not on this machine."""
-
-
-# ---- equality ------------------------------------------------------------------------------------------------------
-
-
-def difference(ours: Tensor | float, peer: Tensor | float) -> float:
-    """Largest absolute difference ÷ largest absolute value of the peer's."""
-    a, b = (torch.as_tensor(x).detach().double().cpu() for x in (ours, peer))
-    if a.shape != b.shape:
-        raise Unequal(f"shapes {tuple(a.shape)} and {tuple(b.shape)}")
-    gap = float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
-    return gap if gap == gap else float("inf")
-
-
-def require_equal(what: str, pairs: Iterable[tuple[Tensor | float, Tensor | float]], tolerance: float) -> float:
-    """The largest relative difference of some pairs (ours, peer).
-
-    Raises:
-        Unequal: it is above the tolerance, or there is nothing to compare.
-    """
-    gaps = [difference(ours, peer) for ours, peer in pairs]
-    if not gaps:
-        raise Unequal(f"{what}: nothing to compare")
-    if max(gaps) > tolerance:
-        raise Unequal(f"{what} differ by {max(gaps):.2e} (relative), {tolerance:.0e} is allowed")
-    return max(gaps)
-
-
-# ---- time on a CPU -------------------------------------------------------------------------------------------------
+# ---- time ----------------------------------------------------------------------------------------------------------
 
 
 def one_core() -> None:
@@ -99,110 +41,93 @@ def one_core() -> None:
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Seconds of one call."""
-
-    wall: float
-    cpu: float
-
-
-def sample(step: Step, repeat: int = 1) -> Sample:
-    """Time a step, as the mean of some calls in a row."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    for _ in range(repeat):
-        step()
-    return Sample((time.perf_counter() - wall) / repeat, (time.process_time() - cpu) / repeat)
+def interleaved(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Return CPU seconds of a call of each side, one per round; sides take turns, after a first call of each."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name, call in sides.items():
+            began = time.process_time()
+            call()
+            if number:
+                seconds[name].append(time.process_time() - began)
+    return seconds
 
 
-@dataclass(frozen=True, kw_only=True)
-class Turns:
-    """Samples of several sides that were taken in turn.
-
-    Attributes:
-        rounds: a sample of every side in each.
-        work: what a call of each side computes.
-    """
-
-    rounds: list[dict[str, Sample]]
-    work: Mapping[str, Work]
-
-    def measure(self, what: str, ours: str, peer: str, bar: Bar, unit: Unit = "ms") -> Measure:
-        """Return the median of the ratios of two sides, each taken within a round."""
-        pairs = tuple(one[peer].wall / one[ours].wall for one in self.rounds)
-        return Measure(
-            what=what,
-            unit=unit,
-            ours=FACTORS[unit] * statistics.median(one[ours].wall for one in self.rounds),
-            peer=FACTORS[unit] * statistics.median(one[peer].wall for one in self.rounds),
-            ratio=statistics.median(pairs),
-            bar=bar,
-            low=min(pairs),
-            high=max(pairs),
-            cpu_ratio=statistics.median(one[peer].cpu / max(one[ours].cpu, 1e-9) for one in self.rounds),
-            pairs=pairs,
-            steady=max(pairs) / min(pairs) <= SPREAD,
-            work=(self.work[ours], self.work[peer]),
-        )
+def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
+    """Return the median of the ratios of two sides within a round, the smallest and the largest."""
+    pairs = [one / other for one, other in zip(above, below, strict=True)]
+    return {"ratio": statistics.median(pairs), "low": min(pairs), "high": max(pairs)}
 
 
-def take_turns(
-    sides: Mapping[str, Step],
-    compared: Iterable[tuple[str, str]],
-    *,
-    rounds: int | None = None,
-    warm_ups: int = 1,
-    repeat: Mapping[str, int] | None = None,
-    tokens: Mapping[str, int] | None = None,
-) -> Turns:
-    """Time all sides in turn, and once more if the ratios of a compared pair spread too far.
-
-    Args:
-        sides: by name.
-        compared: names of two sides (ours, peer).
-        rounds: of all sides; `ROUNDS` by default.
-        warm_ups: unmeasured calls of every side; what the first computes is counted.
-        repeat: calls averaged into one sample, for what is too short to be timed alone.
-        tokens: of a side's forward passes without padding.
-    """
-    names, repeat, tokens = [*compared], repeat or {}, tokens or {}
-    work = {name: count(step, tokens.get(name)) for name, step in sides.items()}
-    for attempt in (1, 2):
-        for step in [*sides.values()] * (warm_ups if attempt == 2 else warm_ups - 1):
-            step()
-        gc.collect()
-        taken = [
-            {name: sample(step, repeat.get(name, 1)) for name, step in sides.items()}
-            for _ in range(1 if ONCE else rounds or ROUNDS)
-        ]
-        turns = Turns(rounds=taken, work=work)
-        if all(turns.measure("", ours, peer, Bar(gate=1, target=1)).steady for ours, peer in names):
-            break
-    return turns
+# ---- results -------------------------------------------------------------------------------------------------------
 
 
-def time_pairs(
-    what: str,
-    ours: Step,
-    peer: Step,
-    bar: Bar,
-    *,
-    unit: Unit = "ms",
-    rounds: int | None = None,
-    warm_ups: int = 1,
-    repeat: tuple[int, int] = (1, 1),
-    tokens: tuple[int, int] | None = None,
-) -> Measure:
-    """Time two sides in turn, ours first, and return the median of the ratios of neighbours.
+def circumstances(command: str) -> dict[str, Any]:
+    """Command, commit, hardware, versions and date."""
+    changes = _git("status", "--porcelain", "--", ":(top)", ":(top,exclude)benchmarks/results")
+    return {
+        "command": command,
+        "commit": _git("rev-parse", "HEAD") or "unknown",
+        "dirty": bool(changes) if changes is not None else None,
+        "hardware": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "threads_used": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "seed": SEED,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
 
-    Args: as of `take_turns`, for ours and the peer.
-    """
-    turns = take_turns(
-        {"ours": ours, "peer": peer},
-        [("ours", "peer")],
-        rounds=rounds,
-        warm_ups=warm_ups,
-        repeat=dict(zip(("ours", "peer"), repeat, strict=True)),
-        tokens=dict(zip(("ours", "peer"), tokens, strict=True)) if tokens else None,
-    )
-    return turns.measure(what, "ours", "peer", bar, unit)
+
+def _git(*words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(HERE), *words], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str:
+    """Return an installed version; embrew may run from its source."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "from source"
+
+
+def origin(around: Mapping[str, Any]) -> list[str]:
+    """Command, commit, hardware and date as lines of a list."""
+    hardware = around["hardware"]
+    return [
+        f"- command: `{around['command']}`",
+        f"- commit: {around['commit']}" + (" with changes" if around["dirty"] else ""),
+        f"- hardware: {hardware['processor']}, {hardware['cores']} cores, GPU: {hardware['gpu'] or 'none'}",
+        f"- date: {around['date']}",
+    ]
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    return [
+        "| " + " | ".join(header) + " |",
+        "|" + " --- |" * len(header),
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
+
+
+def write(name: str, page: Sequence[str], record: Mapping[str, Any], folder: Path = RESULTS) -> None:
+    """Write a page and a record as `NAME.md` and `NAME.json`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

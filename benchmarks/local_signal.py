@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import RESULTS
-from report import circumstances, origin, table
+from harness import circumstances, origin, table, write
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -32,6 +31,7 @@ from embrew.storage.base_model import ASSETS
 
 LAST = (0, 1, 2, 4, 8, 16, 32)
 BLOCK = 8  # predictions
+COUNT, LONGEST, SEED = 256, 128, 1  # texts; tokens of a text, at most; of the places where texts are split
 
 
 def main() -> None:
@@ -40,31 +40,20 @@ def main() -> None:
     parser.add_argument("model", help="`nano`, or a folder of a causal LM")
     parser.add_argument("texts", type=Path, help="JSON lines with `text`, gzip or not")
     parser.add_argument("--name", default="local-signal", help="of the result files")
-    parser.add_argument("--count", type=int, default=256, help="texts")
     parser.add_argument("--context", type=int, default=32, help="the least tokens of a context")
     parser.add_argument("--rows", type=int, default=32, help="predictions of a target")
-    parser.add_argument("--longest", type=int, default=128, help="tokens of a text, at most")
     parser.add_argument("--min-chars", type=int, default=0, help="of a text")
-    parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     folder = str(ASSETS["nano"]) if arguments.model == "nano" else arguments.model
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     splits = split(tokenizer, read(arguments.texts, arguments.min_chars), arguments)
     record = summary([measure(model, tokenizer.bos_token_id, *one) for one in splits])
-    arguments.shown = arguments.model if arguments.model == "nano" else Path(*Path(arguments.model).parts[-2:])
-    words = f"python benchmarks/local_signal.py {' '.join(map(str, said(arguments)))}"
-    record |= {**circumstances(words), "texts": len(splits), "seed": arguments.seed}
-    (RESULTS / f"{arguments.name}.json").write_text(json.dumps(record, indent=2) + "\n")
-    (RESULTS / f"{arguments.name}.md").write_text(page(record, arguments))
-
-
-def said(given: argparse.Namespace) -> list[Any]:
-    """Return the command line, with the last two names of folders in place of this machine's paths."""
-    options = {"name": given.name, "count": given.count, "context": given.context, "rows": given.rows}
-    options |= {"longest": given.longest, "min-chars": given.min_chars, "seed": given.seed}
-    places = [given.shown, Path(*given.texts.parts[-2:])]
-    return [*places, *(f"--{name} {value}" for name, value in options.items())]
+    shown = "/".join(Path(arguments.model).parts[-2:])  # without this machine's paths
+    options = f"--min-chars {arguments.min_chars} --context {arguments.context} --rows {arguments.rows}"
+    words = f"python benchmarks/local_signal.py {shown} {'/'.join(arguments.texts.parts[-2:])} {options}"
+    record |= {**circumstances(words), "model": shown, "texts": len(splits), "seed": SEED}
+    write(arguments.name, page(record, arguments), record)
 
 
 def read(path: Path, min_chars: int) -> list[str]:
@@ -76,17 +65,17 @@ def read(path: Path, min_chars: int) -> list[str]:
 
 def split(tokenizer: Any, texts: list[str], given: argparse.Namespace) -> list[tuple[list[int], list[int]]]:
     """Return contexts and targets: token ids, split at a random place that leaves both their least lengths."""
-    rng = random.Random(given.seed)
+    rng = random.Random(SEED)
     rng.shuffle(texts)
     found: list[tuple[list[int], list[int]]] = []
     for text in texts:
-        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"][: given.longest]
+        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"][:LONGEST]
         if len(ids) >= given.context + given.rows:
             at = rng.randint(given.context, len(ids) - given.rows)
             found.append((ids[:at], ids[at : at + given.rows]))
-        if len(found) == given.count:
+        if len(found) == COUNT:
             return found
-    raise SystemExit(f"{len(found)} texts have {given.context + given.rows} tokens; {given.count} are wanted")
+    raise SystemExit(f"{len(found)} texts have {given.context + given.rows} tokens; {COUNT} are wanted")
 
 
 @torch.no_grad()
@@ -137,7 +126,7 @@ def summary(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def page(record: dict[str, Any], given: argparse.Namespace) -> str:
+def page(record: dict[str, Any], given: argparse.Namespace) -> list[str]:
     """The Markdown file."""
     count = len(record["last"]["0"]["blocks"])
     blocks = [f"{i * BLOCK + 1}–{(i + 1) * BLOCK}" for i in range(count)]
@@ -145,10 +134,10 @@ def page(record: dict[str, Any], given: argparse.Namespace) -> str:
         [k, f"{one['kl']:.3f}", f"{one['share']:.2f}", *(f"{block:.3f}" for block in one["blocks"])]
         for k, one in record["last"].items()
     ]
-    lines = [
+    return [
         "# How far back a continuation looks",
         "",
-        f"{given.shown}: {record['texts']} texts, contexts of at least {given.context} tokens.",
+        f"{record['model']}: {record['texts']} texts, contexts of at least {given.context} tokens.",
         f"KL in nats per prediction ({given.rows} of them),",
         "from the model that has read the whole context to the same model that has read its",
         "last tokens; then the same by predictions, counted from the split.",
@@ -161,7 +150,6 @@ def page(record: dict[str, Any], given: argparse.Namespace) -> str:
         *origin(record),
         f"- seed: {record['seed']}",
     ]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

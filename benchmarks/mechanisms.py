@@ -1,4 +1,4 @@
-"""What embrew's own copies of library code are worth: `python benchmarks/mechanisms.py MODEL [--output DIR]`.
+"""What embrew's own copies of library code are worth: `python benchmarks/mechanisms.py MODEL`.
 
 One contrastive step (32 NLI triplets, a LoRA of rank 16 on every linear layer, LoRA dropout 0.05) with every mechanism,
 and without one of them, interleaved. A mechanism stays where it is worth 1.10 times. The model is a folder, or `nano`;
@@ -8,22 +8,19 @@ $EMBREW_DATA names the data.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from harness import RESULTS, SEED, one_core
-from report import circumstances, origin, table
+from harness import SEED, circumstances, interleaved, one_core, origin, table, write
 
 from embrew import Encoder
+from embrew.data.datasets import load
 from embrew.methods import OBJECTIVES
 from embrew.model import adapters
 from embrew.model.batching import Cost
@@ -32,7 +29,7 @@ from embrew.model.kernels import use_own_sdpa
 from embrew.training.step import TrainStep
 
 LORA = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05}
-ROWS, WARM, REPEATED = 32, 1, 5
+ROWS, ROUNDS = 32, 5
 
 
 def bernoulli(cls: type[Mask], like: torch.Tensor, probability: float) -> Mask:
@@ -60,27 +57,17 @@ PATCHES: dict[str, Callable[[], Any]] = {
 
 def rows() -> list[dict[str, Any]]:
     """Return NLI triplets."""
-    with gzip.open(
-        Path(os.environ["EMBREW_DATA"]) / "nli_triplets" / "train.jsonl.gz", "rt", encoding="utf-8"
-    ) as lines:
-        read = [json.loads(line) for line, _ in zip(lines, range(ROWS), strict=False)]
-    return [
-        {"query": row["anchor"], "positive": row["positive"], "negatives": [row["negative"]], "instruction": None}
-        for row in read
-    ]
+    found = load(Path(os.environ["EMBREW_DATA"]) / "nli_triplets", kind="pairs", max_rows=ROWS)
+    return [{**row, "instruction": None} for row in found]
 
 
-@contextmanager
-def without(name: str) -> Iterator[None]:
-    """Within this context, a mechanism is off."""
-    with ExitStack() as stack:
-        if name in PATCHES:
-            stack.enter_context(PATCHES[name]())
-        yield
+def without(name: str) -> AbstractContextManager[Any]:
+    """Return a context within which a mechanism is off."""
+    return PATCHES[name]() if name in PATCHES else nullcontext()
 
 
-def step_of(model: str, name: str, *, bf16: bool) -> Callable[[], float]:
-    """Return a training step that gives its CPU seconds."""
+def step_of(model: str, name: str, *, bf16: bool) -> Callable[[], None]:
+    """Return a training step."""
     with without(name):
         encoder = Encoder.from_pretrained(model, pooling="mean", dtype="float32", device="cpu", max_length=128)
         torch.manual_seed(SEED)
@@ -90,42 +77,28 @@ def step_of(model: str, name: str, *, bf16: bool) -> Callable[[], float]:
     step = TrainStep(encoder.train(), objective)
     batch = objective.collate(rows(), encoder, seed=SEED)
 
-    def run() -> float:
-        began = time.process_time()
+    def run() -> None:
         with without(name), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             loss = step(**batch)["loss"]
         with without(name):
             loss.backward()
         step.zero_grad(set_to_none=True)
-        return time.process_time() - began
 
     return run
-
-
-def interleaved(runs: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Return the seconds of each, in turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(WARM + REPEATED):
-        for name, run in runs.items():
-            taken = run()
-            if turn >= WARM:
-                seconds[name].append(taken)
-    return seconds
 
 
 def main() -> None:
     """Measure and write a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    model = parser.parse_args().model
     one_core()
     names = ["all of them", *PATCHES]
     found: dict[str, dict[str, list[float]]] = {}
     for bf16 in (True, False):
-        runs = {name: step_of(given.model, name, bf16=bf16) for name in names}
-        found["step, bfloat16" if bf16 else "step, float32"] = interleaved(runs)
-    label = Path(given.model).name
+        runs = {name: step_of(model, name, bf16=bf16) for name in names}
+        found["step, bfloat16" if bf16 else "step, float32"] = interleaved(runs, ROUNDS)
+    label = Path(model).name
     lines = [f"# CPU seconds of a contrastive step of {label}, with all mechanisms and without one", ""]
     cells = []
     for what, seconds in found.items():
@@ -134,9 +107,7 @@ def main() -> None:
             cells.append([what, name, f"{median(some):.2f}", f"{median(some) / base:.2f}"])
     lines += table(["work", "without", "median seconds", "ratio"], cells)
     around = circumstances(f"python benchmarks/mechanisms.py {label}")
-    name = f"mechanisms-{label}"
-    (given.output / f"{name}.md").write_text("\n".join([*lines, "", *origin(around)]) + "\n")
-    (given.output / f"{name}.json").write_text(json.dumps({**around, "found": found}, indent=2) + "\n")
+    write(f"mechanisms-{label}", [*lines, "", *origin(around)], {**around, "found": found})
 
 
 if __name__ == "__main__":

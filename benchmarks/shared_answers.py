@@ -10,7 +10,7 @@ import json
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from report import circumstances
+from harness import circumstances
 
 from embrew.data.formats import read_file
 from embrew.data.reading import expand

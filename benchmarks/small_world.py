@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from report import circumstances, origin, table
+from harness import circumstances, origin, table
 from world.choices import sample
 from world.facts import World, make_world
 from world.folders import write_rows
@@ -41,7 +41,6 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the world and of its documents (default: 0)")
     parser.add_argument("--documents", type=int, default=DOCUMENTS, help=f"to train on (default: {DOCUMENTS:,})")
-    parser.add_argument("--model", type=Path, help="teacher: the model (default: OUT/teacher/model)")
     parser.add_argument("--only", default="", help="epic: a pattern of `ROW, seed N`: train these only")
     parser.add_argument("--work", type=Path, default=Path("runs/evidence"), help="folder of what is trained")
     parser.add_argument("--output", type=Path, default=harness.RESULTS, help="folder of the result files")
@@ -87,7 +86,7 @@ def teacher(world: World, arguments: argparse.Namespace) -> int:
     """Measure a teacher; write the figures."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = arguments.model or arguments.out / "teacher" / "model"
+    folder = arguments.out / "teacher" / "model"
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32", trust_remote_code=False).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     rows = [json.loads(line) for line in (arguments.out / "valid.jsonl").read_text().splitlines()]
@@ -98,20 +97,18 @@ def teacher(world: World, arguments: argparse.Namespace) -> int:
     log = folder.parent / "log.jsonl"
     record["log"] = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     record |= circumstances("python benchmarks/small_world.py teacher")
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "world-teacher.json").write_text(json.dumps(record, indent=2) + "\n")
-    text = page(gap, facts, record)
-    (arguments.output / "world-teacher.md").write_text(text)
-    print(text)
+    lines = page(gap, facts, record)
+    harness.write("world-teacher", lines, record, arguments.output)
+    print("\n".join(lines))
     return 0 if gap.share <= GOAL else 1
 
 
-def page(gap: Gap, facts: dict[str, dict[str, float]], record: dict[str, Any]) -> str:
+def page(gap: Gap, facts: dict[str, dict[str, float]], record: dict[str, Any]) -> list[str]:
     """The Markdown file."""
     rows = [[kind, *(f"{f[name]:.3g}" for name in ("probes", "accuracy", "probability"))] for kind, f in facts.items()]
     steps = [line for line in record["log"] if "loss" in line]
     trained = f", {steps[-1]['tokens'] / 1e6:.1f} million tokens seen" if steps else ""
-    lines = [
+    return [
         "# The small world's teacher",
         "",
         f"{record['parameters']:,} parameters{trained}. Nats per token on {gap.documents:,} documents that it was not "
@@ -126,7 +123,6 @@ def page(gap: Gap, facts: dict[str, dict[str, float]], record: dict[str, Any]) -
         "",
         *origin(record),
     ]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

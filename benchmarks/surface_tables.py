@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from report import table
+from harness import table
 
 from embrew.analysis.surface import Surface
 from embrew.analysis.truncation import Truncation

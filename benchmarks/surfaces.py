@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import circumstances, origin, table
 from planned import cell, check_found, expand, file_name, parser_of_rows, read_plan
-from report import circumstances, origin, table
 from surface_tables import Found, chosen, compared, criterion, figures, pictured, terms_of, tested
 
 from embrew import opening

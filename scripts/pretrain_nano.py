@@ -1,4 +1,4 @@
-"""Pretrain embrew-nano: corpus, tokenizer, packed training, card. Or a small model on texts of your own.
+"""Pretrain embrew-nano: corpus, tokenizer, packed training. Or a small model on texts of your own.
 
     python scripts/pretrain_nano.py --data $EMBREW_DATA --out runs/nano --start OLD_NANO --tokens 20e6
     python scripts/pretrain_nano.py --text train.jsonl --valid valid.jsonl --out runs/small --hidden 128 --layers 4
@@ -6,7 +6,7 @@
 Every step is kept in `--out`; a run that was killed goes on where its last checkpoint was when given again. With
 `--start` the architecture, the tokenizer and the weights are those of an earlier model; without it all three are new.
 The rate is constant and then falls to zero, so `--tokens` may still change until it begins to fall. Rows are half as
-long as the context while it is constant, and as long as the context while it falls. With `--text` no card is written.
+long as the context while it is constant, and as long as the context while it falls.
 """
 
 import argparse
@@ -16,14 +16,15 @@ import logging
 import math
 import random
 import time
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from nano_card import Document, cut_documents, valid_documents, validation_loss, write_card
-from nano_corpus import DOCSTRINGS, Counts, data_hashes, read_corpus
+from nano_corpus import DOCSTRINGS, Counts, data_hashes, read_corpus, validation_texts
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -38,6 +39,8 @@ VOCABULARY, CONTEXT, HEAD = 8192, 1024, 64
 WEIGHTS = {"novels": 0.5, DOCSTRINGS: 2.0}  # old prose is rarer than it would be, documentation is read twice
 LIMIT_MB = 16
 VALID = 500  # documents of --valid
+SETS = ("lm_corpus", "wiki_paragraphs")  # below --data, of which the first documents of the validation sets are read
+Document = tuple[list[int], int]  # token ids from <s> on, and the bytes of text they stand for
 
 
 def main() -> None:
@@ -53,8 +56,6 @@ def main() -> None:
     blocks = np.load(args.out / "blocks.npy", mmap_mode="r")
     model = train(args, blocks, tokenizer, valid_sets(args, tokenizer))
     export(args, model, tokenizer)
-    if not args.text:
-        write_card(args)
 
 
 # ---- corpus and tokenizer ------------------------------------------------------------------------------------
@@ -102,7 +103,17 @@ def valid_sets(args: argparse.Namespace, tokenizer: Any) -> dict[str, list[Docum
     """Return the documents of each validation set."""
     if args.text:
         return {"valid": cut_documents(read_texts(args.valid), tokenizer, limit=VALID)}
-    return {name: valid_documents(args.data / name, tokenizer) for name in ("lm_corpus", "wiki_paragraphs")}
+    return {name: cut_documents(validation_texts(args.data, name), tokenizer) for name in SETS}
+
+
+def cut_documents(texts: Iterable[str], tokenizer: Any, *, limit: int = 150) -> list[Document]:
+    """The first texts: of each the first 1,500 characters, at most 512 tokens."""
+    documents = []
+    for text in islice(texts, limit):
+        encoded = tokenizer(text[:1500], return_offsets_mapping=True, truncation=True, max_length=512)
+        end = encoded["offset_mapping"][-1][1]
+        documents.append((encoded["input_ids"], len(text[:end].encode())))
+    return documents
 
 
 def sha256(file: Path) -> str:
@@ -245,6 +256,22 @@ def validate(model: Any, valid: dict[str, list[Document]], args: argparse.Namesp
     return found
 
 
+@torch.no_grad()
+def validation_loss(model: Any, documents: list[Document], *, device: str = "cpu") -> tuple[float, float]:
+    """Nats a token and bits a byte, every document by itself from `<s>` on, in float32."""
+    nats, tokens, size = 0.0, 0, 0
+    order = sorted(documents, key=lambda document: len(document[0]))
+    for start in range(0, len(order), 8):
+        rows = [torch.tensor(ids) for ids, _ in order[start : start + 8]]
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)  # causal: what is behind is not seen
+        labels = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100).to(device)
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+        nats += float(F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), reduction="sum"))
+        tokens += sum(len(row) - 1 for row in rows)
+        size += sum(count for _, count in order[start : start + 8])
+    return nats / tokens, nats / math.log(2) / size
+
+
 # ---- what survives a kill ------------------------------------------------------------------------------------
 
 
@@ -283,10 +310,8 @@ def load_checkpoint(args: argparse.Namespace, model: Any, optimizers: list[Any],
 def settings(args: argparse.Namespace) -> dict[str, Any]:
     """What decides the weights, apart from how long it goes on."""
     names = ("seed", "batch_tokens", "optimizer", "muon_rate", "muon_weight_decay", "adamw_rate", "warmup", "decay",
-             "precision", "hidden", "layers")  # fmt: skip
-    found = {name: getattr(args, name) for name in names} | {"start": args.start.name if args.start else None}
-    shape = {"context": CONTEXT, "head_dim": HEAD}  # older checkpoints do not name them
-    return found | {name: getattr(args, name) for name, usual in shape.items() if getattr(args, name) != usual}
+             "precision", "hidden", "layers", "context", "head_dim")  # fmt: skip
+    return {name: getattr(args, name) for name in names} | {"start": args.start.name if args.start else None}
 
 
 class Log:

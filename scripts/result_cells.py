@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,28 +36,17 @@ def path_of(given: Any) -> list[Any]:
     return [] if given is None else given if isinstance(given, list) else [given]
 
 
-def number_in(text: str, *, after: str = "", before: str = "") -> str:
-    """Return the number that stands between two strings of a text."""
-    found = re.findall(rf"{re.escape(after)}(\d+(?:\.\d+)?){re.escape(before)}", text)
-    if len(found) != 1:
-        raise KeyError(f"after {after!r}, before {before!r} (found {len(found)} times)")
-    return str(found[0])
-
-
 def find(content: Any, path: list[Any]) -> Any:
     """Return what a path leads to.
 
     A name enters an object, or each object of a list; a number is an index; `{name: value}` selects the only object of
-    a list that has this value; a list of names means the mean over them, for each seed; `{after: words}` or `{before:
-    words}` the number at these words of a text.
+    a list that has this value; a list of names means the mean over them, for each seed.
 
     Raises:
         KeyError: a part of the path leads to nothing, or to several objects.
     """
     for part in path:
-        if isinstance(content, str):
-            content = number_in(content, **part)
-        elif isinstance(part, Mapping):
+        if isinstance(part, Mapping):
             chosen = [item for item in content if part.items() <= item.items()]
             if len(chosen) != 1:
                 raise KeyError(f"{part} (found {len(chosen)} times)")

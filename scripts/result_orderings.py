@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from result_cells import has_result, page_of, result
+from result_cells import page_of, result
 from result_scores import KEYS, Comparison, comparisons
-from verdicts import AGAINST, FOR, MISSING, NOT_MEASURED, OPEN, REFUTED, REPRODUCED, UNRESOLVED, VERDICTS, combine
+from verdicts import AGAINST, FOR, NOT_MEASURED, OPEN, REFUTED, REPRODUCED, UNRESOLVED, VERDICTS, combine
 
 from embrew.config.yaml_files import parse_yaml
 
 PLACES = {"nano": "nano", "world": "small world"}
 ORDERING = ("method", "claim", "paper", "setting", *PLACES)
-OWN = ("compare", "why", "part", "cannot", "on", "until")
+OWN = ("compare", "why", "part", "cannot", "on")
 DECIDING = {REPRODUCED: FOR, REFUTED: AGAINST}
 MARKED = re.compile(r"<!-- value: .*?<!-- /value -->|`[^`]*`")
 FIGURE = re.compile(r"(?<![\w-])\d+(?![\dA-Z])")
@@ -41,9 +41,9 @@ class Place:
     def counted(self) -> str:
         """Return how many of several comparisons are for and against the claim."""
         counts = Counter(one.outcome().result for one in self.compared)
-        if len(self.compared) < 2 or list(counts) == [MISSING]:
+        if len(self.compared) < 2:
             return ""
-        shown = {FOR: "for", AGAINST: "against", OPEN: "open", MISSING: "not measured"}
+        shown = {FOR: "for", AGAINST: "against", OPEN: "open"}
         return f" ({', '.join(f'{counts[result]} {word}' for result, word in shown.items() if counts[result])})"
 
     def cell(self) -> str:
@@ -61,12 +61,7 @@ class Place:
         verdict = self.verdict()
         if self.cannot:
             return self.cannot
-        if verdict in (REPRODUCED, REFUTED):
-            computed = ""
-        elif verdict == UNRESOLVED:
-            computed = f"Left open: {self.lacking()}."
-        else:
-            computed = "Planned, and not run yet." if self.compared else ""
+        computed = f"Left open: {self.lacking()}." if verdict == UNRESOLVED else ""
         said = [self.why.get(verdict, ""), computed, self.part and f"Only part of the claim is compared: {self.part}"]
         return " ".join(text for text in said if text)
 
@@ -121,29 +116,28 @@ def read_orderings(path: Path) -> tuple[Ordering, ...]:
     """Return the orderings of a YAML file.
 
     Raises:
-        ValueError: an unknown or missing key, a figure in a sentence, or a comparison that no file or plan has.
+        ValueError: an unknown or missing key, a figure in a sentence, or a comparison that no file has.
     """
     given = parse_yaml(path.read_text(encoding="utf-8"), source=path.name)
-    _known(given, ("names", "orderings"), "the file")
-    return tuple(_ordering(int(key), entry, given["names"]) for key, entry in given["orderings"].items())
+    _known(given, ("names", "untrained", "orderings"), "the file")
+    shared = {key: given[key] for key in ("names", "untrained")}
+    return tuple(_ordering(int(key), entry, shared) for key, entry in given["orderings"].items())
 
 
-def _ordering(number: int, given: Mapping[str, Any], names: Mapping[str, str]) -> Ordering:
+def _ordering(number: int, given: Mapping[str, Any], shared: Mapping[str, Any]) -> Ordering:
     """Return an ordering."""
     _known(given, ORDERING, f"ordering {number}")
     if missing := [key for key in ORDERING if key not in given and key != "setting"]:
         raise ValueError(f"ordering {number} has no {', '.join(missing)}")
     try:
-        places = tuple(_place(name, given[name], names) for name in PLACES)
+        places = tuple(_place(name, given[name], shared) for name in PLACES)
     except ValueError as error:
         raise ValueError(f"ordering {number}: {error}") from error
     return Ordering(number, given["method"], given["claim"], given["paper"], given.get("setting", ""), places)
 
 
-def _place(name: str, given: Mapping[str, Any], names: Mapping[str, str]) -> Place:
+def _place(name: str, given: Mapping[str, Any], shared: Mapping[str, Any]) -> Place:
     """Return an ordering's comparisons on nano or in the small world."""
-    if "until" in given and not has_result(given["file"]):
-        given = {**given, **given["until"]}
     common = {key: value for key, value in given.items() if key not in OWN}
     _known(common, KEYS, name)
     why, cannot, compared = given.get("why", {}), given.get("cannot", ""), given.get("compare", [])
@@ -155,7 +149,7 @@ def _place(name: str, given: Mapping[str, Any], names: Mapping[str, str]) -> Pla
             raise ValueError(f"{name}: a figure in {sentence!r}; use `<!-- value: TABLE :: ROW :: COLUMN -->`")
     if not compared and not cannot and NOT_MEASURED not in why:
         raise ValueError(f"{name}: write `compare`, or `why` with the key {NOT_MEASURED!r}, or `cannot`")
-    made = tuple(one for entry in compared for one in comparisons(entry, common, names))
+    made = tuple(one for entry in compared for one in comparisons(entry, common, shared))
     return Place(name, given.get("on", PLACES[name]), made, why, given.get("part", ""), cannot)
 
 

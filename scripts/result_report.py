@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from result_orderings import PLACES, Ordering
-from verdicts import AGAINST, FOR, MISSING, OPEN, REPRODUCED, VERDICTS
+from verdicts import AGAINST, FOR, OPEN, REPRODUCED, VERDICTS
 
 HELD = re.compile(r"<!-- orderings: ([\w ]+) -->\n.*?<!-- /orderings -->", re.DOTALL)
 
@@ -65,9 +65,9 @@ class Report:
             signs = Counter(outcome.result for outcome in outcomes if outcome.by_sign)
             cells = [
                 f"{results[found]}" + (f", of which {signs[found]} by sign alone" if signs[found] else "")
-                for found in (FOR, AGAINST, OPEN, MISSING)
+                for found in (FOR, AGAINST, OPEN)
             ]
-            lines.append(f"| single comparisons, {shown}: for, against, open, not measured | {' | '.join(cells)} |")
+            lines.append(f"| single comparisons, {shown}: for, against, open | {' | '.join(cells)} | |")
         return "\n".join(lines)
 
     def models(self, name: str) -> str:

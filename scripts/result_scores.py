@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
-from result_cells import Column, find, has_result, path_of, result
-from result_plans import planned, untrained
-from verdicts import ABOVE, AGAINST, FOR, MISSING, OPEN, STEADIER, Outcome, Scores, compare, measured
+from result_cells import Column, find, path_of, result
+from verdicts import ABOVE, AGAINST, FOR, OPEN, STEADIER, Outcome, Scores, compare, measured
 
 MARGIN = 1.0  # points, of "≥" and "≈"
-SHOWN = {FOR: "for", AGAINST: "**against**", OPEN: "open", MISSING: "not measured"}
+SHOWN = {FOR: "for", AGAINST: "**against**", OPEN: "open"}
 
 
 @dataclass(frozen=True)
@@ -34,18 +33,19 @@ class Comparison:
     scale: float = 100
     format: str = ".1f"
     names: Mapping[str, str] = field(default_factory=dict)
+    untrained: Collection[str] = ()
 
     def scores(self) -> tuple[Scores, Scores]:
         """Return the scores of both rows."""
-        ours = scores_of(self.file, self.at, self.better, self.task, self.scale)
+        ours = scores_of(self.file, self.at, self.better, self.task, self.scale, self.untrained)
         other = self.than_file or self.file
-        if other != self.file and has_result(other) and has_result(self.file):
+        if other != self.file:
             both = [result(name) for name in (self.file, other)]
             for key in ("suite", "dtype"):
                 first, second = (found.get(key) for found in both)  # earlier files do not have the dtype
                 if first != second and (key == "suite" or None not in (first, second)):
                     raise ValueError(f"{self.file} and {other} were scored with another {key}: {first}, {second}")
-        return ours, scores_of(other, self.at, self.than, self.than_task or self.task, self.scale)
+        return ours, scores_of(other, self.at, self.than, self.than_task or self.task, self.scale, self.untrained)
 
     def outcome(self) -> Outcome:
         """Return what the scores show."""
@@ -81,8 +81,6 @@ class Comparison:
 
     def value(self, scores: Scores) -> str:
         """Return a row's mean, spread and number of seeds."""
-        if not scores.values:
-            return "–"
         text = Column(format=self.format).text(list(scores.values))
         count = len(scores.values)
         return f"{text} (not trained)" if scores.fixed else f"{text} ({count} seed{'s' if count > 1 else ''})"
@@ -101,14 +99,14 @@ class Comparison:
         return text
 
     def files(self) -> list[str]:
-        """Return the result files of the comparison that exist."""
-        return [name for name in dict.fromkeys([self.file, self.than_file or self.file]) if has_result(name)]
+        """Return the result files of the comparison."""
+        return [*dict.fromkeys([self.file, self.than_file or self.file])]
 
 
-KEYS = tuple(one.name for one in fields(Comparison) if one.name != "names")
+KEYS = tuple(one.name for one in fields(Comparison) if one.name not in ("names", "untrained"))
 
 
-def comparisons(given: Mapping[str, Any], common: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Comparison]:
+def comparisons(given: Mapping[str, Any], common: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[Comparison]:
     """Yield the comparisons of an entry: of a chain, with each of several rows, on each of several tasks.
 
     Raises:
@@ -117,7 +115,7 @@ def comparisons(given: Mapping[str, Any], common: Mapping[str, Any], names: Mapp
     own = {key: value for key, value in given.items() if key not in ("chain", "tasks")}
     if unknown := set(own) - set(KEYS):
         raise ValueError(f"unknown keys {sorted(unknown)}; known are chain, tasks, {', '.join(KEYS)}")
-    base = Comparison(**{**common, **own, "names": names})
+    base = Comparison(**{**common, **own, **shared})
     chain = given.get("chain", [])
     thans = base.than if isinstance(base.than, list) else [base.than]
     rows = list(pairwise(chain)) or [(base.better, than) for than in thans]
@@ -128,23 +126,17 @@ def comparisons(given: Mapping[str, Any], common: Mapping[str, Any], names: Mapp
             yield replace(base, better=better, than=than, task=task)
 
 
-def scores_of(file: str, at: Any, row: Any, task: Any, scale: float) -> Scores:
-    """Return the scores of a row by seed; none if it is planned and not measured yet.
+def scores_of(file: str, at: Any, row: Any, task: Any, scale: float, untrained: Collection[str]) -> Scores:
+    """Return the scores of a row by seed.
 
     Raises:
-        ValueError: neither the result file nor its plan has the row, or the row has no such task.
+        ValueError: the result file has no such row, or the row has no such task.
     """
     label = row if isinstance(row, str) else None
-    if not has_result(file):
-        if label in planned(file):
-            return Scores([])
-        raise ValueError(f"{file}: neither results nor a plan with the row {row!r}")
     content = result(file)
     table = find(content, path_of(at))
     if label is not None and label not in table:
-        if label in planned(file):
-            return Scores([])
-        raise ValueError(f"{file} has no row {label!r}, nor has its plan; it has {', '.join(table)}")
+        raise ValueError(f"{file} has no row {label!r}; it has {', '.join(table)}")
     try:
         value = find(table, [row, *path_of(task)])
     except (KeyError, TypeError) as error:
@@ -158,5 +150,5 @@ def scores_of(file: str, at: Any, row: Any, task: Any, scale: float) -> Scores:
     seeds = seeds if len(seeds) == len(values) else [None] * len(values)
     known = [(scale * number, seed) for number, seed in zip(values, seeds, strict=True) if number is not None]
     named = [seed for _, seed in known if seed is not None]
-    fixed = label in untrained(file) and len(known) == 1
+    fixed = label in untrained and len(known) == 1
     return Scores([number for number, _ in known], named if len(named) == len(known) else [], fixed)

@@ -22,7 +22,6 @@ from typing import Any
 
 from result_cells import NO_TEXT, NOT_MEASURED, Column, Row, filled, find, has_result, page_of, path_of, result
 from result_orderings import read_orderings
-from result_plans import to_come
 from result_report import HELD, Report
 
 from embrew.config.yaml_files import parse_yaml
@@ -80,8 +79,6 @@ class Table:
             content = find(result(file), path_of(column.at or self.at))
             value, ends = column.value(content, row), column.ends(content, row)
         except (KeyError, TypeError, FileNotFoundError) as error:
-            if to_come(error, file, column.path_in(row, column.path)):
-                return "0" if column.show == "count" else NOT_MEASURED
             where = f"table {self.name}, {label} :: {name}"
             raise ValueError(f"{where}: {file}.json has no {column.path_in(row, column.path)} ({error})") from error
         between = " to ".join(column.text(end) for end in ends)

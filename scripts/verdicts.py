@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from scipy.stats import f as f_distribution
 from scipy.stats import t as t_distribution
 
-FOR, AGAINST, OPEN, MISSING = "for", "against", "open", "not measured"
+FOR, AGAINST, OPEN = "for", "against", "open"
 REPRODUCED, REFUTED, UNRESOLVED, NOT_MEASURED = "reproduced", "refuted", "not resolvable here", "not measured"
 VERDICTS = (REPRODUCED, REFUTED, UNRESOLVED, NOT_MEASURED)
 ABOVE, AT_LEAST, EQUAL, STEADIER = ">", "≥", "≈", "varies less than"
@@ -38,7 +38,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a comparison shows: for or against the paper's claim, open or not measured; and why it is open.
+    """What a comparison shows: for or against the paper's claim, or open; and why it is open.
 
     `seeds` is the number of seeds whose signs decided on `>`, `agreeing` that of those above 0.
     """
@@ -78,8 +78,6 @@ def compare(
     """
     if relation not in RELATIONS:
         raise ValueError(f"no relation {relation!r}; known are {', '.join(RELATIONS)}")
-    if not better.values or not than.values:
-        return Outcome(MISSING)
     if relation == STEADIER:
         return _spreads(better, than)
     sign = -1.0 if lower else 1.0
@@ -110,12 +108,12 @@ def measured(difference: float, low: float, high: float, *, against: float = 0.0
 
 def combine(outcomes: Sequence[Outcome]) -> str:
     """Return the verdict on a claim of which every comparison is a part."""
-    results = [outcome.result for outcome in outcomes]
+    results = {outcome.result for outcome in outcomes}
+    if not results:
+        return NOT_MEASURED
     if AGAINST in results:
         return REFUTED
-    if results and all(result == FOR for result in results):
-        return REPRODUCED
-    return NOT_MEASURED if all(result == MISSING for result in results) else UNRESOLVED
+    return REPRODUCED if results == {FOR} else UNRESOLVED
 
 
 def _pairs(better: Scores, than: Scores) -> list[tuple[float, float]]:

@@ -10,8 +10,8 @@ from typing import Any
 from claims import settle
 from evidence import take_over_results
 from evidence_tables import claims_table, grid
+from harness import circumstances, origin
 from planned import expand, file_name, read_plan
-from report import circumstances, origin
 
 from embrew import assembly, opening
 from embrew.files.writing import write_json

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from claims import Seeds, settle
 from evidence_tables import gap_of
+from harness import circumstances, origin, table
 from planned import expand, file_name
-from report import circumstances, origin, table
 
 from embrew import opening
 from embrew.evaluation import evaluate, read_suite

@@ -17,9 +17,9 @@ def cores() -> int:
 def set_threads() -> None:
     """Choose how threads of OpenMP wait, and start no more of them than a container has cores.
 
-    They wait by spinning. On cores that other processes use too, they take the time of the threads that they wait for
-    (benchmarks/results/threads.md): there they sleep at once, elsewhere after a short time. Variables that are set
-    already stay. Code for more sizes of bfloat16 products is kept than by default.
+    They wait by spinning. On cores that other processes use too, they take the time of the threads that they wait for:
+    there they sleep at once, elsewhere after a short time. Variables that are set already stay. Code for more sizes of
+    bfloat16 products is kept than by default.
     """
     if _is_busy():
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

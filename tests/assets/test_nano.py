@@ -84,10 +84,12 @@ def test_bits_per_byte_are_those_of_the_card():
     from tests.conftest import data_folder
 
     sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-    import nano_card
+    import pretrain_nano
+    from nano_corpus import validation_texts
 
     model = AutoModelForCausalLM.from_pretrained(NANO, dtype=torch.float32).eval()
     card = (NANO / "README.md").read_text()
-    for name in nano_card.SETS:
-        _, bits = nano_card.validation_loss(model, nano_card.valid_documents(data_folder() / name, TOKENIZER))
+    for name in pretrain_nano.SETS:
+        documents = pretrain_nano.cut_documents(validation_texts(data_folder(), name), TOKENIZER)
+        _, bits = pretrain_nano.validation_loss(model, documents)
         assert f"{bits:.3f}" in card

@@ -40,9 +40,3 @@ def test_dev_rows_made_of_training_rows(name: str, tmp_path: Path):
         assert len(found.qrels) == 500
     assert len(dev) > 400
     assert not dev & {pair.query for pair in shown}
-
-
-def test_dev_splits_that_are_there_are_taken_as_they_are(tmp_path: Path):
-    data = data_folder()
-    assert dev_of(data / "mrpc", candidates("mrpc"), tmp_path / "mrpc") == data / "mrpc"
-    assert dev_of(data / "twenty_newsgroups_mini", candidates("twenty_newsgroups_mini"), tmp_path / "none") is None

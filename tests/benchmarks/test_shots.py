@@ -120,20 +120,3 @@ def test_no_demonstration_is_what_a_test_asks(monkeypatch: pytest.MonkeyPatch, t
     found = shots_module.candidates("STSB")
     shots_module.candidates.cache_clear()
     assert sorted(found) == sorted(Demonstration(*pair) for pair in rows["train"][:6])
-
-
-def test_results_with_other_demonstrations_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    shots_module = importlib.import_module("shots")
-    settings = {"pooling": Pooling("last"), "attention": "causal", "demonstrations": Demonstrations()}
-    encoder = Encoder.from_pretrained("nano", template="{instruction}{text}{eos}", **settings)
-    one, other = (Demonstration(f"What is {word}?", f"{word} is water.") for word in ("rain", "snow"))
-
-    def said(form: str, *shown: Demonstration) -> Any:
-        encoder.contexts.clear()
-        return shots_module.Shots(encoder, form, {"Do it": shown} if shown else {}).describe()
-
-    form = "{instruction}: "
-    seen = [said(form), said("<{instruction}> "), said(form, one), said(form, other), said(form, one, other)]
-    assert len({one["shown"] for one in seen}) == len(seen)
-    assert said(form, one) == seen[2] and {**seen[2], "shown": ""} == {**seen[0], "shown": ""}

@@ -21,9 +21,9 @@ from world import language
 from world.choices import derivations, distribution, sample
 from world.facts import Sizes, make_world
 from world.tasks import split_of
-from world.teacher import measure_facts, measure_gap
+from world.teacher import measure_gap
 from world.tokenizer import make_tokenizer
-from world.words import IDENTITY, RELATIONS, SCENES, content_words, template_words
+from world.words import IDENTITY, RELATIONS, SCENES, content_words
 
 WORLD = make_world(0)
 TINY = make_world(3, Sizes(entities=2, relations=2, values=2, topics=1, nouns=1, verbs=1, adjectives=2))
@@ -70,13 +70,6 @@ def test_no_two_templates_share_a_word():
     assert len(templates) == 24
 
 
-def test_no_word_has_two_meanings():
-    words = WORLD.vocabulary()
-    assert len(words) == len(set(words))
-    assert not set(words) - set(template_words()) & set(template_words())
-    assert len({entity.sign for entity in WORLD.entities}) == len(WORLD.entities)
-
-
 def test_what_documents_state_is_true():
     """Read the sentences with patterns of this test's own."""
     owner = {name: entity for entity in WORLD.entities for name in entity.names}
@@ -105,29 +98,6 @@ def test_what_documents_state_is_true():
     assert names > 40 and pronouns > 200
 
 
-def test_a_sign_tells_nothing_in_the_documents_of_the_teacher():
-    """Signs are drawn from adjective and noun freely: that of an entity is as frequent as chance."""
-    own = {entity.names: entity.sign for entity in WORLD.entities}
-    owner = {name: entity.names for entity in WORLD.entities for name in entity.names}
-    shown = matched = 0
-    for text, _ in documents(4000, seed=1):
-        (entity,) = {owner[word] for word in text.split() if word in owner}
-        for adjective, noun in re.findall(r"signs picture (\w+) (\w+) \.", text):
-            shown += 1
-            matched += own[entity] == (adjective, noun)
-    sizes = WORLD.sizes
-    topics = [entity for entity in WORLD.entities if entity.sign[1] in WORLD.topics[entity.topic].nouns]
-    chance = len(topics) / len(WORLD.entities) / (sizes.adjectives * sizes.nouns)
-    assert shown > 800
-    assert abs(matched / shown - chance) < 4 * math.sqrt(chance / shown) + 1e-3
-
-
-def test_paraphrases_share_no_word():
-    for entity in range(len(WORLD.entities)):
-        one, other = (set(language.text_of(WORLD, entity, (0, 3, 4), register).split()) for register in (0, 1))
-        assert one & other == {"."}
-
-
 # ---- probabilities -------------------------------------------------------------------------------------------------
 
 
@@ -144,32 +114,6 @@ def test_probabilities_agree_with_a_list_of_all_documents(short):
     assert abs(mean - entropy) < 4 * spread
 
 
-def test_documents_of_the_world_are_not_written_in_two_ways():
-    """What decides a document can be read off it, so that its choices' probability is the document's."""
-    for text, log_prob in documents(200, seed=2):
-        asked = "?" in text
-        facts = len(re.findall(r"\?", text)) if asked else sum(w in VALUES for w in text.split())
-        nats = -math.log(0.3 if asked else 0.7) + math.log(64)
-        if asked:
-            nats += math.log(2) + sum(math.log(5 - i) + 3 * math.log(2) for i in range(facts))
-        else:
-            sentences = text.split(" . ")
-            opened = sentences[0].split()[1] in ("means", "equals")
-            body = sentences[opened:]
-            nats += math.log(3) - math.log(0.25 if opened else 0.75) + 2 * math.log(2) * opened
-            left = 5
-            for i, sentence in enumerate(body):
-                scene = sentence.split()[0] in ("nearby", "signs")
-                if i and left:
-                    nats -= math.log(0.15 if scene else 0.85)
-                if scene:
-                    nats += math.log(2) + math.log(8 * 6) + (math.log(4) if sentence.startswith("nearby") else 0)
-                else:
-                    nats += math.log(left) + 2 * math.log(2) + math.log(3 if i or opened else 2)
-                    left -= 1
-        assert -log_prob == pytest.approx(nats)
-
-
 VALUES = {word for values in WORLD.values for pair in values for word in pair}
 
 
@@ -178,11 +122,6 @@ def test_two_ways_to_write_a_text_are_added_up():
         return "a" * choices.choose((1, 2)) + "a" * choices.choose((1, 2), (0.25, 0.75))
 
     assert distribution(write) == pytest.approx({"aa": 0.125, "aaa": 0.5, "aaaa": 0.375})
-
-
-def test_nothing_to_choose_from():
-    with pytest.raises(ValueError, match="nothing to choose from"):
-        sample(lambda choices: choices.choose(()), random.Random(0))
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
@@ -267,32 +206,6 @@ def test_pairs_of_a_relation_are_true_of_the_entity_that_the_text_names(made):
     assert len(texts[0]) == 32 * 6
 
 
-def test_what_is_relevant_is_what_the_facts_say(made):
-    for r, relation in enumerate(RELATIONS):
-        folder = made / "relations" / relation.name
-        asked = {row["_id"]: row["text"] for row in rows(folder / "queries.jsonl")}
-        words = {row["_id"]: said(row["text"])[1] for row in rows(folder / "corpus.jsonl")}
-        assert len(words) == len(set(words.values())) == 40
-        for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]:
-            query, document, _ = line.split("\t")
-            (entity,) = {e.names: e for e in WORLD.entities if set(e.names) & set(asked[query].split())}.values()
-            assert words[document] in WORLD.values[r][entity.values[r]]
-    for row in rows(made / "following" / "triplets.jsonl"):
-        word = {w for w in row["positive"].split() if w in VALUES} & {w for w in row["negative"].split() if w in VALUES}
-        assert not word
-        assert not set(row["anchor"].split()) & set(row["positive"].split()) - {"."}
-
-
-def test_a_word_is_a_token():
-    tokenizer = make_tokenizer(WORLD)
-    for text, _ in documents(50):
-        ids = tokenizer(text)["input_ids"]
-        assert len(ids) == 1 + len(text.split())
-        assert tokenizer.decode(ids, skip_special_tokens=True).strip() == text
-    odd = "Zürich 東京 <s> \t42"
-    assert tokenizer.decode(tokenizer(odd, split_special_tokens=True)["input_ids"][1:]).strip() == odd
-
-
 # ---- a model beside the generator ----------------------------------------------------------------------------------
 
 
@@ -330,21 +243,3 @@ def test_a_model_that_knows_the_generator_has_no_gap(short):
     assert uniform.model == pytest.approx(math.log(len(tokenizer)), rel=1e-5)
     assert uniform.share == pytest.approx((uniform.model - gap.generator) / gap.generator)
     assert uniform.excess_error > 0
-
-
-def test_facts_that_a_model_knows(short):
-    tokenizer = make_tokenizer(TINY)
-    known = measure_facts(Oracle(distribution(short), tokenizer), tokenizer, TINY)
-    assert {kind: found["probes"] for kind, found in known.items()} == {
-        "other name": 8,
-        "statement by name": 8,
-        "question by name": 8,
-        "statement by alias": 8,
-        "question by alias": 8,
-        "statement by pronoun": 8,
-    }
-    for found in known.values():
-        assert found["accuracy"] == 1
-        assert found["probability"] == pytest.approx(1, abs=1e-5)
-    mixed = measure_facts(Oracle(distribution(short), tokenizer, flat=0.5), tokenizer, TINY)
-    assert mixed["question by name"]["probability"] == pytest.approx(0.5 + 0.5 * 2 / len(tokenizer), rel=1e-4)

@@ -11,18 +11,18 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from world.bugs import BUGS, adapter_on, blind_memory, foreign_demonstrations, no_bottleneck
-from world.demonstrated import CONDITIONS, between, between_relations, demonstrations
+from world.bugs import BUGS, adapter_on, blind_memory, no_bottleneck
+from world.demonstrated import CONDITIONS, demonstrations
 from world.facts import make_world
 from world.language import sign, text_of
-from world.planted import apart_from, noticed_by
-from world.tasks import mentions, passage_of, split_of
+from world.planted import noticed_by
+from world.tasks import mentions, split_of
 from world.tokenizer import make_tokenizer
 
 from embrew import Encoder, assembly
-from embrew.methods import Alignment, Bottleneck, Compression, Epic
+from embrew.methods import Bottleneck, Compression
 from embrew.recipe import Recipe
-from embrew.settings.encoder import Demonstrations, Pooling
+from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Tokens
 
 PLANS = Path(__file__).parents[2] / "benchmarks" / "plans"
@@ -104,31 +104,6 @@ def test_demonstrations_are_right_or_wrong_as_they_say():
         assert shown["right"] != demonstrations(WORLD, relation, "right", seed=4)
     with pytest.raises(ValueError, match="choose from none, right, shuffled, foreign"):
         demonstrations(WORLD, 0, "wrong", seed=0)
-
-
-class Looked:
-    """An encoder that looks vectors up."""
-
-    def __init__(self, vectors):
-        self.vectors = vectors
-
-    def encode(self, texts):
-        return torch.tensor([self.vectors[text] for text in texts])
-
-
-def test_variance_between_groups():
-    encoder = Looked({"a": [0.0, 3.0], "b": [2.0, 3.0], "c": [10.0, 3.0], "d": [12.0, 3.0]})
-    assert between(encoder, [["a", "b"], ["c", "d"]]) == pytest.approx(100 / 104)  # 4 · 5² of 6² + 4² + 4² + 6²
-    assert between(encoder, [["a", "d"], ["b", "c"]]) == pytest.approx(0)
-    assert between(encoder, [["b"], ["d", "c", "a"]]) == pytest.approx((16 + 3 * (4 / 3) ** 2) / 104)
-
-
-@pytest.mark.parametrize(("alone", "shares"), [(False, 1.0), (True, 0.0)])
-def test_what_passages_and_lone_words_tell_of_the_relation(alone, shares):
-    """Passages are looked up by their verb, lone words by the number of their value."""
-    vectors = {f"it {verb} {pair[0]} .": [float(r)] for r, verb in enumerate(VERBS) for pair in WORLD.values[r]}
-    vectors |= {f"{pair[0]} .": [float(v)] for values in WORLD.values for v, pair in enumerate(values)}
-    assert between_relations(Looked(vectors), WORLD, alone=alone) == pytest.approx(shares)
 
 
 # ---- bugs ----------------------------------------------------------------------------------------------------------
@@ -224,43 +199,6 @@ def test_without_a_bottleneck_the_target_sees_the_text(teacher):
     assert value(objective, encoder, batch) == right
 
 
-def test_foreign_demonstrations_are_the_negatives(teacher):
-    encoder = encoder_of(
-        teacher, template="{instruction}{text}{eos}", pooling=Pooling("last"), demonstrations=Demonstrations()
-    )
-    rows = [
-        {"query": mentions(WORLD, e)[0], "positive": passage_of(WORLD, e, 0), "instruction": None, "data_set": 1,
-         "negatives": [passage_of(WORLD, e, r) for r in (1, 2)]}
-        for e in range(4)
-    ]  # fmt: skip
-    objective = Epic(demonstrations=3)
-    objective.setup(encoder)
-    batch = objective.collate(rows, encoder, seed=0)
-    size, inputs = len(rows), objective.inputs
-    generator = torch.Generator().manual_seed(0)
-    counts = {"query": size, "document": 3 * size}
-    embeddings = {role: torch.randn(count, 32, generator=generator) for role, count in counts.items()}
-    seen = {}
-    encoder.demonstrator.forward = lambda table: seen.setdefault("table", table)
-    with foreign_demonstrations():
-        inputs.prompt_vectors(encoder, embeddings, batch)
-    owners = batch["owners"].tolist()
-    firsts = [owners.index(row, size) for row in range(size)]
-    assert torch.equal(seen["table"], torch.cat([embeddings["query"], embeddings["document"][firsts]]))
-    assert all(owners[place] == row for row, place in enumerate(firsts))
-
-
-def test_alignment_decodes_with_the_adapter_on(teacher):
-    encoder = encoder_of(teacher, template="{text} {instruction}{memory}", words_after="separate")
-    rows = [{"query": TEXTS[0], "positive": TEXTS[1], "negatives": [TEXTS[2]], "instruction": None}]
-    objective = Alignment(variant="kl")
-    objective, batch = loss_of(objective, encoder, rows)
-    right = value(objective, encoder, batch)
-    with adapter_on():
-        assert abs(value(objective, encoder, batch) - right) > 1e-5
-    assert value(objective, encoder, batch) == right
-
-
 def test_a_bug_is_noticed_by_claims_that_no_longer_hold():
     claims = [
         {"claim": "far", "better": "a", "than": "b", "task": "t", "by": 20},
@@ -276,12 +214,3 @@ def test_a_bug_is_noticed_by_claims_that_no_longer_hold():
     assert noticed_by(claims, healthy, further, broken, seeds) == {"far": 2, "near": 2, "writes": 1}
     assert noticed_by(claims, healthy, further, {}, seeds) == {}
     assert noticed_by(claims, {**healthy, "a": {"t": [0.9, 0.3]}}, further, broken, seeds) == {"near": 2, "writes": 1}
-
-
-def test_no_plan_takes_over_a_stage_with_a_bug(tmp_path):
-    """What plans search for stages, every folder three levels below theirs, does not hold those with a bug."""
-    work = tmp_path / "evidence"
-    bugged = apart_from(work) / "a-bug" / "1" / "model"
-    bugged.mkdir(parents=True)
-    (work / "a-plan" / "a-row" / "1" / "model").mkdir(parents=True)
-    assert bugged not in set(work.rglob("model")) and len(list(work.glob("*/*/*/model"))) == 1

@@ -85,11 +85,6 @@ def example(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[
     return run_it
 
 
-def cosine(one: Any, other: Any) -> float:
-    a, b = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
-    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
-
-
 @pytest.mark.parametrize("name", ["langchain_huggingface", "llama_index"])
 def test_clients_give_the_vectors_of_the_export(name: str, place: Path, example: Any) -> None:
     document = json.loads((place / "corpus.jsonl").read_text().splitlines()[0])["text"].replace("\n", " ")
@@ -98,22 +93,6 @@ def test_clients_give_the_vectors_of_the_export(name: str, place: Path, example:
     wanted = model.encode_query(QUESTION), model.encode_document(document)
     assert np.abs(np.asarray(names["query"]) - wanted[0]).max() < 1e-6
     assert np.abs(np.asarray(names["document"]) - wanted[1]).max() < 1e-6
-
-
-def test_without_their_arguments_clients_drop_the_prompts(place: Path) -> None:
-    """What the page warns of: not an error, but other vectors."""
-    langchain = pytest.importorskip("langchain_huggingface")
-    llama = pytest.importorskip("llama_index.embeddings.huggingface")
-    exported = str(place / "exported")
-    model = SentenceTransformer(exported)
-    bare, wanted = model.encode(QUESTION), model.encode_query(QUESTION)
-    vectors = {
-        "LangChain": langchain.HuggingFaceEmbeddings(model_name=exported).embed_query(QUESTION),
-        "LlamaIndex": llama.HuggingFaceEmbedding(model_name=exported).get_query_embedding(QUESTION),
-    }
-    for name, vector in vectors.items():
-        assert np.abs(np.asarray(vector) - bare).max() < 1e-6, name
-        assert cosine(vector, wanted) < 0.99, name
 
 
 @pytest.mark.parametrize("name", ["duckdb", "lancedb", "qdrant_client", "psycopg"])

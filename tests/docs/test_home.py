@@ -23,25 +23,8 @@ def test_the_example_prints_what_is_shown(page: Path, capsys: pytest.CaptureFixt
     assert re.sub(r"\d", "", printed) == re.sub(r"\d", "", shown)
 
 
-def test_the_first_result_is_on_the_first_screen() -> None:
-    lines = README.read_text(encoding="utf-8").splitlines()
-    assert next(number for number, line in enumerate(lines, 1) if line.startswith("tensor(")) <= 40
-
-
 def test_readme_points_to_what_is_there() -> None:
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README.read_text(encoding="utf-8"))
     local = [target for target in targets if "://" not in target]
     assert len(local) > 15
     assert [target for target in local if not (ROOT / target).exists()] == []
-
-
-def test_readme_says_how_to_test() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert all(f"`{words}" in text or f"\n{words}" in text for words in ("make test", ".ci/run", "pip install -e ."))
-
-
-def test_no_figure_of_a_paper_on_either_page() -> None:
-    """A paper's 52.49 beside a demonstration's 0.120 compares other models, tasks and metrics."""
-    papers = re.compile(r"52\.49|58\.51|66\.78|84\.49|83\.07|89\.85|71\.50")
-    for page in (HOME, README):
-        assert not papers.search(page.read_text(encoding="utf-8")), page

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
-from functools import reduce
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import yaml
@@ -23,18 +22,6 @@ TABLES = {"lbr": "lbr/medical-nano", "epic": "epic/nano"}  # rows of ablations, 
 SHORT = {"OBJECTIVE": "stages.supervised.objective", "DEMOS": "encoder.demonstrations"}
 
 
-def found(name: str) -> object:
-    """Return what a dotted name stands for, or raise."""
-    parts = name.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            module = importlib.import_module(".".join(parts[:cut]))
-        except ModuleNotFoundError:
-            continue
-        return reduce(getattr, parts[cut:], module)
-    raise ModuleNotFoundError(name)
-
-
 def overrides(page: str) -> list[list[str]]:
     """Return the `KEY=VALUE …` of each code span in the table of ablations, as a shell passes them, with full keys."""
     (table,) = (part for part in PAGES[page].split("\n\n") if re.match(r"\|( Table \|)? Row \| Overrides? \|", part))
@@ -47,7 +34,7 @@ def test_links_to_the_reference_are_names_of_the_package(page: str) -> None:
     names = LINK.findall(PAGES[page])
     assert len(names) >= 3
     for name in names:
-        assert found(name) is not None, name
+        assert resolve_name(name) is not None, name
 
 
 @pytest.mark.parametrize("page", PAGES)
