@@ -31,7 +31,7 @@ from embrew.model.pooling import new_head, pool
 from embrew.model.prefix import Prefix, Shared
 from embrew.settings.base import Base, Quantization
 from embrew.settings.encoder import AttentionMode, EncoderSettings, Pooling
-from embrew.storage.base_model import open_base, pick_device, pick_dtype
+from embrew.storage.base_model import known_name, open_base, pick_device, pick_dtype
 from embrew.storage.opening import SETTINGS, final_stage, knows_base, load_encoder, open_base_again
 from embrew.storage.parts import check_folder, check_name
 from embrew.storage.saving import save_encoder
@@ -126,7 +126,8 @@ class Encoder(nn.Module):
         """Open a saved encoder, or put an encoder around a causal LM or a BERT-type model.
 
         Args:
-            name: a folder that embrew saved; or `nano`, a folder or Hub id of a causal LM or BERT-type encoder.
+            name: a folder that embrew saved; or `nano`, `smollm2-135m`, or a folder, GGUF file or Hub id of a causal LM
+                or BERT-type encoder.
             revision: Hub revision of the LM.
             dtype: `float32`, `bfloat16`, `auto` (a saved encoder's own; else float32 on a CPU, bfloat16 on a GPU), or
                 `as_trained` (of a saved encoder that was trained in bfloat16: that, where the device computes in it).
@@ -171,7 +172,7 @@ class Encoder(nn.Module):
         encoder = cls(backbone, tokenizer, base, settings, **changes).eval()
         encoder.trust_remote_code = trust_remote_code
         if base.kind == "folder":
-            encoder.base_folder = Path(name).absolute()  # it is read again when the encoder is saved
+            encoder.base_folder = Path(known_name(str(name))).absolute()  # it is read again when the encoder is saved
         start(encoder, seed=seed)
         return encoder
 

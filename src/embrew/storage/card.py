@@ -158,6 +158,7 @@ def _longest(encoder: Encoder, stock: bool, lengths: Mapping[str, int] | None) -
 def _what_it_is(encoder: Encoder, longest: str) -> str:
     described, base = encoder.describe(), encoder.base
     where = f"revision {base.revision}" if base.kind == "hub" else f"sha256 {base.sha256}"
+    where += f", dequantised from {base.stored_as}" if base.stored_as else ""
     adapters = described["merged_adapters"] + described["adapter"]
     if encoder.backbone.owns_weights:
         weights = "Its weights are all its own" + (", with an adapter on them." if adapters else ".")

@@ -17,6 +17,7 @@ from transformers.utils import cached_file
 from embrew.files.formats import ENCODER, RUN
 from embrew.files.names import is_safe_name
 from embrew.files.reading import read_json
+from embrew.storage.gguf import gguf_files
 
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
 ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
@@ -39,20 +40,15 @@ def asks_for_code(error: Exception) -> bool:
 
 
 def check_is_model(name: str, path: Path) -> None:
-    """Raise where a path is a GGUF file, or a folder that something else than a model was written to.
+    """Raise where a path is a file of no model, or a folder that something else than a model was written to.
 
     Raises:
         ValueError: it is; `name` is what the message calls it.
     """
-    if not path.exists() or (path / "config.json").exists():
+    if not path.exists() or (path / "config.json").exists() or gguf_files(path):
         return
-    if path.suffix == ".gguf" or (path.is_dir() and any(path.glob("*.gguf"))):
-        raise ValueError(
-            f"{name} is a GGUF file, or holds one, and embrew opens no GGUF files yet; give the Hugging Face folder or "
-            "Hub id that it was converted from"
-        )
     if path.is_file():
-        raise ValueError(f"{name} is a file; give the folder of a model, a Hub id, or a recipe (.yaml)")
+        raise ValueError(f"{name} is a file; give the folder of a model, a GGUF file, a Hub id, or a recipe (.yaml)")
     if not any((path / file).exists() for file in (ENCODER.file, RUN.file)):
         raise ValueError(f"{name} is not a model: the folder has no config.json; embrew runs {path} says what it holds")
 

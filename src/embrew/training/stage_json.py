@@ -21,7 +21,7 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.identity import vectors_hash
 from embrew.recipe import DevRows, Recipe
-from embrew.storage.base_model import ASSETS
+from embrew.storage.base_model import known_name, local_model, weights_sha256
 from embrew.storage.opening import SETTINGS
 from embrew.storage.parts import check_folder
 
@@ -183,10 +183,12 @@ class StageSettings:
 
     def _model(self) -> Identity:
         """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
-        name, revision = self.recipe.encoder.model, self.recipe.encoder.revision
+        name, revision = known_name(self.recipe.encoder.model), self.recipe.encoder.revision
         identity: dict[str, Any] = {"name": base_name(name)}
-        folder = ASSETS.get(name) or Path(name)
-        if folder.is_dir():
+        folder = local_model(name)
+        if folder is not None and folder.is_file():
+            return {**identity, "sha256": weights_sha256(folder)}
+        if folder is not None:
             files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
             return {**identity, "sha256": files_digest(folder, files, sha256_of)}
         if name.startswith(LOCAL_PREFIX):
