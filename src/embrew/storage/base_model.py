@@ -241,7 +241,6 @@ def open_base(
             not installed, and the model is to be quantised.
     """
     settings = quantization if expected is None else expected.quantization
-    in_4_bits = {} if settings is None else loading_options(settings, dtype=dtype, device=device)
     folder = local_model(name)
     parts = gguf_files(folder) if folder else ()
     options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
@@ -250,6 +249,7 @@ def open_base(
             f"{name} is a GGUF file of type {quantization_type(parts)}, and quantization: {settings.type} quantises "
             "the original weights; give the Hugging Face folder or Hub id, or leave out quantization"
         )
+    in_4_bits = {} if settings is None else loading_options(settings, dtype=dtype, device=device)
     config = open_config(name, trust_remote_code=trust_remote_code, **options)
     architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
     if trust_remote_code and getattr(config, "auto_map", None):
@@ -352,18 +352,25 @@ def open_weights(
             dtype=dtype,
             attn_implementation=attn_implementation,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # named below, in one line
             **({"quantization_config": GgufConfig(dequantize=True)} if of_gguf else {}),
             **(in_4_bits or {}),
             **where,
         )
     if is_encoder(config) and getattr(model, "pooler", None) is not None:
         model.pooler = None
-    _check_complete(model, name, loading["missing_keys"])
+    _check_complete(model, name, loading["missing_keys"], loading["mismatched_keys"])
     return model
 
 
-def _check_complete(model: Any, name: str, missing: Collection[str]) -> None:
+def _check_complete(model: Any, name: str, missing: Collection[str], mismatched: Collection[Any]) -> None:
     """Raise if weights lacked a tensor that vectors depend on, which transformers has set to random values."""
+    if mismatched:
+        key, stored, expected = min(mismatched)
+        raise BrokenFile(
+            f"{name}: its weights do not fit its configuration: {key} has the shape {tuple(stored)}, and the "
+            f"configuration asks for {tuple(expected)}; get both again from where they came from"
+        )
     head = model.get_output_embeddings()
     of_head = {key for key, module in model.named_modules() if head is not None and module is head}
     lacking = sorted(key for key in missing if "pooler" not in key and key.rpartition(".")[0] not in of_head)

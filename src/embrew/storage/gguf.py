@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import logging
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ PROJECTOR = "mmproj"  # begins the names of files with the vision or audio part 
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 REPAIR = "the file is truncated, damaged, or no GGUF file: download it again"
 OURS = "embrew."  # begins the keys that our exports for llama.cpp hold
+TOKENS, USER_DEFINED = "tokenizer.ggml.tokens", 4
 NFC = ("qwen2", "deepseek-r1-qwen", "qwen35")
 """Pre-tokenizers (`tokenizer.ggml.pre`) of tokenizers that normalise texts to NFC; a GGUF file does not say so."""
 GPT2_WORDS = ("gpt-2", "gpt2", "phi-2", "smollm", "starcoder", "refact", "olmo", "exaone4", "default")
@@ -84,8 +86,9 @@ def readable_gguf(name: str, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
         )
     architecture = about["general.architecture"]
     try:
-        file = files[0] if len(files) == 1 else _joined(tuple(files))
-        yield {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+        with redirect_stderr(io.StringIO()):  # of progress bars that cannot be switched off
+            file = files[0] if len(files) == 1 else _joined(tuple(files))
+            yield {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     except Exception as error:
         if not is_content_error(error, also=(ImportError, OSError, RuntimeError)):
             raise
@@ -129,10 +132,23 @@ def quantization_type(files: Sequence[Path]) -> str | None:
 
 
 def complete_tokenizer(tokenizer: PreTrainedTokenizerBase, files: Sequence[Path]) -> PreTrainedTokenizerBase:
-    """Add what a GGUF file does not say about a tokenizer; warn where its words may be split in another way."""
-    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+    """Add what a GGUF file does not say about a tokenizer; warn where its words may be split in another way.
 
-    about = metadata(files)
+    Raises:
+        ValueError: transformers lost tokens that are found in texts before they are split, such as runs of spaces.
+    """
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+    from transformers.integrations.gguf.reader import read_gguf_metadata
+
+    about = read_gguf_metadata(str(files[0]), (TOKENS,))[0]
+    added = {token.content for token in tokenizer.added_tokens_decoder.values()}
+    kinds = zip(about[TOKENS], about.get("tokenizer.ggml.token_type", ()), strict=False)
+    lost = [token for token, kind in kinds if kind == USER_DEFINED and token not in added]
+    if lost:
+        raise ValueError(
+            f"{files[0].name}: its tokenizer finds {lost[0]!r} in texts as one token, and the converted one does "
+            "not; give the Hugging Face folder or Hub id that the file was made of"
+        )
     words = about.get("tokenizer.ggml.pre")
     if words in NFC:
         tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
