@@ -26,7 +26,7 @@ from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone, MemoryInit
 from embrew.model.batching import Cost
 from embrew.model.contexts import Context, Demonstrator, PreparedContext, prepare, start
-from embrew.model.layers import layers_of
+from embrew.model.layers import causal_layers, layers_of
 from embrew.model.pooling import new_head, pool
 from embrew.model.prefix import Prefix, Shared
 from embrew.model.weights import cast_weights
@@ -398,8 +398,10 @@ class Encoder(nn.Module):
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether a prefix that all rows of a call share is computed once."""
-        return bool(self.attention.is_causal)
+        """Whether a prefix that all rows of a call share is computed once: by keys and values of attention alone."""
+        inner = self.backbone.inner
+        attends = not causal_layers(inner) and not getattr(inner, "hidden_size_per_layer_input", None)
+        return bool(self.attention.is_causal) and attends
 
     def tokens(
         self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
@@ -487,6 +489,14 @@ class Encoder(nn.Module):
             )
         attention = Attention(mode)
         self.backbone.check_attention(attention)
+        others = causal_layers(self.backbone.inner)
+        if others and mode == "bidirectional":
+            logger.warning(
+                "attention=bidirectional changes %d of %d layers; the others (%s) read a text from left to right",
+                self.backbone.num_layers - len(others),
+                self.backbone.num_layers,
+                ", ".join(sorted(set(others))),
+            )
         self.attention = attention
         self.settings = self.settings.replace(attention=mode)
 

@@ -97,7 +97,7 @@ def test_commands_and_python_agree(adapter: Path, tmp_path: Path) -> None:
         out = tmp_path / str(number)
         done = CliRunner().invoke(app, ["encode", *model, str(lines), str(out), "--dtype", "float32"])
         assert done.exit_code == 0, done.output
-        np.testing.assert_allclose(read_vectors(out)[1], expected, atol=1e-6)
+        np.testing.assert_allclose(read_vectors(out).load()[1], expected, atol=1e-6)
 
 
 def changed(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
