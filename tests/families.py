@@ -20,6 +20,24 @@ SIZES: dict[str, Any] = {
 GROUPED = {**SIZES, "num_key_value_heads": 2}
 WIDE = {**GROUPED, "head_dim": 8}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+DELTA = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_expand": 2, "mamba_n_groups": 1}
+SCALED = {
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 2.0,
+        "original_max_position_embeddings": 64,
+        "llama_4_scaling_beta": 0.1,
+    }
+}
+PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
 LOCAL = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 
 
@@ -37,6 +55,7 @@ class Family(NamedTuple):
         attention_dropout: whether it applies a dropout on attention weights (SimCSE's noise).
         lora_dropout: whether a LoRA on all its linear layers may have dropout.
         default: whether it is tested in every run.
+        other_layers: layers that mix tokens without attention, or nothing.
     """
 
     models: str
@@ -49,6 +68,7 @@ class Family(NamedTuple):
     attention_dropout: bool = True
     lora_dropout: bool = True
     default: bool = False
+    other_layers: str = ""
 
     @property
     def attention(self) -> Literal["bidirectional", "causal"]:
@@ -94,6 +114,38 @@ FAMILIES: dict[str, Family] = {
         memory_causal=False,
         positions="learned",
     ),
+    "qwen3_5_text": Family("Qwen 3.5", {**WIDE, **DELTA}, other_layers="gated delta rule"),
+    "gemma4_text": Family(
+        "Gemma 4",
+        {**WIDE, **LOCAL, "vocab_size_per_layer_input": 300, "hidden_size_per_layer_input": 8},
+        embeddings="scaled by √width, and a second time per layer",
+    ),
+    "lfm2": Family(
+        "LFM 2",
+        {**GROUPED, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+        attention_dropout=False,
+        other_layers="convolution",
+        default=True,
+    ),
+    "ministral3": Family("Ministral 3", {**WIDE, **SCALED}),
+    "granitemoehybrid": Family(
+        "Granite 4",
+        {
+            **GROUPED,
+            **MAMBA,
+            "layer_types": ["mamba", "attention"],
+            "num_local_experts": 0,
+            "shared_intermediate_size": 64,
+        },
+        other_layers="Mamba 2",
+    ),
+    "exaone4": Family("EXAONE 4", {**WIDE, **LOCAL}),
+    "hunyuan_v1_dense": Family("Hunyuan", WIDE),
+    "olmo_hybrid": Family("OLMo hybrid", {**WIDE, **DELTA}, other_layers="gated delta rule"),
+    "ernie4_5": Family("ERNIE 4.5", WIDE),
+    "apertus": Family("Apertus", {**WIDE, **PLAIN}),
+    "seed_oss": Family("Seed-OSS", WIDE),
+    "nemotron": Family("Nemotron", WIDE, bidirectional="mask"),
     "falcon": Family("Falcon", {**SIZES, "alibi": False, "new_decoder_architecture": False}, attention_dropout=False),
 }
 
@@ -115,7 +167,8 @@ def table() -> str:
     for name, family in FAMILIES.items():
         parts = [f"embeddings {family.embeddings}"] if family.embeddings else []
         parts += [f"logits {family.head}"] if family.head else []
-        parts += [] if family.attention_dropout else ["`attention_dropout` refused: it is not applied"]
+        parts += [] if family.attention_dropout else ["`attention_dropout` refused"]
+        parts += [f"other layers: {family.other_layers}, causal in every mode"] if family.other_layers else []
         parts += [] if family.lora_dropout else ["`lora_dropout` on experts refused"]
         cells = (
             f"`{name}`",

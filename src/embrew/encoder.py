@@ -26,14 +26,16 @@ from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone, MemoryInit
 from embrew.model.batching import Cost
 from embrew.model.contexts import Context, Demonstrator, PreparedContext, prepare, start
-from embrew.model.layers import layers_of
+from embrew.model.layers import causal_layers, layers_of
 from embrew.model.pooling import new_head, pool
 from embrew.model.prefix import Prefix, Shared
+from embrew.model.weights import cast_weights
 from embrew.settings.base import Base, Quantization
 from embrew.settings.encoder import AttentionMode, EncoderSettings, Pooling
-from embrew.storage.base_model import open_base, pick_device, pick_dtype
+from embrew.storage.base_model import known_name, open_base, pick_device, pick_dtype
 from embrew.storage.opening import SETTINGS, final_stage, knows_base, load_encoder, open_base_again
 from embrew.storage.parts import check_folder, check_name
+from embrew.storage.peft_folder import adapter_config, apply_adapter
 from embrew.storage.saving import save_encoder
 from embrew.text.template import Template
 from embrew.text.texts import Text, flag, texts_of, whole
@@ -109,6 +111,7 @@ class Encoder(nn.Module):
         cls,
         name: str | Path,
         *,
+        adapter: str | Path | None = None,
         revision: str | None = None,
         dtype: str = "auto",
         device: str | torch.device | None = None,
@@ -126,7 +129,9 @@ class Encoder(nn.Module):
         """Open a saved encoder, or put an encoder around a causal LM or a BERT-type model.
 
         Args:
-            name: a folder that embrew saved; or `nano`, a folder or Hub id of a causal LM or BERT-type encoder.
+            name: a folder that embrew saved; or `nano`, `smollm2-135m`, or a folder, GGUF file or Hub id of a causal LM
+                or BERT-type encoder; or a LoRA that peft saved, on the base that it names.
+            adapter: a folder or Hub id of a LoRA that peft saved, to merge into the LM first.
             revision: Hub revision of the LM.
             dtype: `float32`, `bfloat16`, `auto` (a saved encoder's own; else float32 on a CPU, bfloat16 on a GPU), or
                 `as_trained` (of a saved encoder that was trained in bfloat16: that, where the device computes in it).
@@ -151,7 +156,7 @@ class Encoder(nn.Module):
         how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
         if os.path.lexists(folder / SETTINGS):
             added: dict[str, Any] = {"settings": settings, "memory_tokens": memory_tokens}
-            added |= {"soft_prompt_tokens": soft_prompt_tokens, "quantization": quantization}
+            added |= {"soft_prompt_tokens": soft_prompt_tokens, "quantization": quantization, "adapter": adapter}
             own = ", ".join([*sorted(changes), *(key for key, value in added.items() if value)])
             if own:
                 raise ValueError(f"{name} is a saved encoder, which has its settings already; leave out {own}")
@@ -159,9 +164,22 @@ class Encoder(nn.Module):
         if (folder / CHECKSUMS).is_file():
             check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
         in_4_bits = None if quantization is None else Quantization.parse(quantization)
-        how |= {"dtype": pick_dtype(dtype, place), "device": place, "quantization": in_4_bits}
+        if adapter is None and adapter_config(str(name)) is not None:
+            if (folder / "modules.json").is_file() and settings is None and "pooling" not in changes:
+                raise ValueError(
+                    f"{name} is a Sentence-Transformers model with its own pooling; embrew.opening.open_model reads it "
+                    "as it says, and so do the commands; to read its language model in another way, give pooling="
+                )
+            adapter = name
+        weights = pick_dtype(dtype, place)
+        merged = torch.float32 if adapter is not None and in_4_bits is None else weights
+        how |= {"dtype": merged, "device": place, "quantization": in_4_bits}
         model, tokenizer, base = open_base(str(name), revision=revision, **how)
-        backbone = Backbone(model).to(place)
+        backbone = Backbone(model)
+        chain = [] if adapter is None else [apply_adapter(backbone, str(adapter))]
+        if merged != weights:
+            cast_weights(backbone.causal_lm, weights)
+        backbone.to(place)
         if memory_tokens:
             backbone.add_memory(memory_tokens, memory_init, seed=seed)
         if soft_prompt_tokens:
@@ -169,9 +187,10 @@ class Encoder(nn.Module):
         if backbone.is_encoder and settings is None:
             settings = EncoderSettings.create(attention="bidirectional", pooling="mean")
         encoder = cls(backbone, tokenizer, base, settings, **changes).eval()
+        encoder.chain = chain
         encoder.trust_remote_code = trust_remote_code
         if base.kind == "folder":
-            encoder.base_folder = Path(name).absolute()  # it is read again when the encoder is saved
+            encoder.base_folder = Path(known_name(str(name))).absolute()  # it is read again when the encoder is saved
         start(encoder, seed=seed)
         return encoder
 
@@ -379,8 +398,10 @@ class Encoder(nn.Module):
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether a prefix that all rows of a call share is computed once."""
-        return bool(self.attention.is_causal)
+        """Whether a prefix that all rows of a call share is computed once: by keys and values of attention alone."""
+        inner = self.backbone.inner
+        attends = not causal_layers(inner) and not getattr(inner, "hidden_size_per_layer_input", None)
+        return bool(self.attention.is_causal) and attends
 
     def tokens(
         self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
@@ -468,6 +489,14 @@ class Encoder(nn.Module):
             )
         attention = Attention(mode)
         self.backbone.check_attention(attention)
+        others = causal_layers(self.backbone.inner)
+        if others and mode == "bidirectional":
+            logger.warning(
+                "attention=bidirectional changes %d of %d layers; the others (%s) read a text from left to right",
+                self.backbone.num_layers - len(others),
+                self.backbone.num_layers,
+                ", ".join(sorted(set(others))),
+            )
         self.attention = attention
         self.settings = self.settings.replace(attention=mode)
 

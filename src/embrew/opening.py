@@ -23,7 +23,7 @@ from embrew.runtimes.folder import is_openvino, open_openvino
 from embrew.runtimes.openvino import openvino
 from embrew.settings.encoder import MODES
 from embrew.stock import open_stock
-from embrew.storage.base_model import ASSETS, is_encoder, open_config, pick_dtype
+from embrew.storage.base_model import ASSETS, SMOLLM2, is_encoder, open_config, pick_dtype
 from embrew.storage.opening import AS_TRAINED
 from embrew.storage.parts import check_folder
 from embrew.text.texts import SIDES
@@ -98,7 +98,7 @@ def open_model(
         if as_trained and dtype == "auto":
             return Encoder.from_pretrained(folder, dtype=AS_TRAINED)
         return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
-    shipped_or_here = name in ASSETS or folder.exists()  # not looked up on the Hub
+    shipped_or_here = name in (*ASSETS, SMOLLM2) or folder.exists()  # not looked up on the Hub
     if os.path.lexists(folder / "modules.json") or (not shipped_or_here and on_hub(name, "modules.json")):
         return open_stock(name, dtype=dtype)
     if pooling is not None:
@@ -139,9 +139,9 @@ def is_bare(name: str) -> bool:
         recover(folder)
     if any(os.path.lexists(folder / file) for file in OWN):
         return False
-    if name not in ASSETS and not folder.exists() and on_hub(name, "modules.json"):
+    if name not in (*ASSETS, SMOLLM2) and not folder.exists() and on_hub(name, "modules.json"):
         return False
-    return not is_encoder(open_config(name, str(ASSETS.get(name, name))))
+    return not is_encoder(open_config(name))
 
 
 def open_bare(name: str, pooling: str, *, dtype: str = "auto") -> Encoder:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embrew.files.names import is_safe_name
-from embrew.files.reading import broken, content_of, is_content_error, read_json
+from embrew.files.reading import BrokenFile, broken, content_of, is_content_error, read_json
 from embrew.storage.base_model import pick_device, pick_dtype
 from embrew.storage.foreign import (
     ADAPTER,
@@ -24,6 +24,8 @@ from embrew.storage.foreign import (
     check_weights,
     file_of,
 )
+from embrew.storage.parts import TENSORS, read_tensors
+from embrew.storage.peft_folder import PREFIX, same_values
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -62,7 +64,7 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
     check_stock(name)
     options = {} if dtype == "auto" else {"dtype": pick_dtype(dtype, pick_device(None))}
     try:
-        return SentenceTransformer(name, trust_remote_code=False, model_kwargs={"use_safetensors": True, **options})
+        model = SentenceTransformer(name, trust_remote_code=False, model_kwargs={"use_safetensors": True, **options})
     except Exception as error:
         if asks_for_code(error):
             raise _own_code(name, "its configuration (auto_map)") from error
@@ -74,6 +76,23 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
         if not Path(name).is_dir() or not is_content_error(error, also=(ImportError, OSError, RuntimeError)):
             raise
         raise broken(Path(name), error) from error
+    _check_adapters(name, model)
+    return model
+
+
+def _check_adapters(name: str, model: SentenceTransformer) -> None:
+    """Raise unless every tensor of an adapter is on the model: transformers drops those that it finds no place for."""
+    values = {key.replace(".default.", "."): value for key, value in model.state_dict().items() if ".lora_" in key}
+    for _, place in _modules(name):
+        path = file_of(name, TENSORS, subfolder=place)
+        tensors = {} if path is None else read_tensors(Path(path))
+        for key, tensor in tensors.items():
+            tail = "." + key.removeprefix(PREFIX)
+            if not any(full.endswith(tail) and same_values(value, tensor) for full, value in values.items()):
+                raise BrokenFile(
+                    f"{name}: {key} of its adapter has no place on the model that it names as its base; Sentence-"
+                    "Transformers would leave it out, in silence: get the folder and the base again"
+                )
 
 
 def check_stock(name: str) -> None:

@@ -141,12 +141,8 @@ def test_what_is_no_model_is_one_line(bare: Path, untested: Path, tmp_path: Path
         return tmp_path / name
 
     evaluate(open_model(str(bare), pooling="mean"), [untested], output_dir=tmp_path / "results")  # type: ignore[arg-type]
-    gguf = tmp_path / "folder" / "model.gguf"
-    write(gguf, [])
     for path, words in (
         (tmp_path / "results", "is not a model: the folder has no config.json; embrew runs"),
-        (gguf, "opens no GGUF files yet; give the Hugging Face folder or Hub id"),
-        (gguf.parent, "opens no GGUF files yet"),
         (untested / "test.jsonl", "is a file; give the folder of a model"),
         (config("blocks", quantization_config={"load_in_4bit": True}), "is stored quantised"),
         (config("nf4", quantization_config={"quant_method": "bitsandbytes"}), "is stored quantised (bitsandbytes)"),

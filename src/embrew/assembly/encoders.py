@@ -16,7 +16,7 @@ from embrew.model.attention import Attention
 from embrew.model.kernels import use_own_sdpa
 from embrew.model.weights import cast_weights, train_in_float32
 from embrew.recipe import Recipe, StageConfig
-from embrew.storage.base_model import computes, pick_device, pick_dtype
+from embrew.storage.base_model import computes, known_name, pick_device, pick_dtype
 from embrew.storage.opening import read_settings
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
     config = recipe.encoder
     built = Encoder.from_pretrained(
         config.model,
+        adapter=config.adapter,
         revision=config.revision,
         dtype=opening_dtype(recipe, device),
         device=device,
@@ -91,7 +92,7 @@ def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device:
         trust_remote_code=recipe.encoder.trust_remote_code,
     )
     if opened.base.kind == "folder" and opened.base_folder is None:  # all its weights are trained
-        opened.base_folder = Path(recipe.encoder.model)
+        opened.base_folder = Path(known_name(recipe.encoder.model))
     if not index:
         check_same_encoder(recipe, opened, source)
         opened.recipe = recipe.public().to_yaml()

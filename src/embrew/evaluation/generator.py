@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embrew.progress import progress
@@ -39,22 +38,16 @@ def find_generator(name: str) -> Base:
         FileNotFoundError: the model does not exist on this machine.
         ValueError: it is not a causal LM and cannot generate text.
     """
-    from embrew.settings.base import Base
-    from embrew.storage.base_model import ASSETS, is_encoder, open_config, weights_sha256
+    from embrew.storage.base_model import base_of, is_encoder, open_config
 
-    folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
-    config = open_config(name, str(folder or name), trust_remote_code=False)
+    config = open_config(name, trust_remote_code=False)
     if getattr(config, "is_encoder_decoder", False) or is_encoder(config):
         architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
         raise ValueError(
             f"generator={name!r} is a {architecture}, which does not continue texts; give a causal LM (Llama, Qwen, "
             "Mistral, …), or leave it out for answer recall alone"
         )
-    if folder is None:
-        return Base("hub", name, revision=getattr(config, "_commit_hash", None))
-    if name in ASSETS:
-        return Base("asset", name, sha256=weights_sha256(folder))
-    return Base("folder", folder.resolve().name, sha256=weights_sha256(folder))
+    return base_of(name, revision=getattr(config, "_commit_hash", None))
 
 
 @dataclass

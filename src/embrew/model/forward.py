@@ -17,12 +17,13 @@ from embrew.model.layers import (
     is_bert_type,
     layers_of,
     path_of_layers,
+    per_layer_inputs,
     view,
     with_layers,
 )
 from embrew.text.tokens import Segment, Tokens, take, write_at
 
-FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
+FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm", "embedding_norm")
 POST_NORM = ("encoder.layer", "transformer.layer")  # BERT: every layer ends with its norm, and there is no final one
 
 
@@ -96,6 +97,9 @@ def _run(
         limits = (getattr(inner.config, name, None) for name in ("sliding_window", "attention_chunk_size"))
         unmasked = all(embedded.shape[1] <= limit for limit in limits if limit)
     seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers, library_masks=not unmasked)
+    if getattr(inner, "hidden_size_per_layer_input", None):
+        own = (tokens.input_ids < inner.vocab_size) & (tokens.segment_ids != Segment.SOFT)
+        walls |= per_layer_inputs(inner, tokens.input_ids, own)
     states: Tensor = seen(
         inputs_embeds=embedded, attention_mask=mask, position_ids=places, use_cache=False, **walls
     ).last_hidden_state

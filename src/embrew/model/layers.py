@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch import nn
+from torch import Tensor, nn
 
 from embrew.text.tokens import Tokens
 
+ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention")
 LAYERS = ("layers", "h", "encoder.layer", "transformer.layer", "decoder.layers")
 
 
@@ -41,6 +42,29 @@ def layers_of(inner: Any) -> list[nn.Module]:
     return list(inner.get_submodule(path_of_layers(inner)))
 
 
+def causal_layers(inner: Any) -> list[str]:
+    """Return the kinds of the layers that mix tokens without attention, so from left to right in every mode."""
+    kinds = getattr(inner.config, "layer_types", None) or ()
+    return [kind for kind in kinds if kind not in ATTENTION]
+
+
+def per_layer_inputs(inner: Any, input_ids: Tensor, own: Tensor) -> dict[str, Tensor]:
+    """Return the second embedding that some families (Gemma 4) add in every layer, as an argument of the model.
+
+    From `inputs_embeds` the library would look it up by a comparison with the whole vocabulary, which finds no learned
+    tokens. As with the family's own images, these get the row of the padding token.
+
+    Args:
+        inner: the model without its head.
+        input_ids: `(batch, tokens)`.
+        own: where the ids are the vocabulary's.
+    """
+    if not getattr(inner, "hidden_size_per_layer_input", None):
+        return {}
+    padding = getattr(inner.config, "pad_token_id", None) or 0
+    return {"per_layer_inputs": inner.get_per_layer_inputs(input_ids.where(own, input_ids.new_tensor(padding)), None)}
+
+
 def with_module(module: Any, path: str, part: nn.Module) -> Any:
     """Return a shallow copy with `part` at a dotted path; all other modules and weights are the same."""
     copied = copy.copy(module)
@@ -68,7 +92,7 @@ def view(inner: Any, *, is_causal: bool, num_layers: int | None = None, library_
     config.is_causal = is_causal
     if not library_masks:
         config._attn_implementation = "embrew_without_masks"
-    if num_layers is not None:
+    if num_layers is not None and not getattr(inner, "hidden_size_per_layer_input", None):  # which it divides
         config.num_hidden_layers = num_layers
     path = next((path for path in LAYERS if "." in path and has_module(inner, path)), "")
     if path or (num_layers is not None and num_layers < len(layers_of(inner))):

@@ -26,7 +26,15 @@ from embrew.model.adapters import attach_lora
 from embrew.model.layers import layers_of
 from embrew.recipe import Recipe
 from embrew.settings.base import BLOCK, Quantization
-from embrew.storage.base_model import ASSETS, is_encoder, open_config, pick_dtype, quiet
+from embrew.storage.base_model import (
+    ASSETS,
+    is_encoder,
+    local_model,
+    open_config,
+    open_tokenizer_of,
+    pick_dtype,
+    quiet,
+)
 
 GROUP = 256  # scales with one scale of their own, where scales are quantised too
 COMPARES = ("compression", "alignment")  # objectives that read the original LM
@@ -44,7 +52,7 @@ def config_of(recipe: Recipe) -> tuple[Any, bool]:
     name, options = recipe.encoder.model, _local(recipe)
     trust = recipe.encoder.trust_remote_code
     try:
-        return open_config(name, options.pop("source"), trust_remote_code=trust, **options), True
+        return open_config(name, trust_remote_code=trust, **options), True
     except FileNotFoundError:
         shapes = yaml.safe_load((files("embrew") / "planning" / "architectures.yaml").read_text(encoding="utf-8"))
     if name in shapes:
@@ -62,19 +70,15 @@ def tokenizer_of(recipe: Recipe) -> tuple[PreTrainedTokenizerBase, bool]:
     options, trust_remote_code = _local(recipe), recipe.encoder.trust_remote_code
     with quiet():
         try:
-            source = options.pop("source")
-            return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options), True
+            return open_tokenizer_of(recipe.encoder.model, trust_remote_code=trust_remote_code, **options), True
         except (OSError, ValueError, KeyError):
             return AutoTokenizer.from_pretrained(str(ASSETS["nano"]), trust_remote_code=False), False
 
 
 def _local(recipe: Recipe) -> dict[str, Any]:
-    """Return where a model's files are, and keywords to open them without network."""
+    """Return keywords to open a model of the Hub without network."""
     settings = recipe.encoder
-    is_folder = settings.model in ASSETS or Path(settings.model).is_dir()
-    pinned = {} if is_folder else {"revision": settings.revision, "local_files_only": True}
-    source = str(ASSETS.get(settings.model, settings.model))
-    return {"source": source, **pinned}
+    return {} if local_model(settings.model) else {"revision": settings.revision, "local_files_only": True}
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ class BackboneConfig(Config):
     """The language model under an encoder, what is added to it, and what of it is trained."""
 
     model: Annotated[str, Field(min_length=1)]
+    adapter: Annotated[str, Field(min_length=1)] | None = None  # a LoRA that peft saved, merged first
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     attn_implementation: str | None = None

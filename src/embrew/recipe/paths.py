@@ -21,8 +21,9 @@ def with_paths(values: Mapping[str, Any], change: Change, *, data_only: bool = F
     settings = {} if data_only else {"objective": _rooted, "training": _rooted}
     of_stage: dict[str, Callable[[Any, Change], Any]] = {"data": _paths, **settings}
     encoder = values.get("encoder")
-    if not data_only and isinstance(encoder, Mapping) and isinstance(encoder.get("model"), str):
-        changed["encoder"] = {**encoder, "model": change(encoder["model"])}
+    if not data_only and isinstance(encoder, Mapping):
+        named = {key: change(encoder[key]) for key in ("model", "adapter") if isinstance(encoder.get(key), str)}
+        changed["encoder"] = {**encoder, **named}
     if isinstance(values.get("stages"), list):
         changed["stages"] = [
             {key: of_stage[key](value, change) if key in of_stage else value for key, value in stage.items()}

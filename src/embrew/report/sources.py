@@ -225,10 +225,10 @@ def _base_is_known(run: Path, stage: Path) -> bool:
         return False
     if base["kind"] != "folder" or (stage / BASE).is_dir():
         return True
-    from embrew.storage.base_model import weights_sha256  # imports torch, which results do not need
+    from embrew.storage.base_model import local_model, weights_sha256  # imports torch, which results do not need
 
-    folder = Path(Recipe.load(stage / RECIPE).encoder.model)
-    if folder.is_dir() and weights_sha256(folder) == base["sha256"]:
+    folder = local_model(Recipe.load(stage / RECIPE).encoder.model)
+    if folder is not None and weights_sha256(folder) == base["sha256"]:
         return True
     logger.warning(
         "%s: the untrained base is left out, since the folder of %s is not known or has changed; to include it, give "

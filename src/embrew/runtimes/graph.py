@@ -31,6 +31,9 @@ def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
     rows = model.get_input_embeddings().weight.shape[0]
     if vocabulary > rows:
         model.resize_token_embeddings(vocabulary, mean_resizing=False)
+        if getattr(model, "hidden_size_per_layer_input", None):  # learned tokens have the padding token's
+            per_layer = model.embed_tokens_per_layer.weight.data
+            per_layer[rows:] = per_layer[getattr(model.config, "pad_token_id", None) or 0]
     if backbone.learned:
         weight = model.get_input_embeddings().weight
         learned = torch.cat(list(backbone.learned.values()))

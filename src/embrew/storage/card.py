@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from embrew.files.formats import GUARD
+from embrew.model.layers import causal_layers
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -158,6 +159,7 @@ def _longest(encoder: Encoder, stock: bool, lengths: Mapping[str, int] | None) -
 def _what_it_is(encoder: Encoder, longest: str) -> str:
     described, base = encoder.describe(), encoder.base
     where = f"revision {base.revision}" if base.kind == "hub" else f"sha256 {base.sha256}"
+    where += f", dequantised from {base.stored_as}" if base.stored_as else ""
     adapters = described["merged_adapters"] + described["adapter"]
     if encoder.backbone.owns_weights:
         weights = "Its weights are all its own" + (", with an adapter on them." if adapters else ".")
@@ -172,13 +174,20 @@ def _what_it_is(encoder: Encoder, longest: str) -> str:
         f"A {kind}, {base.name} ({where}), that turns a text into a vector of {described['dimensions']} dimensions. "
         f"{weights}\n\n"
         f"- template: `{described['template']!r}`\n"
-        f"- attention: {encoder.attention.mode}\n"
+        f"- attention: {encoder.attention.mode}{_causal_layers(encoder)}\n"
         f"- pooling: {encoder.pooling.mode} over {encoder.pooling.over}\n"
         + (f"- layers: the first {encoder.num_layers} of the base's\n" if encoder.num_layers else "")
         + (f"- memory tokens: {number}, added automatically\n" if memory else "")
         + f"- longest text in tokens: {longest}\n"
         f"- vectors: {'unit length' if encoder.normalize else 'not normalised'}, compared by cosine\n"
     )
+
+
+def _causal_layers(encoder: Encoder) -> str:
+    """Return, of a bidirectional hybrid model, which of its layers are not."""
+    others = [] if encoder.attention.mode == "causal" else causal_layers(encoder.backbone.inner)
+    kinds = ", ".join(sorted(set(others)))
+    return f", except {len(others)} of its layers, which read from left to right ({kinds})" if others else ""
 
 
 def _history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

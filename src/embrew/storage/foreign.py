@@ -17,6 +17,7 @@ from transformers.utils import cached_file
 from embrew.files.formats import ENCODER, RUN
 from embrew.files.names import is_safe_name
 from embrew.files.reading import read_json
+from embrew.storage.gguf import gguf_files
 
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
 ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
@@ -39,20 +40,15 @@ def asks_for_code(error: Exception) -> bool:
 
 
 def check_is_model(name: str, path: Path) -> None:
-    """Raise where a path is a GGUF file, or a folder that something else than a model was written to.
+    """Raise where a path is a file of no model, or a folder that something else than a model was written to.
 
     Raises:
         ValueError: it is; `name` is what the message calls it.
     """
-    if not path.exists() or (path / "config.json").exists():
+    if not path.exists() or any((path / file).exists() for file in ("config.json", ADAPTER)) or gguf_files(path):
         return
-    if path.suffix == ".gguf" or (path.is_dir() and any(path.glob("*.gguf"))):
-        raise ValueError(
-            f"{name} is a GGUF file, or holds one, and embrew opens no GGUF files yet; give the Hugging Face folder or "
-            "Hub id that it was converted from"
-        )
     if path.is_file():
-        raise ValueError(f"{name} is a file; give the folder of a model, a Hub id, or a recipe (.yaml)")
+        raise ValueError(f"{name} is a file; give the folder of a model, a GGUF file, a Hub id, or a recipe (.yaml)")
     if not any((path / file).exists() for file in (ENCODER.file, RUN.file)):
         raise ValueError(f"{name} is not a model: the folder has no config.json; embrew runs {path} says what it holds")
 
@@ -165,7 +161,7 @@ def check_index(name: str, source: str, **options: Any) -> None:
 
 def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> str | None:
     """Return the path of a file of a folder or Hub model; None where it has none, or the Hub cannot be asked."""
-    if Path(source).is_dir():
+    if Path(source).exists():
         path = Path(source) / subfolder / name
         return str(path) if path.is_file() else None
     missing = {"_raise_exceptions_for_gated_repo": False, "_raise_exceptions_for_missing_entries": False}
@@ -182,9 +178,7 @@ def check_adapter(config: Any, *, source: Path) -> None:
     """
     if not isinstance(config, dict) or str(config.get("peft_type")).upper() != "LORA":
         kind = config.get("peft_type") if isinstance(config, dict) else type(config).__name__
-        raise ValueError(
-            f"{source}: peft_type {str(kind)[:40]!r}; an encoder's folder holds adapters of type LORA only"
-        )
+        raise ValueError(f"{source}: peft_type {str(kind)[:40]!r}; embrew opens adapters of type LORA only")
     named = next((key for key in ELSEWHERE if config.get(key)), None)
     if named is not None:
         raise ValueError(

@@ -265,8 +265,8 @@ def _open_weights(
     if settings["full_weights"]:
         place = str(folder / "weights")
         with quiet(), content_of(folder / "weights", also=(RuntimeError,)):
-            config = open_config(place, place, trust_remote_code=how["trust_remote_code"])
-            return open_weights(place, place, config, **how)
+            config = open_config(place, trust_remote_code=how["trust_remote_code"])
+            return open_weights(place, config, **how)
     if base.kind == "asset" and base.name not in ASSETS:
         raise ValueError(
             f"{folder} needs the base {base.name}, which this embrew does not ship; it has {', '.join(ASSETS)}"

@@ -21,9 +21,10 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.identity import vectors_hash
 from embrew.recipe import DevRows, Recipe
-from embrew.storage.base_model import ASSETS
+from embrew.storage.base_model import known_name, local_model, weights_sha256
+from embrew.storage.foreign import file_of
 from embrew.storage.opening import SETTINGS
-from embrew.storage.parts import check_folder
+from embrew.storage.parts import TENSORS, check_folder
 
 logger = logging.getLogger(__name__)
 STAGE = formats.STAGE.file
@@ -183,10 +184,16 @@ class StageSettings:
 
     def _model(self) -> Identity:
         """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
-        name, revision = self.recipe.encoder.model, self.recipe.encoder.revision
+        given, revision = self.recipe.encoder.model, self.recipe.encoder.revision
+        name = known_name(given)
         identity: dict[str, Any] = {"name": base_name(name)}
-        folder = ASSETS.get(name) or Path(name)
-        if folder.is_dir():
+        adapter = file_of(self.recipe.encoder.adapter or given, TENSORS)
+        if adapter is not None:
+            identity["adapter"] = sha256_of(Path(adapter))
+        folder = local_model(name)
+        if folder is not None and folder.is_file():
+            return {**identity, "sha256": weights_sha256(folder)}
+        if folder is not None:
             files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
             return {**identity, "sha256": files_digest(folder, files, sha256_of)}
         if name.startswith(LOCAL_PREFIX):

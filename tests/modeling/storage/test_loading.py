@@ -22,7 +22,7 @@ def copied(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
 
 
 def test_not_there() -> None:
-    with pytest.raises(FileNotFoundError, match=r"'no-such/model' is not nano, not a folder"):
+    with pytest.raises(FileNotFoundError, match=r"'no-such/model' is not nano, smollm2-135m, not a folder"):
         Encoder.from_pretrained("no-such/model")
 
 

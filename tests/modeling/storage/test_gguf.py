@@ -1,0 +1,168 @@
+"""GGUF files as base models: the same tokens and vectors as the folder they were made of, kept by link, or refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from transformers import AutoTokenizer
+
+from embrew.encoder import Encoder
+from embrew.export.exporting import export_encoder
+from embrew.opening import open_model
+from embrew.recipe import Recipe
+from embrew.storage.base_model import ASSETS
+from embrew.training.stages import train
+from tests import fresh
+from tests.gguf_files import write_gguf
+from tests.hard_texts import HARD_TEXTS, real_tokenizer_folder
+from tests.journeys import tiny_lm
+
+NANO = ASSETS["nano"]
+TEXTS = [text for text in HARD_TEXTS if len(text) < 200]
+FAMILIES = {"qwen2": ("qwen2", "qwen2"), "mistral": ("llama", "")}
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+
+
+@pytest.fixture(scope="module")
+def nano_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(NANO, tmp_path_factory.mktemp("gguf") / "nano.Q8_0.gguf", pre="smollm", weights="Q8_0")
+
+
+@pytest.mark.parametrize("name", [pytest.param("qwen2", marks=pytest.mark.slow), "mistral"])
+def test_tokens_and_vectors_of_the_original(name: str, tmp_path: Path) -> None:
+    """With the tokenizers of public models, on texts that tokenizers disagree on."""
+    family, pre = FAMILIES[name]
+    folder = tiny_lm(family, AutoTokenizer.from_pretrained(real_tokenizer_folder(name)), tmp_path / "lm", **SIZES)
+    file = write_gguf(folder, tmp_path / "lm.gguf", pre=pre)
+    ours, theirs = (Encoder.from_pretrained(path, pooling="mean", max_length=64) for path in (file, folder))
+    for text in HARD_TEXTS:
+        rows = [list(encoder.template.rows([text], max_length=64)) for encoder in (ours, theirs)]
+        assert rows[0] == rows[1], repr(text)[:80]
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=2e-6)
+
+
+def test_tokens_that_are_lost_are_named(tmp_path: Path) -> None:
+    """Phi-2 has tokens for runs of spaces."""
+    folder = tiny_lm("llama", AutoTokenizer.from_pretrained(real_tokenizer_folder("phi2")), tmp_path / "lm", **SIZES)
+    with pytest.raises(ValueError, match=r"its tokenizer finds ' +' in texts as one token"):
+        Encoder.from_pretrained(write_gguf(folder, tmp_path / "lm.gguf", pre="phi-2"))
+
+
+def test_split_files_are_one_model(tmp_path: Path) -> None:
+    whole = write_gguf(NANO, tmp_path / "whole.gguf", pre="smollm")
+    (tmp_path / "split").mkdir()
+    write_gguf(NANO, tmp_path / "split" / "nano.gguf", pre="smollm", parts=3)
+    parts = sorted((tmp_path / "split").iterdir())
+    assert len(parts) == 3
+    expected = Encoder.from_pretrained(whole, pooling="mean").encode(TEXTS)
+    for path in (parts[0].parent, parts[1]):
+        encoder = Encoder.from_pretrained(path, pooling="mean")
+        np.testing.assert_array_equal(encoder.encode(TEXTS), expected)
+    encoder.save_pretrained(tmp_path / "saved")
+    assert sorted(file.name for file in (tmp_path / "saved" / "base").iterdir()) == [part.name for part in parts]
+    np.testing.assert_array_equal(Encoder.from_pretrained(tmp_path / "saved").encode(TEXTS), expected)
+    parts[2].unlink()
+    with pytest.raises(FileNotFoundError, match=r"one of 3 parts, and nano-00003-of-00003\.gguf is missing"):
+        Encoder.from_pretrained(parts[0].parent)
+
+
+def test_trained_saved_exported_and_reopened(nano_gguf: Path, tmp_path: Path) -> None:
+    """The folder holds the file itself by a hard link, and says what it is; a fresh process gives the same vectors."""
+    rows = [{"query": f"question {i} on {text}", "positive": text} for i, text in enumerate(TEXTS) if text.strip()]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    training = {"max_steps": 2, "learning_rate": 1e-3, "warmup_steps": 0}
+    stage = {"name": "pairs", "objective": {"type": "contrastive"}, "batch": {"size": 8}, "training": training}
+    stage |= {"data": {"path": str(tmp_path / "pairs.jsonl")}}
+    encoder = {"model": str(nano_gguf), "pooling": {"mode": "mean"}, "lora": {"r": 4}}
+    train(Recipe.from_values({"encoder": encoder, "stages": [stage]}), tmp_path / "run")
+    opened = Encoder.from_pretrained(tmp_path / "run", merge_adapter=True)
+    assert opened.base.as_dict()["stored_as"] == "Q8_0" and opened.base.name == nano_gguf.name
+    assert "dequantised from Q8_0" in (tmp_path / "run" / "pairs" / "README.md").read_text()
+    assert (tmp_path / "run" / "pairs" / "base" / nano_gguf.name).samefile(nano_gguf)
+    assert not np.allclose(opened.encode(TEXTS), open_model(str(nano_gguf), pooling="mean").encode(TEXTS), atol=1e-4)
+    export_encoder(opened, tmp_path / "stock")  # which compares vectors
+    out = tmp_path / "vectors.safetensors"
+    fresh.run([sys.executable, "-m", "embrew.reopened", str(tmp_path / "run"), str(out), "cpu"], check=True)
+    assert load_file(out)["vectors"].shape[1] == 256
+
+
+def cut(path: Path) -> Path:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    return path
+
+
+def cut_in_metadata(path: Path) -> Path:
+    path.write_bytes(path.read_bytes()[:3000])
+    return path
+
+
+def replaced(old: bytes, new: bytes) -> Any:
+    def change(path: Path) -> Path:
+        content = path.read_bytes()
+        assert old in content and len(old) == len(new)
+        path.write_bytes(content.replace(old, new))
+        return path
+
+    return change
+
+
+def text(path: Path) -> Path:
+    path.write_text("version https://git-lfs.github.com/spec/v1\n")
+    return path
+
+
+def empty(path: Path) -> Path:
+    path.write_bytes(b"")
+    return path
+
+
+def two(path: Path) -> Path:
+    shutil.copyfile(path, path.with_name("other.gguf"))
+    return path.parent
+
+
+BROKEN = {
+    "truncated": (cut, "cannot be read.*truncated, damaged, or no GGUF file"),
+    "truncated in its metadata": (cut_in_metadata, "cannot be read.*truncated, damaged, or no GGUF file"),
+    "a pointer of git-lfs": (text, "no GGUF file"),
+    "empty": (empty, "no GGUF file"),
+    "a tensor under another name": (replaced(b"blk.1.ffn_down.weight", b"blk.1.ffn_dwon.weight"), "lack 1 tensors"),
+    "an architecture of its own": (replaced(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lluma"), "'lluma', which"),
+    "several in a folder": (two, r"holds 2 GGUF models \(model.gguf, other.gguf\)"),
+    "exported by embrew": (replaced(b"general.name", b"embrew.model"), "is an export of embrew for llama.cpp"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_refused_in_one_line(kind: str, nano_gguf: Path, tmp_path: Path) -> None:
+    damage, message = BROKEN[kind]
+    shutil.copyfile(nano_gguf, tmp_path / "model.gguf")
+    path = damage(tmp_path / "model.gguf")
+    with pytest.raises(ValueError, match=message) as raised:
+        Encoder.from_pretrained(path, pooling="mean")
+    assert "\n" not in str(raised.value)
+
+
+def test_four_bits_need_the_original(nano_gguf: Path) -> None:
+    with pytest.raises(ValueError, match=r"GGUF file of type Q8_0, and quantization: nf4 quantises the original"):
+        Encoder.from_pretrained(nano_gguf, quantization="nf4")
+
+
+def test_the_missing_package_is_named(nano_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gguf" else found(name, *rest))
+    with pytest.raises(ImportError, match=r'pip install "embrew\[gguf\]"'):
+        Encoder.from_pretrained(nano_gguf)
+
+
+def test_unknown_word_rules_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Encoder.from_pretrained(write_gguf(NANO, tmp_path / "nano.gguf", pre="grandmother"), pooling="mean")
+    assert "splits texts by the rule 'grandmother', which is not known here" in caplog.text
