@@ -164,6 +164,10 @@ def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> s
     if Path(source).exists():
         path = Path(source) / subfolder / name
         return str(path) if path.is_file() else None
+    try:
+        validate_repo_id(source)
+    except HFValidationError:
+        return None
     missing = {"_raise_exceptions_for_gated_repo": False, "_raise_exceptions_for_missing_entries": False}
     missing |= {"_raise_exceptions_for_connection_errors": False}
     path_in_cache: str | None = cached_file(source, name, subfolder=subfolder, **missing, **options)
