@@ -44,7 +44,7 @@ def layers_of(inner: Any) -> list[nn.Module]:
 
 def causal_layers(inner: Any) -> list[str]:
     """Return the kinds of the layers that mix tokens without attention, so from left to right in every mode."""
-    kinds = getattr(inner.config, "layer_types", None) or ()
+    kinds = getattr(getattr(inner, "config", None), "layer_types", None) or ()
     return [kind for kind in kinds if kind not in ATTENTION]
 
 
