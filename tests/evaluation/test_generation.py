@@ -86,7 +86,7 @@ def test_a_long_context_loses_its_end(generator):
 def test_only_causal_language_models_generate(encoder_folder, model_folder, tmp_path):
     with pytest.raises(ValueError, match="is a BertForMaskedLM, which does not continue texts; give a causal LM"):
         find_generator(str(encoder_folder("bert")))
-    with pytest.raises(FileNotFoundError, match=r"model 'no/model-here' is not nano, not a folder"):
+    with pytest.raises(FileNotFoundError, match=r"model 'no/model-here' is not nano, smollm2-135m, not a folder"):
         find_generator("no/model-here")
     found = find_generator(str(model_folder("llama")))
     assert (found.kind, found.name) == ("folder", "llama")

@@ -185,7 +185,7 @@ def _what_it_is(encoder: Encoder, longest: str) -> str:
 
 def _causal_layers(encoder: Encoder) -> str:
     """Return, of a bidirectional hybrid model, which of its layers are not."""
-    others = [] if encoder.attention.mode == "causal" else causal_layers(encoder.backbone.inner)
+    others = [] if encoder.attention.mode == "causal" else causal_layers(getattr(encoder.backbone, "inner", None))
     kinds = ", ".join(sorted(set(others)))
     return f", except {len(others)} of its layers, which read from left to right ({kinds})" if others else ""
 
