@@ -489,7 +489,7 @@ class Encoder(nn.Module):
             )
         attention = Attention(mode)
         self.backbone.check_attention(attention)
-        others = causal_layers(self.backbone.inner)
+        others = causal_layers(getattr(self.backbone, "inner", None))
         if others and mode == "bidirectional":
             logger.warning(
                 "attention=bidirectional changes %d of %d layers; the others (%s) read a text from left to right",
