@@ -91,11 +91,11 @@ def test_commands_and_python_agree(adapter: Path, tmp_path: Path) -> None:
     lines = tmp_path / "texts.txt"
     lines.write_text("\n".join(TEXTS))
     expected = Encoder.from_pretrained("nano", adapter=adapter, pooling="mean", dtype="float32").encode(TEXTS)
-    for number, model in enumerate(
-        ([str(adapter), "--pooling", "mean"], ["baselines/mean", "encoder.model=nano", f"encoder.adapter={adapter}"])
-    ):
+    recipe = tmp_path / "given.yaml"
+    recipe.write_text(f"encoder: {{model: nano, adapter: {adapter}, pooling: {{mode: mean}}}}")
+    for number, model in enumerate(([str(adapter), "--pooling", "mean"], [str(recipe)])):
         out = tmp_path / str(number)
-        done = CliRunner().invoke(app, ["encode", *model, str(lines), str(out), "--dtype", "float32"])
+        done = CliRunner().invoke(app, ["encode", model[0], str(lines), str(out), *model[1:], "--dtype", "float32"])
         assert done.exit_code == 0, done.output
         np.testing.assert_allclose(read_vectors(out).load()[1], expected, atol=1e-6)
 
