@@ -32,10 +32,10 @@ from embrew.model.prefix import Prefix, Shared
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Base, Quantization
 from embrew.settings.encoder import AttentionMode, EncoderSettings, Pooling
-from embrew.storage.base_model import known_name, open_base, pick_device, pick_dtype
+from embrew.storage.base_model import adapter_of, known_name, open_base, pick_device, pick_dtype
 from embrew.storage.opening import SETTINGS, final_stage, knows_base, load_encoder, open_base_again
 from embrew.storage.parts import check_folder, check_name
-from embrew.storage.peft_folder import adapter_config, apply_adapter
+from embrew.storage.peft_folder import apply_adapter
 from embrew.storage.saving import save_encoder
 from embrew.text.template import Template
 from embrew.text.texts import Text, flag, texts_of, whole
@@ -164,7 +164,7 @@ class Encoder(nn.Module):
         if (folder / CHECKSUMS).is_file():
             check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
         in_4_bits = None if quantization is None else Quantization.parse(quantization)
-        if adapter is None and adapter_config(str(name)) is not None:
+        if adapter is None and adapter_of(str(name)) is not None:
             if (folder / "modules.json").is_file() and settings is None and "pooling" not in changes:
                 raise ValueError(
                     f"{name} is a Sentence-Transformers model with its own pooling; embrew.opening.open_model reads it "

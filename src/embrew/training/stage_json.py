@@ -21,7 +21,7 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.identity import vectors_hash
 from embrew.recipe import DevRows, Recipe
-from embrew.storage.base_model import known_name, local_model, weights_sha256
+from embrew.storage.base_model import adapter_of, known_name, local_model, weights_sha256
 from embrew.storage.foreign import file_of
 from embrew.storage.opening import SETTINGS
 from embrew.storage.parts import TENSORS, check_folder
@@ -187,9 +187,9 @@ class StageSettings:
         given, revision = self.recipe.encoder.model, self.recipe.encoder.revision
         name = known_name(given)
         identity: dict[str, Any] = {"name": base_name(name)}
-        adapter = file_of(self.recipe.encoder.adapter or given, TENSORS)
-        if adapter is not None:
-            identity["adapter"] = sha256_of(Path(adapter))
+        adapter = self.recipe.encoder.adapter or (given if adapter_of(given) is not None else None)
+        if adapter is not None and (path := file_of(adapter, TENSORS)) is not None:
+            identity["adapter"] = sha256_of(Path(path))
         folder = local_model(name)
         if folder is not None and folder.is_file():
             return {**identity, "sha256": weights_sha256(folder)}
