@@ -159,7 +159,7 @@ def make_parts(fixed: FixedForm, int8: Int8 | None = None) -> Parts:
     longest = max(encoder.max_seq_length, *fixed.lengths.values())
     parity = {
         "format": EXPORT.number,
-        "tolerance": tolerance(encoder.backbone.dtype),
+        "tolerance": tolerance(encoder.backbone.dtype, encoder.backbone.num_layers),
         "max_length": encoder.max_seq_length,
         "exported_from": {"max_length": fixed.lengths, "data": data_names(encoder.record, steps=encoder.steps)},
         "encoder": encoder.describe(),

@@ -147,9 +147,13 @@ INSTRUCTION = "Find a similar text: "
 REFERENCE = "<reference>"  # no name that a user can give
 
 
-def tolerance(dtype: torch.dtype) -> float:
-    """Return largest difference allowed between two unit vectors that should be the same."""
-    return 1e-5 if dtype == torch.float32 else 2e-2
+def tolerance(dtype: torch.dtype, layers: int = 12) -> float:
+    """Return largest difference allowed between two unit vectors that should be the same.
+
+    Other kernels sum in another order, and rounding grows with the layers: with 30, vectors of PyTorch and of OpenVINO
+    are up to 6e-6 and 8e-6 from those in float64, and up to 1.7e-5 from each other.
+    """
+    return 1e-5 * max(1.0, layers / 12) if dtype == torch.float32 else 2e-2
 
 
 def reference_vectors(encoder: Encoder) -> Tensor:
