@@ -142,6 +142,7 @@ def test_as_a_user_starts_it(name, folder, tmp_path):
         f"""
 encoder:
   model: nano
+  dtype: float32
   template: "{{instruction}}{{text}}"
   attention: bidirectional
   pooling: {{mode: mean, over: text}}
