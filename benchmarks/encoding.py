@@ -4,7 +4,7 @@
     layers    all layers, beside half and a quarter of them
     openvino  exports for OpenVINO in float32, bfloat16 and int8, beside embrew in torch and Sentence-Transformers
 
-The encoder is that of a recipe, untrained, such as `baselines/mean encoder.model=$SMOLLM2`; texts are sentences of
+The encoder is that of a recipe, untrained, such as `baselines/mean encoder.model=smollm2-135m`; texts are sentences of
 STS-B dev in $EMBREW_DATA. Sides take turns on one core, and what is compared are CPU seconds, so that other work on the
 machine disturbs little. Results: `results/encoding-WHAT-NAME.*`.
 """

@@ -1,6 +1,6 @@
 """`embrew plan` against the truth: `python benchmarks/plan.py WORK [memory] [recipes]`; both by default.
 
-- `memory` ($SMOLLM2 and $MINILM name the folders of SmolLM2-135M and all-MiniLM-L6-v2): the peak of resident memory
+- `memory` ($MINILM names the folder of all-MiniLM-L6-v2): the peak of resident memory
   that `embrew plan --gpu cpu` predicts, and that of `embrew train` of the same recipe in a process of its own, with its
   real batches and few steps.
 - `recipes`: the plan of every shipped recipe of a paper on one GPU. Computed, not measured.
@@ -37,7 +37,7 @@ TRAINED = {  # recipe, overrides: what is trained, how, and on which model
     "ese/minilm": ("every weight, ESE, MiniLM", ["stages.0.training.max_steps=6", "encoder.model=$MINILM"]),
     "baselines/nli-nano, SmolLM2": (
         "a LoRA, contrastive, SmolLM2-135M",
-        ["stages.0.training.max_steps=3", "stages.0.batch.size=16", "encoder.model=$SMOLLM2"],
+        ["stages.0.training.max_steps=3", "stages.0.batch.size=16", "encoder.model=smollm2-135m"],
     ),
 }  # fmt: skip
 EIGHT = "llm2comp/paper-llama2-7b", [], "h100", 8

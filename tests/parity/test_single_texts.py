@@ -110,8 +110,8 @@ def test_the_assumed_precision(export: Path, runtime: FaultyRuntime, tmp_path: P
         ("llama.cpp", "int8"): {"/v1": ("int8", 0.99), "/api/embed": ("int8", 0.99), "/embed": ("fp32", 0.9999)},
         ("openvino", "bf16"): {"/v1": ("bf16", 0.999), "/api/embed": ("fp32", 0.9999), "/embed": ("fp32", 0.9999)},
     }
-    for (runtime, weights), wanted in cases.items():
-        types = {"sentence-transformers": "fp32", runtime: weights}
+    for (name, weights), wanted in cases.items():
+        types = {"sentence-transformers": "fp32", name: weights}
         (tmp_path / "parity.json").write_text(json.dumps({**parity, "runtimes": types}))
         with serving(runtime) as address:
             for place, (assumed, limit) in wanted.items():

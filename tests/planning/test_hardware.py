@@ -46,7 +46,7 @@ def test_every_recipe_names_hardware_for_all_its_stages():
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TRAINED]
 )
 def test_the_hardware_of_a_recipe_holds_its_stages(name):
-    """Also a smaller GPU does not hold all of them, or the line asks for too much."""
+    """Also a smaller GPU does not hold all of them, up to a plan's error of 25 %, or the line asks for too much."""
     needed = []
     for count, size, tokens, stages in hardware(name):
         plan = plan_recipe(Recipe.load(name), gpu=GPU_OF[size], processes=count, tokens=tokens)
@@ -56,4 +56,4 @@ def test_the_hardware_of_a_recipe_holds_its_stages(name):
                 needed.append((size, stage.bytes["peak"] / 1e9))
     largest = max(size for size, _ in needed)
     smaller = max((size for size in GPU_OF if size < largest), default=0)
-    assert any(peak > smaller for size, peak in needed if size == largest)
+    assert any(1.25 * peak > smaller for size, peak in needed if size == largest)

@@ -65,6 +65,6 @@ def test_a_port_in_use_and_a_model_that_cannot_be_opened(tmp_path: Path) -> None
             assert b"Traceback" not in second.said
     with served(tmp_path / "nothing") as process:
         assert process.wait(120) == 1
-        assert process.said.count(b"is not nano, not a folder with config.json") == 1
+        assert process.said.count(b"is not nano, smollm2-135m, not a folder with config.json") == 1
         assert process.said.count(b"error: ") == 1
         assert b"Traceback" not in process.said
