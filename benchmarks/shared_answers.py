@@ -14,7 +14,7 @@ from harness import circumstances
 
 from embrew.data.formats import read_file
 from embrew.data.reading import expand
-from embrew.domain.matching import key
+from embrew.adapting.matching import key
 
 RESULT = Path(__file__).parent / "results" / "shared-answers.json"
 MOST = 12  # words; longer answers count as this

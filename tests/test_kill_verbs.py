@@ -14,7 +14,7 @@ import pytest
 from embrew.encoder import Encoder
 from embrew.settings.encoder import Demonstrations, Pooling
 from tests.conftest import SENTENCES, stir
-from tests.domain.test_run import TINY
+from tests.adapting.test_run import TINY
 from tests.killing import content, killed, partial, run
 
 KILLS = 16

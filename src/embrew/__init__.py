@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from embrew.peft_import import defer_bitsandbytes
 
 if TYPE_CHECKING:
+    from embrew.adapting import adapt
     from embrew.analysis.memory import effective_tokens, memory_similarity, pool_over
     from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of, update_corpus
     from embrew.data import Document
@@ -30,6 +31,7 @@ _MODULES = {
     "Pooling": "embrew.settings.encoder",
     "Recipe": "embrew.recipe",
     "SearchIndex": "embrew.search",
+    "adapt": "embrew.adapting",
     "effective_tokens": "embrew.analysis.memory",
     "encode_corpus": "embrew.corpus",
     "evaluate": "embrew.evaluation",
@@ -52,6 +54,7 @@ __all__ = [
     "Pooling",
     "Recipe",
     "SearchIndex",
+    "adapt",
     "effective_tokens",
     "encode_corpus",
     "evaluate",

@@ -323,7 +323,7 @@ def _say_what_next(console: Console, output: Path) -> None:
         ("ask your own question", f'embrew search {model} --index {output / "index"} "…"'),
         ("look inside the vectors", f"embrew analyze spectrum {model} --data {data / 'texts.jsonl'}"),
         ("see what this folder holds", f"embrew runs {output}"),
-        ("make an encoder of your own documents", "embrew domain DOCS --output OUT"),
+        ("make an encoder of your own texts", "embrew adapt MODEL --pairs FILE --docs DIR"),
         ("find a recipe for a larger model", "embrew recipe list"),
     ):
         console.print(f"  {escape(command)}\n    {what}", soft_wrap=True)

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from embrew.files import checksums, formats
 from embrew.files.formats import (
+    ADAPTED,
     CONTEXT,
-    DOMAIN,
     ENCODER,
     EXPORT,
     GAP,
@@ -277,20 +277,22 @@ def report(folder: Path) -> Contents:
     return Contents(folder, "finished" if values["finished"] else "stopped", summary, facts, problems, commands=use)
 
 
-def domain(folder: Path) -> Contents:
-    """Inspect a folder that `embrew domain` wrote; its prepared data are in `data`."""
-    source = read_json(folder / "data" / DOMAIN.file, keys=("made_of", "counts"))["made_of"]
-    DOMAIN.check(source, folder / "data" / DOMAIN.file)
-    parts = {"diagnosis": "diagnosis.json", "export": f"export/{EXPORT.file}", "report": "report.md"}
-    done = ["prepared data", *(name for name, file in parts.items() if (folder / file).is_file())]
-    facts = (f"finished: {', '.join(done)}", FIRST)
-    model = training_run(folder / "model") if (folder / "model" / RUN.file).is_file() else Contents(folder, "empty")
-    if "report" in done:
-        use = {"open": f"cat {folder / parts['report']}"}
-        return Contents(folder, "finished", model.summary, facts, stages=model.stages, commands=use)
-    summary = f"training {model.summary}" if model.state == "stopped" else f"after {done[-1]}"
-    use = {"resume": command("domain", source["documents"], "--output", folder)}
-    return Contents(folder, "stopped", summary, facts, model.problems, model.stages, use)
+def adaptation(folder: Path) -> Contents:
+    """Inspect a folder that `embrew adapt` wrote; its prepared data are in `data`."""
+    source = read_json(folder / "data" / ADAPTED.file, keys=("made_of", "counts"))["made_of"]
+    ADAPTED.check(source, folder / "data" / ADAPTED.file)
+    runs = {file.parent.name: training_run(file.parent) for file in sorted((folder / "model").glob(f"*/{RUN.file}"))}
+    stages = tuple(
+        replace(stage, name=f"{name}/{stage.name}") for name, found in runs.items() for stage in found.stages
+    )
+    problems = tuple(problem for found in runs.values() for problem in found.problems)
+    if (folder / "adapted.json").is_file():
+        values = read_json(folder / "adapted.json", keys=("said", "encoder"))
+        use = {"open": command("evaluate", folder / values["encoder"], "--data", "DIR")}
+        return Contents(folder, "finished", values["said"][0], (), problems, stages, use)
+    planned = "training" if runs else "models planned" if (folder / "plan.json").is_file() else "data prepared"
+    use = {"resume": command("adapt", "MODEL", "--output", folder)}
+    return Contents(folder, "stopped", planned, (FIRST,), problems, stages, use)
 
 
 def _with_checksums(folder: Path, summary: str, facts: list[str], commands: dict[str, str]) -> Contents:
@@ -337,7 +339,7 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("sweep", SWEEP.file, sweep),
-    Kind("domain run", f"data/{DOMAIN.file}", domain),
+    Kind("adaptation", f"data/{ADAPTED.file}", adaptation),
     Kind("training run", RUN.file, training_run),
     Kind("encoder", ENCODER.file, encoder),
     Kind("stage in progress", STAGE.file, stage_in_progress),
@@ -407,8 +409,8 @@ def _of_kind(folder: Path) -> Contents | None:
 
 
 def _is_of(kind: Kind, marker: Path) -> bool:
-    """Whether a marker is of this kind: indexes, data of a domain and of the demonstration share a file name."""
-    if marker.name != INDEX.file or kind.name not in ("index", "domain run"):
+    """Whether a marker is of this kind: indexes, data of an adaptation and of the demonstration share a file name."""
+    if marker.name != INDEX.file or kind.name not in ("index", "adaptation"):
         return True
     try:
         keys = read_json(marker).keys()

@@ -58,8 +58,8 @@ def open_model(
             converted in memory and compared with the PyTorch model on a few texts; `dtype` is that of the arithmetic.
         as_trained: with `auto`, open an encoder that was trained in bfloat16 in bfloat16, where this device computes in
             it; for scores.
-        pooling: how to read a language model without embedding settings: `last`, `mean`, `weighted_mean` or
-            `prompteol`, each an untrained baseline.
+        pooling: how to read a language model without embedding settings: `last`, `mean`, `weighted_mean`, `echo`
+            or `prompteol`, each an untrained baseline.
 
     Raises:
         FileNotFoundError: no such folder, recipe or model.
@@ -112,6 +112,7 @@ POOLINGS = {
     "last": "baselines/last-token",
     "mean": "baselines/mean",
     "weighted_mean": "baselines/weighted-mean",
+    "echo": "baselines/echo",
     "prompteol": "baselines/prompteol",
 }
 """Recipes of the ways to read a bare language model, by the names that users give."""

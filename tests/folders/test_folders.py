@@ -19,7 +19,7 @@ from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
 from embrew.comparison import read_folder
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.domain.prepare import prepare
+from embrew.adapting.prepare import prepare
 from embrew.encoder import Encoder
 from embrew.evaluation.paths import read_paths
 from embrew.files.checksums import NAME, digest_of, write_checksums

@@ -14,7 +14,7 @@ from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
 from embrew.config.yaml_files import dump_yaml
 from embrew.corpus import encode_corpus, encoding
-from embrew.domain.prepare import prepare
+from embrew.adapting.prepare import prepare
 from embrew.encoder import Encoder
 from embrew.files.formats import REPORT
 from embrew.files.writing import write_json

@@ -10,6 +10,9 @@
 | negatives | negatives, negative, neg, distractors; negative_1, … |
 | source | source, document_id, doc_id, doc: which document the row is from |
 
+Rows without such columns are read as pairs for training (`embrew.data.columns`): FlagEmbedding, Tevatron, ms-swift,
+sentence pairs.
+
 Choices that are listed with consecutive letters or numbers (`A. Heparin`, `(b) Lithium`) are read without them, so that
 a choice is the same text under every letter; so are an answer and its negatives that have them.
 """
@@ -25,6 +28,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from embrew.data.columns import find_layout
 from embrew.data.datasets import load
 from embrew.data.formats import named
 from embrew.data.reading import expand, is_beir, read, splits
@@ -62,8 +66,10 @@ class QA:
     where: str = ""
 
 
-def read_qa(path: str | Path, *, columns: Mapping[str, str] | None = None, split: str | None = None) -> list[QA]:
-    """Read the questions and answers of a file, of a folder, or of a BEIR folder.
+def read_qa(
+    path: str | Path, *, columns: Mapping[str, str] | None = None, split: str | None = None, **options: Any
+) -> list[QA]:
+    """Read the questions and answers of a file, of a folder, of a BEIR folder, or of a data set of the Hub.
 
     A row with several right answers becomes several pairs.
 
@@ -71,15 +77,16 @@ def read_qa(path: str | Path, *, columns: Mapping[str, str] | None = None, split
         path: the file or folder.
         columns: `question`, `answer`, `choices`, `negatives` or `source` -> column in the file, for other names.
         split: split of a folder; default: `train`, else the only one.
+        options: other arguments of `embrew.data.datasets.load`, such as `name` and `where`; the rows are pairs for
+            training then, and `columns` maps their names.
 
     Raises:
         FileNotFoundError: there is no such file or folder.
         ValueError: a row that cannot be read or has no question or answer (file and line), other columns, no rows.
     """
     place = Path(expand(path))
-    if is_beir(place):
-        rows = load(place, kind="pairs", split=split or "train")
-        return [QA(row["query"], row["positive"], where=str(place)) for row in rows]
+    if is_beir(place) or options:
+        return _as_trained(path, split=split or "train", columns=columns, **options)
     unknown = sorted(set(columns or ()) - set(ACCEPTED))
     if unknown:
         raise ValueError(f"columns: {unknown[0]!r} is none of {', '.join(ACCEPTED)}")
@@ -87,11 +94,26 @@ def read_qa(path: str | Path, *, columns: Mapping[str, str] | None = None, split
         names = splits(place) if place.is_dir() else []
         split = names[0] if len(names) == 1 else "train"
     pairs: list[QA] = []
-    for record in read(place, split=split):
+    for record in read(path, split=split):
+        if not pairs and not columns and _is_of_training(record.values):
+            return _as_trained(path, split=split)
         pairs += _pairs(record.values, record.where, columns or {})
     if not pairs:
         raise ValueError(f"{place} holds no rows")
     return pairs
+
+
+def _as_trained(path: str | Path, **options: Any) -> list[QA]:
+    """Read rows as a contrastive stage does."""
+    rows = load(path, kind="pairs", **options)
+    return [QA(row["query"], row["positive"], tuple(row["negatives"]), where=str(path)) for row in rows]
+
+
+def _is_of_training(values: Mapping[str, Any]) -> bool:
+    """Return whether a row is a pair for training, and has no columns of a question and its answer."""
+    if all(any(named(values, name) for name in ACCEPTED[what]) for what in ("question", "answer")):
+        return False
+    return find_layout(values, "pairs") is not None
 
 
 def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) -> Iterator[QA]:

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from embrew.cli import (
+    adapt,
     compare,
     context,
     data,
     doctor,
-    domain,
     encode,
     evaluate,
     export,
@@ -40,8 +40,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("adapt")(adapt.adapt)
 app.command("train", epilog="Many GPUs: accelerate launch -m embrew train RECIPE --output DIR")(train.train)
-app.command("domain")(domain.domain)
 app.command("evaluate")(evaluate.evaluate)
 app.command("analyze")(analyze)
 app.command("table")(results.table)

@@ -67,6 +67,7 @@ class Pooling(StrEnum):
     LAST = "last"
     MEAN = "mean"
     WEIGHTED_MEAN = "weighted_mean"
+    ECHO = "echo"
     PROMPTEOL = "prompteol"
 
 
@@ -75,7 +76,8 @@ ModelPooling = Annotated[
     typer.Option(
         "--pooling",
         help="Pooling of a language model that was not trained as an encoder: its last token, the mean of its tokens, "
-        "their mean weighted by position, or the last token of PromptEOL's prompt. Other models have their own.",
+        "their mean weighted by position, the mean of Echo's second copy, or the last token of PromptEOL's prompt. "
+        "Other models have their own.",
     ),
 ]
 

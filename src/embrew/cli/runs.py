@@ -27,7 +27,7 @@ def runs(
 ) -> None:
     """Show what a folder holds, and how to resume or open it.
 
-    Knows training runs, sweeps, encoders, exports, vectors, indexes, results and domain runs. Reads JSON files only.
+    Knows training runs, sweeps, encoders, exports, vectors, indexes, results and adaptations. Reads JSON files only.
     """
     contents = inspect(folder)
     console = out()

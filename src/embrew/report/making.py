@@ -28,7 +28,7 @@ from embrew.report.untrained import choose
 from embrew.text_encoder.hashes import model_hash
 
 logger = logging.getLogger(__name__)
-PAGE = "comparison.html"  # in a sweep or a domain run
+PAGE = "comparison.html"  # in a sweep
 Sources = Mapping[str, Sequence[Source]]
 Opener = Callable[[Source], Any]
 
@@ -80,7 +80,7 @@ def make_report(
 
 
 def report_of_folder(folder: Path, *, command: str = "") -> Path | None:
-    """Write `comparison.html` into a sweep or domain run, from its results; encoders are not opened.
+    """Write `comparison.html` into a sweep, from its results; encoders are not opened.
 
     Returns:
         The page; None, and a log line, if a package of `embrew[report]` is not installed.

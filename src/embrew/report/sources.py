@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison.models import folders_by_name, pooling_of_results, read_folder, with_pooling
+from embrew.comparison.models import folders_by_name, pooling_of_results, with_pooling
 from embrew.config.yaml_files import parse_yaml
 from embrew.evaluation.paths import read_paths
 from embrew.files.formats import ENCODER, GAP, RUN, SWEEP
@@ -23,9 +23,9 @@ from embrew.storage.parts import BASE
 
 logger = logging.getLogger(__name__)
 RECIPE = "recipe.yaml"  # in the folder of a trained encoder
-RESULTS = "results"  # folder of results in a row of a sweep, and in a domain run
+RESULTS = "results"  # folder of results in a row of a sweep
 ACCEPTED = (
-    "results, an encoder, a training run or one of its stages, a sweep, a domain run, an export, a "
+    "results, an encoder, a training run or one of its stages, a sweep, an adaptation, an export, a "
     "Sentence-Transformers folder, or a recipe without stages"
 )
 
@@ -117,8 +117,8 @@ class Source:
 def read_sources(paths: Sequence[str]) -> dict[str, list[Source]]:
     """Return the models of paths, each `PATH` or `NAME=PATH`: one source per seed, by name.
 
-    A run is one model per stage, after the untrained encoder if that can be built; a sweep one per row; a domain run
-    one per step, the best untrained one first. Their names begin with that of the folder.
+    A run is one model per stage, after the untrained encoder if that can be built; a sweep one per row; an
+    adaptation the best untrained one first. Their names begin with that of the folder.
 
     Args:
         paths: Folders, recipes, Hub ids; those of one name are seeds of a model.
@@ -167,8 +167,8 @@ def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             yield from _of_run(name, path, folder)
         case "sweep":
             yield from _of_sweep(name, path)
-        case "domain run":
-            yield from _of_domain(name, path, folder)
+        case "adaptation":
+            yield from _of_adapted(name, path, folder)
         case "encoder":
             is_stage = (path.parent / RUN.file).is_file()
             of_run = Source(run=path.parent, stage=path.name) if is_stage else Source()
@@ -192,7 +192,7 @@ def _of_results(path: Path) -> Source:
     if not paths.model.is_dir():
         return replace(alone, unknown=f"{shown_path(paths.model)} is no longer a folder on this machine")
     try:
-        is_model = inspect(paths.model).kind not in ("results", "domain run")  # which may name results again
+        is_model = inspect(paths.model).kind not in ("results", "adaptation")  # which may name results again
         *_, (_, encoder) = _of_folder("", paths.model) if is_model else [("", alone)]
     except (OSError, ValueError) as error:
         logger.warning("the encoder of %s is not used: %s", path, error)
@@ -256,16 +256,15 @@ def _of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             yield f"{name}/{row['name']}", Source(results=results, model=str(run / stage), run=run, stage=stage)
 
 
-def _of_domain(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
+def _of_adapted(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
     if run.state != "finished":
-        raise ValueError(f"the domain run {path} is not finished: {run.summary}; give its first command again")
-    scores = {folder: read_folder(folder)[0].result.main_score for folder in (path / RESULTS).glob("untrained-*")}
-    for results in sorted(scores, key=lambda one: (scores[one], one.name), reverse=True):  # the best is the base
-        yield f"{name}/{results.name}", Source(results=results)
-    for stage in (stage.name for stage in run.stages):
-        model = path / "model"
-        results = path / RESULTS / stage
-        yield f"{name}/{stage}", Source(results=results, model=str(model / stage), run=model, stage=stage)
+        raise ValueError(f"the adaptation {path} is not finished: {run.summary}; give its first command again")
+    for row in read_json(path / "adapted.json", keys=("models",))["models"]:
+        source = Source(results=path_inside(path, row["results"], source=path / "adapted.json", key="results"))
+        if row["encoder"] is not None:
+            stage = path_inside(path, row["encoder"], source=path / "adapted.json", key="encoder")
+            source = replace(source, model=str(stage), run=stage.parent, stage=stage.name)
+        yield f"{name}/{row['model']}", source
 
 
 def _sum(values: list[Any]) -> Any:

@@ -9,7 +9,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def readable_gguf(name: str, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
         )
     architecture = about["general.architecture"]
     try:
-        with redirect_stderr(io.StringIO()):  # of progress bars that cannot be switched off
+        with _read_once(), redirect_stderr(io.StringIO()):  # of progress bars that cannot be switched off
             file = files[0] if len(files) == 1 else _joined(tuple(files))
             yield {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     except Exception as error:
@@ -98,6 +98,34 @@ def readable_gguf(name: str, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
                 "give the Hugging Face folder or Hub id that it was made of"
             ) from error
         raise broken(files[0], error, repair=REPAIR) from error
+
+
+@contextmanager
+def _read_once() -> Iterator[None]:
+    """Within this context, gguf parses a file once per process: transformers asks for it twice per model, in seconds."""
+    import gguf
+
+    reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
+    gguf.GGUFReader = lambda path, *_: _reader(Path(path), Path(path).stat().st_mtime_ns)
+    gguf.get_tensor_name_map = _tensor_names
+    try:
+        yield
+    finally:
+        gguf.GGUFReader, gguf.get_tensor_name_map = reader, names
+
+
+@lru_cache(maxsize=1)
+def _reader(file: Path, _written: int) -> Any:
+    from gguf.gguf_reader import GGUFReader
+
+    return GGUFReader(file)
+
+
+@cache
+def _tensor_names(architecture: Any, layers: int) -> Any:
+    from gguf.tensor_mapping import get_tensor_name_map
+
+    return get_tensor_name_map(architecture, layers)
 
 
 def metadata(files: Sequence[Path]) -> dict[str, Any]:

@@ -74,12 +74,12 @@ def columns_of(column: Sequence[str] | None) -> dict[str, str]:
 
 def read_sample(path: str, columns: dict[str, str], most: int, *, seed: int = 42) -> Sample:
     """Read pairs if rows have questions, else texts; from a folder of documents, its passages."""
+    from embrew.adapting.folder import passages, read_folder
     from embrew.analysis.domain_knowledge import Sample
     from embrew.analysis.input_texts import read_texts
     from embrew.analysis.qa import ACCEPTED, read_qa
     from embrew.data.formats import SUFFIXES, same_name
     from embrew.data.reading import SPLITS, expand, is_beir, is_saved, public_name, qrels_files, read, splits, stem
-    from embrew.domain.folder import passages, read_folder
     from embrew.sampling import sample_in_order
 
     place, name = Path(expand(path)), public_name(path)[0]

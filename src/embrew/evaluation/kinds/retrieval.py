@@ -60,28 +60,39 @@ def score_retrieval(
     A query whose relevant documents are all missing from the corpus scores 0; one without relevant documents in the
     qrels is excluded. Both are counted.
     """
+    judged = _judged(data)
+    queries = {query: data.queries[query] for query in judged}
+    ranking = rank(encoder, data.corpus, queries, top_k=RANKS, chunk_size=CHUNK, chunks=chunks, **options)
+    return scores_of_ranking(ranking, data)
+
+
+def _judged(data: RetrievalData) -> dict[str, dict[str, int]]:
+    """Return the grades above 0 of the queries that have some."""
     relevant = {q: {d: g for d, g in grades.items() if g > 0} for q, grades in data.qrels.items()}
     judged = {query: grades for query, grades in relevant.items() if grades}
     if not judged:
         raise ValueError("no query has a relevant document; check the grades of the qrels")
-    ids = {document.id for document in data.corpus}
+    return judged
+
+
+def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> dict[str, Any]:
+    """Return the scores of a ranking, as `score_retrieval`; it holds the ids of `RANKS` documents per query."""
+    judged, ids = _judged(data), {document.id for document in data.corpus}
     missing = [query for query, grades in judged.items() if not ids & set(grades)]
     if missing:
         logger.warning("%d queries have no relevant document in the corpus, e.g. %r", len(missing), missing[0])
-    queries = {query: data.queries[query] for query in judged}
-    ranking = rank(encoder, data.corpus, queries, top_k=RANKS, chunk_size=CHUNK, chunks=chunks, **options)
     by_query = metrics_by_query(ranking, judged)
     scores = {name: math.fsum(values) / len(values) for name, values in by_query.items()}
     counts = {
         "documents": len(data.corpus),
-        "queries": len(queries),
+        "queries": len(judged),
         "queries_without_judgement": len(data.qrels) - len(judged),
         "queries_without_document": len(missing),
     }
     examples = {
         "score": by_query["ndcg_at_10"],
         "query": list(judged),
-        "top": [ranking[query][:TOP] for query in judged],
+        "top": [list(ranking[query][:TOP]) for query in judged],
         "rank": [  # of the first relevant document
             next((number for number, document in enumerate(ranking[query], start=1) if document in grades), None)
             for query, grades in judged.items()

@@ -6,7 +6,7 @@ import pytest
 
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
-from embrew.domain.split import FEW, connected, find_documents, split_pairs, without_duplicates
+from embrew.adapting.split import FEW, connected, find_documents, split_pairs, without_duplicates
 
 LONG = "the quick brown fox jumps over the lazy dog near the old river bank"
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from embrew.data.beir import Document
-from embrew.domain.folder import passages, read_folder
+from embrew.adapting.folder import passages, read_folder
 
 MARKDOWN = """Before any heading.
 

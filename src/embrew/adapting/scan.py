@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from embrew.adapting.matching import START, identifies, key, words
+from embrew.adapting.question_parts import IN_QUERY, is_long, parts_of
 from embrew.data.beir import read_beir
 from embrew.data.fingerprints import normalised
 from embrew.data.formats import read_file
-from embrew.domain.matching import START, identifies, key, words
-from embrew.domain.question_parts import IN_QUERY, is_long, parts_of
 
 EXAMPLES = 3
 

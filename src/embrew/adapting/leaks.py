@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from embrew.adapting.matching import START, Finder, Questions, identifies, key, words
+from embrew.adapting.question_parts import IN_QUERY, Within, parts_of
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
-from embrew.domain.matching import START, Finder, Questions, identifies, key, words
-from embrew.domain.question_parts import IN_QUERY, Within, parts_of
 
 
 class HeldOut:

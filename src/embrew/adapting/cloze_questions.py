@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
+from embrew.adapting.matching import Finder, key
+from embrew.adapting.split import Split
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 from embrew.data.sentences import split_sentences
-from embrew.domain.matching import Finder, key
-from embrew.domain.split import TEST_SHARE, Split
+
+HELD_OUT = 0.2  # share of the documents, or of a single one's passages, without pairs
 
 
 def split_documents(documents: Sequence[Document], parts: Mapping[str, Sequence[Document]], *, seed: int) -> Split:
@@ -17,14 +19,14 @@ def split_documents(documents: Sequence[Document], parts: Mapping[str, Sequence[
     names = [document.id for document in documents if parts[document.id]]
     if len(names) < 2:
         return Split((), frozenset(), False, 0)
-    chosen = random.Random(seed).sample(names, max(1, round(TEST_SHARE * len(names))))
+    chosen = random.Random(seed).sample(names, max(1, round(HELD_OUT * len(names))))
     return Split((), frozenset(chosen), True, 0)
 
 
 def last_passages(documents: Sequence[Document], parts: Mapping[str, Sequence[Document]]) -> list[Document]:
     """Return the last fifth of the passages, which are held out of a single document."""
     several = [passage for document in documents for passage in parts[document.id]]
-    return list(several[len(several) - round(TEST_SHARE * len(several)) :])
+    return list(several[len(several) - round(HELD_OUT * len(several)) :])
 
 
 def cloze_pair(passage: Document) -> QA | None:

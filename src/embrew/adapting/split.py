@@ -8,14 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from embrew.adapting.defaults import HeldOut
+from embrew.adapting.matching import IDENTITY, Finder, Questions, identifies, key
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 from embrew.data.fingerprints import normalised
-from embrew.domain.matching import IDENTITY, Finder, Questions, identifies, key
 
-FEW = 20  # fewer pairs are all held out: they are worth more for the test than for training
-TEST_SHARE, MOST_TEST = 0.2, 500
-DEV_SHARE, MOST_DEV, DEV_FROM = 0.1, 200, 200  # the last: pairs from which there is a dev set
 MANY = 3  # a question in more documents than this is linked to none of them
 CLASS = 5  # pairs with one short answer from which it is a class: a fifth of them, the test's share, is one pair
 
@@ -37,26 +35,27 @@ class Split:
     linked: int
 
 
-def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int = 42) -> Split:
-    """Hold out pairs for a test and, where there are enough, a dev set.
+def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], held_out: HeldOut, *, seed: int = 42) -> Split:
+    """Hold out pairs for a test and a dev set.
 
     Pairs with the same question, the same answer of `IDENTITY` words or more (ignoring case, white space and
     punctuation) or the same document stay together, and so do pairs connected through others. Shorter answers that many
-    pairs have (`answer_classes`) are divided between the parts in proportion. Fewer than `FEW` pairs are all held out.
+    pairs have (`answer_classes`) are divided between the parts in proportion. Few pairs are all held out.
     If the documents connect most of the pairs (a single document, for instance), pairs are separated by question and
     answer only.
 
     Args:
         pairs: the pairs to split.
         documents: the documents that the pairs may be from.
+        held_out: shares and numbers of pairs.
         seed: random seed.
     """
     from_document = find_documents(pairs, documents)
     linked = sum(bool(found) for found in from_document)
-    if len(pairs) < FEW:
+    if len(pairs) < held_out.few:
         held: frozenset[str] = frozenset().union(*from_document)
         kept = len(held) < len(documents)  # else no document would be left to train on
-        return Split(("test",) * len(pairs), held if kept else frozenset(), kept, linked)
+        return Split(_halves(pairs), held if kept else frozenset(), kept, linked)
     groups, by_document = connected(pairs, from_document), True
     if max(map(len, groups)) > len(pairs) / 2:
         apart = connected(pairs)
@@ -64,20 +63,34 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int
             groups, by_document = apart, False
     order = _in_proportion(pairs, groups, seed=seed)
     parts = ["train"] * len(pairs)
-    for part, share, most in (("test", TEST_SHARE, MOST_TEST), ("dev", DEV_SHARE, MOST_DEV)):
-        if part == "dev" and len(pairs) < DEV_FROM:
-            continue
-        wanted, taken = min(round(share * len(pairs)), most), 0
+    least_dev = min(held_out.least_dev, len(pairs) // 5)
+    numbers = {
+        "test": min(round(held_out.test * len(pairs)), held_out.most_test),
+        "dev": min(max(round(held_out.dev * len(pairs)), least_dev), held_out.most_dev),
+    }
+    for part, wanted in numbers.items():
+        taken = 0
         for group in order:
             if parts[group[0]] == "train" and taken + len(group) <= wanted * 1.5 and taken < wanted:
                 taken += len(group)
                 for i in group:
                     parts[i] = part
-    if "test" not in parts:  # one group of nearly all pairs: the smallest group is the test
-        for i in min(groups, key=len):
-            parts[i] = "test"
+    for part in numbers:
+        if part not in parts:  # one group of nearly all pairs: the smallest group is held out
+            for i in min((group for group in groups if parts[group[0]] == "train"), key=len, default=()):
+                parts[i] = part
     named = (from_document[i] for i, part in enumerate(parts) if part != "train") if by_document else ()
     return Split(tuple(parts), frozenset().union(*named), by_document, linked)
+
+
+def _halves(pairs: Sequence[QA]) -> tuple[str, ...]:
+    """Return the parts of few pairs: half of their groups with one question or answer are dev, the others the test."""
+    parts = ["test"] * len(pairs)
+    groups = connected(pairs)
+    for group in groups[: len(groups) // 2]:
+        for i in group:
+            parts[i] = "dev"
+    return tuple(parts)
 
 
 def answer_classes(pairs: Sequence[QA]) -> Counter[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from embrew.data.beir import Document, text_id
 from embrew.data.fingerprints import normalised
 from embrew.data.formats import TABLES, read_file
-from embrew.data.reading import data_files, expand, is_saved
+from embrew.data.reading import data_files, expand, find_file, is_beir, is_saved
 from embrew.data.sentences import split_sentences
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ def document_files(folder: str | Path) -> list[Path]:
     inside = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
     if is_saved(place):
         return data_files(place)
+    if is_beir(place):  # its queries are no documents
+        inside = [file for file in [find_file(place, "corpus")] if file]
     seen = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(place).parts)]
     files = [path for path in seen if path.name.lower().endswith(KINDS if place.is_dir() else (*KINDS, *ROWS))]
     others = Counter(path.suffix or path.name for path in seen if path not in files)

@@ -6,11 +6,11 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from embrew.adapting.matching import Finder, items, key
+from embrew.adapting.question_parts import Within, is_long
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 from embrew.data.fingerprints import normalised
-from embrew.domain.matching import Finder, items, key
-from embrew.domain.question_parts import Within, is_long
 from embrew.files.writing import write_jsonl
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from embrew.adapting.matching import START, key, words
 from embrew.data.sentences import split_sentences
-from embrew.domain.matching import START, key, words
 
 ALIKE = 30  # characters from which a match of an answer, or of a part of a question, is not by chance
 RUN = 13  # words in a row that are a part, across sentences too

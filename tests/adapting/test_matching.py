@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from embrew.analysis.qa import QA
-from embrew.domain.leaks import HeldOut
-from embrew.domain.matching import Finder, Questions, items, key
+from embrew.adapting.leaks import HeldOut
+from embrew.adapting.matching import Finder, Questions, items, key
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.data.beir import read_beir
 from embrew.data.fingerprints import normalised
-from embrew.domain.plan import plan
-from embrew.domain.prepare import Prepared, prepare
-from embrew.domain.run import run as run_domain
+from embrew.adapting.plan import plan
+from embrew.adapting.prepare import Prepared, prepare
+from embrew.adapting.run import run as run_domain
 from embrew.recipe import Recipe
 from embrew.training import stages
 from tests.conftest import SENTENCES
@@ -276,7 +276,7 @@ def test_from_documents_to_report(
     shutil.rmtree(out / "model" / "represent")
     (out / "report.md").unlink()
     exported: list[torch.dtype] = []
-    module = sys.modules["embrew.domain.run"]
+    module = sys.modules["embrew.adapting.run"]
     monkeypatch.setattr(module, "_export", lambda encoder, folder: exported.append(encoder.backbone.dtype))
     again = CliRunner().invoke(app, ["domain", *given[:-1]])
     assert again.exit_code == 0, again.stderr

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from embrew.domain import Settings, run
-from embrew.domain.prepare import Prepared, prepare
-from embrew.domain.scan import scan
+from embrew.adapting import Settings, run
+from embrew.adapting.prepare import Prepared, prepare
+from embrew.adapting.scan import scan
 
 CITIES = ["Oslo", "Rome", "Cairo", "Lima", "Quito", "Dakar", "Hanoi", "Delhi", "Sofia", "Tunis", "Accra", "Minsk"]
 THINGS = ["copper", "sulphur", "amber", "granite", "basalt", "quartz", "topaz", "marble", "slate", "chalk"]

@@ -1,0 +1,5 @@
+"""Make an encoder of a language model from a user's pairs and documents, and compare it with what needs no training."""
+
+from embrew.adapting.run import adapt
+
+__all__ = ["adapt"]

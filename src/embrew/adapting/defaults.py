@@ -1,0 +1,109 @@
+"""The defaults of `embrew adapt`: `defaults.yaml`, overrides of its keys, and the recipes that it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from embrew.config.overrides import apply_overrides
+from embrew.config.validation import Config, explain
+from embrew.config.yaml_files import parse_yaml
+
+PREFIX = "adapt."  # of overrides of these keys; others are keys of recipes
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Rows = Literal["pairs", "own_pairs", "texts"]
+
+
+class HeldOut(Config):
+    """How many pairs are held out, as shares of all and as numbers."""
+
+    test: Share
+    most_test: Count
+    dev: Share
+    least_dev: Count
+    most_dev: Count
+    few: Annotated[int, Field(ge=4)]
+
+
+class Below(Config):
+    """What a stage learns from where there are fewer pairs to train on, and passages."""
+
+    pairs: Count
+    rows: Rows
+    objective: dict[str, Any]
+
+
+class StageDefaults(Config):
+    """A stage without its data and its number of steps.
+
+    Attributes:
+        share: of the minutes of training.
+        epochs: most epochs.
+        rows: what it learns from.
+        below: instead, with few pairs.
+        stage: other keys of the recipe's stage.
+    """
+
+    share: Share
+    epochs: Annotated[float, Field(gt=0)]
+    rows: Rows
+    below: Below | None = None
+    stage: dict[str, Any]
+
+
+class ModelDefaults(Config):
+    """A model to train: keys of the recipe's encoder, and its stages."""
+
+    encoder: dict[str, Any]
+    stages: Annotated[list[StageDefaults], Field(min_length=1)]
+
+
+class Defaults(Config):
+    """The keys of `defaults.yaml`, which describes them."""
+
+    minutes: Annotated[float, Field(gt=0)]
+    evaluations: Count
+    max_chars: Annotated[int, Field(ge=50)]
+    max_documents: Annotated[int, Field(ge=10)]
+    longest: Annotated[int, Field(ge=16)]
+    batch_tokens: Count
+    batch: dict[str, Any]
+    held_out: HeldOut
+    poolings: Annotated[list[str], Field(min_length=1)]
+    method: dict[Literal["documents", "pairs"], str]
+    lora: dict[str, Any]
+    contrast: dict[str, ModelDefaults]
+    methods: dict[str, ModelDefaults]
+
+
+def read_defaults(overrides: Sequence[str] = (), *, quick: bool = False) -> Defaults:
+    """Return the defaults with overrides, each `adapt.KEY=VALUE`; `quick`: with the values of that key.
+
+    Raises:
+        ValueError: an unknown key, or a value that is not allowed.
+    """
+    values = _file()
+    shorter = values.pop("quick")
+    values = values | shorter if quick else values
+    values = apply_overrides(values, [override.removeprefix(PREFIX) for override in overrides])
+    try:
+        return Defaults.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(explain(error, Defaults, values, place=lambda _: PREFIX)) from None
+
+
+@cache
+def method_names() -> list[str]:
+    """Return the names of the methods."""
+    return list(_file()["methods"])
+
+
+def _file() -> dict[str, Any]:
+    text = resources.files("embrew").joinpath("adapting", "defaults.yaml").read_text(encoding="utf-8")
+    values: dict[str, Any] = parse_yaml(text, source="defaults.yaml")
+    return values

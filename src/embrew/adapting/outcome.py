@@ -1,0 +1,133 @@
+"""What an adaptation ends with: sentences on whether training paid, a page that compares the models, a JSON file."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embrew.adapting.prepare import Prepared
+from embrew.evaluation import Result
+from embrew.evaluation.uncertainty import Difference, compare
+from embrew.report.making import make_report
+from embrew.report.sources import Source
+
+logger = logging.getLogger(__name__)
+PAGE, ADAPTED = "report.html", "adapted.json"
+SCORES = {"ndcg_at_10": "nDCG@10", "recall_at_10": "Recall@10", "mrr_at_10": "MRR@10"}
+FEW_QUERIES, FEW_PAIRS = 50, 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A model with its scores.
+
+    Attributes:
+        name: for tables.
+        dev, test: its results.
+        recipe: of an untrained model.
+        stage: folder of a trained encoder.
+        seconds: of training.
+        steps, kept: of the last stage: all, and the one that dev chose.
+    """
+
+    name: str
+    dev: Result
+    test: Result
+    recipe: Path | None = None
+    stage: Path | None = None
+    seconds: float | None = None
+    steps: int | None = None
+    kept: int | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """Return the row as JSON-serialisable data."""
+        found = {f"{split}_{key}": result.scores[key] for split, result in self._results() for key in SCORES}
+        return {"model": self.name, **found, "seconds": self.seconds, "steps": self.steps, "kept_step": self.kept}
+
+    def places(self, results: Path, folder: Path) -> dict[str, Any]:
+        """Return its results and encoder, relative to the output folder."""
+        encoder = None if self.stage is None else str(self.stage.relative_to(folder))
+        return {"results": str(results.relative_to(folder)), "encoder": encoder}
+
+    def _results(self) -> tuple[tuple[str, Result], ...]:
+        return ("dev", self.dev), ("test", self.test)
+
+    def source(self, results: Path) -> Source:
+        """Return where the page finds results and encoder."""
+        if self.recipe is not None:
+            return Source(results=results, model=str(self.recipe))
+        if self.stage is None:
+            return Source(results=results)
+        return Source(results=results, model=str(self.stage), run=self.stage.parent, stage=self.stage.name)
+
+
+def first_lines(rows: Sequence[Row], best: Row, data: Prepared, *, quick: bool) -> list[str]:
+    """Return sentences: whether training has beaten the best untrained pooling on the test, and what to change if not.
+
+    Args:
+        rows: the untrained model first, BM25 last.
+        best: the trained model that dev chose.
+        data: its numbers of pairs and questions.
+        quick: the run was a quick one.
+    """
+    before, words = rows[0], rows[-1]
+    tested = compare(before.test, best.test)
+    assert tested is not None, "retrieval has examples"
+    scores = f"nDCG@10 {100 * best.test.main_score:.1f} against {100 * before.test.main_score:.1f} of {before.name}"
+    interval = f"{_points(tested)} on {data.count('test_queries')} held-out questions"
+    if tested.low > 0:
+        lines = [f"Training paid: {best.name} has {scores}, {interval}."]
+    elif tested.difference > 0:
+        lines = [f"Training has not clearly beaten the best untrained pooling: {best.name} has {scores}, {interval}."]
+    else:
+        lines = [f"Training has not beaten the best untrained pooling: {best.name} has {scores}, {interval}."]
+    if tested.low <= 0:
+        lines += _advice(best, data, quick=quick)
+    if words.test.main_score > max(best.test.main_score, before.test.main_score):
+        lines.append(
+            f"BM25, which needs no model, is ahead of all with {100 * words.test.main_score:.1f}: search with it, or "
+            "with both."
+        )
+    if quick:
+        lines.append("This was a quick run, too short to judge a method by: leave out --quick, or give --minutes.")
+    return lines
+
+
+def _advice(best: Row, data: Prepared, *, quick: bool) -> list[str]:
+    """Return what to change where training has not paid."""
+    advice, pairs = [], data.count("train_pairs")
+    if best.kept is not None and best.kept == best.steps and not quick:
+        advice.append("its last step was the best on dev: give more --minutes")
+    if best.kept is not None and best.steps is not None and best.kept <= best.steps / 4 and best.steps > 3:
+        lower = f"stages.{best.stage.name if best.stage else 'NAME'}.training.learning_rate"
+        advice.append(f"an early step ({best.kept} of {best.steps}) was the best on dev: lower the rate ({lower}=5e-5)")
+    if pairs < FEW_PAIRS:
+        advice.append(f"{pairs} pairs are few to train on: give more")
+    if data.count("test_queries") < FEW_QUERIES:
+        advice.append(f"{data.count('test_queries')} questions are few to test on: small differences cannot be seen")
+    return [f"What to change: {'; '.join(advice)}."] if advice else []
+
+
+def _points(tested: Difference) -> str:
+    return f"{100 * tested.difference:+.1f} points (95 % interval {100 * tested.low:+.1f} to {100 * tested.high:+.1f})"
+
+
+def write_page(folder: Path, rows: Sequence[Row], results: Sequence[Path], *, opener: Callable[[Source], Any]) -> None:
+    """Write `report.html`, which compares the models; a warning where a package of `embrew[report]` is missing.
+
+    Args:
+        folder: the output folder.
+        rows: the models, the untrained one first.
+        results: folder of the test results of each.
+        opener: opens the encoder of a source, to measure it.
+    """
+    sources = {row.name: [row.source(place)] for row, place in zip(rows, results, strict=True)}
+    try:
+        make_report(sources, (), folder / PAGE, opener=opener, command=shlex.join(["embrew", *sys.argv[1:]]))
+    except ImportError as error:
+        logger.warning("%s is not written: %s", folder / PAGE, error)

@@ -1,0 +1,264 @@
+"""The data of an adaptation as files: training passages and pairs, test and dev sets."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embrew.adapting.cloze_questions import cloze_pair, last_passages, split_documents, without_repeated
+from embrew.adapting.defaults import Defaults
+from embrew.adapting.folder import document_files, passages
+from embrew.adapting.leaks import without_held_out
+from embrew.adapting.matching import key
+from embrew.adapting.reading import Given, read_documents, read_pairs
+from embrew.adapting.scan import check
+from embrew.adapting.split import answer_classes, split_pairs, without_duplicates
+from embrew.adapting.test_sets import write_test_set
+from embrew.analysis.qa import QA
+from embrew.data.beir import Document
+from embrew.data.formats import read_file
+from embrew.files.checksums import content_hash
+from embrew.files.formats import ADAPTED
+from embrew.files.reading import content_of, read_json
+from embrew.files.writing import atomic_folder, write_json, write_jsonl
+from embrew.sampling import sample_in_order
+
+logger = logging.getLogger(__name__)
+MANIFEST = "manifest.json"
+SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which pairs from passages are added
+MOST_MADE = 5000  # pairs from passages
+MOST_QUERIES = 200  # questions from passages, of dev and test each
+MOST_MEASURED = 1000  # texts of each kind whose lengths are measured
+UNLIKE = 0.1  # difference between the shares of a class of answers in two splits from which a warning is logged
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The files of a prepared folder, and its manifest."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def passages(self) -> Path:
+        """Training passages: `text`, `document`."""
+        return self.folder / "passages.jsonl"
+
+    @property
+    def pairs(self) -> Path:
+        """Training pairs: `query`, `positive`, `negatives`, `made` (True: from a passage, not from the user)."""
+        return self.folder / "pairs.jsonl"
+
+    @property
+    def test(self) -> Path:
+        """Held-out questions over answers and passages, a BEIR folder."""
+        return self.folder / "test"
+
+    @property
+    def dev(self) -> Path:
+        """Held-out questions for choices, a BEIR folder."""
+        return self.folder / "dev"
+
+    def texts(self) -> dict[str, list[str]]:
+        """Return training texts of each kind, `query` and `document`, at most `MOST_MEASURED`."""
+        rows = [record.values for record in read_file(self.pairs)] if self.pairs.stat().st_size else []
+        read = [record.values["text"] for record in read_file(self.passages)] if self.passages.stat().st_size else []
+        queries, answers = [row["query"] for row in rows], [row["positive"] for row in rows]
+        found = {"query": queries or read, "document": [*answers, *read]}
+        return {side: sample_in_order(texts, MOST_MEASURED, seed=0) for side, texts in found.items()}
+
+    def count(self, what: str) -> int:
+        """Return a count of the manifest."""
+        return int(self.manifest["counts"][what])
+
+
+def prepare(
+    documents: Given | None, pairs: Given | None, folder: Path, *, defaults: Defaults, seed: int = 42
+) -> Prepared:
+    """Read, split and write the data into `folder`, or open it if it exists.
+
+    Args:
+        documents: documents; None: pairs only.
+        pairs: questions and answers; None: documents only, whose first sentences replace questions.
+        folder: output folder.
+        defaults: lengths of passages, sizes of held-out parts and of test corpora.
+        seed: random seed of the split and of samples.
+
+    Raises:
+        FileExistsError: `folder` was made of other files or with other settings.
+        FileNotFoundError, ValueError: as `read_documents` and `read_pairs`; no data for training; fewer than two
+            different questions or answers for dev or test; training files that hold a held-out question or answer (see
+            `scan`).
+    """
+    asked = {
+        "format": ADAPTED.number,
+        "documents": None if documents is None else documents.public,
+        "pairs": None if pairs is None else pairs.public,
+        "max_chars": defaults.max_chars,
+        "max_documents": defaults.max_documents,
+        "held_out": defaults.held_out.model_dump(),
+        "seed": seed,
+        "sha256": _sha256(documents, pairs),
+    }
+    if (folder / MANIFEST).is_file():
+        again = f"remove {folder}; the same command makes it again"
+        manifest = read_json(folder / MANIFEST, keys=("made_of", "counts", "by_document"), repair=again)
+        with content_of(folder / MANIFEST, repair=again):
+            ADAPTED.check(manifest["made_of"], folder / MANIFEST)
+            differing = sorted(key for key in asked if manifest["made_of"].get(key) != asked[key])
+        if differing:
+            raise FileExistsError(
+                f"{folder} was made of other files or settings ({', '.join(differing)}); choose another output folder"
+            )
+        return Prepared(folder, manifest)
+    given = [] if pairs is None else read_pairs(pairs)
+    found = [] if documents is None else read_documents(documents)
+    different = without_duplicates(given)
+    of_pairs = "" if pairs is None else f"{len(different)} different pairs in {pairs.name}"
+    parts = {document.id: passages(document, max_chars=defaults.max_chars) for document in found}
+    of_documents = ""
+    if documents is not None:
+        of_documents = f"{len(found)} documents in {documents.name}, {sum(map(len, parts.values()))} passages"
+    what = ", ".join(part for part in (of_pairs, of_documents) if part)
+    logger.info("read %s", what)
+    split = _split(different, found, parts, defaults, seed)
+    by_part, train_passages = split.pairs, split.passages
+    _check_held_out(by_part, what)
+    held_pairs = [*by_part["dev"], *by_part["test"]]
+    clean = without_held_out(train_passages, by_part["train"], held_pairs)
+    train_passages, taken_out = clean.passages, dict(clean.counts)
+    rows = [_row(pair, made=False) for pair in clean.pairs]
+    if len(rows) < SELF_SUPERVISED_BELOW:
+        own = without_held_out((), (qa for qa in map(cloze_pair, train_passages) if qa), held_pairs).pairs
+        rows += [_row(pair, made=True) for pair in sample_in_order(own, MOST_MADE, seed=seed)]
+    if len(rows) < 2:
+        raise ValueError(
+            f"{what}: {len(rows)} pairs are left to train on, and contrastive learning needs two or more; give "
+            f"{defaults.held_out.few} pairs or more, or more documents (others are held out, or hold held-out texts)"
+        )
+    classes = _classes(different, {**by_part, "train": clean.pairs})
+    with atomic_folder(folder, marker=MANIFEST) as new:
+        write_jsonl(new / "passages.jsonl", ({"text": p.content, "document": p.id} for p in train_passages))
+        write_jsonl(new / "pairs.jsonl", rows)
+        counts: dict[str, Any] = {
+            "documents": len(found),
+            "passages": sum(map(len, parts.values())),
+            "documents_held_out": split.documents_held_out,
+            "train_passages": len(train_passages),
+            "pairs": len(different),
+            "duplicate_pairs": len(given) - len(different),
+            "train_pairs": len(clean.pairs),
+            **taken_out,
+            "made_pairs": sum(row["made"] for row in rows),
+            "with_negatives": sum(bool(pair.negatives) for pair in clean.pairs),
+            "linked": split.linked,
+        }
+        everything = [p for several in parts.values() for p in several]
+        seen = {p.id for p in train_passages}
+        for part in ("test", "dev"):
+            written = write_test_set(
+                new / part, part, by_part[part], different, everything, seen, defaults.max_documents, seed
+            )
+            counts |= {f"{part}_{key}": value for key, value in written.items()}
+        manifest = {
+            "made_of": asked,
+            "counts": counts,
+            "by_document": split.by_document,
+            "questions_made": not different,
+            "classes": classes,
+            "checked": check(new),
+        }
+        write_json(new / MANIFEST, manifest)
+    return Prepared(folder, manifest)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Pairs by part, the passages to train on, and the numbers that a manifest holds of the split."""
+
+    pairs: dict[str, list[QA]]
+    passages: list[Document]
+    documents_held_out: int
+    by_document: bool
+    linked: int
+
+
+def _split(
+    pairs: Sequence[QA],
+    documents: Sequence[Document],
+    parts: Mapping[str, list[Document]],
+    defaults: Defaults,
+    seed: int,
+) -> _Parts:
+    """Hold out pairs; without pairs, first sentences of held-out passages: the first half of them is dev."""
+    if pairs:
+        split = split_pairs(pairs, documents, defaults.held_out, seed=seed)
+        by_part = {name: [p for p, part in zip(pairs, split.parts, strict=True) if part == name] for name in _PARTS}
+    else:
+        split = split_documents(documents, parts, seed=seed)
+        by_part = dict[str, list[QA]]({name: [] for name in _PARTS})
+    held = split.held_out
+    to_train = [p for name, several in parts.items() if name not in held for p in several]
+    if not pairs:
+        inside = {p.id for p in last_passages(documents, parts)} if not held else set()
+        to_train = [p for p in to_train if p.id not in inside]
+        judged = [p for name, several in parts.items() for p in several if p.id in inside or name in held]
+        questions = without_repeated((qa for qa in map(cloze_pair, judged) if qa), to_train)
+        for part, half in (("dev", questions[: len(questions) // 2]), ("test", questions[len(questions) // 2 :])):
+            by_part[part] = sample_in_order(half, MOST_QUERIES, seed=seed)
+    return _Parts(by_part, to_train, len(held), split.by_document, split.linked)
+
+
+_PARTS = ("train", "dev", "test")
+
+
+def _check_held_out(by_part: Mapping[str, Sequence[QA]], given: str) -> None:
+    """Raise if questions of dev or test cannot be compared with answers of others."""
+    for part in ("dev", "test"):
+        questions, answers = ({key(text) for text in texts} for texts in _sides(by_part[part]))
+        if min(len(questions), len(answers)) < 2:
+            raise ValueError(
+                f"{given}: the {part} set would have {len(questions)} different questions and {len(answers)} different "
+                "answers, and needs two or more of each (pairs with the same question or document stay together); give "
+                "more pairs with different answers, or longer documents"
+            )
+
+
+def _sides(pairs: Sequence[QA]) -> tuple[list[str], list[str]]:
+    return [pair.question for pair in pairs], [pair.answer for pair in pairs]
+
+
+def _classes(pairs: Sequence[QA], by_part: Mapping[str, Sequence[QA]]) -> dict[str, dict[str, int]]:
+    """Return the number of pairs per class of answers and split; warn where the shares differ much between splits."""
+    counts = {part: Counter(key(pair.answer) for pair in by_part[part]) for part in _PARTS if by_part[part]}
+    found = {name: {part: counts[part][name] for part in counts} for name in answer_classes(pairs)}
+    for name, by_split in found.items():
+        shares = {part: count / len(by_part[part]) for part, count in by_split.items()}
+        if max(shares.values()) - min(shares.values()) > UNLIKE:
+            said = ", ".join(f"{share:.0%} of {part}" for part, share in shares.items())
+            logger.warning(
+                "the answer %r is unevenly divided: %s; its pairs are linked by question or document", name, said
+            )
+    return found
+
+
+def _row(pair: QA, *, made: bool) -> dict[str, Any]:
+    return {"query": pair.question, "positive": pair.answer, "negatives": list(pair.negatives), "made": made}
+
+
+def _sha256(documents: Given | None, pairs: Given | None) -> str:
+    """Return the sha256 of the names and bytes of all files; data sets of the Hub have none here."""
+    digest = hashlib.sha256()
+    if documents is not None and (place := documents.place) is not None:
+        for file in document_files(place):
+            digest.update(str(file.relative_to(place) if place.is_dir() else file.name).encode())
+            digest.update(content_hash([file]).encode())
+    if pairs is not None and (place := pairs.place) is not None:
+        files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
+        digest.update(content_hash(files).encode())
+    return digest.hexdigest()

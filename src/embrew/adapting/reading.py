@@ -1,0 +1,119 @@
+"""Read what an adaptation is given: pairs and documents, in the forms that training reads and in those of users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from embrew.adapting.folder import read_folder
+from embrew.analysis.qa import QA, read_qa
+from embrew.config.validation import explain
+from embrew.config.yaml_files import parse_yaml
+from embrew.data.beir import Document
+from embrew.data.datasets import load
+from embrew.data.reading import HUB_ID, expand, public_name
+from embrew.recipe import DataConfig
+
+NOT_HERE = (
+    "weight",
+    "ratio",
+    "instruction",
+    "instructions",
+    "instruct",
+    "max_tokens",
+    "on_bad_rows",
+    "max_reject_rate",
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A data set that a user names: a path or Hub id, or a recipe's `data` keys.
+
+    Attributes:
+        what: `pairs` or `documents`.
+        config: path and other keys.
+        columns: our names of columns -> theirs, of questions and answers.
+    """
+
+    what: str
+    config: DataConfig
+    columns: Mapping[str, str]
+
+    @property
+    def place(self) -> Path | None:
+        """The file or folder; None: a data set of the Hub."""
+        place = Path(expand(self.config.paths[0]))
+        return place if place.exists() else None
+
+    @property
+    def name(self) -> str:
+        """Its name without the folders of this machine."""
+        return public_name(self.config.paths[0])[0]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keys besides the path that are given."""
+        return self.config.model_dump(exclude_unset=True, exclude={"path"})
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """What a manifest holds of it."""
+        return {"path": self.name, **self.options, "columns": {**self.config.columns, **self.columns}}
+
+
+def given(source: str | Path | Mapping[str, Any], what: str, *, columns: Mapping[str, str] | None = None) -> Given:
+    """Return the data set that a user names.
+
+    Args:
+        source: a path or Hub id; or the keys of a recipe's `data`, as a mapping or as YAML `{path: …, where: …}`.
+        what: `pairs` or `documents`.
+        columns: `question`, `answer`, `choices`, `negatives` or `source` -> column in the file.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
+        ValueError: unknown keys, several paths.
+    """
+    values: Any = source
+    if isinstance(source, str) and source.lstrip().startswith("{"):
+        values = parse_yaml(source, source=what)
+    if not isinstance(values, Mapping):
+        values = {"path": str(values)}
+    try:
+        config = DataConfig.model_validate(dict(values))
+    except ValidationError as error:
+        raise ValueError(explain(error, DataConfig, values, place=lambda _: f"{what}: ")) from None
+    wrong = next((name for name in NOT_HERE if name in config.model_fields_set), None)
+    if wrong is not None or len(config.paths) > 1:
+        raise ValueError(f"{what}: {wrong or 'several paths'} cannot be given here; write the rows into one file first")
+    place = Path(expand(config.paths[0]))
+    if not place.exists() and not HUB_ID.fullmatch(config.paths[0]):
+        raise FileNotFoundError(f"{what}: no file or folder {place}")
+    return Given(what, config, dict(columns or {}))
+
+
+def read_pairs(source: Given) -> list[QA]:
+    """Return the pairs of a data set; errors as of `read_qa`."""
+    options = source.options
+    if not options:
+        return read_qa(source.config.paths[0], columns=source.columns)
+    options.setdefault("split", "train")
+    options["columns"] = {**options.get("columns", {}), **source.columns}
+    return read_qa(source.config.paths[0], **options)
+
+
+def read_documents(source: Given) -> list[Document]:
+    """Return the documents of a folder, of a file of rows, or of a data set of the Hub.
+
+    Raises:
+        FileNotFoundError, ValueError: as of `read_folder`, or of `embrew.data.datasets.load`.
+    """
+    options = source.options
+    if source.place is not None and not options:
+        return read_folder(source.config.paths[0])
+    rows = load(source.config.paths[0], kind="text", **options)
+    return [Document(f"{number}", text, "") for number, text in enumerate(rows["text"])]

@@ -1,0 +1,246 @@
+"""The recipes of an adaptation: untrained encoders, and models that are trained for as many steps as time allows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from datasets import concatenate_datasets
+
+from embrew import assembly
+from embrew.adapting.defaults import Defaults, ModelDefaults, StageDefaults
+from embrew.adapting.prepare import Prepared
+from embrew.assembly.encoders import arithmetic
+from embrew.assembly.stages import objective_keys
+from embrew.config.overrides import apply_overrides, parse_override
+from embrew.encoder import Encoder
+from embrew.opening import POOLINGS
+from embrew.recipe import DataConfig, Recipe
+from embrew.settings.encoder import EncoderSettings
+from embrew.training.step import Chunks, TrainStep
+
+LEAST_LENGTH, SHARE, SPARE = 16, 0.98, 4  # tokens; share of texts that are not truncated; tokens for BOS, EOS and joins
+LONG_ENOUGH = 1.0  # seconds of a measured step from which the time is taken to grow with the rows
+OF_MODEL = ("revision", "dtype", "attn_implementation", "trust_remote_code", "adapter", "max_length")
+"""Keys of `encoder` whose overrides untrained encoders take too."""
+
+
+def text_lengths(encoder: Encoder, data: Prepared, longest: int) -> dict[str, int]:
+    """Return the number of tokens that 98 % of the queries, and of the documents, have, rounded up to eights."""
+    found = {}
+    for side, texts in data.texts().items():
+        counts = sorted(len(ids) for ids in encoder.tokenizer(texts, add_special_tokens=False)["input_ids"])
+        most = counts[math.ceil(SHARE * len(counts)) - 1]
+        found[side] = min(max(8 * math.ceil(most / 8), LEAST_LENGTH), longest)
+    return found
+
+
+def with_limits(values: Mapping[str, Any], lengths: Mapping[str, int], encoder: Encoder) -> dict[str, Any]:
+    """Return keys of `encoder` with limits that leave `lengths` tokens to a text, besides its template and prompt."""
+    pattern, prompts = str(values["template"]), values.get("prompts") or {}
+    copies = pattern.count("{text}") + pattern.count("{echo}")
+    for placeholder in ("{text}", "{echo}", "{memory}", "{eos}"):
+        pattern = pattern.replace(placeholder, " ")
+    limits = {}
+    for side, length in lengths.items():
+        words = pattern.replace("{instruction}", prompts.get(side) or "")
+        around = len(encoder.tokenizer(words, add_special_tokens=False)["input_ids"])
+        wanted = copies * length + around + values.get("memory_tokens", 0) + SPARE
+        limits[side] = int(min(wanted, encoder.backbone.max_positions))
+    return {**values, "max_length": limits}
+
+
+def untrained_recipe(
+    model: str,
+    pooling: str,
+    *,
+    overrides: Sequence[str],
+    seed: int,
+    lengths: Mapping[str, int] | None = None,
+    encoder: Encoder | None = None,
+) -> Recipe:
+    """Return the recipe of a baseline of `POOLINGS`, with the limits of the trained models.
+
+    Args:
+        model: name of the language model.
+        pooling: name of the baseline.
+        overrides: of recipes; those of the language model apply.
+        seed: of the recipe.
+        lengths: from `text_lengths`; None: the baseline's own limits.
+        encoder: any encoder of this model, to count the tokens of the template.
+    """
+    values = Recipe.load(POOLINGS[pooling]).model_dump(mode="json", exclude_unset=True)["encoder"]
+    values |= {"model": model, "dtype": _dtype(model, overrides)}
+    if lengths is not None and encoder is not None:
+        values = with_limits(values, lengths, encoder)
+    own = [text for text in overrides if parse_override(text)[0][:1] == ["encoder"]]
+    kept = [text for text in own if parse_override(text)[0][1] in OF_MODEL]
+    return Recipe.from_values(apply_overrides({"encoder": values, "seed": seed}, kept), overrides=kept)
+
+
+def _dtype(model: str, overrides: Sequence[str]) -> str:
+    """Return the dtype in which a LoRA on this model would be trained here, so that both are scored alike."""
+    trained = {"encoder": {"model": model, "pooling": {"mode": "mean"}, "lora": {"r": 1}}}
+    chosen = [text for text in overrides if text.startswith("encoder.dtype=")]
+    recipe = Recipe.from_values(apply_overrides(trained, chosen))
+    stage = {"name": "s", "objective": {"type": "contrastive", "positives": "column"}, "data": {"path": "x"}}
+    recipe = Recipe.from_values({**recipe.model_dump(exclude_unset=True), "stages": [stage]})
+    return "bfloat16" if arithmetic(recipe, recipe.stages[0]) == "bfloat16" else recipe.encoder.dtype
+
+
+def as_described(encoder: Encoder, recipe: Recipe) -> Encoder:
+    """Return an untrained encoder with the settings of a recipe, on the weights of another one of the same model."""
+    settings = recipe.encoder.settings
+    return encoder.with_settings(**{name: getattr(settings, name) for name in EncoderSettings.model_fields})
+
+
+def trained_recipe(
+    model: str,
+    chosen: ModelDefaults,
+    data: Prepared,
+    *,
+    defaults: Defaults,
+    lengths: Mapping[str, int],
+    encoder: Encoder,
+    overrides: Sequence[str],
+    seed: int,
+    steps: Sequence[int] | None = None,
+    evaluations: int = 1,
+) -> Recipe:
+    """Return the recipe of a model to train; without `steps`, with one step per stage.
+
+    Args:
+        model: name of the language model.
+        chosen: encoder and stages.
+        data: what it is trained on, and its dev set.
+        defaults: batches, and the LoRA.
+        lengths: from `text_lengths`.
+        encoder: any encoder of this model.
+        overrides: of recipes; those of stages of other recipes have no effect.
+        seed: of the recipe.
+        steps: of each stage.
+        evaluations: on dev, within the last stage.
+
+    Raises:
+        ValueError: an override that does not fit.
+    """
+    encoder_values = {"model": model, **with_limits(chosen.encoder, lengths, encoder), "lora": defaults.lora}
+    stages = []
+    for index, stage in enumerate(chosen.stages):
+        config, objective = source_of(stage, data)
+        values = {**stage.stage, "objective": objective, "data": config}
+        count, training = 1 if steps is None else steps[index], values["training"]
+        warmup = round(training.get("warmup_steps", 0) * count)
+        values["training"] = {**training, "max_steps": count, "warmup_steps": warmup}
+        if "per_device_train_batch_size" not in training:
+            values["batch"] = {**defaults.batch, "size": min(defaults.batch["size"], _count(stage, data))}
+        stages.append(values)
+    dev: dict[str, Any] = {"dev": [str(data.dev.resolve())], "batch_tokens": defaults.batch_tokens}
+    if steps is not None:
+        most = max(1, min(evaluations, steps[-1]))
+        dev |= {"every": max(1, steps[-1] // most), "stages": [stages[-1]["name"]]}
+    whole = {"encoder": encoder_values, "stages": stages, "evaluation": dev, "seed": seed}
+    names = {stage["name"] for stage in stages}
+    kept = [text for text in overrides if (key := parse_override(text)[0])[0] != "stages" or key[1] in names]
+    return Recipe.from_values(apply_overrides(whole, kept, objective_keys), overrides=kept)
+
+
+def source_of(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the data and the objective of a stage."""
+    rows, objective = stage.rows, stage.stage["objective"]
+    passages = data.count("train_passages")
+    if stage.below is not None and data.count("train_pairs") < stage.below.pairs and passages:
+        rows, objective = stage.below.rows, stage.below.objective
+    if rows == "texts" and passages:
+        return {"path": str(data.passages.resolve())}, objective
+    path = str(data.pairs.resolve())
+    if rows == "texts":
+        return {"path": path, "columns": {"text": "positive"}}, objective
+    own = rows == "own_pairs" and data.count("train_pairs")
+    return {"path": path, **({"where": {"made": False}} if own else {})}, objective
+
+
+def _count(stage: StageDefaults, data: Prepared) -> int:
+    """Return the number of rows that a stage learns from."""
+    config, _ = source_of(stage, data)
+    if config["path"] == str(data.passages.resolve()):
+        return data.count("train_passages")
+    own = data.count("train_pairs")
+    return own if "where" in config else own + data.count("made_pairs")
+
+
+def batch_size(stage: Any) -> int:
+    """Return the rows of an optimiser step, in one process."""
+    rows: int = stage.batch.size if stage.batch else stage.training.get("per_device_train_batch_size", 8)
+    return rows * int(stage.training.get("gradient_accumulation_steps", 1))
+
+
+def steps_in_time(
+    recipe: Recipe, chosen: ModelDefaults, data: Prepared, *, minutes: float, evaluations: int, dev_seconds: float
+) -> tuple[list[int], int, list[float]]:
+    """Return the steps of each stage and the evaluations that fit into `minutes`, and the seconds of a step.
+
+    Args:
+        recipe: with all settings but steps.
+        chosen: shares and epochs of its stages.
+        data: the numbers of rows.
+        minutes: of training, with all evaluations on dev.
+        evaluations: wanted within the last stage; fewer, if they would take more than half of the time.
+        dev_seconds: of one evaluation.
+    """
+    others = len(recipe.stages)  # before training, and after each stage but the last
+    fitting = max(1, math.floor(30 * minutes / max(dev_seconds, 1e-6)) - others)
+    evaluations = min(evaluations, fitting)
+    budget = max(60 * minutes - (others + evaluations) * dev_seconds, 30 * minutes)
+    each = list(seconds_per_step(recipe))
+    steps = []
+    for stage, default, seconds in zip(recipe.stages, chosen.stages, each, strict=True):
+        most = math.ceil(default.epochs * _count(default, data) / batch_size(stage))
+        steps.append(max(1, min(math.floor(default.share * budget / seconds), most)))
+    return steps, evaluations, each
+
+
+def seconds_per_step(recipe: Recipe) -> Iterator[float]:
+    """Yield the measured seconds of an optimiser step of each stage on this machine.
+
+    Forward and backward passes over more and more rows are timed, until they take a second or are a whole batch.
+    """
+    encoder = assembly.encoder(recipe)
+    for index, stage in enumerate(recipe.stages):
+        objective = assembly.objective(stage.objective)
+        assembly.prepare_encoder(encoder, recipe, index, objective)
+        size, parts = batch_size(stage), []
+        for config in stage.datasets:
+            few: DataConfig = config.model_copy(update={"shuffle_seed": recipe.seed})
+            part = assembly.rows(few, objective, max_rows=size)
+            parts.append(objective.precompute(objective.prepare(part, encoder), encoder, None))
+        rows = concatenate_datasets(parts).to_list()
+        chunks = None
+        if stage.batch is not None and (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
+            chunks = Chunks(rows=stage.batch.mini_batch_size, tokens=stage.batch.mini_batch_num_tokens)
+        step = TrainStep(encoder, objective, chunks)
+        in_bfloat16 = arithmetic(recipe, stage) == "bfloat16"
+        count, seconds = 2, 0.0
+        _pass(step, rows[:count], in_bfloat16)  # the first one allocates
+        while True:
+            seconds = _pass(step, rows[:count], in_bfloat16)
+            if seconds >= LONG_ENOUGH or count >= min(size, len(rows)):
+                break
+            count = min(2 * count, size, len(rows))
+        yield seconds * size / count
+
+
+def _pass(step: TrainStep, rows: Sequence[dict[str, Any]], in_bfloat16: bool) -> float:
+    """Return the seconds of a forward and a backward pass over rows."""
+    began = time.perf_counter()
+    batch = step.objective.collate(rows, step.encoder, seed=0)
+    with torch.autocast(step.encoder.device.type, torch.bfloat16, enabled=in_bfloat16):
+        loss = step(**batch, progress=0.0)["loss"]
+    loss.backward()
+    step.zero_grad(set_to_none=True)
+    if step.encoder.device.type != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter() - began
