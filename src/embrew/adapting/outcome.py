@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from embrew.adapting.prepare import Prepared
-from embrew.evaluation import Result
+from embrew.evaluation import Result, find_task
 from embrew.evaluation.uncertainty import Difference, compare
 from embrew.report.making import make_report
+from embrew.report.page import check_packages
 from embrew.report.sources import Source
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,11 @@ class Row:
     steps: int | None = None
     kept: int | None = None
 
+    @property
+    def is_model(self) -> bool:
+        """Whether it is an encoder."""
+        return self.recipe is not None or self.stage is not None
+
     def summary(self) -> dict[str, Any]:
         """Return the row as JSON-serialisable data."""
         found = {f"{split}_{key}": result.scores[key] for split, result in self._results() for key in SCORES}
@@ -61,8 +67,7 @@ class Row:
         """Return where the page finds results and encoder."""
         if self.recipe is not None:
             return Source(results=results, model=str(self.recipe))
-        if self.stage is None:
-            return Source(results=results)
+        assert self.stage is not None, "an encoder"
         return Source(results=results, model=str(self.stage), run=self.stage.parent, stage=self.stage.name)
 
 
@@ -88,11 +93,9 @@ def first_lines(rows: Sequence[Row], best: Row, data: Prepared, *, quick: bool) 
         lines = [f"Training has not beaten the best untrained pooling: {best.name} has {scores}, {interval}."]
     if tested.low <= 0:
         lines += _advice(best, data, quick=quick)
-    if words.test.main_score > max(best.test.main_score, before.test.main_score):
-        lines.append(
-            f"BM25, which needs no model, is ahead of all with {100 * words.test.main_score:.1f}: search with it, or "
-            "with both."
-        )
+    by_words = f"BM25, which compares words and needs no model, has {100 * words.test.main_score:.1f}"
+    ahead = words.test.main_score > max(best.test.main_score, before.test.main_score)
+    lines.append(f"{by_words}, more than these: search with it too." if ahead else f"{by_words}.")
     if quick:
         lines.append("This was a quick run, too short to judge a method by: leave out --quick, or give --minutes.")
     return lines
@@ -117,17 +120,37 @@ def _points(tested: Difference) -> str:
     return f"{100 * tested.difference:+.1f} points (95 % interval {100 * tested.low:+.1f} to {100 * tested.high:+.1f})"
 
 
-def write_page(folder: Path, rows: Sequence[Row], results: Sequence[Path], *, opener: Callable[[Source], Any]) -> None:
-    """Write `report.html`, which compares the models; a warning where a package of `embrew[report]` is missing.
+def write_page(
+    folder: Path,
+    rows: Sequence[Row],
+    results: Sequence[Path],
+    *,
+    test: Path,
+    said: Sequence[str],
+    opener: Callable[[Source], Any],
+) -> None:
+    """Write `report.html`, which compares the models; none where a package of `embrew[report]` is missing.
 
     Args:
         folder: the output folder.
-        rows: the models, the untrained one first.
+        rows: the models, the untrained one first; BM25, which is no model, is left out.
         results: folder of the test results of each.
+        test: the BEIR folder of the test.
+        said: sentences before the verdict.
         opener: opens the encoder of a source, to measure it.
     """
-    sources = {row.name: [row.source(place)] for row, place in zip(rows, results, strict=True)}
+    if not has_page():
+        return
+    sources = {row.name: [row.source(place)] for row, place in zip(rows, results, strict=True) if row.is_model}
+    command = shlex.join(["embrew", *sys.argv[1:]])
+    make_report(sources, [find_task(test)], folder / PAGE, opener=opener, command=command, said=said)
+
+
+def has_page() -> bool:
+    """Return whether the page can be written; a warning says what is missing."""
     try:
-        make_report(sources, (), folder / PAGE, opener=opener, command=shlex.join(["embrew", *sys.argv[1:]]))
+        check_packages()
     except ImportError as error:
-        logger.warning("%s is not written: %s", folder / PAGE, error)
+        logger.warning("no page is written: %s", error)
+        return False
+    return True

@@ -13,7 +13,7 @@ from typing import Any
 from embrew import assembly
 from embrew.adapting.baselines import score, score_bm25, score_poolings
 from embrew.adapting.defaults import PREFIX, Defaults, ModelDefaults, method_names, read_defaults
-from embrew.adapting.outcome import ADAPTED, Row, first_lines, write_page
+from embrew.adapting.outcome import ADAPTED, Row, first_lines, has_page, write_page
 from embrew.adapting.prepare import MANIFEST, Prepared, prepare
 from embrew.adapting.reading import Given, given
 from embrew.adapting.recipes import (
@@ -120,6 +120,7 @@ def adapt(
     texts = None if documents is None else given(documents, "documents")
     examples = None if pairs is None else given(pairs, "pairs", columns=columns)
     _check_model(str(model))
+    has_page()
     with claimed_by_first(Path(output), "working in"):
         return _adapt(str(model), texts, examples, Path(output), settings)
 
@@ -167,7 +168,8 @@ def _adapt(
         "plan": {key: plan[key] for key in ("lengths", "trained", "minutes")},
         "versions": formats.versions(),
     }
-    write_page(folder, rows, results, opener=partial(_open, model))
+    said = report["said"]
+    write_page(folder, rows, results, test=data.test, said=said, opener=partial(_open, model))
     write_json(folder / ADAPTED, report)
     return report
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from embrew.text_encoder.interface import TextEncoder
 
 TEXTS = 64  # encoded per round
-ROUNDS = 5
+ROUNDS, FEWEST_ROUNDS, SLOW = 5, 2, 1.0  # the last: seconds of a round from which there are few
 TRAINED_AT_DEPTHS = re.compile(r"""\btype["']?:\s*["']?(espresso|matryoshka_2d)\b""")  # objectives, in a recipe
 AXES = {"milliseconds": "ms per text", "bytes": "bytes per vector"}
 Row = dict[str, Any]
@@ -39,10 +39,13 @@ def measure_cost(encoder: TextEncoder, subject: Subject) -> dict[str, Any]:
     nested = None if task_scores is None else _nested_scores(encoder, subject.data[task_scores.key])
     encode = partial(encoder.encode_document, list(texts), **encode_options(encoder))
     # The fastest round after a warm-up: other load only makes rounds slower.
-    seconds = min(timeit.repeat(encode, number=1, repeat=ROUNDS + 1)[1:]) if texts else 0.0
+    warm_up = timeit.timeit(encode, number=1) if texts else 0.0
+    rounds = ROUNDS if warm_up < SLOW else FEWEST_ROUNDS
+    seconds = min(timeit.repeat(encode, number=1, repeat=rounds)) if texts else 0.0
     return {
         "dimensions": len(vector),
         "texts": len(texts),
+        "rounds": rounds,
         "milliseconds": 1000 * seconds / len(texts) if texts else None,
         "nested": nested,
     }
@@ -71,7 +74,7 @@ def section(subject: Subject) -> Section:
     values = {
         "front": sorted((point for point in nested if point["fronts"]), key=lambda point: -point["score"]),
         "texts": max((one["texts"] for one in subject.costs.values()), default=0),
-        "rounds": ROUNDS,
+        "rounds": min((one.get("rounds", ROUNDS) for one in subject.costs.values()), default=ROUNDS),
         "charts": [
             *_charts("cost", points, mean),
             *_charts("cost-nested", nested, f"{task}, score × 100"),

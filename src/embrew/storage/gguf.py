@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
 import logging
@@ -102,9 +103,8 @@ def readable_gguf(name: str, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _read_once() -> Iterator[None]:
-    """Within this context, gguf parses a file once per process: transformers asks for it twice per model, in seconds."""
-    import gguf
-
+    """Within this context, gguf parses a file once per process, which takes seconds; transformers asks twice."""
+    gguf: Any = importlib.import_module("gguf")
     reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
     gguf.GGUFReader = lambda path, *_: _reader(Path(path), Path(path).stat().st_mtime_ns)
     gguf.get_tensor_name_map = _tensor_names
