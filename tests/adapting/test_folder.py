@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from embrew.data.beir import Document
 from embrew.adapting.folder import passages, read_folder
+from embrew.data.beir import Document
 
 MARKDOWN = """Before any heading.
 

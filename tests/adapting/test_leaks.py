@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from embrew.adapting import Settings, run
-from embrew.adapting.prepare import Prepared, prepare
+from embrew.adapting import adapt
+from embrew.adapting.prepare import Prepared
 from embrew.adapting.scan import scan
+from tests.adapting.data import prepare
 
 CITIES = ["Oslo", "Rome", "Cairo", "Lima", "Quito", "Dakar", "Hanoi", "Delhi", "Sofia", "Tunis", "Accra", "Minsk"]
 THINGS = ["copper", "sulphur", "amber", "granite", "basalt", "quartz", "topaz", "marble", "slate", "chalk"]
@@ -72,21 +73,20 @@ def test_questions_of_a_faq(per_file: int, tmp_path: Path) -> None:
     (tmp_path / "docs" / "about.md").write_text("# About\n\nThe warehouses are old, and some of them are empty.")
     asked = [{"question": q, "answer": a} for q, a in map(faq, range(60))]
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data", max_chars=120)
-    assert len(held_out(data.folder)) == 12 and data.count("train_passages") > 20
+    assert len(held_out(data.folder)) == 24 and data.count("train_passages") > 20
     assert leaks(data) == []
-    assert data.manifest["checked"]["questions"] == 12 and data.manifest["checked"]["remaining"] == 0
+    assert data.manifest["checked"]["questions"] == 24 and data.manifest["checked"]["remaining"] == 0
     if per_file == 60:
-        assert data.count("passages_with_question") == 12, "of one document, the passages are dropped"
+        assert data.count("passages_with_question") == 24, "of one document, the passages are dropped"
     else:
         assert data.count("linked") == 60, "by the question alone"
 
 
-@pytest.mark.parametrize("count", [8, 40])
-def test_multiple_choice(count: int, tmp_path: Path) -> None:
+def test_multiple_choice(tmp_path: Path) -> None:
     """A collection of tests: questions with their choices, which are choices of other questions too."""
     (tmp_path / "docs").mkdir()
     asked, parts = [], []
-    for i in range(count):
+    for i in range(40):
         right = i % 4
         choices = [CITIES[(i + 5 * (k - right)) % len(CITIES)] for k in range(4)]
         question = f"Where does the {THINGS[i % 10]} of mine {i} go?"
@@ -97,10 +97,9 @@ def test_multiple_choice(count: int, tmp_path: Path) -> None:
         (tmp_path / "docs" / f"{part}.txt").write_text("\n\n".join(parts[part::4]))
     (tmp_path / "docs" / "history.txt").write_text("Mining is old. It began with flint, which was dug from chalk.")
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data", max_chars=150)
-    assert len(held_out(data.folder)) == (8 if count == 8 else 10)
+    assert len(held_out(data.folder)) == 20
     assert leaks(data) == []
-    if count == 40:
-        assert data.count("negatives_dropped") == 0 and data.count("train_pairs") == 30, "a name ties no pairs"
+    assert data.count("negatives_dropped") == 0 and data.count("train_pairs") == 20, "a name ties no pairs"
 
 
 def test_without_pairs(tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_the_same_question_is_on_one_side(tmp_path: Path) -> None:
     trained = {plain(row["query"]) for row in rows(data.pairs)} | {plain(row["positive"]) for row in rows(data.pairs)}
     for question, answers in held_out(data.folder):
         assert plain(question) not in trained and not trained & {plain(answer) for answer in answers}
-    assert data.count("train_pairs") == 96
+    assert data.count("train_pairs") == 120 - 24 - 21
 
 
 def test_parts_of_long_questions(tmp_path: Path) -> None:
@@ -149,7 +148,7 @@ def test_parts_of_long_questions(tmp_path: Path) -> None:
     trained += [plain(row[side]) for row in rows(data.pairs) if row["made"] for side in ("query", "positive")]
     questions = [question for question, _ in held_out(data.folder)]
     own = [plain(sentence) for question in questions for sentence in question.split(". ")[:-1]]
-    assert len(questions) == 5 and len(own) == 45 and len(trained) > 20
+    assert len(questions) == 9 and len(own) == 81 and len(trained) > 20
     assert [sentence for sentence in own if any(sentence in text for text in trained)] == []
     assert any("which of these shipments" in text for text in trained), "what all questions say is no part of one"
 
@@ -183,7 +182,8 @@ def test_passages_that_list_a_right_answer_are_no_wrong_ones(label: str, tmp_pat
         parts.append(f"{i}. Which one belongs to it?\n{listed}\n{label}")
     (tmp_path / "docs" / "exam.md").write_text("\n\n".join(parts))
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data", max_chars=100)
-    answers = [plain(answer) for _, found in held_out(data.folder) for answer in found]
+    tested = {row["text"] for row in rows(data.test / "queries.jsonl")}
+    answers = [plain(answer) for question, found in held_out(data.folder) if question in tested for answer in found]
     searched = [plain(row["text"]) for row in rows(data.test / "corpus.jsonl")]
     assert len(answers) == 6 and len(searched) > 20 and set(answers) <= set(searched)
     assert [text for text in searched for answer in answers if f" {answer} " in f" {text} " and text != answer] == []
@@ -213,9 +213,9 @@ def test_questions_within_questions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "left",
     [
-        "tons. Which of the wells of record 7 ran dry in the summer of 1907",
-        "dose, as they say. A) Oslo B) drug 7x, taken twice a day with much water Answer: B",
-        "Drug 7x: taken twice a day with much water",
+        "tons. Which of the wells of record {0} ran dry in the summer of {1}",
+        "dose, as they say. A) Oslo B) drug {0}x, taken twice a day with much water Answer: B",
+        "Drug {0}x: taken twice a day with much water",
     ],
 )
 def test_what_is_left_in_part_is_counted(left: str, tmp_path: Path) -> None:
@@ -227,12 +227,13 @@ def test_what_is_left_in_part_is_counted(left: str, tmp_path: Path) -> None:
             "question": f"Which of the wells of record {i} ran dry in the summer of {i + 1900} and why?",
             "answer": f"drug {i}x, taken twice a day with much water",
         }
-        for i in range(12)
+        for i in range(30)
     ]
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
     assert data.manifest["checked"]["remaining"] == scan(data.folder)["remaining"] == 0
+    number = int(re.findall("record ([0-9]+)", held_out(data.folder)[0][0])[0])
     with open(data.passages, "a") as file:
-        file.write(json.dumps({"text": left, "document": "x"}) + "\n")
+        file.write(json.dumps({"text": left.format(number, number + 1900), "document": "x"}) + "\n")
     assert scan(data.folder)["remaining"] == 1
 
 
@@ -266,8 +267,8 @@ def test_classes_that_differ_between_splits_are_said(tmp_path: Path, caplog: pyt
     assert "unevenly divided" not in caplog.text
     of_one = [row | {"source": "book"} if row["answer"] == "yes" else row for row in asked]
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, of_one), tmp_path / "together")
-    assert data.manifest["classes"]["yes"] == {"train": 30, "test": 0}
-    assert "the answer 'yes' is unevenly divided: 62% of train, 0% of test" in caplog.text
+    assert data.manifest["classes"]["yes"] == {"train": 30, "dev": 0, "test": 0}
+    assert "the answer 'yes' is unevenly divided: 83% of train, 0% of dev, 0% of test" in caplog.text
 
 
 @pytest.fixture
@@ -287,15 +288,15 @@ def test_training_is_refused_where_something_is_left(
     """Files that were changed after they were prepared, and data that an override names."""
     docs, pairs, out = prepared
     question = held_out(out / "data")[0][0]
-    settings = Settings()
+    overrides: list[str] = []
     pair = {"query": "Something", "positive": f"They asked: {question.upper()}", "negatives": [], "made": False}
     if where == "override":
         (tmp_path / "other.jsonl").write_text(json.dumps(pair) + "\n")
-        settings = Settings(overrides=[f"stages.represent.data.path={tmp_path / 'other.jsonl'}"])
+        overrides = [f"stages.contrast.data.path={tmp_path / 'other.jsonl'}"]
     else:
         row = {"text": f"Tests. {question}", "document": "x"} if where == "passages.jsonl" else pair
         with open(out / "data" / where, "a") as file:
             file.write(json.dumps(row) + "\n")
     with pytest.raises(ValueError, match=f"1 held-out questions or answers are in .*{re.escape(question)}"):
-        run(docs, pairs, out, settings)
-    assert not (out / "model").exists() and not (out / "recipe.yaml").exists()
+        adapt("nano", documents=docs, pairs=pairs, output=out, method="none", overrides=overrides)
+    assert not (out / "model").exists() and not (out / "plan.json").exists()

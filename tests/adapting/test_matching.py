@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from embrew.analysis.qa import QA
 from embrew.adapting.leaks import HeldOut
 from embrew.adapting.matching import Finder, Questions, items, key
+from embrew.analysis.qa import QA
 
 
 @pytest.mark.parametrize(

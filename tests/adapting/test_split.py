@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from embrew.adapting.defaults import read_defaults
+from embrew.adapting.split import Split, connected, find_documents, without_duplicates
+from embrew.adapting.split import split_pairs as split_by
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
-from embrew.adapting.split import FEW, connected, find_documents, split_pairs, without_duplicates
 
+HELD_OUT = read_defaults().held_out
 LONG = "the quick brown fox jumps over the lazy dog near the old river bank"
+
+
+def split_pairs(pairs: list[QA], documents: list[Document], *, seed: int = 42) -> Split:
+    return split_by(pairs, documents, HELD_OUT, seed=seed)
 
 
 def test_an_answer_is_found_in_its_document_word_by_word() -> None:
@@ -65,9 +72,11 @@ def test_parts_share_nothing(seed: int) -> None:
 
 
 def test_few_pairs_are_all_held_out() -> None:
-    pairs = [QA(f"q{i}", f"a{i}") for i in range(FEW - 1)]
-    assert set(split_pairs(pairs, []).parts) == {"test"}
-    assert set(split_pairs([*pairs, QA("q", "a")], []).parts) == {"train", "test"}
+    """Half of them are dev, half the test; a pair more, and most are trained on."""
+    pairs = [QA(f"q{i}", f"a{i}") for i in range(HELD_OUT.few - 1)]
+    assert split_pairs(pairs, []).parts == ("dev",) * 9 + ("test",) * 10
+    parts = split_pairs([*pairs, QA("q", "a")], []).parts
+    assert [parts.count(part) for part in ("train", "dev", "test")] == [12, 4, 4]
 
 
 def test_one_document_is_split_by_question() -> None:
@@ -81,14 +90,14 @@ def test_one_document_is_split_by_question() -> None:
 def test_few_pairs_of_all_documents_leave_the_documents() -> None:
     pairs = [QA(f"q{i}", f"a{i}", source="book") for i in range(5)]
     found = split_pairs(pairs, [Document("book.pdf", LONG)])
-    assert set(found.parts) == {"test"} and not found.by_document and not found.held_out
+    assert set(found.parts) == {"dev", "test"} and not found.by_document and not found.held_out
 
 
 def test_one_long_answer_to_nearly_everything() -> None:
     """The connected pairs are trained on, the others judge."""
     pairs = [QA(f"q{i}", LONG) for i in range(40)] + [QA("q", "no"), QA("r", "perhaps")]
     found = split_pairs(pairs, [])
-    assert found.parts[:40] == ("train",) * 40 and "test" in found.parts[40:]
+    assert found.parts[:40] == ("train",) * 40 and set(found.parts[40:]) == {"dev", "test"}
 
 
 @pytest.mark.parametrize("seed", range(5))

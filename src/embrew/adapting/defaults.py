@@ -69,7 +69,7 @@ class Defaults(Config):
     minutes: Annotated[float, Field(gt=0)]
     evaluations: Count
     max_chars: Annotated[int, Field(ge=50)]
-    max_documents: Annotated[int, Field(ge=10)]
+    max_documents: dict[Literal["dev", "test"], Annotated[int, Field(ge=10)]]
     longest: Annotated[int, Field(ge=16)]
     batch_tokens: Count
     batch: dict[str, Any]

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from embrew.adapting.cloze_questions import cloze_pair, last_passages, split_documents, without_repeated
 from embrew.adapting.defaults import Defaults
@@ -160,9 +160,10 @@ def prepare(
         }
         everything = [p for several in parts.values() for p in several]
         seen = {p.id for p in train_passages}
-        for part in ("test", "dev"):
+        parts_held_out: tuple[Literal["test", "dev"], ...] = ("test", "dev")
+        for part in parts_held_out:
             written = write_test_set(
-                new / part, part, by_part[part], different, everything, seen, defaults.max_documents, seed
+                new / part, part, by_part[part], different, everything, seen, defaults.max_documents[part], seed
             )
             counts |= {f"{part}_{key}": value for key, value in written.items()}
         manifest = {

@@ -122,7 +122,7 @@ def trained_recipe(
         overrides: of recipes; those of stages of other recipes have no effect.
         seed: of the recipe.
         steps: of each stage.
-        evaluations: on dev, within the last stage.
+        evaluations: on dev, within the last stage; two or more.
 
     Raises:
         ValueError: an override that does not fit.
@@ -140,8 +140,7 @@ def trained_recipe(
         stages.append(values)
     dev: dict[str, Any] = {"dev": [str(data.dev.resolve())], "batch_tokens": defaults.batch_tokens}
     if steps is not None:
-        most = max(1, min(evaluations, steps[-1]))
-        dev |= {"every": max(1, steps[-1] // most), "stages": [stages[-1]["name"]]}
+        dev |= {"every": 1 / max(evaluations, 2), "stages": [stages[-1]["name"]]}
     whole = {"encoder": encoder_values, "stages": stages, "evaluation": dev, "seed": seed}
     names = {stage["name"] for stage in stages}
     kept = [text for text in overrides if (key := parse_override(text)[0])[0] != "stages" or key[1] in names]

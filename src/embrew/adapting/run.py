@@ -231,6 +231,7 @@ def _plan(
     """Return an encoder of the model, and what was decided: poolings and recipes, which are written."""
     defaults, overrides, seed = settings.defaults, settings.overrides, settings.seed
     _check_overrides(models, overrides)
+    check(data.folder)
     asked = {
         "model": public_path(model),
         "method": settings.method,

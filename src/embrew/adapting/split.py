@@ -75,9 +75,11 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], held_out: He
                 taken += len(group)
                 for i in group:
                     parts[i] = part
-    for part in numbers:
-        if part not in parts:  # one group of nearly all pairs: the smallest group is held out
-            for i in min((group for group in groups if parts[group[0]] == "train"), key=len, default=()):
+    for part in numbers:  # one group of nearly all pairs: small groups are held out, and it is trained on
+        if part not in parts:
+            own = {where: [group for group in groups if parts[group[0]] == where] for where in ("train", *numbers)}
+            spare = next((several for several in own.values() if len(several) > 1), [])
+            for i in min(spare, key=len, default=()):
                 parts[i] = part
     named = (from_document[i] for i, part in enumerate(parts) if part != "train") if by_document else ()
     return Split(tuple(parts), frozenset().union(*named), by_document, linked)

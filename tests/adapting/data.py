@@ -1,0 +1,21 @@
+"""Prepare data from paths, with the defaults or overrides of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from embrew.adapting import prepare as preparing
+from embrew.adapting.defaults import read_defaults
+from embrew.adapting.prepare import Prepared
+from embrew.adapting.reading import given
+
+
+def prepare(
+    docs: Path | None, pairs: Path | None, folder: Path, *, overrides: Sequence[str] = (), max_chars: int = 600
+) -> Prepared:
+    """Return the prepared data of paths."""
+    documents = None if docs is None else given(docs, "documents")
+    examples = None if pairs is None else given(pairs, "pairs")
+    defaults = read_defaults([*overrides, f"adapt.max_chars={max_chars}"])
+    return preparing.prepare(documents, examples, folder, defaults=defaults)

@@ -1,0 +1,127 @@
+"""Data of an adaptation: what is held out is in no training file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from embrew.data.beir import read_beir
+from embrew.data.fingerprints import normalised
+from tests.adapting.data import prepare
+from tests.conftest import SENTENCES
+
+
+def words(i: int) -> str:
+    return f"Number {i} is said first. {SENTENCES[i % 5]} Then {i * 7} follows, and nothing else is known of case {i}."
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for i in range(40):
+        (folder / f"{i}.md").write_text(f"# Case {i}\n\n{words(i)}\n")
+    return folder
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[int], Path]:
+    def pairs(count: int) -> Path:
+        rows = [{"question": f"What is known of case {i}?", "answer": words(i)} for i in range(count)]
+        (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return tmp_path / "pairs.jsonl"
+
+    return pairs
+
+
+def texts(path: Path, *columns: str) -> set[str]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {normalised(row[column]) for row in rows for column in columns}
+
+
+def test_what_is_judged_on_is_not_trained_on(docs: Path, write: Callable[[int], Path], tmp_path: Path) -> None:
+    data = prepare(docs, write(40), tmp_path / "data")
+    test = read_beir(data.test, "test")
+    assert len(test.queries) == 8 and data.count("train_pairs") == 24 and data.count("linked") == 40
+    trained = texts(data.pairs, "query", "positive") | texts(data.passages, "text")
+    corpus = {document.id: document.content for document in test.corpus}
+    for query, grades in test.qrels.items():
+        assert normalised(test.queries[query]) not in trained
+        for document in grades:
+            right = normalised(corpus[document])
+            assert not any(right in text or text in right for text in trained)
+            alike = [i for i, text in corpus.items() if right in normalised(text)]
+            assert alike == [document], "the passage that holds the answer would be right, and count as wrong"
+    assert data.count("documents_held_out") == 16 and data.count("train_passages") == 24
+    assert prepare(docs, tmp_path / "pairs.jsonl", tmp_path / "data").manifest == data.manifest
+
+
+def test_changed_files_are_refused(docs: Path, write: Callable[[int], Path], tmp_path: Path) -> None:
+    prepare(docs, write(40), tmp_path / "data")
+    with pytest.raises(FileExistsError, match="other files or settings \\(max_chars\\)"):
+        prepare(docs, tmp_path / "pairs.jsonl", tmp_path / "data", max_chars=100)
+    (docs / "0.md").write_text("other words")
+    with pytest.raises(FileExistsError, match="other files or settings \\(sha256\\)"):
+        prepare(docs, tmp_path / "pairs.jsonl", tmp_path / "data")
+
+
+def test_wrong_choices_are_negatives_and_are_searched(docs: Path, tmp_path: Path) -> None:
+    rows = [{"question": f"Which is it, {i}?", "choices": [f"no {i}", f"yes {i}"], "answer": "B"} for i in range(30)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = prepare(docs, tmp_path / "pairs.jsonl", tmp_path / "data")
+    first = json.loads(data.pairs.read_text().splitlines()[0])
+    assert first["negatives"] == [first["positive"].replace("yes", "no")]
+    test = read_beir(data.test, "test")
+    corpus = {document.id: document.content for document in test.corpus}
+    for query, (document,) in test.qrels.items():
+        number = test.queries[query].split()[-1].rstrip("?")
+        assert corpus[document] == f"yes {number}" and f"no {number}" in corpus.values()
+
+
+def test_no_pairs(docs: Path, tmp_path: Path) -> None:
+    """First sentences of held-out documents stand in for questions; those of the others are trained on."""
+    data = prepare(docs, None, tmp_path / "data")
+    assert data.manifest["questions_made"] and data.count("documents_held_out") == 8
+    test = read_beir(data.test, "test")
+    assert len(test.queries) == len(read_beir(data.dev, "dev").queries) == 4
+    trained = texts(data.pairs, "query") | texts(data.passages, "text")
+    for text in test.queries.values():
+        assert text.startswith("Number") and normalised(text) not in trained
+        assert not any(normalised(text) in passage for passage in trained)
+
+
+def test_one_document_without_pairs(tmp_path: Path) -> None:
+    """Its last passages are held out."""
+    (tmp_path / "book.txt").write_text("\n\n".join(words(i) for i in range(40)))
+    data = prepare(tmp_path / "book.txt", None, tmp_path / "data", max_chars=200)
+    assert not data.manifest["by_document"] and data.count("documents_held_out") == 0
+    assert data.count("test_queries") == data.count("dev_queries") == 4
+    trained = texts(data.passages, "text")
+    assert not any(normalised(text) in one for text in read_beir(data.test, "test").queries.values() for one in trained)
+
+
+def test_one_document_with_few_pairs(tmp_path: Path) -> None:
+    """A handbook and a few questions: its passages are trained on, but those that hold an answer."""
+    (tmp_path / "book.txt").write_text("\n\n".join(words(i) for i in range(40)))
+    rows = [{"question": f"What of case {i}?", "answer": words(i), "source": "book"} for i in range(5)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = prepare(tmp_path / "book.txt", tmp_path / "pairs.jsonl", tmp_path / "data", max_chars=200)
+    assert (data.count("dev_queries"), data.count("test_queries")) == (2, 3) and data.count("train_pairs") == 0
+    trained = texts(data.passages, "text")
+    held = [normalised(words(i)) for i in range(5)]
+    assert len(trained) == 35 and not any(answer in text or text in answer for answer in held for text in trained)
+
+
+def test_too_little_of_everything(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    with pytest.raises(FileNotFoundError, match="holds no documents"):
+        prepare(tmp_path / "docs", None, tmp_path / "data")
+    (tmp_path / "docs" / "a.txt").write_text("One sentence alone.")
+    with pytest.raises(ValueError, match="1 documents in docs, 1 passages: the dev set would have 0 different questions"):
+        prepare(tmp_path / "docs", None, tmp_path / "data")
+    with pytest.raises(FileNotFoundError, match="pairs.jsonl"):
+        prepare(tmp_path / "docs", tmp_path / "pairs.jsonl", tmp_path / "data")
+    assert not (tmp_path / "data").exists()
