@@ -13,8 +13,8 @@ import pytest
 
 from embrew.encoder import Encoder
 from embrew.settings.encoder import Demonstrations, Pooling
+from tests.adapting.test_adapt import LBR, TINY
 from tests.conftest import SENTENCES, stir
-from tests.adapting.test_run import TINY
 from tests.killing import content, killed, partial, run
 
 KILLS = 16
@@ -101,17 +101,18 @@ def test_there_is_the_old_one_or_the_new_one(verb: str, inputs: Path, tmp_path: 
         assert [path.name for path in target.parent.iterdir()] == ["target"] and not partial(tmp_path)
 
 
-def test_domain(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_adapt(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     """What was finished when it was killed is the same file in the end; the rest is what an undisturbed run writes."""
     texts = [f"Number {i} comes first. {SENTENCES[i % 5]} Then {i * 7} follows in case {i}." for i in range(40)]
     (tmp_path / "docs").mkdir()
     for i, text in enumerate(texts):
         (tmp_path / "docs" / f"{i}.md").write_text(f"# Case {i}\n\n{text}\n")
     write(tmp_path / "qa.jsonl", [{"question": f"What is case {i}?", "answer": text} for i, text in enumerate(texts)])
-    given = [tmp_path / "docs", "--pairs", tmp_path / "qa.jsonl", "--model", model_folder("llama"), "--steps", 8]
+    given = [model_folder("llama"), "--docs", tmp_path / "docs", "--pairs", tmp_path / "qa.jsonl", "--method", "lbr"]
+    given += [*TINY, *LBR, "encoder.dtype=float32", "--quick", "--no-export"]
     undisturbed, output = tmp_path / "undisturbed", tmp_path / "out"
-    seconds = run(["domain", *given, "-o", undisturbed, *TINY, "--no-export"], place=tmp_path)
-    arguments, finished = ["domain", *given, "-o", output, *TINY, "--no-export"], dict[str, str]()
+    seconds = run(["adapt", *given, "-o", undisturbed], place=tmp_path)
+    arguments, finished = ["adapt", *given, "-o", output], dict[str, str]()
     for number in range(KILLS):
         killed(arguments, place=tmp_path, watched=output, seconds=seconds, draw=random.Random(number))
         now = done_steps(output)
@@ -122,8 +123,8 @@ def test_domain(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
 
 
 def done_steps(output: Path) -> dict[str, str]:
-    """Files of the finished steps: the data, results, separations, and trained stages."""
-    places = ("data/", "results/", "separations/", "model/learn/", "model/represent/")
+    """Files of the finished steps: the data, results, and trained stages."""
+    places = ("data/", "dev/", "results/", "model/contrast/contrast/", "model/lbr/learn/", "model/lbr/contrast/")
     return {
         name: sha256
         for name, sha256 in content(output).items()
@@ -132,11 +133,11 @@ def done_steps(output: Path) -> dict[str, str]:
 
 
 def outcome(output: Path) -> dict[str, object]:
-    """What a domain run gives, without times: data, weights, and all scores."""
-    steps = json.loads((output / "report.json").read_text())["steps"]
+    """What an adaptation gives, without times: data, weights, and all scores."""
+    models = json.loads((output / "adapted.json").read_text())["models"]
     written = {
         name: sha256
         for name, sha256 in done_steps(output).items()
         if name.startswith("data/") or name.endswith((".safetensors", ".examples.json"))
     }
-    return {**written, "report": [{key: step[key] for key in step if "seconds" not in key} for step in steps]}
+    return {**written, "report": [{key: row[key] for key in row if "seconds" not in key} for row in models]}

@@ -66,8 +66,8 @@ REST = (
     Verb("data show recipe.yaml", ".", "pairs.jsonl recipe.yaml"),
     Verb("train recipe.yaml -o out", ".", "pairs.jsonl recipe.yaml model/config.json model/tokenizer.json"),
     Verb("train recipe.yaml -o out --from plain", "plain", "embrew.json tokenizer.json base/model.safetensors"),
-    Verb("domain docs -o out --pairs pairs.jsonl", ".", "pairs.jsonl"),
-    Verb("domain docs -o made", "made", "data/manifest.json"),
+    Verb("adapt model --docs docs -o out --pairs pairs.jsonl", ".", "pairs.jsonl model/config.json"),
+    Verb("adapt model --docs docs -o made", "made", "data/manifest.json"),
     Verb("search plain question --index index", "index", INDEX),
     Verb("encode encoder texts.parquet out", ".", "texts.parquet"),
 )
@@ -125,13 +125,13 @@ def test_one_line_of_every_verb(command: str, file: str, how: str, scene: Path) 
 
 
 def test_every_file_and_damage_is_there() -> None:
-    assert (len(DAMAGES), len(CASES), len(MORE)) == (4, 56, 57)
+    assert (len(DAMAGES), len(CASES), len(MORE)) == (4, 56, 58)
 
 
 @pytest.mark.slow
 def test_whole_files_are_no_error(scene: Path) -> None:
     """The same commands succeed, so that it is the damage that each of them names."""
-    for command in {verb.arguments for verb in (*QUICK, *REST)} - {"domain docs -o made"}:
+    for command in {verb.arguments for verb in (*QUICK, *REST)} - {"adapt model --docs docs -o made"}:
         done = ask(scene, *command.split())
         assert done.exit_code == 0, (command, done.output)
 

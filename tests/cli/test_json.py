@@ -16,7 +16,6 @@ from tests.cli.scene import ask, write_small
 
 NO_TABLE = {
     "train": "writes run.json, or sweep.json",
-    "domain": "writes report.json",
     "encode": "writes a manifest",
     "export": "writes a folder",
     "merge": "writes a folder",
@@ -71,8 +70,8 @@ def place(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPath
 
 def test_every_command_that_prints_a_table_has_the_option() -> None:
     having = {name for name, command in FOUND.items() if any("--json" in option.opts for option in command.params)}
-    assert having == set(FOUND) - set(NO_TABLE) == {*COMMANDS, "doctor", "push", "compare"}
-    # Also in test_doctor.py, hub/test_push.py, report/
+    assert having == set(FOUND) - set(NO_TABLE) == {*COMMANDS, "adapt", "doctor", "push", "compare"}
+    # Also in adapting/, test_doctor.py, hub/test_push.py, report/
     for name in having:
         (option,) = (option for option in FOUND[name].params if "--json" in option.opts)
         assert option.is_flag, name

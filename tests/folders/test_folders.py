@@ -19,7 +19,6 @@ from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
 from embrew.comparison import read_folder
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.adapting.prepare import prepare
 from embrew.encoder import Encoder
 from embrew.evaluation.paths import read_paths
 from embrew.files.checksums import NAME, digest_of, write_checksums
@@ -30,6 +29,7 @@ from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep
 from embrew.training.stages import train
+from tests.adapting.data import prepare
 from tests.cli.scene import write_small
 
 
@@ -62,6 +62,9 @@ def encoded() -> None:
     encode_corpus(encoder, "data/corpus.jsonl", "shards/int8", precision="int8", shard_rows=8)
 
 
+DOCS = Path("data/docs")
+
+
 class Case(NamedTuple):
     """A kind of file, one of its files, and what reads it."""
 
@@ -88,7 +91,9 @@ CASES = (
     Case("sweep", "sweep/sweep.json", swept),
     Case("paths", "results/paths.json", lambda: read_paths(Path("results"))),
     Case("report", "page.files/comparison.json", lambda: inspection.report(Path("page.files"))),
-    Case("domain", "domain/manifest.json", lambda: prepare("data/docs", "data/qa.jsonl", Path("domain"))),
+    Case(
+        "adapted", "adapted/manifest.json", lambda: prepare(Path("data/docs"), Path("data/qa.jsonl"), Path("adapted"))
+    ),
 )
 OTHER = [(case, FORMATS[case.kind].number - 1) for case in CASES] + [(CASES[1], None), (CASES[1], "newer")]
 
@@ -102,7 +107,7 @@ def change(case: Case, **changes: Any) -> None:
     """Set keys of a JSON file; those of `made_of` where this holds the number. None: remove the key."""
     path = Path(case.file)
     values = json.loads(path.read_text())
-    part = values["made_of"] if case.kind == "domain" else values
+    part = values["made_of"] if case.kind == "adapted" else values
     part.update(changes)
     for name in [name for name, value in changes.items() if value is None]:
         del part[name]

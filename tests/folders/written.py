@@ -14,7 +14,6 @@ from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
 from embrew.config.yaml_files import dump_yaml
 from embrew.corpus import encode_corpus, encoding
-from embrew.adapting.prepare import prepare
 from embrew.encoder import Encoder
 from embrew.files.formats import REPORT
 from embrew.files.writing import write_json
@@ -22,6 +21,7 @@ from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
+from tests.adapting.data import prepare
 from tests.folders import make
 from tests.folders.inputs import COMPRESS, MEAN, SENTENCES, SWEEP, jsonl, write_data, write_tiny
 
@@ -58,7 +58,7 @@ def write_all() -> None:
     command("evaluate", "encoders/lora", "--data", "data/sts.jsonl", "--output", "results")
     Path("sweep.yaml").write_text(SWEEP)
     command("train", "whole.yaml", "--sweep", "sweep.yaml", "--output", "sweep", "encoder.lora={r: 1, lora_alpha: 2}")
-    domain()
+    adapted()
     about = {"page": "page.html", "models": ["a"], "command": "embrew compare", "finished": True}
     Path("page.files").mkdir()
     write_json(Path("page.files") / REPORT.file, {"format": REPORT.number, **about})
@@ -102,11 +102,11 @@ def vectors() -> None:
             encode_corpus(encoder, "data/corpus.jsonl", "shards/int8-stopped", precision="int8", shard_rows=8)
 
 
-def domain() -> None:
-    """Prepared data of a domain."""
+def adapted() -> None:
+    """Prepared data of an adaptation."""
     Path("data/docs").mkdir()
     answers = [f"Number {i} is said first. {SENTENCES[i % 5]} Then {7 * i} follows." for i in range(24)]
     for i, answer in enumerate(answers):
         Path(f"data/docs/{i}.md").write_text(f"# Case {i}\n\n{answer}\n")
     jsonl("data/qa.jsonl", [{"question": f"What is known of case {i}?", "answer": a} for i, a in enumerate(answers)])
-    prepare("data/docs", "data/qa.jsonl", Path("domain"))
+    prepare(Path("data/docs"), Path("data/qa.jsonl"), Path("adapted"))

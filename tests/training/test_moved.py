@@ -17,7 +17,7 @@ from embrew.cli import app
 from embrew.config.yaml_files import dump_yaml
 from embrew.recipe import Recipe
 from embrew.training.trainer import StageTrainer
-from tests.adapting.test_run import docs, write
+from tests.adapting.test_prepare import docs, write
 from tests.training.test_stages import equal, values
 from tests.training.unverified import train
 

@@ -37,7 +37,7 @@ def refused(arguments: list[Any], words: str) -> None:
 
 
 def test_refused_in_one_line(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is loaded or written; a sweep and a domain hold their folders too."""
+    """Before anything is loaded or written; a sweep and an adaptation hold their folders too."""
     monkeypatch.setattr("embrew.assembly.encoder", lambda *_, **__: pytest.fail("nothing is loaded"))
     values["stages"] = values["stages"][:1]
     recipe, out = tmp_path / "recipe.yaml", tmp_path / "out"
@@ -52,8 +52,7 @@ def test_refused_in_one_line(values: dict[str, Any], tmp_path: Path, monkeypatch
         recipe.write_text(dump_yaml(values))
         with pytest.raises(FileExistsError, match="another process is sweeping in"):
             run_sweep(read_sweep(tmp_path / "sweep.yaml", recipe), out)
-        (tmp_path / "documents").mkdir()
-        refused(["domain", tmp_path / "documents", "-o", out], f"working in {out}")
+        refused(["adapt", "nano", "--docs", tmp_path, "-o", out], f"working in {out}")
         assert list(out.iterdir()) == []
     assert not out.exists()
 

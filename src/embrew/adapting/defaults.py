@@ -94,7 +94,7 @@ def read_defaults(overrides: Sequence[str] = (), *, quick: bool = False) -> Defa
     try:
         return Defaults.model_validate(values)
     except ValidationError as error:
-        raise ValueError(explain(error, Defaults, values, place=lambda _: PREFIX)) from None
+        raise ValueError(explain(error, Defaults, values, place=lambda _: "adapt: ")) from None
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from embrew.adapting.folder import read_folder
-from embrew.analysis.qa import QA, read_qa
+from embrew.analysis.qa import QA, read_as_trained, read_qa
 from embrew.config.validation import explain
 from embrew.config.yaml_files import parse_yaml
 from embrew.data.beir import Document
@@ -101,9 +101,9 @@ def read_pairs(source: Given) -> list[QA]:
     options = source.options
     if not options:
         return read_qa(source.config.paths[0], columns=source.columns)
-    options.setdefault("split", "train")
-    options["columns"] = {**options.get("columns", {}), **source.columns}
-    return read_qa(source.config.paths[0], **options)
+    if source.columns:
+        raise ValueError("pairs: columns are given twice; name them in the keys of the data alone")
+    return read_as_trained(source.config.paths[0], **options)
 
 
 def read_documents(source: Given) -> list[Document]:

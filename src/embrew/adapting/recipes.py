@@ -132,19 +132,22 @@ def trained_recipe(
     for index, stage in enumerate(chosen.stages):
         config, objective = source_of(stage, data)
         values = {**stage.stage, "objective": objective, "data": config}
-        count, training = 1 if steps is None else steps[index], values["training"]
-        warmup = round(training.get("warmup_steps", 0) * count)
-        values["training"] = {**training, "max_steps": count, "warmup_steps": warmup}
-        if "per_device_train_batch_size" not in training:
+        values["training"] = {**values["training"], "max_steps": 1 if steps is None else steps[index]}
+        if "per_device_train_batch_size" not in values["training"]:
             values["batch"] = {**defaults.batch, "size": min(defaults.batch["size"], _count(stage, data))}
         stages.append(values)
     dev: dict[str, Any] = {"dev": [str(data.dev.resolve())], "batch_tokens": defaults.batch_tokens}
     if steps is not None:
         dev |= {"every": 1 / max(evaluations, 2), "stages": [stages[-1]["name"]]}
-    whole = {"encoder": encoder_values, "stages": stages, "evaluation": dev, "seed": seed}
+    whole: dict[str, Any] = {"encoder": encoder_values, "stages": stages, "evaluation": dev, "seed": seed}
     names = {stage["name"] for stage in stages}
     kept = [text for text in overrides if (key := parse_override(text)[0])[0] != "stages" or key[1] in names]
-    return Recipe.from_values(apply_overrides(whole, kept, objective_keys), overrides=kept)
+    whole = apply_overrides(whole, kept, objective_keys)
+    for stage in whole["stages"]:  # rounded down, so that the first of few steps has a rate above 0
+        training = stage["training"]
+        if 0 < training.get("warmup_steps", 0) < 1:
+            training["warmup_steps"] = int(training["warmup_steps"] * training["max_steps"])
+    return Recipe.from_values(whole, overrides=kept)
 
 
 def source_of(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dict[str, Any]]:

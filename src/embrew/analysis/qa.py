@@ -66,9 +66,7 @@ class QA:
     where: str = ""
 
 
-def read_qa(
-    path: str | Path, *, columns: Mapping[str, str] | None = None, split: str | None = None, **options: Any
-) -> list[QA]:
+def read_qa(path: str | Path, *, columns: Mapping[str, str] | None = None, split: str | None = None) -> list[QA]:
     """Read the questions and answers of a file, of a folder, of a BEIR folder, or of a data set of the Hub.
 
     A row with several right answers becomes several pairs.
@@ -77,16 +75,14 @@ def read_qa(
         path: the file or folder.
         columns: `question`, `answer`, `choices`, `negatives` or `source` -> column in the file, for other names.
         split: split of a folder; default: `train`, else the only one.
-        options: other arguments of `embrew.data.datasets.load`, such as `name` and `where`; the rows are pairs for
-            training then, and `columns` maps their names.
 
     Raises:
         FileNotFoundError: there is no such file or folder.
         ValueError: a row that cannot be read or has no question or answer (file and line), other columns, no rows.
     """
     place = Path(expand(path))
-    if is_beir(place) or options:
-        return _as_trained(path, split=split or "train", columns=columns, **options)
+    if is_beir(place):
+        return read_as_trained(path, split=split or "train")
     unknown = sorted(set(columns or ()) - set(ACCEPTED))
     if unknown:
         raise ValueError(f"columns: {unknown[0]!r} is none of {', '.join(ACCEPTED)}")
@@ -96,15 +92,15 @@ def read_qa(
     pairs: list[QA] = []
     for record in read(path, split=split):
         if not pairs and not columns and _is_of_training(record.values):
-            return _as_trained(path, split=split)
+            return read_as_trained(path, split=split)
         pairs += _pairs(record.values, record.where, columns or {})
     if not pairs:
         raise ValueError(f"{place} holds no rows")
     return pairs
 
 
-def _as_trained(path: str | Path, **options: Any) -> list[QA]:
-    """Read rows as a contrastive stage does."""
+def read_as_trained(path: str | Path, **options: Any) -> list[QA]:
+    """Read rows as a contrastive stage does; `options` are those of `embrew.data.datasets.load`."""
     rows = load(path, kind="pairs", **options)
     return [QA(row["query"], row["positive"], tuple(row["negatives"]), where=str(path)) for row in rows]
 

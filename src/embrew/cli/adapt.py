@@ -69,7 +69,7 @@ def adapt(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make an encoder of a language model from pairs of texts, documents, or both.
+    """Make an encoder of a language model from pairs or documents.
 
     Compares untrained poolings, BM25, contrastive learning and one method on held-out questions. The same command
     resumes a run that was stopped.

@@ -1,0 +1,256 @@
+"""The whole path on a tiny model: baselines, training, scores, page, export; resumed, changed, refused."""
+
+from __future__ import annotations
+
+import html
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from typer.testing import CliRunner
+
+from embrew import Encoder, adapt, opening
+from embrew.adapting.defaults import method_names, read_defaults
+from embrew.adapting.recipes import seconds_per_step, text_lengths, trained_recipe, untrained_recipe
+from embrew.cli import app
+from embrew.cli.adapt import METHODS
+from embrew.data.beir import read_beir
+from embrew.evaluation import evaluate
+from embrew.recipe import Recipe
+from embrew.training import stages
+from tests.adapting.data import prepare
+from tests.adapting.test_prepare import words
+
+TINY = (
+    "encoder.lora={r: 4, lora_alpha: 8, target_modules: [q_proj, v_proj]}",
+    "adapt.batch.size=4",
+    "stages.contrast.training.max_steps=2",
+    "stages.contrast.training.use_cpu=true",
+)
+LBR = ("stages.learn.training.max_steps=2", "stages.learn.training.use_cpu=true")
+
+
+def write_data(folder: Path, count: int = 40, *, negatives: bool = False) -> tuple[Path, Path]:
+    """Documents, and pairs about them."""
+    (folder / "docs").mkdir()
+    for i in range(40):
+        (folder / "docs" / f"{i}.md").write_text(f"# Case {i}\n\n{words(i)}\n")
+    rows = [{"question": f"What is known of case {i}?", "answer": words(i)} for i in range(count)]
+    if negatives:
+        rows = [{**row, "negatives": [words(i + 1)]} for i, row in enumerate(rows)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "docs", folder / "pairs.jsonl"
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["adapt", *map(str, arguments)])
+
+
+def test_from_pairs_and_documents_to_an_export(
+    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command; stopped and given again, it trains what is missing, and gives the same report."""
+    trained: list[str] = []
+    original = stages.Run.stage
+
+    def counted(self: stages.Run, index: int) -> Any:
+        trained.append(self.recipe.stages[index].name)
+        return original(self, index)
+
+    monkeypatch.setattr(stages.Run, "stage", counted)
+    docs, pairs = write_data(tmp_path)
+    model, out = model_folder("llama"), tmp_path / "out"
+    given = [
+        model,
+        "--pairs",
+        pairs,
+        "--docs",
+        docs,
+        "-o",
+        out,
+        "--quick",
+        "--method",
+        "lbr",
+        *TINY,
+        *LBR,
+        "adapt.longest=200",
+    ]
+    result = run(*given, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert trained == ["contrast", "learn", "contrast"]
+    report = json.loads(result.stdout)
+    assert report == json.loads((out / "adapted.json").read_text())
+    assert "read 40 different pairs in pairs.jsonl, 40 documents in docs" in result.stderr
+    assert "24 pairs" in result.stderr and "held out: 8 questions for dev, 8 for the test" in result.stderr
+    assert [row["model"] for row in report["models"]][1:] == ["contrast", "lbr", "BM25"]
+
+    # the best untrained pooling is "before": scored here again, each opened by itself
+    scores = {}
+    for pooling in report["poolings"]:
+        recipe = Recipe.load(opening.POOLINGS[pooling], [f"encoder.model={model}", *dtype(out)])
+        lengths = Recipe.load(out / "recipes" / "contrast.yaml").encoder.max_length
+        assert lengths.document < 512
+        encoder = opening.encoder(recipe).with_settings(max_length=512)
+        scores[pooling] = evaluate(encoder, [out / "data" / "dev"], split="dev")[0].main_score
+    assert set(scores) == {"last", "mean", "weighted_mean", "echo", "prompteol"}
+    before = max(report["poolings"], key=lambda name: report["poolings"][name])
+    assert report["models"][0]["model"] == f"untrained, {before}"
+    for pooling in ("last", "mean"):  # whose texts are not truncated
+        assert report["poolings"][pooling] == pytest.approx(scores[pooling], abs=1e-6)
+
+    # the page, the export, and the folder as other verbs see them
+    best = out / report["encoder"]
+    dev = {row["model"]: row["dev_ndcg_at_10"] for row in report["models"]}
+    assert report["best"] == max(("contrast", "lbr"), key=lambda name: dev[name])
+    page = html.unescape((out / "report.html").read_text())
+    assert all(line in page for line in report["said"]) and "quick run, too short" in report["said"][-1]
+    texts = ["What is known of case 3?", words(3)]
+    ours = Encoder.from_pretrained(best, dtype="float32").with_settings(max_length=max_length(out))
+    stock = SentenceTransformer(str(out / "export"), device="cpu")
+    np.testing.assert_allclose(stock.encode(texts), ours.encode(texts), atol=2e-5)
+    inspected = CliRunner().invoke(app, ["runs", str(out)])
+    assert "adaptation" in inspected.stdout and "finished" in inspected.stdout
+    compared = CliRunner().invoke(app, ["compare", str(out), "-o", str(tmp_path / "again.html")])
+    assert compared.exit_code == 0 and "out/contrast" in compared.stdout, compared.stderr
+
+    shutil.rmtree(out / "model" / "lbr" / "contrast")
+    (out / "adapted.json").unlink()
+    again = run(*given, "--json")
+    assert again.exit_code == 0, again.stderr
+    assert trained == ["contrast", "learn", "contrast", "contrast"]
+    repeated = json.loads(again.stdout)
+    for one, other in zip(report["models"], repeated["models"], strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    other = run(*given, "--seed", 43)
+    assert other.exit_code == 1 and "other files or settings (seed)" in other.stderr
+    other = run(*given, "--minutes", 3)
+    assert other.exit_code == 1 and "made with other settings (defaults)" in other.stderr
+
+
+def dtype(out: Path) -> list[str]:
+    return [f"encoder.dtype={Recipe.load(out / 'recipes' / 'before.yaml').encoder.dtype}"]
+
+
+def max_length(out: Path) -> int:
+    return int(max(json.loads((out / "export" / "parity.json").read_text())["encoder"]["max_length"].values()))
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_each_method_trains_a_step(method: str, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """Of documents and pairs with negatives; its recipe is checked as any other, and is written and read the same."""
+    docs, pairs = write_data(tmp_path, negatives=True)
+    data = prepare(docs, pairs, tmp_path / "data")
+    overrides = [TINY[0], "encoder.dtype=float32"]
+    size = "stages.espresso.objective.compression_size=8"
+    encoder = opening.encoder(untrained_recipe(str(model_folder("llama")), "mean", overrides=overrides, seed=1))
+    defaults = read_defaults(["adapt.batch.size=4"])
+    recipe = trained_recipe(
+        str(model_folder("llama")),
+        defaults.methods[method],
+        data,
+        defaults=defaults,
+        lengths=text_lengths(encoder, data, 64),
+        encoder=encoder,
+        overrides=[*overrides, *([size] if method == "ese" else [])],
+        seed=1,
+    )
+    assert all(seconds > 0 for seconds in seconds_per_step(recipe))
+    assert set(METHODS) == {"auto", "none", *method_names()}
+
+
+def test_no_text_is_cut_by_its_template(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """Each untrained encoder reads all tokens of nearly every text; Echo twice."""
+    docs, pairs = write_data(tmp_path)
+    data, model = prepare(docs, pairs, tmp_path / "data"), str(model_folder("llama"))
+    encoder = opening.encoder(untrained_recipe(model, "mean", overrides=["encoder.dtype=float32"], seed=1))
+    lengths = text_lengths(encoder, data, 512)
+    longest = max(data.texts()["document"], key=len)
+    counted = len(encoder.tokenizer(longest, add_special_tokens=False)["input_ids"])
+    assert lengths["document"] >= counted > lengths["query"]
+    for pooling in opening.POOLINGS:
+        recipe = untrained_recipe(model, pooling, overrides=[], seed=1, lengths=lengths, encoder=encoder)
+        limited, free = (
+            opening.encoder(Recipe.from_values(recipe.model_dump() | {"encoder": values})).encode_document([longest])
+            for values in (recipe.encoder.model_dump(), {**recipe.encoder.model_dump(), "max_length": None or FREE})
+        )
+        np.testing.assert_array_equal(limited, free)
+
+
+FREE = {"query": 512, "document": 512}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "neither pairs nor documents"),
+        (["--pairs", "none.jsonl"], "no file or folder"),
+        (["--pairs", "{path: pairs.jsonl, weight: 2.0}"], "pairs: weight cannot be given here"),
+        (["--pairs", "{paths: pairs.jsonl}"], "pairs: unknown key paths"),
+        (["--pairs", "pairs.jsonl", "--method", "lrb"], "method='lrb'; choose from auto, none, llm2comp"),
+        (["--pairs", "pairs.jsonl", "adapt.minuets=1"], "adapt: unknown key minuets"),
+        (["--pairs", "pairs.jsonl", "stages.align.training.max_steps=1"], "the stages are contrast, learn"),
+        (["--pairs", "pairs.jsonl", "--method", "autoregembed"], "no pair to train on has some"),
+        (["--pairs", "few.jsonl"], "3 different pairs in few.jsonl: the dev set would have 1 different questions"),
+        (["--docs", "few.jsonl"], "few.jsonl"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_refused_before_a_model_is_opened(
+    given: Sequence[str],
+    said: str,
+    model_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = model_folder("llama").resolve()
+    write_data(tmp_path)
+    (tmp_path / "few.jsonl").write_text(
+        "".join(json.dumps({"question": f"q {i}?", "answer": words(i)}) + "\n" for i in range(3))
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("embrew.assembly.encoder", lambda *_, **__: pytest.fail("a model is opened"))
+    result = run(model, *given, "-o", "out")
+    assert result.exit_code == 1 and said in result.stderr, result.stderr
+    assert not (tmp_path / "out" / "model").exists()
+
+
+def test_models_that_are_none(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    _, pairs = write_data(tmp_path)
+    Encoder.from_pretrained(model_folder("llama"), pooling="mean").save_pretrained(tmp_path / "encoder")
+    for model, said in (
+        (tmp_path / "encoder", "is an encoder already"),
+        ("llm2comp/nano", "or a recipe"),
+        (tmp_path / "nothing", "is not nano, smollm2-135m, not a folder"),
+    ):
+        result = run(model, "--pairs", pairs, "-o", tmp_path / "out")
+        assert result.exit_code == 1 and said in result.stderr, result.stderr
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").touch()
+    result = run(model_folder("llama"), "--pairs", pairs, "-o", tmp_path / "out")
+    assert result.exit_code == 1 and "holds other files" in result.stderr
+
+
+def test_documents_only_without_export(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """In Python; contrast alone, on pairs that are made of passages."""
+    docs, _ = write_data(tmp_path)
+    report = adapt(
+        model_folder("llama"),
+        documents=docs,
+        output=tmp_path / "out",
+        method="none",
+        quick=True,
+        export=False,
+        overrides=TINY,
+    )
+    assert report["data"]["questions_made"] and report["exported"] is None
+    assert [row["model"] for row in report["models"]][1:] == ["contrast", "BM25"]
+    assert not (tmp_path / "out" / "export").exists()
+    test = read_beir(tmp_path / "out" / "data" / "test", "test")
+    assert len(test.queries) == report["data"]["counts"]["test_queries"] == 4
+    assert torch.isfinite(torch.tensor([row["test_ndcg_at_10"] for row in report["models"]])).all()
