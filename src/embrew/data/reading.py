@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from embrew.data.formats import SUFFIXES, TABLES, Bad, Record, records
 from embrew.data.rejects import Rejects
-from embrew.data.sets import fetched_name
+from embrew.data.sets import fetch_hint
 from embrew.files.checksums import digest_of
 from embrew.files.names import base_name, check_path_known
 from embrew.files.reading import Place, content_of, read_json
@@ -186,11 +186,8 @@ def split_files(folder: Path, split: str) -> list[Path]:
 
 
 def _read_hub(path: str, name: str | None, split: str, revision: str | None) -> Iterator[Record]:
-    fetched = fetched_name(path)
-    if fetched is not None:
-        raise FileNotFoundError(f"no folder {path}; run `embrew data fetch {fetched}`, which downloads it")
     if not _is_hub_id(path):
-        raise FileNotFoundError(f"no file or folder {path!r}")
+        raise FileNotFoundError(f"no file or folder {path!r}{fetch_hint(path)}")
     import datasets
 
     try:
@@ -205,7 +202,7 @@ def _read_hub(path: str, name: str | None, split: str, revision: str | None) -> 
 
 
 def _is_hub_id(path: str) -> bool:
-    return bool(HUB_ID.fullmatch(path)) and not path.endswith((*SUFFIXES, *TABLES)) and fetched_name(path) is None
+    return bool(HUB_ID.fullmatch(path)) and not path.endswith((*SUFFIXES, *TABLES)) and not fetch_hint(path)
 
 
 def is_saved(folder: Place) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from embrew.config.yaml_files import list_shipped, parse_yaml, read_shipped
 
@@ -45,11 +46,11 @@ def hub_sets() -> dict[str, HubSet]:
     return {name: HubSet(**parse_yaml(text, source=source)) for name, (text, source) in texts.items()}
 
 
-def fetched_name(path: str) -> str | None:
-    """Return the set whose folder a path of a shipped recipe names, None if there is none.
+def fetch_hint(path: str | Path) -> str:
+    """Return what to do about a folder that a shipped recipe names and that is missing; empty for other paths.
 
-    >>> fetched_name("data/nli-triplets"), fetched_name("someone/nli-triplets")
-    ('nli-triplets', None)
+    >>> fetch_hint("data/nli-triplets"), fetch_hint("someone/nli-triplets")
+    ('; run `embrew data fetch nli-triplets`, which downloads it', '')
     """
-    folder, _, name = path.partition("/")
-    return name if folder == FOLDER and name in hub_sets() else None
+    folder, _, name = str(path).partition("/")
+    return f"; run `embrew data fetch {name}`, which downloads it" if folder == FOLDER and name in hub_sets() else ""
