@@ -26,6 +26,7 @@ from embrew.planning import plan_recipe
 from embrew.recipe import Recipe, list_recipes
 
 PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
+RECIPES = Path(__file__).parent / "recipes"
 TRAINED = {  # recipe, overrides: what is trained, how, and on which model
     "baselines/nli-nano": ("a LoRA, contrastive", ["stages.0.training.max_steps=12"]),
     "autoregembed/nano": (
@@ -69,7 +70,7 @@ def memory(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[
     for name, (_, settings) in TRAINED.items():
         trained = dict.fromkeys(one.split(".training")[0] for one in settings if ".training" in one)
         warm = [f"{stage}.training.warmup_steps=1" for stage in trained]
-        asked = [name.partition(",")[0], *map(expand, settings), *warm]
+        asked = [f"{RECIPES}/{name.partition(',')[0]}.yaml", *map(expand, settings), *warm]
         of = found.setdefault(name, {})
         if "measured" not in of:
             _, of["measured"] = _run(["train", *asked, "--output", str(work / name.replace("/", "-")), "--quiet"])

@@ -31,8 +31,9 @@ def main() -> None:
     if "EMBREW_DATA" not in os.environ:
         parser.error("set EMBREW_DATA to the folder of the data sets")
     (work / "finished").mkdir(parents=True, exist_ok=True)
-    if not (work / "docs").exists():
-        (work / "docs").symlink_to(ROOT / "docs")
+    for name in ("docs", "benchmarks"):
+        if not (work / name).exists():
+            (work / name).symlink_to(ROOT / name)
     for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
         draw(section, work)
 

@@ -66,8 +66,10 @@ def _no_progress_style() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only addresses of this machine can be reached."""
+def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only addresses of this machine can be reached, but by tests that are marked `network`."""
+    if request.node.get_closest_marker("network"):
+        return
     connect = socket.socket.connect
 
     def guarded(self: socket.socket, address: Any) -> Any:

@@ -59,7 +59,6 @@ def test_where_five_minutes_are_not_enough(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(demo, "measured_step", lambda: 14.0)
     monkeypatch.setattr(demo, "set_threads", lambda: None)
     monkeypatch.setattr("sys.argv", ["demo", "--output", str(tmp_path / "demo")])
-    monkeypatch.setenv("EMBREW_DEMO", "")  # set by the demonstration
     with pytest.raises(SystemExit, match="takes about 338 min, and about 184 min with a quarter .* ARGS=--full"):
         demo.main()
     assert not (tmp_path / "demo").exists()

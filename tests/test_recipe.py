@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from embrew import assembly
 from embrew.config.overrides import apply_overrides, parse_override
 from embrew.config.yaml_files import dump_yaml, parse_yaml
+from embrew.data.reading import data_identity
 from embrew.recipe import Recipe, list_launches, list_recipes
 from tests.characters import CHARACTERS
 
@@ -218,6 +219,22 @@ def test_data_that_is_not_here_is_replaced_by_an_override_that_the_error_names(m
         assembly.datasets(stage, assembly.objective(stage.objective), None)
     recipe = Recipe.load("llm2comp/qwen3-0.6b", ["stages.compress.data={path: FILE}"])
     assert recipe.stages[0].datasets[0].path == "FILE"
+
+
+def test_data_that_can_be_fetched_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("the Hub is asked")
+
+    monkeypatch.setattr("datasets.load_dataset", asked)
+    monkeypatch.chdir(tmp_path)
+    (stage,) = Recipe.load("baselines/nli-nano").stages
+    with pytest.raises(FileNotFoundError) as raised:
+        assembly.datasets(stage, assembly.objective(stage.objective), None)
+    assert str(raised.value) == (
+        "no file or folder 'data/nli-triplets'; run `embrew data fetch nli-triplets`, which downloads it; for data of "
+        "yours, give 'stages.supervised.data={path: FILE}'"
+    )
+    assert data_identity("data/nli-triplets", split="train", sha256=str) == {"name": "nli-triplets"}
 
 
 ESE = "ese/nano"

@@ -53,8 +53,8 @@ def test_a_file_that_is_not_there(given: str, words: str, tmp_path: Path, monkey
 
 
 def test_suites_sweeps_and_launches() -> None:
-    with pytest.raises(FileNotFoundError, match="no suite named 'evidense'; did you mean 'evidence'"):
-        read_suite("evidense")
+    with pytest.raises(FileNotFoundError, match="no suite named 'quik'; did you mean 'quick'"):
+        read_suite("quik")
     with pytest.raises(
         FileNotFoundError, match="no sweep named 'ratios'; did you mean 'lbr/ratio'.*choose from lbr/rat"
     ):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -60,7 +59,6 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, default=Path("runs/demo"), help="folder of all results (default: runs/demo)"
     )
-    parser.add_argument("--recipe", default=RECIPE, help=f"recipe to train (default: {RECIPE})")
     steps = parser.add_mutually_exclusive_group()
     steps.add_argument("--quick", action="store_true", help="train a quarter of the recipe's steps")
     steps.add_argument("--full", action="store_true", help="train all steps, however long that takes")
@@ -74,15 +72,13 @@ def main() -> None:
         shutil.rmtree(arguments.output, ignore_errors=True)
     began = time.perf_counter()
     try:
-        run(arguments.output, arguments.recipe, tuple(arguments.overrides), share)
+        run(arguments.output, tuple(arguments.overrides), share)
     except ValueError as error:
         raise SystemExit(f"Error: {error}") from None
     Console().print(f"\n{(time.perf_counter() - began) / 60:.1f} minutes")
 
 
-def run(
-    output: Path, recipe_name: str = RECIPE, overrides: tuple[str, ...] = (), share: float | None = None
-) -> list[dict[str, Any]]:
+def run(output: Path, overrides: tuple[str, ...] = (), share: float | None = None) -> list[dict[str, Any]]:
     """Run the whole demonstration in one folder.
 
     Writes `steps.json` (the share of the steps), `data/`, `model/` (the stages), `export/` (Sentence-Transformers),
@@ -104,8 +100,8 @@ def run(
     from embrew.export.exporting import export_encoder
 
     console, data = Console(highlight=False), output / "data"
-    os.environ["EMBREW_DEMO"] = str(data.resolve())
-    shipped = assembly.load_recipe(recipe_name, overrides)
+    overrides = (*own_data(data), *overrides)
+    shipped = assembly.load_recipe(RECIPE, overrides)
     console.print(f"embrew's demonstration, offline, in {output}; stopped, the same command resumes it", markup=False)
     step = measured_step()
     if share is None and any(".max_steps=" in override for override in overrides):
@@ -113,7 +109,7 @@ def run(
     share = chosen_share(shipped, output, step, share)
     how_many = "all steps" if share == 1 else f"{share:.0%} of the steps"
     console.print(f"   about {minutes(shipped, step, share):.0f} min on this machine, with {how_many} of training")
-    recipe = assembly.load_recipe(recipe_name, [*overrides, *fewer_steps(shipped, share)])
+    recipe = assembly.load_recipe(RECIPE, [*overrides, *fewer_steps(shipped, share)])
 
     console.print("[bold]1. Data[/]: the documentation of the Python packages installed here")
     console.print(f"   {_collect(data)}")
@@ -124,10 +120,10 @@ def run(
         result = _score(_untrained(recipe, baseline), output, label.replace(" ", "-"))
         rows.append(_row(f"{recipe.encoder.model}, {label}", result))
 
-    console.print(f"[bold]3. Training[/]: {recipe_name}, stage by stage")
-    rows += _train(recipe, assembly.load_recipe(recipe_name), output)
+    console.print(f"[bold]3. Training[/]: {RECIPE}, stage by stage")
+    rows += _train(recipe, assembly.load_recipe(RECIPE), output)
     title = f"Test split: {size_of(result.counts)} of packages that were not trained on"
-    if _steps(recipe) != _steps(assembly.load_recipe(recipe_name)):
+    if _steps(recipe) != _steps(assembly.load_recipe(RECIPE)):
         title += f". Not the recipe's numbers of steps, so not README's figures; for these: {ALL}"
     _show(console, output, rows, title)
 
@@ -139,6 +135,18 @@ def run(
     _search(console, encoder, output)
     _say_what_next(console, output)
     return rows
+
+
+def own_data(data: Path) -> list[str]:
+    """Return overrides by which the recipe reads the data that are collected in a folder."""
+    texts, pairs, dev = (json.dumps(str(data.resolve() / name)) for name in ("texts.jsonl", "pairs.jsonl", "dev"))
+    return [
+        f"stages.compress.data={{path: {texts}, min_chars: 200, shuffle_seed: 42}}",
+        # first sentences of docstrings, the short ones, which take less time
+        f"stages.unsupervised.data={{path: {pairs}, columns: {{text: query}}, max_chars: 100, shuffle_seed: 43}}",
+        f"stages.supervised.data={{path: {pairs}, shuffle_seed: 44}}",
+        f"evaluation={{dev: [{dev}]}}",
+    ]
 
 
 def _collect(data: Path) -> str:

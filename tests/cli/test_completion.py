@@ -24,7 +24,9 @@ def bash(line: str) -> dict[str, str]:
     [
         ("embrew ru", ["runs"]),
         ("embrew train llm2comp/n", ["llm2comp/nano", "llm2comp/nano-wiki"]),
-        ("embrew evaluate m --suite ev", ["evidence"]),
+        ("embrew evaluate m --suite st", ["sts"]),
+        ("embrew data fetch nli", ["nli-triplets"]),
+        ("embrew data fetch papers/ese-", ["papers/ese-rag"]),
         ("embrew table results --suite qu", ["quick"]),
         ("embrew train r --sweep lbr/", ["lbr/ratio", "lbr/share"]),
         ("embrew recipe copy launch/", ["launch/ddp", "launch/fsdp2", "launch/ray-serve", "launch/zero2"]),

@@ -22,11 +22,13 @@ def test_overlap_is_counted_without_a_model(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("EMBREW_DEMO", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     texts = [{"text": "A short text." if i % 4 else "A long text. " * 200} for i in range(8)]
     pairs = [{"query": f"What is [{i}]?", "positive": f"It is {i}.", "negatives": ["No."]} for i in range(8)]
-    for name, rows in (("texts", texts), ("pairs", pairs)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, rows in (("wiki-paragraphs", texts), ("squad-pairs", pairs)):
+        place = tmp_path / "data" / name / "train.jsonl"
+        place.parent.mkdir(parents=True)
+        place.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
 
 

@@ -179,17 +179,16 @@ def test_only_the_first_process_prints(tmp_path, fake_stages, monkeypatch):
 
 
 def test_a_missing_dev_folder_is_told_before_training(tmp_path, fake_stages, monkeypatch):
-    monkeypatch.setenv("EMBREW_DEMO", str(tmp_path))
-    result = run("train", "llm2comp/nano", "-o", tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    result = run("train", "baselines/nli-guarded-nano", "-o", tmp_path / "out")
     assert result.exit_code == 1
-    assert str(tmp_path / "dev") in result.stderr.replace("\n", "")
+    assert result.stderr == "error: no data folder data/stsb; run `embrew data fetch stsb`, which downloads it\n"
     assert fake_stages.calls == []
 
 
-def test_a_metric_that_is_no_score_is_told_before_training(tmp_path, fake_stages, monkeypatch):
-    monkeypatch.setenv("EMBREW_DEMO", str(tmp_path))
+def test_a_metric_that_is_no_score_is_told_before_training(tmp_path, fake_stages):
     (tmp_path / "dev.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": 1.0}\n')
-    settings = ["evaluation.dev=[$EMBREW_DEMO/dev.jsonl]", "evaluation.every=10", "evaluation.metric=stsb"]
+    settings = [f"evaluation={{dev: [{tmp_path}/dev.jsonl], every: 10, metric: stsb}}"]
     result = run("train", "llm2comp/nano", *settings, "-o", tmp_path / "out")
     assert result.exit_code == 1
     assert f"evaluation.metric='stsb' is not a score; choose from dev, {tmp_path.name}-dev" in result.stderr

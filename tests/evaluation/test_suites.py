@@ -1,10 +1,13 @@
 import json
 import os
+from pathlib import Path
 
 import pytest
 
 from embrew.evaluation import averages, evaluate, list_suites, read_suite
 from embrew.evaluation.kinds.retrieval import select_documents
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "suites"
 
 
 @pytest.fixture
@@ -73,8 +76,8 @@ def test_all_missing_data_is_named_at_once(tmp_path, monkeypatch):
     monkeypatch.delenv("EMBREW_DATA", raising=False)
     with pytest.raises(ValueError, match="environment variable EMBREW_DATA, which is not set"):
         read_suite("sts")
-    with pytest.raises(FileNotFoundError, match="no suite named 'evidense'; did you mean 'evidence'"):
-        read_suite("evidense")
+    with pytest.raises(FileNotFoundError, match="no suite named 'quik'; did you mean 'quick'"):
+        read_suite("quik")
 
 
 def test_a_corpus_is_cut_the_same_way_every_time(retrieval_folder):
@@ -98,12 +101,12 @@ def test_a_corpus_is_cut_the_same_way_every_time(retrieval_folder):
 
 
 @pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")
-def test_shipped_suites_find_their_data():
-    names = list_suites()
-    assert len(names) >= 4
-    kinds = {name: {task.kind for task in read_suite(name).tasks} for name in names if not name.startswith("papers/")}
-    assert len(kinds["evidence"]) == 6
-    assert len(read_suite("evidence").tasks) == 15
+def test_shipped_suites_and_those_of_the_benchmarks_find_their_data():
+    for name in list_suites():
+        assert name.startswith("papers/") or read_suite(name).tasks
+    suites = {name: read_suite(BENCHMARKS / f"{name}.yaml").tasks for name in ("evidence", "full")}
+    assert {name: len(tasks) for name, tasks in suites.items()} == {"evidence": 15, "full": 15}
+    assert len({task.kind for task in suites["evidence"]}) == 6
 
 
 def test_instructions_reach_texts_and_queries_only(bag_of_words, root, tmp_path):

@@ -25,6 +25,11 @@ def suites(incomplete: str) -> list[str]:
     return _shipped("suites", incomplete)
 
 
+def fetchable(incomplete: str) -> list[str]:
+    """Return the data sets that can be fetched, and the shipped suites."""
+    return [*_shipped("sets", incomplete), *suites(incomplete)]
+
+
 def sweeps(incomplete: str) -> list[str]:
     """Return the shipped sweeps."""
     return _shipped("sweeps", incomplete)

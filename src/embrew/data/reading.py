@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from embrew.data.formats import SUFFIXES, TABLES, Bad, Record, records
 from embrew.data.rejects import Rejects
+from embrew.data.sets import fetch_hint
 from embrew.files.checksums import digest_of
 from embrew.files.names import base_name, check_path_known
 from embrew.files.reading import Place, content_of, read_json
@@ -20,11 +21,7 @@ logger = logging.getLogger(__name__)
 
 DEV_SPLITS = ("dev", "validation", "valid")
 SPLITS = ("train", *DEV_SPLITS, "test")
-_FOLDERS = {
-    "EMBREW_DATA": "a folder of public data sets, which embrew does not ship (docs/how-to/own-data.md)",
-    "EMBREW_DEMO": "the folder data/ that embrew's demo (make demo) collects from installed packages",
-}
-_INSTEAD = "'stages.NAME.data={path: FILE}' evaluation=null; recipe llm2comp/qwen3-0.6b reads public data of the Hub"
+_DATA = "a folder of public data sets, which embrew does not ship (benchmarks/data.md)"
 REPAIR = "save the data set again"
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 AnyPlace = TypeVar("AnyPlace", Path, Place)
@@ -43,7 +40,7 @@ def expand(path: str | Path) -> str:
     check_path_known(text)
     for name in re.findall(r"\$\{?(\w+)\}?", text):
         if not os.environ.get(name):
-            what = f", {_FOLDERS[name]}, or data of yours: {_INSTEAD}" if name in _FOLDERS else ""
+            what = f", {_DATA}, or give data of yours" if name == "EMBREW_DATA" else ""
             raise ValueError(
                 f"{text!r} needs the environment variable {name}, which is not set; export {name}=FOLDER{what}"
             )
@@ -189,8 +186,8 @@ def split_files(folder: Path, split: str) -> list[Path]:
 
 
 def _read_hub(path: str, name: str | None, split: str, revision: str | None) -> Iterator[Record]:
-    if not HUB_ID.fullmatch(path) or path.endswith((*SUFFIXES, *TABLES)):
-        raise FileNotFoundError(f"no file or folder {path!r}")
+    if not _is_hub_id(path):
+        raise FileNotFoundError(f"no file or folder {path!r}{fetch_hint(path)}")
     import datasets
 
     try:
@@ -202,6 +199,10 @@ def _read_hub(path: str, name: str | None, split: str, revision: str | None) -> 
     source = " ".join(part for part in (path, name, split) if part)
     for number, values in enumerate(dataset, start=1):
         yield Record(values, source, number)
+
+
+def _is_hub_id(path: str) -> bool:
+    return bool(HUB_ID.fullmatch(path)) and not path.endswith((*SUFFIXES, *TABLES)) and not fetch_hint(path)
 
 
 def is_saved(folder: Place) -> bool:
@@ -267,8 +268,7 @@ def data_identity(
             return {**identity, "sha256": files_digest(place, files_of(place, split), sha256)}
     except (ValueError, FileNotFoundError):  # a path stored by name, a variable that is not set, or no such split
         return identity
-    is_hub_id = HUB_ID.fullmatch(text) and not text.endswith((*SUFFIXES, *TABLES))
-    return {**identity, "hub": text, "revision": revision} if is_hub_id else identity
+    return {**identity, "hub": text, "revision": revision} if _is_hub_id(text) else identity
 
 
 def files_of(place: Path, split: str | None) -> list[Path]:

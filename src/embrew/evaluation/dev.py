@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from embrew import evaluation
 from embrew.data.reading import DEV_SPLITS, SPLITS, expand, stem
+from embrew.data.sets import fetch_hint
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.overlap import Overlap, in_words, known_texts, overlap
@@ -168,7 +169,7 @@ def dev_task(data: Data, *, left_out: Iterable[str] = ()) -> Task:
             )
         return find_task(data, split=split, name=_name_of(source))
     if not source.exists():
-        raise FileNotFoundError(f"no data folder {source}")
+        raise FileNotFoundError(f"no data folder {source}{fetch_hint(source)}")
     has = split_names(source)
     split = next((split for split in DEV_SPLITS if split in has), "")
     if not split:

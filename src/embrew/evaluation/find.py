@@ -17,6 +17,7 @@ from embrew.data.reading import (
     splits,
     stem,
 )
+from embrew.data.sets import fetch_hint
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.task import Part, Task, TaskKind
 
@@ -46,7 +47,7 @@ def find_task(
         raise ValueError(f"kind={kind!r}; choose from {', '.join(KINDS)}")
     folder = Path(expand(path))
     if not folder.exists():
-        raise FileNotFoundError(f"no data folder {folder}")
+        raise FileNotFoundError(f"no data folder {folder}{fetch_hint(folder)}")
     if folder.is_file():
         task_kind, split, files = KINDS[kind] if kind else _recognise(folder, folder), split or "test", [folder]
         name = name or stem(folder)

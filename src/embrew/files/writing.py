@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import gzip
+import io
 import json
 import logging
 import os
@@ -14,9 +16,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from embrew.files.reading import Place
 
@@ -300,13 +302,23 @@ def write_json(path: Place, value: Mapping[str, Any]) -> None:
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write rows as JSON Lines atomically; return how many."""
+    """Write rows as JSON Lines atomically, gzip'd if the name ends in `.gz`; return how many."""
     count = 0
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+    with atomic_path(path) as temporary, _text_file(temporary, zipped=path.name.endswith(".gz")) as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
             count += 1
     return count
+
+
+@contextmanager
+def _text_file(path: Path, *, zipped: bool) -> Iterator[IO[str]]:
+    """Open a text file to write; a gzip'd one has neither name nor time in it, so that equal texts are equal files."""
+    with ExitStack() as stack:
+        raw: Any = stack.enter_context(path.open("wb"))
+        if zipped:
+            raw = stack.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
+        yield stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline="\n"))
 
 
 def put(new: Path, folder: Path, *, aside: Path) -> None:

@@ -1,38 +1,74 @@
-"""`embrew data fetch`: test data for offline use."""
+"""`embrew data fetch`: data sets of the Hub as folders, for training and for evaluation without a network."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from embrew.cli import completion
 from embrew.cli.console import out
 
+if TYPE_CHECKING:
+    from embrew.data.sets import HubSet
+
 
 def fetch(
-    suite: Annotated[
-        str,
+    names: Annotated[
+        list[str],
         typer.Argument(
-            metavar="SUITE", autocompletion=completion.suites, help="A shipped suite's name or a YAML file."
+            metavar="NAME...",
+            autocompletion=completion.fetchable,
+            help="Data sets that shipped recipes read (nli-triplets, squad-pairs, …; another name lists all), shipped "
+            "suites, or a suite's YAML file.",
         ),
     ],
     to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="Folder to write; evaluate --suite takes it as --data.")
-    ],
+        Path,
+        typer.Option("--to", metavar="DIR", help="Folder to write: DIR/NAME; a suite's is --data of evaluate."),
+    ] = Path("data"),
 ) -> None:
-    """Download a suite's data from MTEB and the Hub into a folder, for machines without a network."""
+    """Download data of the Hub into a folder: training sets, or a suite's test sets."""
+    from embrew.data.sets import hub_sets
+
+    console = out()
+    for name in names:
+        if name in hub_sets():
+            _fetch_set(hub_sets()[name], to / name, console)
+        else:
+            _fetch_suite(name, to, console)
+
+
+def _fetch_set(source: HubSet, place: Path, console: Console) -> None:
+    from embrew.data.fetching import ABOUT, fetch
+    from embrew.files.reading import read_json
+
+    done = "downloaded" if fetch(source, place) else "already there"
+    about = read_json(place / ABOUT)
+    rows = ", ".join(f"{count:,} rows of {split}" for split, count in about["rows"].items())
+    console.print(f"{place}: {done}, {rows}", markup=False, soft_wrap=True)
+    console.print(f"  {source.about}", markup=False, soft_wrap=True)
+    console.print(f"  {source.hub} at {about['commit']}; licence: {source.licence}", markup=False, soft_wrap=True)
+
+
+def _fetch_suite(suite: str, to: Path, console: Console) -> None:
+    from embrew.config.suggestions import did_you_mean
+    from embrew.data.sets import hub_sets
     from embrew.evaluation.hotpotqa import keep
     from embrew.evaluation.mteb_tasks import fetch as fetch_tasks
     from embrew.evaluation.suites import fetchable
 
-    tasks, sources, local = fetchable(suite)
+    try:
+        tasks, sources, local = fetchable(suite)
+    except FileNotFoundError as error:
+        hint = did_you_mean(suite, hub_sets())
+        raise FileNotFoundError(f"{error}; data sets: {', '.join(hub_sets())}{hint}") from None
     if not tasks and not sources:
         raise ValueError(
             f"suite {suite} has no task of MTEB or the Hub; provide its folders yourself: {', '.join(local)}"
         )
-    console = out()
     for task, now in fetch_tasks(tasks, to):
         console.print(f"{task.name}: {'downloaded' if now else 'already there'}", markup=False)
     for source in sources:

@@ -1,0 +1,116 @@
+"""Download data sets of the Hub (see `embrew.data.sets`) and write them as folders of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from embrew.data.formats import Record
+from embrew.data.reading import read
+from embrew.data.sentences import split_sentences
+from embrew.data.sets import HubSet
+from embrew.files.reading import read_json
+from embrew.files.writing import atomic_folder, write_json, write_jsonl
+
+ABOUT = "source.json"  # in each folder: source, licence, commit, numbers of rows; written last
+SHORTEST = 200  # characters of a paragraph
+WORD = re.compile(r"\w+")
+
+
+def fetch(source: HubSet, place: Path) -> bool:
+    """Download a data set and write it into `place`; return False if it is there already.
+
+    The commit that is downloaded is written into `source.json`, with the number of rows of each split.
+
+    Raises:
+        FileExistsError: `place` holds something else.
+        FileNotFoundError: no such data set or commit on the Hub, or the Hub is not reached.
+        ValueError: its rows are not of the form that the conversion reads, or none is left.
+    """
+    about = {"source": asdict(source)}
+    if (place / ABOUT).is_file() and read_json(place / ABOUT).get("source") == about["source"]:
+        return False
+    commit = _commit(source)
+    with atomic_folder(place, marker=ABOUT, overwrite=True) as new:
+        counts = {
+            split: write_jsonl(new / f"{split}.jsonl.gz", _rows(source, split, commit)) for split in source.splits
+        }
+        if not all(counts.values()):
+            raise ValueError(f"{source.hub} at {commit} has no rows that can be used: {counts}")
+        write_json(new / ABOUT, {**about, "commit": commit, "rows": counts})
+    return True
+
+
+def _commit(source: HubSet) -> str:
+    """Return the commit to download, which the Hub is asked for."""
+    import httpx2
+    from huggingface_hub import HfApi
+
+    try:
+        commit = HfApi().dataset_info(source.hub, revision=source.revision).sha
+    except (OSError, httpx2.HTTPError) as error:
+        raise FileNotFoundError(
+            f"data set {source.hub} of the Hub cannot be downloaded ({error}); repeat the command with a network"
+        ) from error
+    assert commit is not None
+    return commit
+
+
+def _rows(source: HubSet, split: str, commit: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a split's folder; those with an empty text are left out."""
+    records = read(source.hub, name=source.config, split=split, revision=commit)
+    for record in islice(records, 0, None, source.every):
+        if source.make is not None:
+            yield from MAKE[source.make](record)
+            continue
+        row = dict(zip(source.columns, _values(record, *source.columns.values()), strict=True))
+        if all(value is not None and str(value).strip() for value in row.values()):
+            yield row
+
+
+def _values(record: Record, *columns: str) -> list[Any]:
+    missing = [column for column in columns if column not in record.values]
+    if missing:
+        raise ValueError(
+            f"{record.where} has no column {', '.join(missing)}, but {', '.join(record.values)}: the data set has "
+            "changed on the Hub; name it in a recipe's data by its id, with columns"
+        )
+    return [record.values[column] for column in columns]
+
+
+def _answer_sentences(record: Record) -> Iterator[dict[str, Any]]:
+    """Yield the question, the only sentence that has the answer, and the most similar of those without it."""
+    context, question, answers = _values(record, "context", "question", "answers")
+    sentences = split_sentences(context)
+    answering = [sentence for sentence in sentences if answers["text"][0] in sentence]
+    others = [sentence for sentence in sentences if not any(answer in sentence for answer in answers["text"])]
+    if len(answering) == 1 and others:
+        asked = _words(question)
+        closest = max(others, key=lambda sentence: len(asked & _words(sentence)))
+        yield {"query": question, "positive": answering[0], "negative": closest}
+
+
+def _words(text: str) -> set[str]:
+    return set(WORD.findall(text.lower()))
+
+
+def _questions(record: Record) -> Iterator[dict[str, Any]]:
+    context, question, answers = _values(record, "context", "question", "answers")
+    yield {"context": context, "instruction": question, "target": answers["text"][0]}
+
+
+def _paragraphs(record: Record) -> Iterator[dict[str, Any]]:
+    title, text = _values(record, "title", "text")
+    parts = (part.strip() for part in text.split("\n\n"))
+    yield from ({"text": part, "title": title} for part in parts if len(part) >= SHORTEST)
+
+
+MAKE: dict[str, Callable[[Record], Iterator[dict[str, Any]]]] = {
+    "answer_sentences": _answer_sentences,
+    "questions": _questions,
+    "paragraphs": _paragraphs,
+}

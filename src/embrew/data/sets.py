@@ -1,0 +1,56 @@
+"""The data sets of the Hub that `embrew data fetch` knows: YAML files in the package's folder `sets`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from embrew.config.yaml_files import list_shipped, parse_yaml, read_shipped
+
+FOLDER = "data"
+"""Folder below the working directory that fetched sets are written to, and that shipped recipes read them from."""
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """A data set of the Hub, and how its rows become those of a folder.
+
+    Attributes:
+        hub: id on the Hub.
+        about: what the rows are, for people.
+        licence: of the texts.
+        config: configuration on the Hub.
+        revision: a commit on the Hub; None: the newest.
+        splits: splits to write.
+        every: take every n-th row.
+        columns: column of the folder -> column on the Hub.
+        make: in place of `columns`, a function of `embrew.data.fetching`.
+    """
+
+    hub: str
+    about: str
+    licence: str
+    config: str | None = None
+    revision: str | None = None
+    splits: list[str] = field(default_factory=lambda: ["train"])
+    every: int = 1
+    columns: dict[str, str] = field(default_factory=dict)
+    make: str | None = None
+
+
+@cache
+def hub_sets() -> dict[str, HubSet]:
+    """Return the data sets that can be fetched, by name."""
+    texts = {name: read_shipped("sets", name, what="data set") for name in list_shipped("sets")}
+    return {name: HubSet(**parse_yaml(text, source=source)) for name, (text, source) in texts.items()}
+
+
+def fetch_hint(path: str | Path) -> str:
+    """Return what to do about a folder that a shipped recipe names and that is missing; empty for other paths.
+
+    >>> fetch_hint("data/nli-triplets"), fetch_hint("someone/nli-triplets")
+    ('; run `embrew data fetch nli-triplets`, which downloads it', '')
+    """
+    folder, _, name = str(path).partition("/")
+    return f"; run `embrew data fetch {name}`, which downloads it" if folder == FOLDER and name in hub_sets() else ""
