@@ -12,9 +12,9 @@ from pathlib import Path
 
 from harness import circumstances
 
+from embrew.adapting.matching import key
 from embrew.data.formats import read_file
 from embrew.data.reading import expand
-from embrew.adapting.matching import key
 
 RESULT = Path(__file__).parent / "results" / "shared-answers.json"
 MOST = 12  # words; longer answers count as this

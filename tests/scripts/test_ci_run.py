@@ -41,4 +41,6 @@ def test_data_beside_the_checkout_is_used(
     environment |= {"PATH": f"{tools}:{environment['PATH']}", **{n: str(tmp_path / v) for n, v in given.items()}}
     subprocess.run([checkout / "run"], env=environment, check=True, capture_output=True)
     values = " ".join(str(tmp_path / seen[name]) if name in seen else "" for name in NAMES)
-    assert (tmp_path / "calls").read_text().splitlines() == [f"{verb} {values}" for verb in ("lint", "docs", "smollm2", "test")]
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        f"{verb} {values}" for verb in ("lint", "docs", "smollm2", "test")
+    ]
