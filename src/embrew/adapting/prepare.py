@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from embrew.adapting.cloze_questions import cloze_pair, last_passages, split_documents, without_repeated
 from embrew.adapting.defaults import Defaults
 from embrew.adapting.folder import document_files, passages
-from embrew.adapting.leaks import without_held_out
+from embrew.adapting.leaks import Clean, without_held_out
 from embrew.adapting.matching import key
 from embrew.adapting.reading import Given, read_documents, read_pairs
 from embrew.adapting.scan import check
@@ -105,17 +105,8 @@ def prepare(
         "seed": seed,
         "sha256": _sha256(documents, pairs),
     }
-    if (folder / MANIFEST).is_file():
-        again = f"remove {folder}; the same command makes it again"
-        manifest = read_json(folder / MANIFEST, keys=("made_of", "counts", "by_document"), repair=again)
-        with content_of(folder / MANIFEST, repair=again):
-            ADAPTED.check(manifest["made_of"], folder / MANIFEST)
-            differing = sorted(key for key in asked if manifest["made_of"].get(key) != asked[key])
-        if differing:
-            raise FileExistsError(
-                f"{folder} was made of other files or settings ({', '.join(differing)}); choose another output folder"
-            )
-        return Prepared(folder, manifest)
+    if (kept := _kept(folder, asked)) is not None:
+        return kept
     given = [] if pairs is None else read_pairs(pairs)
     found = [] if documents is None else read_documents(documents)
     different = without_duplicates(given)
@@ -131,51 +122,68 @@ def prepare(
     _check_held_out(by_part, what)
     held_pairs = [*by_part["dev"], *by_part["test"]]
     clean = without_held_out(train_passages, by_part["train"], held_pairs)
-    train_passages, taken_out = clean.passages, dict(clean.counts)
-    rows = [_row(pair, made=False) for pair in clean.pairs]
-    if len(rows) < SELF_SUPERVISED_BELOW:
-        own = without_held_out((), (qa for qa in map(cloze_pair, train_passages) if qa), held_pairs).pairs
-        rows += [_row(pair, made=True) for pair in sample_in_order(own, MOST_MADE, seed=seed)]
+    rows = _rows(clean, held_pairs, seed)
     if len(rows) < 2:
         raise ValueError(
             f"{what}: {len(rows)} pairs are left to train on, and contrastive learning needs two or more; give "
             f"{defaults.held_out.few} pairs or more, or more documents (others are held out, or hold held-out texts)"
         )
-    classes = _classes(different, {**by_part, "train": clean.pairs})
+    everything = [passage for several in parts.values() for passage in several]
+    counts: dict[str, Any] = {
+        "documents": len(found),
+        "passages": len(everything),
+        "documents_held_out": split.documents_held_out,
+        "train_passages": len(clean.passages),
+        "pairs": len(different),
+        "duplicate_pairs": len(given) - len(different),
+        "train_pairs": len(clean.pairs),
+        **clean.counts,
+        "made_pairs": sum(row["made"] for row in rows),
+        "with_negatives": sum(bool(pair.negatives) for pair in clean.pairs),
+        "linked": split.linked,
+    }
+    manifest: dict[str, Any] = {
+        "made_of": asked,
+        "counts": counts,
+        "by_document": split.by_document,
+        "questions_made": not different,
+        "classes": _classes(different, {**by_part, "train": clean.pairs}),
+    }
     with atomic_folder(folder, marker=MANIFEST) as new:
-        write_jsonl(new / "passages.jsonl", ({"text": p.content, "document": p.id} for p in train_passages))
+        write_jsonl(new / "passages.jsonl", ({"text": p.content, "document": p.id} for p in clean.passages))
         write_jsonl(new / "pairs.jsonl", rows)
-        counts: dict[str, Any] = {
-            "documents": len(found),
-            "passages": sum(map(len, parts.values())),
-            "documents_held_out": split.documents_held_out,
-            "train_passages": len(train_passages),
-            "pairs": len(different),
-            "duplicate_pairs": len(given) - len(different),
-            "train_pairs": len(clean.pairs),
-            **taken_out,
-            "made_pairs": sum(row["made"] for row in rows),
-            "with_negatives": sum(bool(pair.negatives) for pair in clean.pairs),
-            "linked": split.linked,
-        }
-        everything = [p for several in parts.values() for p in several]
-        seen = {p.id for p in train_passages}
-        parts_held_out: tuple[Literal["test", "dev"], ...] = ("test", "dev")
-        for part in parts_held_out:
-            written = write_test_set(
-                new / part, part, by_part[part], different, everything, seen, defaults.max_documents[part], seed
-            )
+        seen = {passage.id for passage in clean.passages}
+        for part, most in defaults.max_documents.items():
+            written = write_test_set(new / part, part, by_part[part], different, everything, seen, most, seed)
             counts |= {f"{part}_{key}": value for key, value in written.items()}
-        manifest = {
-            "made_of": asked,
-            "counts": counts,
-            "by_document": split.by_document,
-            "questions_made": not different,
-            "classes": classes,
-            "checked": check(new),
-        }
+        manifest["checked"] = check(new)
         write_json(new / MANIFEST, manifest)
     return Prepared(folder, manifest)
+
+
+def _kept(folder: Path, asked: Mapping[str, Any]) -> Prepared | None:
+    """Return what an earlier call has prepared from the same files and settings; None: nothing."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    again = f"remove {folder}; the same command makes it again"
+    manifest = read_json(folder / MANIFEST, keys=("made_of", "counts", "by_document"), repair=again)
+    with content_of(folder / MANIFEST, repair=again):
+        ADAPTED.check(manifest["made_of"], folder / MANIFEST)
+        differing = sorted(key for key in asked if manifest["made_of"].get(key) != asked[key])
+    if differing:
+        raise FileExistsError(
+            f"{folder} was made of other files or settings ({', '.join(differing)}); choose another output folder"
+        )
+    return Prepared(folder, manifest)
+
+
+def _rows(clean: Clean, held_pairs: Sequence[QA], seed: int) -> list[dict[str, Any]]:
+    """Return the rows to train on; pairs of passages are added where there are few."""
+    rows = [_row(pair, made=False) for pair in clean.pairs]
+    if len(rows) < SELF_SUPERVISED_BELOW:
+        own = without_held_out((), (qa for qa in map(cloze_pair, clean.passages) if qa), held_pairs).pairs
+        rows += [_row(pair, made=True) for pair in sample_in_order(own, MOST_MADE, seed=seed)]
+    return rows
 
 
 @dataclass(frozen=True)

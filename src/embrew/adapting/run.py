@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from embrew import assembly
 from embrew.adapting.baselines import score, score_bm25, score_poolings
@@ -76,12 +76,11 @@ def adapt(
 ) -> dict[str, Any]:
     """Make an encoder of a language model, from pairs of texts, documents, or both.
 
-    A dev set and a test are held out. The untrained poolings are scored on dev; contrastive learning is trained from
-    the better of mean and PromptEOL pooling, and one method beside it, each for the given time; dev chooses the steps
-    and the encoder. The test is scored once, in the end.
+    A dev set and a test are held out. Untrained poolings are scored on dev. Contrastive learning is trained from the
+    better of mean and PromptEOL pooling, and one method beside it. Dev chooses steps and encoder; the test comes last.
 
-    Writes `data/`, `recipes/`, `model/` (the runs), `results/` (test), `dev/`, `export/` (the best trained encoder for
-    Sentence-Transformers, verified), `report.html` and `adapted.json`. An interrupted call is resumed by the same call.
+    Writes `data/`, `recipes/`, `model/` (runs), `dev/` and `results/` (scores), `export/` (the best trained encoder for
+    Sentence-Transformers, verified), `report.html` and `adapted.json`. The same call resumes an interrupted one.
 
     Args:
         model: a causal language model: a folder, GGUF file, LoRA adapter, Hub id, `smollm2-135m` or `nano`.
@@ -109,13 +108,7 @@ def adapt(
     chosen += [text for text in overrides if text.startswith(PREFIX)]
     defaults = read_defaults(chosen, quick=quick)
     of_recipes = tuple(text for text in overrides if not text.startswith(PREFIX))
-    names = ("auto", "none", *method_names())
-    if method not in names:
-        raise ValueError(f"method={method!r}; choose from {', '.join(names)}")
-    for pooling in defaults.poolings:
-        check_pooling(pooling)
-    if method == "auto":
-        method = defaults.method["pairs" if documents is None else "documents"]
+    method = _method(method, defaults, "pairs" if documents is None else "documents")
     settings = Settings(method=method, defaults=defaults, overrides=of_recipes, seed=seed, export=export, quick=quick)
     texts = None if documents is None else given(documents, "documents")
     examples = None if pairs is None else given(pairs, "pairs", columns=columns)
@@ -123,6 +116,16 @@ def adapt(
     has_page()
     with claimed_by_first(Path(output), "working in"):
         return _adapt(str(model), texts, examples, Path(output), settings)
+
+
+def _method(name: str, defaults: Defaults, what: Literal["pairs", "documents"]) -> str:
+    """Return the method of a name, `auto` by what is given; raise if a name of the settings is unknown."""
+    names = ("auto", "none", *method_names())
+    if name not in names:
+        raise ValueError(f"method={name!r}; choose from {', '.join(names)}")
+    for pooling in defaults.poolings:
+        check_pooling(pooling)
+    return defaults.method[what] if name == "auto" else name
 
 
 def _check_model(model: str) -> None:
@@ -240,15 +243,7 @@ def _plan(
         "seed": seed,
         "data": data.manifest["made_of"]["sha256"],
     }
-    kept = None
-    if (folder / PLAN).is_file():
-        kept = read_json(folder / PLAN, keys=("asked", "lengths", "poolings", "trained"), repair=REPAIR)
-        differing = sorted(key for key in asked if kept["asked"].get(key) != asked[key])
-        if differing:
-            raise FileExistsError(
-                f"{folder} was made with other settings ({', '.join(differing)}); choose another output folder, or "
-                "give the same command"
-            )
+    kept = _kept_plan(folder, asked)
     logger.info("opening %s", model)
     encoder = assembly.encoder(untrained_recipe(model, "mean", overrides=overrides, seed=seed))
     lengths = kept["lengths"] if kept else text_lengths(encoder, data, defaults.longest)
@@ -262,27 +257,9 @@ def _plan(
     if kept:
         return encoder, kept
     start = max(defaults.contrast, key=lambda name: scores.get(name, -1.0))
+    dev_seconds = max(result.seconds for result in scored.values())
     for name, choices in models.items():
-        chosen = choices.get(start) or choices[""]
-        with_data: Any = {**common, "defaults": defaults}
-        one_step = trained_recipe(model, chosen, data, **with_data)
-        check(data.folder, _other_rows(one_step, data))
-        steps, evaluations, seconds = steps_in_time(
-            one_step,
-            chosen,
-            data,
-            minutes=defaults.minutes,
-            evaluations=defaults.evaluations,
-            dev_seconds=max(result.seconds for result in scored.values()),
-        )
-        recipe = trained_recipe(model, chosen, data, **with_data, steps=steps, evaluations=evaluations)
-        counted = [stage.training["max_steps"] for stage in recipe.stages]
-        of_steps = [
-            f"{stage.name} {number} steps of {one:.2g} s"
-            for stage, number, one in zip(recipe.stages, counted, seconds, strict=True)
-        ]
-        total = sum(number * one for number, one in zip(counted, seconds, strict=True))
-        logger.info("%s: %s; about %.1f min", name, ", ".join(of_steps), total / 60)
+        recipe = _in_time(model, name, choices.get(start) or choices[""], data, defaults, dev_seconds, common)
         from_pooling = f" from {start} pooling" if len(choices) > 1 else ""
         said = f"{name}{from_pooling}, in about {defaults.minutes:g} minutes on the machine that planned it."
         _write_recipe(folder / RECIPES / f"{name}.yaml", recipe, said)
@@ -296,6 +273,53 @@ def _plan(
     }
     write_json(folder / PLAN, plan)
     return encoder, plan
+
+
+def _kept_plan(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the plan of an earlier call with the same settings; None: there is none.
+
+    Raises:
+        FileExistsError: it has other settings.
+    """
+    if not (folder / PLAN).is_file():
+        return None
+    kept = read_json(folder / PLAN, keys=("asked", "lengths", "poolings", "trained"), repair=REPAIR)
+    differing = sorted(key for key in asked if kept["asked"].get(key) != asked[key])
+    if differing:
+        raise FileExistsError(
+            f"{folder} was made with other settings ({', '.join(differing)}); choose another output folder, or give "
+            "the same command"
+        )
+    return kept
+
+
+def _in_time(
+    model: str,
+    name: str,
+    chosen: ModelDefaults,
+    data: Prepared,
+    defaults: Defaults,
+    dev_seconds: float,
+    common: Mapping[str, Any],
+) -> Recipe:
+    """Return the recipe of a model with the steps that the minutes allow, which are logged."""
+    one_step = trained_recipe(model, chosen, data, defaults=defaults, **common)
+    check(data.folder, _other_rows(one_step, data))
+    steps, evaluations, seconds = steps_in_time(
+        one_step,
+        chosen,
+        data,
+        minutes=defaults.minutes,
+        evaluations=defaults.evaluations,
+        dev_seconds=dev_seconds,
+    )
+    recipe = trained_recipe(model, chosen, data, defaults=defaults, **common, steps=steps, evaluations=evaluations)
+    counts = [stage.training["max_steps"] for stage in recipe.stages]
+    each = zip(recipe.stages, counts, seconds, strict=True)
+    total = sum(count * one for count, one in zip(counts, seconds, strict=True))
+    words = ", ".join(f"{stage.name} {count} steps of {one:.2g} s" for stage, count, one in each)
+    logger.info("%s: %s; about %.1f min", name, words, total / 60)
+    return recipe
 
 
 def _check_overrides(models: Mapping[str, Mapping[str, ModelDefaults]], overrides: Sequence[str]) -> None:
@@ -320,7 +344,7 @@ def _write_recipe(path: Path, recipe: Recipe, said: str) -> None:
     """Write a recipe whose paths within the output folder are relative to it."""
     inside = f"{path.parent.parent.resolve()}/"
     values = with_paths(
-        recipe.model_dump(mode="json", exclude_unset=True),
+        recipe.model_dump(mode="json", exclude_defaults=True),
         lambda name: f"../{name.removeprefix(inside)}" if name.startswith(inside) else public_path(name),
     )
     path.parent.mkdir(exist_ok=True)
