@@ -13,6 +13,7 @@ from peft import PeftModel
 from transformers import PreTrainedTokenizerBase
 
 from embrew.model.adapters import AdapterState, adapter_state
+from embrew.model.layers import causal_layers
 from embrew.model.weights import tensors_under_adapter
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def settings_of(encoder: Encoder) -> dict[str, Any]:
 
 def describe(encoder: Encoder) -> dict[str, Any]:
     """Return base, settings, dtype and size, for result files."""
-    whole = encoder.backbone.owns_weights
+    whole, inner = encoder.backbone.owns_weights, getattr(encoder.backbone, "inner", None)
+    one_way = [] if encoder.attention.mode == "causal" else causal_layers(inner)  # of a bidirectional hybrid
     return {
         "base": encoder.base.as_dict(),
         **settings_of(encoder),
@@ -41,6 +43,7 @@ def describe(encoder: Encoder) -> dict[str, Any]:
         "merged_adapters": len(replayed(encoder)),
         "adapter": isinstance(encoder.backbone.model, PeftModel),
         **({"full_weights": True} if isinstance(encoder.backbone.model, PeftModel) and whole else {}),
+        **({"causal_layers": len(one_way)} if one_way else {}),
         "steps": encoder.steps,
         "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
         "dimensions": encoder.get_embedding_dimension(),

@@ -163,7 +163,7 @@ def no_pooling(name: str, why: str = "") -> ValueError:
     """Return the error for a bare language model without a pooling."""
     return ValueError(
         f"{name} is a language model without embedding settings, so it has no pooling{why}; choose one with --pooling "
-        f"(in Python pooling=): {', '.join(POOLINGS)}; or give a recipe, such as baselines/mean encoder.model={name}"
+        f"(in Python pooling=): {', '.join(POOLINGS)}"
     )
 
 

@@ -201,6 +201,22 @@ def teacher_states(model: Any, ids: Tensor) -> Tensor:
         return model.base_model(input_ids=ids).last_hidden_state[:, :-1].reshape(-1, 32)
 
 
+def test_what_stays_causal_in_a_bidirectional_hybrid_is_said(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When it is built, in its card, and in what results (and so pages) hold of it."""
+    folder = lm("lfm2", tmp_path / "lfm2", tokenizer)
+    causal = Encoder.from_pretrained(folder, device="cpu", pooling="mean", attention="causal")
+    assert "causal_layers" not in causal.describe() and "changes" not in caplog.text
+    hybrid = Encoder.from_pretrained(folder, device="cpu", pooling="mean", attention="bidirectional")
+    kinds = config_of("lfm2").layer_types
+    others = len([kind for kind in kinds if kind != "full_attention"])
+    assert 0 < others < len(kinds) and hybrid.describe()["causal_layers"] == others
+    assert f"changes {len(kinds) - others} of {len(kinds)} layers" in caplog.text
+    hybrid.save_pretrained(tmp_path / "saved", verify="off")
+    assert f"except {others} of its layers" in (tmp_path / "saved" / "README.md").read_text()
+
+
 def test_the_documentation_has_the_table() -> None:
     assert len(DEFAULT) == 3
     page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
