@@ -254,3 +254,10 @@ def test_documents_only_without_export(model_folder: Callable[[str], Path], tmp_
     test = read_beir(tmp_path / "out" / "data" / "test", "test")
     assert len(test.queries) == report["data"]["counts"]["test_queries"] == 4
     assert torch.isfinite(torch.tensor([row["test_ndcg_at_10"] for row in report["models"]])).all()
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, pairs = write_data(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"2 processes; adapt runs in one.*accelerate launch -m embrew train"):
+        adapt("nano", pairs=pairs, output=tmp_path / "out")

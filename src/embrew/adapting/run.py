@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -104,6 +105,11 @@ def adapt(
     """
     if pairs is None and documents is None:
         raise ValueError("neither pairs nor documents; give one of them, or both")
+    if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ValueError(
+            f"{processes} processes; adapt runs in one. Several train a recipe that it has written: accelerate launch -m "
+            f"embrew train {output}/recipes/{CONTRAST}.yaml encoder.model={model} --output DIR"
+        )
     chosen = [f"{PREFIX}minutes={minutes}"] if minutes is not None else []
     chosen += [text for text in overrides if text.startswith(PREFIX)]
     defaults = read_defaults(chosen, quick=quick)
