@@ -21,6 +21,7 @@ from embrew.adapting.split import answer_classes, split_pairs, without_duplicate
 from embrew.adapting.test_sets import write_test_set
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
+from embrew.data.datasets import row_text
 from embrew.data.formats import read_file
 from embrew.files.checksums import content_hash
 from embrew.files.formats import ADAPTED
@@ -34,6 +35,7 @@ SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which pairs from pa
 MOST_MADE = 5000  # pairs from passages
 MOST_QUERIES = 200  # questions from passages, of dev and test each
 MOST_MEASURED = 1000  # texts of each kind whose lengths are measured
+SHOWN = 80  # characters of a text in the log
 UNLIKE = 0.1  # difference between the shares of a class of answers in two splits from which a warning is logged
 
 
@@ -117,6 +119,10 @@ def prepare(
         of_documents = f"{len(found)} documents in {documents.name}, {sum(map(len, parts.values()))} passages"
     what = ", ".join(part for part in (of_pairs, of_documents) if part)
     logger.info("read %s", what)
+    if different:
+        logger.info(
+            "    %s", row_text({"query": _short(different[0].question), "positive": _short(different[0].answer)})
+        )
     split = _split(different, found, parts, defaults, seed)
     by_part, train_passages = split.pairs, split.passages
     _check_held_out(by_part, what)
@@ -175,6 +181,10 @@ def _kept(folder: Path, asked: Mapping[str, Any]) -> Prepared | None:
             f"{folder} was made of other files or settings ({', '.join(differing)}); choose another output folder"
         )
     return Prepared(folder, manifest)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
 def _rows(clean: Clean, held_pairs: Sequence[QA], seed: int) -> list[dict[str, Any]]:

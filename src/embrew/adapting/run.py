@@ -107,8 +107,8 @@ def adapt(
         raise ValueError("neither pairs nor documents; give one of them, or both")
     if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise ValueError(
-            f"{processes} processes; adapt runs in one. Several train a recipe that it has written: accelerate launch -m "
-            f"embrew train {output}/recipes/{CONTRAST}.yaml encoder.model={model} --output DIR"
+            f"{processes} processes; adapt runs in one. Several train a recipe that it has written: accelerate launch "
+            f"-m embrew train {output}/recipes/{CONTRAST}.yaml encoder.model={model} --output DIR"
         )
     chosen = [f"{PREFIX}minutes={minutes}"] if minutes is not None else []
     chosen += [text for text in overrides if text.startswith(PREFIX)]
