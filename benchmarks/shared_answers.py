@@ -1,7 +1,7 @@
 """Count how many answers of SQuAD are the answer of another question too, by their number of words.
 
 `python benchmarks/shared_answers.py` reads `$EMBREW_DATA/squad_instruct` and writes
-`benchmarks/results/shared-answers.json`. `embrew domain` takes its `IDENTITY` from it.
+`benchmarks/results/shared-answers.json`. `embrew adapt` takes its `IDENTITY` from it.
 """
 
 from __future__ import annotations

@@ -31,9 +31,8 @@ def main() -> None:
     if "EMBREW_DATA" not in os.environ:
         parser.error("set EMBREW_DATA to the folder of the data sets")
     (work / "finished").mkdir(parents=True, exist_ok=True)
-    for name in ("docs", "benchmarks"):
-        if not (work / name).exists():
-            (work / name).symlink_to(ROOT / name)
+    if not (work / "benchmarks").exists():
+        (work / "benchmarks").symlink_to(ROOT / "benchmarks")
     for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
         draw(section, work)
 

@@ -62,12 +62,13 @@ def test_own_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_domain(tmp_path: Path) -> None:
-    said = run("domain", tmp_path)
-    scores = {step: float(value) for value, step in re.findall(r"^nDCG@10 (\S+)  (\S+)$", said, re.MULTILINE)}
-    assert len(scores) == 5
-    assert scores["represent"] > 1.5 * max(value for step, value in scores.items() if step != "represent")
-    assert (tmp_path / "out" / "report.md").read_text().startswith("# documents")
+def test_adapt(tmp_path: Path) -> None:
+    said = run("adapt", tmp_path)
+    scores = {model: float(value) for value, model in re.findall(r"^nDCG@10 (\S+)  (.+)$", said, re.MULTILINE)}
+    assert scores.pop("BM25") > 0.3
+    assert {"contrast", "lbr"} < set(scores) and len(scores) == 3
+    assert max(scores["contrast"], scores["lbr"]) > 0.1  # 0.05 by chance
+    assert scores["lbr"] == pytest.approx(score(tmp_path / "out" / "results" / "lbr"), abs=6e-4)
 
 
 @pytest.mark.slow
