@@ -261,3 +261,13 @@ def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"2 processes; adapt runs in one.*accelerate launch -m embrew train"):
         adapt("nano", pairs=pairs, output=tmp_path / "out")
+
+
+def test_killed_while_the_data_was_prepared(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """All that is in the output folder is what the killed call was writing; it is no other file."""
+    out = tmp_path / "out"
+    (out / ".data.abcd1234.partial" / "new").mkdir(parents=True)
+    (tmp_path / "pairs.jsonl").touch()
+    with pytest.raises(ValueError, match=r"pairs\.jsonl"):  # which is empty
+        adapt(model_folder("llama"), pairs=tmp_path / "pairs.jsonl", output=out)
+    assert not out.exists() or list(out.iterdir()) == []
