@@ -61,9 +61,10 @@ def test_every_form_is_what_encode_gives(case: str, make_encoder: Callable[..., 
     assert graph_refusal(encoder) is None
     graph = sentences(encoder)
     wanted = torch.from_numpy(encoder.encode(TEXTS))
-    assert (graph(TEXTS) - wanted).abs().max() < 1e-6
+    close = 1e-6 * max(1.0, wanted.abs().max().item())  # vectors that are not normalised have larger numbers
+    assert (graph(TEXTS) - wanted).abs().max() < close
     alone = torch.cat([graph([text]) for text in TEXTS])
-    assert (alone - wanted).abs().max() < 1e-6
+    assert (alone - wanted).abs().max() < close
 
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])

@@ -74,7 +74,7 @@ def test_loss_and_gradients_of_one_pass(make_encoder, settings, chunks):
         encoder.eval()
     plain, wanted = gradients(TrainStep(encoder, objective), batch)
     loss, found = gradients(TrainStep(encoder, objective, chunks), batch)
-    assert abs(loss - plain) <= 1e-6 * abs(plain)
+    assert abs(loss - plain) <= 1e-6 * max(abs(plain), 1)  # a small loss is the difference of larger numbers
     assert any(name.endswith("memory") for name in found), "memory tokens are trained too"
     same(found, wanted)
 
