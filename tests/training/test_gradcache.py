@@ -76,7 +76,7 @@ def test_loss_and_gradients_of_one_pass(make_encoder, settings, chunks):
     loss, found = gradients(TrainStep(encoder, objective, chunks), batch)
     assert abs(loss - plain) <= 1e-6 * max(abs(plain), 1)  # a small loss is the difference of larger numbers
     assert any(name.endswith("memory") for name in found), "memory tokens are trained too"
-    same(found, wanted)
+    same(found, wanted, close=5e-6 if plain > 0.1 else 2e-5)  # its gradients are differences too
 
 
 def test_full_training_and_a_loss_scale(make_encoder):
