@@ -48,6 +48,7 @@ def test_the_first_line(trained: list[float], said: str, tmp_path: Path) -> None
     assert lines[0].startswith(said) and "on 60 held-out questions" in lines[0]
     advice = [line for line in lines if line.startswith("What to change")]
     assert len(advice) == (0 if "paid" in said else 1)
+    assert ("more --minutes may give more" in lines[1]) == ("paid" in said)
     if advice:
         assert "give more --minutes" in advice[0] and "120 pairs are few" in advice[0]
     assert ("more than these" in lines[-1]) == (max(trained[0], 0.5) < 0.7)

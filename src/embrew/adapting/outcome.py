@@ -93,6 +93,8 @@ def first_lines(rows: Sequence[Row], best: Row, data: Prepared, *, quick: bool) 
         lines = [f"Training has not beaten the best untrained pooling: {best.name} has {scores}, {interval}."]
     if tested.low <= 0:
         lines += _advice(best, data, quick=quick)
+    elif best.kept == best.steps and not quick:
+        lines.append("Its last step was the best on dev: more --minutes may give more.")
     by_words = f"BM25, which compares words and needs no model, has {100 * words.test.main_score:.1f}"
     ahead = words.test.main_score > max(best.test.main_score, before.test.main_score)
     lines.append(f"{by_words}, more than these: search with it too." if ahead else f"{by_words}.")
