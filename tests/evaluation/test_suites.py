@@ -111,7 +111,9 @@ def test_a_corpus_is_cut_the_same_way_every_time(retrieval_folder):
 def test_shipped_suites_and_those_of_the_benchmarks_find_their_data():
     for name in list_suites():
         assert name.startswith("papers/") or read_suite(name).tasks
-    suites = {name: read_suite(BENCHMARKS / f"{name}.yaml").tasks for name in ("evidence", "full", "quick", "rag", "sts")}
+    suites = {
+        name: read_suite(BENCHMARKS / f"{name}.yaml").tasks for name in ("evidence", "full", "quick", "rag", "sts")
+    }
     assert {name: len(tasks) for name, tasks in suites.items()} == {
         "evidence": 15,
         "full": 15,
