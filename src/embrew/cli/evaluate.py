@@ -32,7 +32,7 @@ SuiteName = Annotated[
     typer.Option(
         metavar="SUITE",
         autocompletion=completion.suites,
-        help="Name of a shipped suite (quick, sts, rag, …) or a YAML file; --data is the folder of its data sets.",
+        help="Name of a shipped suite (quick, sts, …) or a YAML file; --data is the folder of its data sets.",
     ),
 ]
 Mteb = Annotated[list[str] | None, typer.Option("--mteb", metavar="TASK", help="Name of an MTEB task. Repeatable.")]
