@@ -11,22 +11,24 @@ from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 from embrew.data.sentences import split_sentences
 
-HELD_OUT = 0.2  # share of the documents, or of a single one's passages, without pairs
 
-
-def split_documents(documents: Sequence[Document], parts: Mapping[str, Sequence[Document]], *, seed: int) -> Split:
-    """Hold out a fifth of the documents; of a single document none (see `last_passages`)."""
+def split_documents(
+    documents: Sequence[Document], parts: Mapping[str, Sequence[Document]], *, share: float, seed: int
+) -> Split:
+    """Hold out a share of the documents; of a single document none (see `last_passages`)."""
     names = [document.id for document in documents if parts[document.id]]
     if len(names) < 2:
         return Split((), frozenset(), False, 0)
-    chosen = random.Random(seed).sample(names, max(1, round(HELD_OUT * len(names))))
+    chosen = random.Random(seed).sample(names, max(1, round(share * len(names))))
     return Split((), frozenset(chosen), True, 0)
 
 
-def last_passages(documents: Sequence[Document], parts: Mapping[str, Sequence[Document]]) -> list[Document]:
-    """Return the last fifth of the passages, which are held out of a single document."""
+def last_passages(
+    documents: Sequence[Document], parts: Mapping[str, Sequence[Document]], *, share: float
+) -> list[Document]:
+    """Return the last passages, a share of all, which are held out of a single document."""
     several = [passage for document in documents for passage in parts[document.id]]
-    return list(several[len(several) - round(HELD_OUT * len(several)) :])
+    return list(several[len(several) - round(share * len(several)) :])
 
 
 def cloze_pair(passage: Document) -> QA | None:

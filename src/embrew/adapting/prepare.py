@@ -219,12 +219,12 @@ def _split(
         split = split_pairs(pairs, documents, defaults.held_out, seed=seed)
         by_part = {name: [p for p, part in zip(pairs, split.parts, strict=True) if part == name] for name in _PARTS}
     else:
-        split = split_documents(documents, parts, seed=seed)
+        split = split_documents(documents, parts, share=defaults.held_out.test, seed=seed)
         by_part = dict[str, list[QA]]({name: [] for name in _PARTS})
     held = split.held_out
     to_train = [p for name, several in parts.items() if name not in held for p in several]
     if not pairs:
-        inside = {p.id for p in last_passages(documents, parts)} if not held else set()
+        inside = {p.id for p in last_passages(documents, parts, share=defaults.held_out.test)} if not held else set()
         to_train = [p for p in to_train if p.id not in inside]
         judged = [p for name, several in parts.items() for p in several if p.id in inside or name in held]
         questions = without_repeated((qa for qa in map(cloze_pair, judged) if qa), to_train)
