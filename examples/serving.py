@@ -16,7 +16,7 @@ from openai import OpenAI
 
 from embrew import Encoder
 
-command = [sys.executable, "-m", "embrew", "serve", "nano", "--port", "0"]
+command = [sys.executable, "-m", "embrew", "serve", "nano", "--pooling", "mean", "--port", "0"]
 server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 lines = iter(server.stderr.readline, "")
 address = next(found[1] for line in lines if (found := re.search(r"listening at (http://\S+)", line)))
@@ -38,7 +38,7 @@ print(np.round(vectors @ vectors.T, 3))
 # Vectors of the server are those of Python, to the last bits of float32.
 
 # %%
-expected = Encoder.from_pretrained("nano").encode_document(texts)
+expected = Encoder.from_pretrained("nano", pooling="mean").encode_document(texts)
 print(f"largest difference: {np.abs(vectors - expected).max():.0e}")
 
 # %% [markdown]
