@@ -42,7 +42,7 @@ def texts(path: Path, *columns: str) -> set[str]:
     return {normalised(row[column]) for row in rows for column in columns}
 
 
-def test_what_is_judged_on_is_not_trained_on(docs: Path, write: Callable[[int], Path], tmp_path: Path) -> None:
+def test_what_is_held_out_is_not_trained_on(docs: Path, write: Callable[[int], Path], tmp_path: Path) -> None:
     data = prepare(docs, write(40), tmp_path / "data")
     test = read_beir(data.test, "test")
     assert len(test.queries) == 8 and data.count("train_pairs") == 24 and data.count("linked") == 40

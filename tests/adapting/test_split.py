@@ -1,4 +1,4 @@
-"""Nothing is both trained on and judged on."""
+"""Nothing is both trained on and held out."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_few_pairs_of_all_documents_leave_the_documents() -> None:
 
 
 def test_one_long_answer_to_nearly_everything() -> None:
-    """The connected pairs are trained on, the others judge."""
+    """The connected pairs are trained on, the others held out."""
     pairs = [QA(f"q{i}", LONG) for i in range(40)] + [QA("q", "no"), QA("r", "perhaps")]
     found = split_pairs(pairs, [])
     assert found.parts[:40] == ("train",) * 40 and set(found.parts[40:]) == {"dev", "test"}

@@ -99,7 +99,7 @@ def first_lines(rows: Sequence[Row], best: Row, data: Prepared, *, quick: bool) 
     ahead = words.test.main_score > max(best.test.main_score, before.test.main_score)
     lines.append(f"{by_words}, more than these: search with it too." if ahead else f"{by_words}.")
     if quick:
-        lines.append("This was a quick run, too short to judge a method by: leave out --quick, or give --minutes.")
+        lines.append("This was a quick run, too short to compare methods: leave out --quick, or give --minutes.")
     return lines
 
 

@@ -226,8 +226,8 @@ def _split(
     if not pairs:
         inside = {p.id for p in last_passages(documents, parts, share=defaults.held_out.test)} if not held else set()
         to_train = [p for p in to_train if p.id not in inside]
-        judged = [p for name, several in parts.items() for p in several if p.id in inside or name in held]
-        questions = without_repeated((qa for qa in map(cloze_pair, judged) if qa), to_train)
+        apart = [p for name, several in parts.items() for p in several if p.id in inside or name in held]
+        questions = without_repeated((qa for qa in map(cloze_pair, apart) if qa), to_train)
         for part, half in (("dev", questions[: len(questions) // 2]), ("test", questions[len(questions) // 2 :])):
             by_part[part] = sample_in_order(half, MOST_QUERIES, seed=seed)
     return _Parts(by_part, to_train, len(held), split.by_document, split.linked)

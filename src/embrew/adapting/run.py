@@ -91,7 +91,7 @@ def adapt(
         columns: `question`, `answer`, `choices`, `negatives`, `source` -> column of `pairs`.
         method: `llm2comp`, `ese`, `autoregembed`, `lbr` or `epic`; `none`: contrast alone; `auto`: by what is given.
         minutes: time of training, for each trained model; default: 30.
-        quick: the whole path in minutes, too short to judge by.
+        quick: every part in a few minutes, too short to compare methods.
         seed: random seed of the split and of training.
         export: write `export/`.
         overrides: `key.path=value` for the recipes, `adapt.key=value` for the defaults.
@@ -163,7 +163,8 @@ def _adapt(
     best = max(rows[1:-1], key=lambda row: row.dev.main_score)
     assert best.stage is not None, "it was trained"
     if settings.export:
-        _export(Encoder.from_pretrained(best.stage), folder / EXPORT)
+        trusted = Recipe.load(folder / RECIPES / f"{best.name}.yaml").encoder.trust_remote_code
+        _export(Encoder.from_pretrained(best.stage, trust_remote_code=trusted), folder / EXPORT)
     report = {
         "format": formats.ADAPTED.number,
         "model": public_path(model),
@@ -379,7 +380,8 @@ def _trained(model: str, name: str, data: Prepared, folder: Path, settings: Sett
         train(recipe, run, resume=run.exists(), evaluate=evaluation_of(recipe))
     stage = run / recipe.stages[-1].name
     log = read_json(run / "run.json", keys=("seconds",))
-    encoder = Encoder.from_pretrained(stage, dtype="as_trained")
+    trusted = recipe.encoder.trust_remote_code
+    encoder = Encoder.from_pretrained(stage, dtype="as_trained", trust_remote_code=trusted)
     common: Any = {"name": name, "batch_tokens": settings.defaults.batch_tokens}
     dev = score(encoder, data.dev, "dev", folder / DEV / name, **common)
     test = score(encoder, data.test, "test", folder / RESULTS / name, **common)

@@ -61,7 +61,7 @@ def adapt(
         float | None, typer.Option(min=0.01, help="Minutes of training, for each trained model; 30 by default.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="The whole path in a few minutes, too short to judge by.")
+        bool, typer.Option("--quick", help="Run every part in a few minutes, too short to compare methods.")
     ] = False,
     column: Columns = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the split and of training.")] = 42,
