@@ -26,7 +26,8 @@ from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone, MemoryInit
 from embrew.model.batching import Cost
 from embrew.model.contexts import Context, Demonstrator, PreparedContext, prepare, start
-from embrew.model.layers import causal_layers, layers_of
+from embrew.model.forward import cost_of
+from embrew.model.layers import causal_layers
 from embrew.model.pooling import new_head, pool
 from embrew.model.prefix import Prefix, Shared
 from embrew.model.weights import cast_weights
@@ -544,7 +545,7 @@ class Encoder(nn.Module):
     @property
     def cost(self) -> Cost:
         """What a forward pass takes, in training or not."""
-        return Cost.for_layers(layers_of(self.backbone.inner), training=self.training)
+        return cost_of(self.backbone.inner, self.attention, training=self.training)
 
     @property
     def template(self) -> Template:

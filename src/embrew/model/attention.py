@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from embrew.settings.encoder import AttentionMode
-from embrew.text.tokens import Segment, Tokens
+from embrew.text.tokens import Row, Segment, Tokens, at
 
 TWO_CALLS = "embrew_bottleneck"  # sdpa that can also be called twice; see `embrew.model.kernels`
 MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
@@ -178,6 +178,30 @@ def follows(
         return False
     same = 1e-4 if inner.dtype == torch.float32 else 5e-2
     return bool((states_by_padding[0] - states_by_padding[1]).abs().max() <= same * states_by_padding[0].abs().max())
+
+
+def agree(inner: Any, one: Callable[[Tensor, Tokens], Tensor], other: Callable[[Tensor, Tokens], Tensor]) -> bool:
+    """Return whether two ways to run a model give the same states of rows of different lengths.
+
+    Args:
+        inner: the model without its head.
+        one: from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
+        other: likewise.
+    """
+    vocabulary = inner.get_input_embeddings().weight.shape[0]
+    some = torch.linspace(0.05 * vocabulary, 0.9 * vocabulary, 3 * WIDTH).long().tolist()
+    tokens = Tokens.pad([Row.labelled(some[n : 2 * n + 1], Segment.TEXT) for n in (WIDTH, 1, 3, 2)]).to(inner.device)
+    try:
+        with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
+            embedded = inner.get_input_embeddings()(tokens.input_ids)
+            states, others = (at(run(embedded, tokens), tokens.attention_mask.bool()).float() for run in (one, other))
+    except torch.OutOfMemoryError:
+        raise
+    except FAILED:
+        logger.debug("%s cannot run in one of two ways", type(inner).__name__, exc_info=True)
+        return False
+    same = 1e-4 if inner.dtype == torch.float32 else 5e-2
+    return bool((states - others).abs().max() <= same * states.abs().max())
 
 
 def _probe(inner: Any, attention: Attention, width: int, padding: int) -> Tokens:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from embrew.model.adapters import AdapterSwitch, attach_lora, check_rounding, dequantize, merge, quantized_layers
 from embrew.model.attention import Attention
 from embrew.model.dropout import set_attention_dropout
-from embrew.model.forward import check_attention, forward, raw_states, read_layers, write_soft
+from embrew.model.forward import check_attention, forward, packing, raw_states, read_layers, write_soft
 from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
 from embrew.model.layers import check_positions, layers_of, max_positions, view
 from embrew.model.prefix import Prefix, Shared
@@ -151,7 +151,8 @@ class Backbone(nn.Module):
             ValueError: a shared prefix under another attention.
         """
         if shared is None:
-            return forward(self.inner, self.embed(tokens), tokens, attention, num_layers)
+            packed = packing(self.inner, tokens, attention)
+            return forward(self.inner, self.embed(tokens), tokens, attention, num_layers, packed=packed)
         before, rest = self.split_states(tokens, attention, shared, num_layers=num_layers)
         return torch.cat([before.expand(len(rest), -1, -1), rest], dim=1)
 

@@ -26,6 +26,7 @@ CPU = {  # milliseconds of a layer in a pass, of a million of its weights; of a 
 }  # fitted to benchmarks/results/pass-cost.md; True: with a backward pass
 GPU = 0.12, 0.0, 0.0, 5e-6  # where nothing is measured: 0.12 ms to launch a layer, products at 400 TFLOP/s
 BFLOAT16 = 2.0  # on a CPU: a token takes half the time, a pass's overhead stays (benchmarks/results/pass-cost.md)
+PADDING = 0.05  # of packed rows: what is left of it costs that much of a token
 MOST = 8_192  # tokens
 
 
@@ -42,8 +43,8 @@ class Cost:
     alike: bool = False
 
     @classmethod
-    def for_layers(cls, layers: Sequence[nn.Module], *, training: bool) -> Cost:
-        """Return the cost for a model of layers that are alike.
+    def for_layers(cls, layers: Sequence[nn.Module], *, training: bool, packed: bool = False) -> Cost:
+        """Return the cost for a model of layers that are alike; where rows are packed, padding costs little.
 
         It depends on their size, device and arithmetic alone, so that the same rows are grouped alike in every process.
         """
@@ -53,7 +54,7 @@ class Cost:
         on_cpu = weights[0].device.type == "cpu"
         overhead = by_shape(size, training=training, on_cpu=on_cpu)
         short = on_cpu and (weights[0].dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"))
-        return cls(overhead * BFLOAT16 if short else overhead, alike)
+        return cls(overhead * (BFLOAT16 if short else 1.0) / (PADDING if packed else 1.0), alike)
 
 
 USUAL = Cost()  # where a model is not at hand

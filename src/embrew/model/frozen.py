@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from embrew.model.attention import Attention, at_rest
 from embrew.model.batching import Cost
-from embrew.model.forward import forward, write_soft
-from embrew.model.layers import layers_of
+from embrew.model.forward import cost_of, forward, packing, write_soft
 from embrew.model.lora_linear import Copies
 from embrew.text.tokens import Tokens
 
@@ -39,7 +38,8 @@ class Head(NamedTuple):
 def original_states(model: Any, tokens: Tokens) -> Tensor:
     """Return final states `(batch, tokens, hidden)` of a causal LM under causal attention."""
     embedded = write_soft(model.get_input_embeddings()(tokens.input_ids), tokens)
-    return forward(model.base_model, embedded, tokens, Attention("causal"))
+    inner, attention = model.base_model, Attention("causal")
+    return forward(inner, embedded, tokens, attention, packed=packing(inner, tokens, attention))
 
 
 class FrozenCopy(nn.Module):
@@ -78,7 +78,7 @@ class FrozenLM:
     def cost(self) -> Cost:
         """What a forward pass takes, in training or not."""
         inner = self.model.base_model
-        return Cost.for_layers(layers_of(inner), training=inner.training)
+        return cost_of(inner, Attention("causal"), training=inner.training)
 
     @property
     def head(self) -> Head:

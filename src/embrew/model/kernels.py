@@ -16,6 +16,7 @@ from transformers.masking_utils import sdpa_mask
 
 from embrew.model.attention import TWO_CALLS, Attention, first_prompt
 from embrew.model.dropout import drop_out
+from embrew.model.packed import Packed
 from embrew.text.tokens import Segment, Tokens, upload
 
 
@@ -159,6 +160,25 @@ def two_calls(
     return _take(torch.cat(parts, dim=2), walls.source).transpose(1, 2).contiguous().to(dtype)
 
 
+def of_each(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, packed: Packed, **how: Any) -> Tensor:
+    """Return attention `(1, count, heads, width)` of packed rows, each of which reads itself.
+
+    Args:
+        module: the attention layer.
+        query: `(1, heads, count, width)`.
+        key: `(1, key heads, count, width)`.
+        value: likewise.
+        packed: the rows.
+        **how: as for `sdpa`.
+    """
+    states = [packed.group(part[0].transpose(0, 1)) for part in (query, key, value)]
+    outputs = []
+    for group, q, k, v in zip(packed.groups, *states, strict=True):
+        output, _ = sdpa(module, q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), group.mask, **how)
+        outputs.append(output)
+    return packed.ungroup(outputs)[None]
+
+
 def attend(
     module: nn.Module,
     query: Tensor,
@@ -168,11 +188,15 @@ def attend(
     dropout: float = 0.0,
     scaling: float | None = None,
     walls: Walls | None = None,
+    packed: Packed | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Return attention as `sdpa`; with walls, which replace the mask, as `two_calls`."""
+    """Return attention as `sdpa`; with walls, which replace the mask, as `two_calls`; of packed rows, of each alone."""
     if walls is not None:
         return two_calls(query, key, value, walls, dropout=dropout, scaling=scaling), None
+    if packed is not None:
+        how: dict[str, Any] = {"dropout": dropout, "scaling": scaling, **kwargs, "is_causal": packed.is_causal}
+        return of_each(module, query, key, value, packed, **how), None
     return sdpa(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
 
 

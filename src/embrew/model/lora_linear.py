@@ -214,12 +214,13 @@ class _LoraProducts(torch.autograd.Function):
                 if a is not None:
                     narrow = grad @ up
                     if wants_b:
-                        for_b = (grad.T @ down).to(a.dtype) * factor
+                        for_b = (down.T @ grad).T.to(a.dtype) * factor
                     if wants_a:
                         for_a = (narrow.T @ (rows if mask is None else mask.apply(rows))).to(a.dtype)
-                    if total is not None:
-                        by_adapter = narrow @ a.to(ctx.rows_dtype)
-                        total += by_adapter if mask is None else mask.apply_(by_adapter)
+                    if total is not None and mask is None:
+                        torch.addmm(total, narrow, a.to(ctx.rows_dtype), out=total)
+                    elif total is not None and mask is not None:
+                        total += mask.apply_(narrow @ a.to(ctx.rows_dtype))
                 gradients += [None, None, for_a, for_b, None]
         for_x = None if total is None else total[: ctx.shape[:-1].numel()].to(ctx.dtype).view(ctx.shape)
         return for_x, None, None, *gradients

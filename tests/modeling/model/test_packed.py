@@ -1,0 +1,124 @@
+"""Rows of a batch one after another, without padding, against the same rows apart and padded."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModel, PreTrainedModel
+
+from embrew.model.attention import Attention
+from embrew.model.forward import forward, packing, packs, read_layers
+from embrew.model.kernels import use_own_sdpa
+from embrew.model.packed import Packed
+from embrew.text.tokens import Row, Segment, Tokens
+from tests.families import FAMILIES, config_of
+
+LENGTHS = (9, 1, 30, 2, 17, 9)
+SINGLE = ("lfm2", "bloom", "gemma4_text")  # with convolutions, a bias by distance, a second embedding by id
+EVERY = [pytest.param(n, marks=[] if f.default else pytest.mark.slow) for n, f in FAMILIES.items()]
+
+
+def batch(lengths: tuple[int, ...] = LENGTHS) -> Tokens:
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(3, 300, (n,), generator=generator).tolist() for n in lengths]
+    return Tokens.pad([Row.labelled(ids, Segment.TEXT) for ids in rows])
+
+
+def model(family: str) -> PreTrainedModel:
+    torch.manual_seed(1)
+    inner = AutoModel.from_config(config_of(family)).eval()
+    with torch.no_grad():
+        for parameter in inner.parameters():
+            parameter.normal_(1.0 if parameter.ndim == 1 else 0.0, 0.15)
+    use_own_sdpa(inner)
+    return inner
+
+
+def embedded(inner: PreTrainedModel, tokens: Tokens) -> Tensor:
+    return inner.get_input_embeddings()(tokens.input_ids).detach().requires_grad_()
+
+
+@pytest.mark.parametrize("mode", ["causal", "bidirectional"])
+@pytest.mark.parametrize("family", EVERY)
+def test_states_and_gradients_are_those_of_each_row_alone(family: str, mode: str) -> None:
+    inner, tokens, attention = model(family), batch(), Attention(mode)
+    if mode == "bidirectional" and FAMILIES[family].bidirectional is None:
+        pytest.skip("the family is causal")
+    packed = packing(inner, tokens, attention)
+    if packed is None:
+        pytest.skip(f"{family} is not packed")
+    inputs = embedded(inner, tokens)
+    states = forward(inner, inputs, tokens, attention, packed=packed)
+    wanted = torch.randn(states.shape, generator=torch.Generator().manual_seed(2))
+    (states * wanted * tokens.attention_mask[..., None]).sum().backward()
+    for i, length in enumerate(LENGTHS):
+        alone = inputs[i : i + 1, :length].detach().requires_grad_()
+        expected = forward(inner, alone, batch((length,)), attention)
+        (expected * wanted[i : i + 1, :length]).sum().backward()
+        assert inputs.grad is not None and alone.grad is not None
+        torch.testing.assert_close(states[i : i + 1, :length], expected, atol=2e-4, rtol=2e-3)
+        torch.testing.assert_close(inputs.grad[i : i + 1, :length], alone.grad, atol=1e-3, rtol=1e-2)
+        assert not inputs.grad[i, length:].any()
+
+
+def test_families_whose_rows_must_stay_apart_are_not_packed() -> None:
+    for family in {*SINGLE} & {*FAMILIES}:
+        assert not packs(model(family), Attention()), family
+    assert packs(model("llama"), Attention())
+
+
+def test_rows_beyond_a_window_stay_apart() -> None:
+    inner = model("mistral")
+    window = inner.config.sliding_window
+    assert packing(inner, batch((window, 2)), Attention()) is not None
+    assert packing(inner, batch((window + 1, 2)), Attention()) is None
+
+
+def test_nothing_is_packed_where_texts_are_encoded_or_a_mask_is_needed() -> None:
+    inner = model("llama")
+    assert packing(inner, batch(), Attention()) is not None
+    assert packing(inner, batch((5,)), Attention()) is None
+    assert packing(inner, batch(), Attention(bottleneck="visible")) is None
+    with torch.inference_mode():
+        assert packing(inner, batch(), Attention()) is None
+
+
+def test_dropout_on_attention_is_drawn_as_without_packing() -> None:
+    inner, tokens = model("llama"), batch()
+    for module in inner.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.1
+    packed, inputs = packing(inner, tokens, Attention()), embedded(inner, tokens)
+    inner.train()
+    torch.manual_seed(3)
+    means = []
+    with torch.no_grad():
+        for how in (packed, None):
+            drawn = torch.stack([forward(inner, inputs, tokens, Attention(), 1, packed=how) for _ in range(400)])
+            drawn = drawn[:, tokens.attention_mask.bool()]
+            assert drawn.std(0).max() > 1e-2
+            means.append(drawn.mean(0))
+    assert (means[0] - means[1]).abs().mean() < 0.04 * means[1].abs().mean()
+
+
+def test_layers_are_read_as_without_packing() -> None:
+    inner, tokens, attention = model("llama"), batch(), Attention()
+    weight = tokens.attention_mask[..., None]
+    packed = read_layers(inner, embedded(inner, tokens), tokens, attention, lambda states: (states * weight).sum(1))
+    with torch.inference_mode():
+        plain = read_layers(inner, embedded(inner, tokens), tokens, attention, lambda states: (states * weight).sum(1))
+    for one, other in zip(packed, plain, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_a_batch_by_hand() -> None:
+    tokens = batch((2, 3))
+    packed = Packed.of(tokens, is_causal=True)
+    assert packed.positions[0, :5].tolist() == [0, 1, 0, 1, 2]
+    assert packed.taken[:5].tolist() == [0, 1, 3, 4, 5]
+    last = packed.positions.shape[1] - 1
+    assert packed.given.tolist() == [0, 1, last, 2, 3, 4]
+    states = torch.arange(12.0).view(2, 3, 2)
+    again = packed.unpack(packed.pack(states), tokens)
+    assert torch.equal(again[tokens.attention_mask.bool()], states[tokens.attention_mask.bool()])
