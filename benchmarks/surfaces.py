@@ -19,6 +19,8 @@ Keys of a plan:
     dtype: of judging; training is float32.
     set, rows: as in `evidence.py`; a recipe without stages is judged as it is.
     trained: settings of all rows that are trained.
+
+A row's `from` is a trained encoder that training starts from; with a recipe without stages, it is judged as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import Any
 
 import numpy as np
 from harness import circumstances, origin, table
-from planned import cell, check_found, expand, file_name, parser_of_rows, read_plan
+from planned import cell, check_found, expand, file_name, parser_of_rows, read_plan, started_from
 from surface_tables import Found, chosen, compared, criterion, figures, pictured, terms_of, tested
 
 from embrew import opening
@@ -66,7 +68,7 @@ KEYS = (
     "trained",
     "rows",
 )
-ROW_KEYS = ("row", "recipe", "set", "seeds")
+ROW_KEYS = ("row", "recipe", "set", "from", "seeds")
 TEXTS = 3000  # drawn by t-SNE
 
 
@@ -149,7 +151,7 @@ def check_same(read: Any, entry: dict[str, Any], seed: int, plan: dict[str, Any]
     if kept != wanted:
         raise SystemExit(f"{folder} has scores of {kept}, the plan asks for {wanted}; remove the folder")
     recipe, _ = recipe_of(entry, seed, plan)
-    settings = StageSettings(recipe, folder / "model")
+    settings = StageSettings(recipe, folder / "model", started_from(entry))
     for number, stage in enumerate(recipe.stages):
         if not settings.holds(folder / "model" / stage.name, number):
             raise SystemExit(
@@ -160,10 +162,12 @@ def check_same(read: Any, entry: dict[str, Any], seed: int, plan: dict[str, Any]
 def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path, work: Path) -> Encoder:
     """A row's encoder after its last stage, or as it is."""
     recipe, settings = recipe_of(entry, seed, plan)
+    start = started_from(entry)
     if not recipe.stages:
-        return opening.open_model(entry["recipe"], settings, dtype=plan["dtype"])  # type: ignore[return-value]
-    reuse_stages(recipe, folder / "model", sorted(work.glob("*/*/*/model")))
-    stages.train(recipe, folder / "model", resume=(folder / "model").exists())
+        return opening.open_model(str(start or entry["recipe"]), settings if start is None else [], dtype=plan["dtype"])  # type: ignore[return-value]
+    if start is None:
+        reuse_stages(recipe, folder / "model", sorted(work.glob("*/*/*/model")))
+    stages.train(recipe, folder / "model", resume=(folder / "model").exists(), start=start)
     return opening.open_model(str(folder / "model" / recipe.stages[-1].name), dtype=plan["dtype"])  # type: ignore[return-value]
 
 
