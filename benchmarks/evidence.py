@@ -44,6 +44,7 @@ from shots import asked_with, judge_shown
 from embrew import assembly, opening
 from embrew.analysis.input_texts import read_texts
 from embrew.analysis.memory import effective_tokens, memory_similarity, pool_over
+from embrew.encoder import Encoder
 from embrew.evaluation import Result, averages, evaluate, read_suite
 from embrew.recipe import Recipe
 from embrew.sweep.reuse import reuse_stages
@@ -152,8 +153,8 @@ def judge_stage(
         if missing is not None and not (complete(results_folder, suite) and trained(entry, recipe, folder, name)):
             missing.append(f"{label}{said} (seed {recipe.seed})")
             continue
-        if encoder is None and recipe.stages:
-            encoder = opening.open_model(str(folder / "model" / name), dtype=dtype)
+        if encoder is None and recipe.stages:  # its adapter is merged where rounding takes little of it
+            encoder = Encoder.from_pretrained(folder / "model" / name, dtype=dtype)
         elif encoder is None:
             untrained = recipe.encoder.model_copy(update={"dtype": dtype})
             encoder = assembly.encoder(recipe.model_copy(update={"encoder": untrained}))

@@ -4,9 +4,9 @@ The sets are samples of those in `$EMBREW_DATA`, so that a model of 135 million 
 core. Plans name OUT as `$REAL`. The same seed gives the same rows. OUT/dev has questions, and articles of SQuAD, that
 are in none of the other sets.
 
-With `--model FOLDER` (SmolLM2-135M-Instruct), OUT/chat is that model with `<|im_start|>` and `<|im_end|>` as plain added
-tokens, so that a template may hold them. In the original they are special tokens, which stay text in every text and
-template.
+With `--model FOLDER` (SmolLM2-135M-Instruct), OUT/chat is that model with `<|im_start|>` and `<|im_end|>` as plain
+added tokens, so that a template may hold them. In the original they are special tokens, which stay text in every text
+and template.
 """
 
 from __future__ import annotations

@@ -163,12 +163,14 @@ def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path
     """A row's encoder after its last stage, or as it is."""
     recipe, settings = recipe_of(entry, seed, plan)
     start = started_from(entry)
-    if not recipe.stages:
-        return opening.open_model(str(start or entry["recipe"]), settings if start is None else [], dtype=plan["dtype"])  # type: ignore[return-value]
-    if start is None:
+    if not recipe.stages and start is None:
+        return opening.open_model(entry["recipe"], settings, dtype=plan["dtype"])  # type: ignore[return-value]
+    if recipe.stages and start is None:
         reuse_stages(recipe, folder / "model", sorted(work.glob("*/*/*/model")))
-    stages.train(recipe, folder / "model", resume=(folder / "model").exists(), start=start)
-    return opening.open_model(str(folder / "model" / recipe.stages[-1].name), dtype=plan["dtype"])  # type: ignore[return-value]
+    if recipe.stages:
+        stages.train(recipe, folder / "model", resume=(folder / "model").exists(), start=start)
+    ended = folder / "model" / recipe.stages[-1].name if recipe.stages else start
+    return opening.open_model(str(ended), dtype=plan["dtype"])  # type: ignore[return-value]
 
 
 def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: list[str], folder: Path) -> None:
