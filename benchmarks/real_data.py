@@ -122,7 +122,9 @@ def main() -> None:
     data, out = Path(os.environ["EMBREW_DATA"]), asked.out
     counts = {**dict.fromkeys(("STS12", "STS13", "STS14", "STS15"), STS), "mrpc": PAIRS, "trecqa_reranking": QUERIES}
     for name, count in {**counts, "emotion": TEXTS, "banking77": TEXTS}.items():
-        write(out / name / "test.jsonl.gz", sampled(rows_of(data / name / "test.jsonl.gz"), count))
+        for split in ("test", "dev"):
+            if (source := data / name / f"{split}.jsonl.gz").exists():
+                write(out / name / source.name, sampled(rows_of(source), count))
     for name in ("emotion", "banking77"):
         write(out / name / "train.jsonl.gz", rows_of(data / name / "train.jsonl.gz"))
     for name, (source, kept) in RETRIEVAL.items():
