@@ -9,6 +9,7 @@ Keys of a plan:
     title, suite: as in `evidence.py`; only the suite's STS tasks in `average` are judged.
     average: the name of an average of the suite.
     dims: dimensions to score at.
+    layers: numbers of layers to score at; the last 12 without it.
     size: the smaller embedding size that the tables look at.
     score: the first layer that reaches it, at all dimensions, is named.
     against: the row that all others are tested against, example by example, at half the depth and `size`.
@@ -57,6 +58,7 @@ KEYS = (
     "suite",
     "average",
     "dims",
+    "layers",
     "size",
     "score",
     "against",
@@ -105,7 +107,9 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
     if not kept.exists():
         encoder = trained(entry, seed, plan, folder, work)
         folder.mkdir(parents=True, exist_ok=True)
-        surface = surface_of(encoder, suite.tasks, dims=plan["dims"], batch_tokens=BATCH_TOKENS)
+        surface = surface_of(
+            encoder, suite.tasks, layers=plan.get("layers"), dims=plan["dims"], batch_tokens=BATCH_TOKENS
+        )
         if draw:
             small = cut(encoder, num_layers=surface.layers[-1] // 2, truncate_dim=plan["size"])
             evaluate(small, suite, output_dir=halved, batch_tokens=BATCH_TOKENS, overwrite=True)
