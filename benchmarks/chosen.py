@@ -15,6 +15,7 @@ Keys of a plan:
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -89,7 +90,9 @@ def dev_of(source: Path, shown: Sequence[Demonstration], made: Path) -> Path | N
             put(made / "dev.jsonl", rows[::every])
             put(made / "train.jsonl", (row for number, row in enumerate(rows) if number % every))
         case "squad_retrieval":
-            data = read_beir(source, "train")
+            data = read_beir(
+                Path(os.environ["EMBREW_DATA"]) / source.name, "train"
+            )  # a sample may have no training rows
             asked = [query for query in data.qrels if data.queries[query] not in queries][::STEP][:QUERIES]
             judged = {document for query in asked for document in data.qrels[query]}
             others = {document for grades in data.qrels.values() for document in grades} - judged

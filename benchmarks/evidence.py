@@ -14,6 +14,8 @@ Keys of a row:
     row: its name; entries of one name are one row of the table.
     recipe, set: what is trained or judged; `set` holds overrides.
     model: in their place, a folder that is judged as it is.
+    from: a trained encoder that the first of the stages starts from, in place of the language model; several seeds of a
+        later stage then share what came before.
     seeds: [42] without it.
     stages: train only these of the recipe; with none, it is judged untrained.
     judge: judge only after these.
@@ -36,12 +38,13 @@ from pathlib import Path
 from typing import Any
 
 from evidence_tables import Judged, gap_of, write
-from planned import check_found, expand, file_name, parser_of_rows, read_plan
+from planned import check_found, expand, file_name, parser_of_rows, read_plan, started_from
 from shots import asked_with, judge_shown
 
 from embrew import assembly, opening
 from embrew.analysis.input_texts import read_texts
 from embrew.analysis.memory import effective_tokens, memory_similarity, pool_over
+from embrew.encoder import Encoder
 from embrew.evaluation import Result, averages, evaluate, read_suite
 from embrew.recipe import Recipe
 from embrew.sweep.reuse import reuse_stages
@@ -56,6 +59,7 @@ ROW_KEYS = (
     "recipe",
     "set",
     "model",
+    "from",
     "seeds",
     "stages",
     "judge",
@@ -120,8 +124,10 @@ def run(
             recipe = recipe.model_copy(update={"stages": kept})
         folder = place / str(seed)
         if recipe.stages and missing is None:
-            take_over_results(recipe, folder, work.parent)
-            stages.train(recipe, folder / "model", resume=(folder / "model").exists())
+            start = started_from(entry)
+            if start is None:
+                take_over_results(recipe, folder, work.parent)
+            stages.train(recipe, folder / "model", resume=(folder / "model").exists(), start=start)
         for name in [stage.name for stage in recipe.stages] or ["untrained"]:
             if name in entry.get("judge", [name]):
                 label = f"{entry['row']}: {name}" if several else entry["row"]
@@ -144,11 +150,11 @@ def judge_stage(
     for tokens, count, condition, asked in ways(entry):
         said = said_of(tokens, count, condition, asked)
         results_folder = folder / "results" / (name + file_name(said))
-        if missing is not None and not (complete(results_folder, suite) and trained(recipe, folder, name)):
+        if missing is not None and not (complete(results_folder, suite) and trained(entry, recipe, folder, name)):
             missing.append(f"{label}{said} (seed {recipe.seed})")
             continue
-        if encoder is None and recipe.stages:
-            encoder = opening.open_model(str(folder / "model" / name), dtype=dtype)
+        if encoder is None and recipe.stages:  # its adapter is merged where rounding takes little of it
+            encoder = Encoder.from_pretrained(folder / "model" / name, dtype=dtype)
         elif encoder is None:
             untrained = recipe.encoder.model_copy(update={"dtype": dtype})
             encoder = assembly.encoder(recipe.model_copy(update={"encoder": untrained}))
@@ -204,7 +210,7 @@ def names_of(plan: dict[str, Any]) -> set[str]:
     names: set[str] = set()
     made: dict[str, Any] = {}
     for entry in plan["rows"]:
-        settings = {key: entry.get(key) for key in ("recipe", "set", "model", "prompt")}
+        settings = {key: entry.get(key) for key in ("recipe", "set", "model", "from", "prompt")}
         if made.setdefault(entry["row"], settings) != settings:
             raise SystemExit(f"the entries of row {entry['row']!r} have different settings; give them different names")
         if "model" in entry:
@@ -219,13 +225,13 @@ def names_of(plan: dict[str, Any]) -> set[str]:
     return names
 
 
-def trained(recipe: Recipe, folder: Path, name: str) -> bool:
-    """Whether a row's folder holds a stage, trained with the settings of the recipe; an untrained row has none.
+def trained(entry: dict[str, Any], recipe: Recipe, folder: Path, name: str) -> bool:
+    """Whether a row's folder holds a stage, trained with the row's settings; an untrained row has none.
 
     Raises:
         ValueError: it was trained with other settings.
     """
-    settings = StageSettings(recipe, folder / "model")
+    settings = StageSettings(recipe, folder / "model", started_from(entry))
     names = [stage.name for stage in recipe.stages]
     return not names or settings.holds(folder / "model" / name, names.index(name))
 

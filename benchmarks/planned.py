@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,11 @@ def expand(setting: str) -> str:
         if name not in os.environ:
             raise SystemExit(f"{setting}: the environment variable {name} is not set")
     return os.path.expandvars(setting)
+
+
+def started_from(entry: Mapping[str, Any]) -> Path | None:
+    """The trained encoder that a row's first stage starts from, if it says one."""
+    return Path(expand(entry["from"])) if "from" in entry else None
 
 
 def cell(numbers: Sequence[float], *, digits: int = 1) -> str:

@@ -9,6 +9,7 @@ Keys of a plan:
     title, suite: as in `evidence.py`; only the suite's STS tasks in `average` are judged.
     average: the name of an average of the suite.
     dims: dimensions to score at.
+    layers: numbers of layers to score at; the last 12 without it.
     size: the smaller embedding size that the tables look at.
     score: the first layer that reaches it, at all dimensions, is named.
     against: the row that all others are tested against, example by example, at half the depth and `size`.
@@ -19,6 +20,8 @@ Keys of a plan:
     dtype: of judging; training is float32.
     set, rows: as in `evidence.py`; a recipe without stages is judged as it is.
     trained: settings of all rows that are trained.
+
+A row's `from` is a trained encoder that training starts from; with a recipe without stages, it is judged as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from typing import Any
 
 import numpy as np
 from harness import circumstances, origin, table
-from planned import cell, check_found, expand, file_name, parser_of_rows, read_plan
+from planned import cell, check_found, expand, file_name, parser_of_rows, read_plan, started_from
 from surface_tables import Found, chosen, compared, criterion, figures, pictured, terms_of, tested
 
 from embrew import opening
@@ -55,6 +58,7 @@ KEYS = (
     "suite",
     "average",
     "dims",
+    "layers",
     "size",
     "score",
     "against",
@@ -66,7 +70,7 @@ KEYS = (
     "trained",
     "rows",
 )
-ROW_KEYS = ("row", "recipe", "set", "seeds")
+ROW_KEYS = ("row", "recipe", "set", "from", "seeds")
 TEXTS = 3000  # drawn by t-SNE
 
 
@@ -103,7 +107,9 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
     if not kept.exists():
         encoder = trained(entry, seed, plan, folder, work)
         folder.mkdir(parents=True, exist_ok=True)
-        surface = surface_of(encoder, suite.tasks, dims=plan["dims"], batch_tokens=BATCH_TOKENS)
+        surface = surface_of(
+            encoder, suite.tasks, layers=plan.get("layers"), dims=plan["dims"], batch_tokens=BATCH_TOKENS
+        )
         if draw:
             small = cut(encoder, num_layers=surface.layers[-1] // 2, truncate_dim=plan["size"])
             evaluate(small, suite, output_dir=halved, batch_tokens=BATCH_TOKENS, overwrite=True)
@@ -149,7 +155,7 @@ def check_same(read: Any, entry: dict[str, Any], seed: int, plan: dict[str, Any]
     if kept != wanted:
         raise SystemExit(f"{folder} has scores of {kept}, the plan asks for {wanted}; remove the folder")
     recipe, _ = recipe_of(entry, seed, plan)
-    settings = StageSettings(recipe, folder / "model")
+    settings = StageSettings(recipe, folder / "model", started_from(entry))
     for number, stage in enumerate(recipe.stages):
         if not settings.holds(folder / "model" / stage.name, number):
             raise SystemExit(
@@ -160,11 +166,15 @@ def check_same(read: Any, entry: dict[str, Any], seed: int, plan: dict[str, Any]
 def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path, work: Path) -> Encoder:
     """A row's encoder after its last stage, or as it is."""
     recipe, settings = recipe_of(entry, seed, plan)
-    if not recipe.stages:
+    start = started_from(entry)
+    if not recipe.stages and start is None:
         return opening.open_model(entry["recipe"], settings, dtype=plan["dtype"])  # type: ignore[return-value]
-    reuse_stages(recipe, folder / "model", sorted(work.glob("*/*/*/model")))
-    stages.train(recipe, folder / "model", resume=(folder / "model").exists())
-    return opening.open_model(str(folder / "model" / recipe.stages[-1].name), dtype=plan["dtype"])  # type: ignore[return-value]
+    if recipe.stages and start is None:
+        reuse_stages(recipe, folder / "model", sorted(work.glob("*/*/*/model")))
+    if recipe.stages:
+        stages.train(recipe, folder / "model", resume=(folder / "model").exists(), start=start)
+    ended = folder / "model" / recipe.stages[-1].name if recipe.stages else start
+    return opening.open_model(str(ended), dtype=plan["dtype"])  # type: ignore[return-value]
 
 
 def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: list[str], folder: Path) -> None:
