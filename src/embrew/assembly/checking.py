@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from peft import LoraConfig
 from torch import nn
-from transformers import Trainer, TrainingArguments, get_scheduler
+from transformers import TrainingArguments, get_scheduler
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from embrew.assembly.rows import batches_of
@@ -113,6 +113,10 @@ def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool)
             f"{where}_args={args.optim_args!r}; write name=value, and commas between several, as in "
             "beta3=0.999,alpha=5.0"
         )
+    if name in ("adamw_torch", "adamw_torch_fused") and not args.optim_args:
+        return  # always there; asking the Trainer would import pandas, in half a second
+    from transformers import Trainer
+
     try:
         kind, options = Trainer.get_optimizer_cls_and_kwargs(args, nn.Linear(1, 1))  # type: ignore[arg-type]
         if name in TORCH_OPTIMIZERS:

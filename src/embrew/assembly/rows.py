@@ -6,10 +6,9 @@ import io
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
-from datasets import Dataset
 
 from embrew.data import datasets as data
 from embrew.data import describe
@@ -22,6 +21,9 @@ from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective, Objective
 from embrew.methods.base import text_ids
 from embrew.recipe import DataConfig, StageConfig
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 

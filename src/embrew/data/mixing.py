@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from datasets import Dataset
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 def shares(sizes: Sequence[float], *, weights: Sequence[float] | None = None, temperature: float = 1.0) -> list[float]:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from datasets import Dataset
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed
@@ -36,6 +35,9 @@ from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
 from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens, at, take, upload
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 ROWS = 64  # rows per forward pass of reference scores

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from datasets import Dataset
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -18,6 +17,9 @@ from embrew.config.validation import Fields, check_fields, fields_model
 from embrew.distributed import sum_over_processes, world_size
 from embrew.encoder import Encoder
 from embrew.settings.encoder import EncoderSettings
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 Positive = Annotated[float, Field(gt=0)]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor
 
 from embrew.distributed import GlobalRows, gather, gather_lists, global_rows, world_size
@@ -19,6 +18,9 @@ from embrew.methods.embedding import Embed, Inputs, Pairs, text_keys
 from embrew.model.contexts import Example, Lead, check_reads, insert, joined, lead, most_samples, sampled, shown
 from embrew.settings.encoder import Demonstrations
 from embrew.text.tokens import Row, Segment, Tokens, upload
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)

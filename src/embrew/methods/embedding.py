@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor
 
 from embrew.distributed import gather, global_rows, share_of_rows
@@ -19,6 +18,9 @@ from embrew.losses.contrastive import info_nce
 from embrew.methods.base import Objective, RowsKind, instructions_of, usable
 from embrew.model.batching import embed_by_length
 from embrew.text.tokens import Tokens
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 Embed = Callable[[Encoder, Tokens], Tensor]
 

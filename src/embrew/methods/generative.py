@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from datasets import Dataset
 from torch import Tensor
 
 from embrew.encoder import Encoder
@@ -15,6 +14,9 @@ from embrew.methods.embedding import EmbeddingObjective
 from embrew.methods.lbr import Bottleneck, Generative
 from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(kw_only=True)

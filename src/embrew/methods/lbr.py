@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from datasets import Dataset
 from torch import Tensor
 
 from embrew.encoder import Encoder
@@ -29,6 +28,9 @@ from embrew.model.frozen import trained_head
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens, at
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(kw_only=True)

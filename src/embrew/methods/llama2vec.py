@@ -6,10 +6,9 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from datasets import Dataset
 from torch import Tensor
 
 from embrew.data.sentences import split_sentences
@@ -22,6 +21,9 @@ from embrew.model.layers import check_takes_branches
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.template import split_where_truncated
 from embrew.text.tokens import Row, Segment, Tokens, at
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(kw_only=True)

@@ -7,10 +7,9 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from datasets import Dataset
 from torch import Tensor
 
 from embrew.data.sentences import sentence_spans
@@ -32,6 +31,9 @@ from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
 from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens, at, take, upload
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
