@@ -98,6 +98,11 @@ def compared(
     return found
 
 
+def alone(value: float) -> dict[str, Any]:
+    """Return a value that is not a ratio of seconds as a result of `compared`."""
+    return {"ratio": value, "low": value, "high": value, "conclusive": True}
+
+
 def line(
     found: Mapping[str, Any], *, least: float | None = None, most: float | None = None, form: str = ".2f", **facts: Any
 ) -> dict[str, Any]:

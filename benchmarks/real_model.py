@@ -1,8 +1,8 @@
-"""Training and encoding on a real model beside other code, as ratios: `python benchmarks/real_model.py MODEL [ROW ...]`.
+"""Training and encoding on a real model beside other code: `python benchmarks/real_model.py MODEL [ROW ...]`.
 
 MODEL is a folder with a causal language model; the committed results are those of SmolLM2-135M. $EMBREW_DATA names the
 data. Every row runs in its own process on one core and is kept as soon as it is done, so that a run may be stopped, or
-some rows measured again. The exit status is 1 where two sides that should compute the same do not, or a process crashed.
+some rows measured again. The exit status is 1 where sides that should compute the same do not, or a process crashed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ ROWS = {
     "start": "real_encoding",
 }
 """Rows of the benchmark and the module that has a function of this name; each measures some lines of the table."""
+FACTS = ("setting", "equality", "ours", "peer", "bytes", "scores")
 FLAGS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni")
 
 
@@ -66,7 +67,7 @@ def measured(row: str, model: Path, rounds: int) -> tuple[dict[str, Any], bool]:
 
 
 def without_chat(model: Path, copy: Path) -> Path:
-    """Link the model's files into a folder without its chat template, into which Sentence-Transformers would put texts."""
+    """Link the model's files, without the chat template that Sentence-Transformers would put texts into."""
     copy.mkdir()
     for file in model.iterdir():
         if file.name == "tokenizer_config.json":
@@ -89,11 +90,9 @@ def page(record: dict[str, Any]) -> list[str]:
     header = ["what", "against", "measured (lowest to highest)", "goal", ""]
     lines = record["lines"]
     rows = [[name, *(one[key] for key in ("against", "shown", "goal", "state"))] for name, one in lines.items()]
-    details = [
-        f"- **{name}**: "
-        + "; ".join(f"{key}: {one[key]}" for key in ("setting", "equality", "ours", "peer") if key in one)
-        for name, one in lines.items()
-    ]
+    details = []
+    for name, one in lines.items():
+        details += [f"- **{name}**", *(f"  - {key}: {said(one[key])}" for key in FACTS if key in one)]
     return [
         f"# {record['model']} on one core",
         "",
@@ -106,6 +105,13 @@ def page(record: dict[str, Any]) -> list[str]:
         f"- processor: {', '.join(record['flags']) or 'none of ' + ', '.join(FLAGS)}",
         *harness.origin(record),
     ]
+
+
+def said(fact: Any) -> str:
+    """Return a fact in words."""
+    if isinstance(fact, dict):
+        return ", ".join(f"{name} {said(part)}" for name, part in fact.items() if part != {})
+    return f"{fact:.5g}" if isinstance(fact, float) else str(fact)
 
 
 def keep(row: str, model: Path, lines: dict[str, Any], folder: Path) -> None:
