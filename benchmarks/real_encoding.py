@@ -31,7 +31,7 @@ from embrew.opening import open_model
 
 LIMIT = 256  # tokens of a text
 MEDIAN, SIGMA = 60, 0.8  # tokens of texts of lognormal lengths
-SHORT, MIXED, PAIRS = 256, 96, 400
+SHORT, MIXED, PAIRS = 128, 48, 200
 ALIKE = 0.999  # smallest cosine of two sides' vectors of a text
 DEFAULT, SIZES = 32, (8, 16, 32, 64, 128)  # rows per batch of Sentence-Transformers: its own, and to choose from
 Line = dict[str, Any]

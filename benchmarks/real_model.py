@@ -24,9 +24,9 @@ NAME, ROUNDS, UNEQUAL = "real-model", 5, 3
 ROWS = {
     "contrast": "real_training",
     "contrast_mixed": "real_training",
-    "compression": "real_training",
-    "ese": "real_training",
-    "epic": "real_training",
+    "compression": "real_methods",
+    "ese": "real_methods",
+    "epic": "real_methods",
     "encode": "real_encoding",
     "openvino_bf16": "real_encoding",
     "openvino_int8": "real_encoding",
