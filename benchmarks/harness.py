@@ -92,7 +92,7 @@ def compared(
             wall, cpu = (ratio(*(getattr(one, clock) for one in both.values())) for clock in ("wall", "cpu"))
             conclusive = cpu["high"] <= SPREAD * cpu["low"]
             taken = {name: one._asdict() for name, one in both.items()}
-            found[label] = {**cpu, "conclusive": conclusive, "wall": wall, "seconds": taken}
+            found[label] = {**cpu, "conclusive": conclusive, "rounds": rounds, "wall": wall, "seconds": taken}
         if all(one["conclusive"] for one in found.values()):
             break
     return found
@@ -100,7 +100,7 @@ def compared(
 
 def alone(value: float) -> dict[str, Any]:
     """Return a value that is not a ratio of seconds as a result of `compared`."""
-    return {"ratio": value, "low": value, "high": value, "conclusive": True}
+    return {"ratio": value, "low": value, "high": value, "conclusive": True, "rounds": 1}
 
 
 def line(
@@ -108,10 +108,11 @@ def line(
 ) -> dict[str, Any]:
     """Return a result of `compared` with its goal, whether that is met, and how a table shows it."""
     value, low, high = (format(found[key], form) for key in ("ratio", "low", "high"))
+    several = f" ({low} to {high})" if found["rounds"] > 1 else ""
     met = found["ratio"] >= least if least is not None else most is None or found["ratio"] <= most
     goal = f"≥ {format(least, form)}" if least is not None else "" if most is None else f"≤ {format(most, form)}"
     state = "inconclusive" if not found["conclusive"] else "met" if met else "missed"
-    return {"shown": f"{value} ({low} to {high})", "goal": goal, "state": state, **facts, **found}
+    return {"shown": value + several, "goal": goal, "state": state, **facts, **found}
 
 
 # ---- results -------------------------------------------------------------------------------------------------------

@@ -214,8 +214,15 @@ def start(model: Path, rounds: int) -> dict[str, Line]:
     lines = {}
     for name, (_, most) in commands.items():
         more = [one - other for one, other in zip(taken[name], taken["imports"], strict=True)][1:]
-        found = {"ratio": float(np.median(more)), "low": min(more), "high": max(more), "conclusive": True}
         seconds = {"ours": taken[name][1:], "peer": taken["imports"][1:]}
+        steady = all(max(some) <= harness.SPREAD * min(some) for some in seconds.values())
+        found = {
+            "ratio": float(np.median(more)),
+            "low": min(more),
+            "high": max(more),
+            "conclusive": steady,
+            "rounds": rounds,
+        }
         lines[f"start, {name}: seconds more"] = harness.line(
             found, most=most, against="import torch, transformers, peft", setting="new process", seconds=seconds
         )

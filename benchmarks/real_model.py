@@ -52,7 +52,7 @@ def measure(row: str, model: Path, rounds: int, output: Path) -> int:
 
 def failed(state: str) -> dict[str, Any]:
     """Return a line without a result."""
-    return {"shown": "–", "goal": "–", "against": "–", "state": state}
+    return {"shown": "–", "goal": "–", "against": "–", "rounds": 0, "state": state}
 
 
 def measured(row: str, model: Path, rounds: int) -> tuple[dict[str, Any], bool]:
@@ -87,9 +87,12 @@ def processor_flags() -> list[str]:
 
 def page(record: dict[str, Any]) -> list[str]:
     """Return the result page: the table, then what the sides of each line are made of."""
-    header = ["what", "against", "measured (lowest to highest)", "goal", ""]
+    header = ["what", "against", "measured (lowest to highest)", "rounds", "goal", ""]
     lines = record["lines"]
-    rows = [[name, *(one[key] for key in ("against", "shown", "goal", "state"))] for name, one in lines.items()]
+    rows = [
+        [name, *(str(one[key]) for key in ("against", "shown", "rounds", "goal", "state"))]
+        for name, one in lines.items()
+    ]
     details = []
     for name, one in lines.items():
         details += [f"- **{name}**", *(f"  - {key}: {said(one[key])}" for key in FACTS if key in one)]
