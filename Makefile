@@ -16,7 +16,7 @@ OFFLINE := TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install smollm2 demo test test-slow lint format docs tables gpu-drill clean
+.PHONY: help install smollm2 demo test test-slow lint format docs tables bench gpu-drill clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -79,6 +79,10 @@ docs: $(VENV)/.stamp-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 tables: $(VENV)/.stamp-core ## write tables of benchmarks/results into README and documentation
+	@$(BIN)/python scripts/result_tables.py
+
+bench: $(VENV)/.stamp-dev ## training and encoding on a real model beside other code; ARGS="FOLDER [ROW ...]"
+	@$(BIN)/python benchmarks/real_model.py $(ARGS)
 	@$(BIN)/python scripts/result_tables.py
 
 gpu-drill: $(VENV)/.stamp-dev ## for a machine with a GPU: 20 steps of each method, speed and memory; ARGS="MODEL"

@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -27,6 +27,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 SEED = 0
+SPREAD = 1.6  # a comparison whose ratios differ by more is inconclusive
 PACKAGES = ("embrew", "torch", "transformers", "peft")
 
 
@@ -41,22 +42,77 @@ def one_core() -> None:
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def interleaved(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Return CPU seconds of a call of each side, one per round; sides take turns, after a first call of each."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+class Seconds(NamedTuple):
+    """Seconds of one side, one entry per round."""
+
+    cpu: list[float]
+    wall: list[float]
+
+
+def turns(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Seconds]:
+    """Return the seconds of a call of each side, one per round; sides take turns, after a first call of each."""
+    seconds = {name: Seconds([], []) for name in sides}
     for number in range(rounds + 1):
         for name, call in sides.items():
-            began = time.process_time()
+            cpu, wall = time.process_time(), time.perf_counter()
             call()
             if number:
-                seconds[name].append(time.process_time() - began)
+                seconds[name].cpu.append(time.process_time() - cpu)
+                seconds[name].wall.append(time.perf_counter() - wall)
     return seconds
+
+
+def interleaved(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Return the CPU seconds of `turns`."""
+    return {name: seconds.cpu for name, seconds in turns(sides, rounds).items()}
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     """Return the median of the ratios of two sides within a round, the smallest and the largest."""
     pairs = [one / other for one, other in zip(above, below, strict=True)]
     return {"ratio": statistics.median(pairs), "low": min(pairs), "high": max(pairs)}
+
+
+class Unequal(RuntimeError):
+    """Two sides that should compute the same do not, so that nothing was measured."""
+
+
+def compared(
+    sides: Mapping[str, Callable[[], Any]], pairs: Mapping[str, tuple[str, str]], rounds: int
+) -> dict[str, dict[str, Any]]:
+    """Return for each pair of sides, by its label, the ratio of the first to the second in CPU seconds.
+
+    Where the largest ratio of a round is more than `SPREAD` times the smallest, all sides are measured once more.
+    """
+    for _ in range(2):
+        seconds = turns(sides, rounds)
+        found = {}
+        for label, (above, below) in pairs.items():
+            both = {name: seconds[name] for name in (above, below)}
+            wall, cpu = (ratio(*(getattr(one, clock) for one in both.values())) for clock in ("wall", "cpu"))
+            conclusive = cpu["high"] <= SPREAD * cpu["low"]
+            taken = {name: one._asdict() for name, one in both.items()}
+            found[label] = {**cpu, "conclusive": conclusive, "rounds": rounds, "wall": wall, "seconds": taken}
+        if all(one["conclusive"] for one in found.values()):
+            break
+    return found
+
+
+def alone(value: float) -> dict[str, Any]:
+    """Return a value that is not a ratio of seconds as a result of `compared`."""
+    return {"ratio": value, "low": value, "high": value, "conclusive": True, "rounds": 1}
+
+
+def line(
+    found: Mapping[str, Any], *, least: float | None = None, most: float | None = None, form: str = ".2f", **facts: Any
+) -> dict[str, Any]:
+    """Return a result of `compared` with its goal, whether that is met, and how a table shows it."""
+    value, low, high = (format(found[key], form) for key in ("ratio", "low", "high"))
+    several = f" ({low} to {high})" if found["rounds"] > 1 else ""
+    met = found["ratio"] >= least if least is not None else most is None or found["ratio"] <= most
+    goal = f"≥ {format(least, form)}" if least is not None else "" if most is None else f"≤ {format(most, form)}"
+    state = "inconclusive" if not found["conclusive"] else "met" if met else "missed"
+    return {"shown": value + several, "goal": goal, "state": state, **facts, **found}
 
 
 # ---- results -------------------------------------------------------------------------------------------------------

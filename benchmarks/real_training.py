@@ -1,0 +1,244 @@
+"""Training steps on a real model beside those of other code, for `real_model.py`.
+
+A step is collation, forward and backward pass under bfloat16 autocast, AdamW. Ours trains what a recipe says, on
+weights in bfloat16. Before anything is timed, both sides get the same LoRA and compute loss and gradients without
+dropout.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import harness
+import torch
+from peft import LoraConfig
+from real_encoding import LIMIT, Line, lognormal, passes, stock
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.data_collator import BaseDataCollator
+from sentence_transformers.sentence_transformer import losses
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from embrew import assembly
+from embrew.data.datasets import load
+from embrew.recipe import Recipe
+from embrew.text.tokens import Tokens
+from embrew.training.step import TrainStep
+
+TRIPLETS = 32
+LOSS, GRADIENT = 0.02, 0.99  # largest relative difference of losses, smallest cosine of gradients, in bfloat16
+BUDGETS = (1024, 4096)  # tokens per forward pass of gradient caching that the peer may choose from
+SMALL = 4  # triplets of a micro-batch of the peer without caching; more did not fit into 20 GB
+Rows = list[dict[str, Any]]
+
+
+# ---- sides ---------------------------------------------------------------------------------------------------------
+
+
+class Side:
+    """A module that is trained; each of `losses` collates a micro-batch and computes its loss."""
+
+    def __init__(self, module: nn.Module, *losses: Callable[[], Tensor]) -> None:
+        self.module, self.losses = module.train(), losses
+        self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.optimizer = torch.optim.AdamW(self.trained.values(), lr=1e-5, fused=True)
+
+    def differentiate(self) -> float:
+        """Compute loss and gradients."""
+        total = 0.0
+        for compute in self.losses:
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = compute() / len(self.losses)
+            loss.backward()
+            total += float(loss.detach())
+        return total
+
+    def step(self) -> None:
+        """Train one step."""
+        self.differentiate()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def lora(self) -> dict[str, nn.Parameter]:
+        """Return the LoRA's parameters by names that both sides share."""
+        return {name[name.index("layers.") :]: p for name, p in self.trained.items() if "lora_" in name}
+
+
+def require_alike(ours: Side, peer: Side, least: float = GRADIENT) -> dict[str, float]:
+    """Give both sides the same LoRA, not zero, and compare loss and gradients without dropout.
+
+    Gradients must have at least the cosine `least`.
+    """
+    own, theirs = ours.lora(), peer.lora()
+    if own.keys() != theirs.keys() and theirs:
+        raise harness.Unequal(f"{len(own)} and {len(theirs)} trained LoRA matrices, of other names")
+    torch.manual_seed(harness.SEED)
+    with torch.no_grad():
+        for name, parameter in own.items():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.02)
+            theirs[name].copy_(parameter)
+    values, gradients = [], []
+    for side in (ours, peer):
+        side.module.eval()
+        values.append(side.differentiate())
+        gradients.append(torch.cat([side.lora()[name].grad.flatten() for name in own]))
+        side.optimizer.zero_grad(set_to_none=True)
+        side.module.train()
+    apart = abs(values[0] - values[1]) / abs(values[1])
+    cosine = float(nn.functional.cosine_similarity(*gradients, dim=0))
+    if not (apart <= LOSS and cosine >= least):
+        raise harness.Unequal(f"losses {values[0]:.5f} and {values[1]:.5f}, cosine of gradients {cosine:.5f}")
+    return {"loss": values[0], "peer's loss": values[1], "cosine of gradients": cosine}
+
+
+def recipe_of(name: str, model: Path, *settings: str) -> Recipe:
+    """Return a recipe of this folder on the model, in bfloat16."""
+    path = harness.HERE / "recipes" / f"{name}.yaml"
+    return assembly.load_recipe(str(path), [f"encoder.model={model}", "encoder.dtype=bfloat16", *settings])
+
+
+def embrew_side(recipe: Recipe, rows: Rows, kind: Callable[..., Any] | None = None) -> Side:
+    """Return a step of a recipe's first stage, with another objective of the same settings if `kind` is given."""
+    torch.manual_seed(harness.SEED)
+    objective: Any = assembly.objective(recipe.stages[0].objective)
+    if kind is not None:
+        objective = kind(**{name: getattr(objective, name) for name in objective.__dataclass_fields__})
+    encoder = assembly.starting_encoder(recipe, 0, None, device=torch.device("cpu"))
+    assembly.prepare_encoder(encoder, recipe, 0, objective)
+    step = TrainStep(encoder, objective)
+
+    def loss() -> Tensor:
+        return step(**objective.collate(rows, encoder, seed=harness.SEED))["loss"]
+
+    return Side(step, loss)
+
+
+def batch_of(side: Side, rows: Rows) -> dict[str, Any]:
+    """Return the batch that one of our sides reads, with demonstrations drawn."""
+    step: Any = side.module
+    batch = step.objective.collate(rows, step.encoder, seed=harness.SEED)
+    inputs = getattr(step.objective, "inputs", None)
+    return batch if inputs is None else inputs.complete(step.encoder, batch)
+
+
+def tokens_of(side: Side, rows: Rows) -> dict[str, int]:
+    """Return real and computed positions of a step of ours."""
+    batch = batch_of(side, rows)
+    parts = [*batch.values(), getattr(batch.get("drawn"), "prompted", None)]
+    return {
+        "real tokens": sum(sum(part.lengths) for part in parts if isinstance(part, Tokens)),
+        **passes(side.module, side.step),
+    }
+
+
+# ---- contrastive learning ------------------------------------------------------------------------------------------
+
+
+def nli() -> Rows:
+    """Return NLI triplets of different texts."""
+    seen: set[str] = set()
+    chosen: Rows = []
+    for row in load(Path(os.environ["EMBREW_DATA"]) / "nli_triplets", kind="pairs", max_rows=8 * TRIPLETS):
+        texts = {row["query"], row["positive"], *row["negatives"]}
+        if len(texts) == 3 and not texts & seen and len(chosen) < TRIPLETS:
+            seen |= texts
+            chosen.append({"query": row["query"], "positive": row["positive"], "negatives": row["negatives"]})
+    return chosen
+
+
+def stock_side(model: SentenceTransformer, rows: Rows, *, size: int | None = None, budget: int | None = None) -> Side:
+    """Return a step of Sentence-Transformers' ranking loss.
+
+    With `size`, gradients of that many triplets at a time are summed, each with its own negatives alone. With `budget`,
+    gradients are cached, and a forward pass has at most that many tokens.
+    """
+    plain, cached = losses.MultipleNegativesRankingLoss, losses.CachedMultipleNegativesRankingLoss
+    loss = plain(model) if budget is None else cached(model, mini_batch_num_tokens=budget)
+    collate = BaseDataCollator(preprocess_fn=model.preprocess)
+    flat = [{"query": row["query"], "positive": row["positive"], "negative": row["negatives"][0]} for row in rows]
+
+    def compute(some: Rows) -> Tensor:
+        batch = collate(some)
+        features = [
+            {key.removeprefix(f"{column}_"): value for key, value in batch.items() if key.startswith(f"{column}_")}
+            for column in some[0]
+        ]
+        return loss(features, None)
+
+    size = size or len(flat)
+    return Side(loss, *(partial(compute, flat[i : i + size]) for i in range(0, len(flat), size)))
+
+
+def products(model: Path, tokens: int) -> Callable[[], None]:
+    """Return the products of a step with frozen weights: of all real tokens, forward and back to the inputs.
+
+    The three products back to the first layer's input, which no step needs, are among them: 1 of 140.
+    """
+    inner = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).model.layers
+    weights = [module.weight.detach() for module in inner.modules() if isinstance(module, nn.Linear)]
+    wide = {size: torch.randn(tokens, size, dtype=torch.bfloat16) for weight in weights for size in weight.shape}
+
+    def run() -> None:
+        for weight in weights:
+            torch.mm(wide[weight.shape[1]], weight.T)
+            torch.mm(wide[weight.shape[0]], weight)
+
+    return run
+
+
+def contrast(model: Path, rounds: int) -> dict[str, Line]:
+    """Compare steps on NLI triplets with those of Sentence-Transformers."""
+    return contrasted(model, nli(), rounds, "NLI lengths", 2.5, {"one pass per column": {}})
+
+
+def contrast_mixed(model: Path, rounds: int) -> dict[str, Line]:
+    """Compare steps on texts of lognormal lengths with the fastest of Sentence-Transformers that fit in memory."""
+    texts = lognormal(model, 3 * TRIPLETS)
+    rows = [
+        {"query": one, "positive": two, "negatives": [three]}
+        for one, two, three in zip(texts[::3], texts[1::3], texts[2::3], strict=True)
+    ]
+    ways = {f"cached, {budget} tokens per pass": {"budget": budget} for budget in BUDGETS}
+    ways[f"{SMALL} triplets at a time, fewer negatives"] = {"size": SMALL}
+    return contrasted(model, rows, rounds, "lognormal lengths", 1.6, ways)
+
+
+def contrasted(
+    model: Path, rows: Rows, rounds: int, name: str, least: float, ways: dict[str, dict[str, int]]
+) -> dict[str, Line]:
+    """Compare steps with the fastest of some ways of Sentence-Transformers, and with their matrix products alone.
+
+    The first way has the same loss, with which ours is compared.
+    """
+    recipe = recipe_of("baselines/nli-nano", model, f"encoder.max_length={{query: {LIMIT}, document: {LIMIT}}}")
+    ours, body = embrew_side(recipe, rows), stock(model, torch.float32)
+    body.add_adapter(LoraConfig(**(recipe.encoder.lora or {}), task_type="FEATURE_EXTRACTION"))
+    peers = {way: stock_side(body, rows, **options) for way, options in ways.items()}
+    equality = require_alike(ours, next(iter(peers.values())))
+    sweep = (
+        {way: harness.turns({way: peer.step}, 1)[way].cpu[0] for way, peer in peers.items()} if len(ways) > 1 else {}
+    )
+    best = min(sweep, key=sweep.__getitem__, default=next(iter(peers)))
+    own = tokens_of(ours, rows)
+    sides = {"ours": ours.step, "peer": peers[best].step, "products": products(model, own["real tokens"])}
+    found = harness.compared(sides, {"step": ("peer", "ours"), "share": ("products", "ours")}, rounds)
+    setting = f"{len(rows)} triplets, LoRA r 16 on every linear layer"
+    facts: dict[str, Any] = {"setting": setting, "equality": equality, "ours": own}
+    theirs = {
+        "with": f"float32 weights, bf16 autocast, peft; {best}",
+        **passes(peers[best].module, peers[best].step),
+        "seconds of each way": sweep,
+    }
+    alone = "torch.mm of all real tokens with every frozen weight, forward and backward"
+    against = "Sentence-Transformers" + (", its fastest batching" if sweep else "")
+    return {
+        f"contrastive step, {name}": harness.line(found["step"], least=least, against=against, peer=theirs, **facts),
+        f"contrastive step, {name}: share of the ceiling": harness.line(
+            found["share"], least=0.6, against="its bf16 matrix products alone", peer=alone, **facts
+        ),
+    }
