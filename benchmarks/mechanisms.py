@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,11 +47,24 @@ class One(Cost):
         return Cost(overhead=1e9)
 
 
+def apart() -> Any:
+    """Compute rows in groups of similar length, padded."""
+    return patch("embrew.model.forward.packs", lambda *_: False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Compute all rows in one padded pass."""
+    with apart(), patch("embrew.model.forward.Cost", One):
+        yield
+
+
 PATCHES: dict[str, Callable[[], Any]] = {
     "own LoRA layers": lambda: patch.object(adapters, "use_lora_linear", lambda model: None),
     "fast dropout": lambda: patch.object(Mask, "draw", classmethod(bernoulli)),
     "own sdpa": lambda: patch("embrew.model.kernels.use", lambda inner: False),
-    "rows grouped by length": lambda: patch("embrew.encoder.Cost", One),
+    "packed rows": apart,
+    "packed rows, and groups by length": alone,
 }
 
 
