@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from embrew.text.tokens import Tokens
 from embrew.training.step import TrainStep
 
 TRIPLETS = 32
-LOSS, GRADIENT = 0.02, 0.99  # largest relative difference of losses, smallest cosine of gradients, in bfloat16
+LOSS, GRADIENT = 0.02, 0.97  # largest relative difference of losses, smallest cosine of gradients, in bfloat16
 BUDGETS = (1024, 4096)  # tokens per forward pass of gradient caching that the peer may choose from
 SMALL = 4  # triplets of a micro-batch of the peer without caching; more did not fit into 20 GB
 Rows = list[dict[str, Any]]
@@ -102,18 +103,28 @@ def recipe_of(name: str, model: Path, *settings: str) -> Recipe:
     return assembly.load_recipe(str(path), [f"encoder.model={model}", "encoder.dtype=bfloat16", *settings])
 
 
-def embrew_side(recipe: Recipe, rows: Rows, kind: Callable[..., Any] | None = None) -> Side:
-    """Return a step of a recipe's first stage, with another objective of the same settings if `kind` is given."""
+def embrew_side(
+    recipe: Recipe,
+    rows: Rows,
+    kind: Callable[..., Any] | None = None,
+    within: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Side:
+    """Return a step of a recipe's first stage, with another objective of the same settings if `kind` is given.
+
+    It is made, and run forward, within a context.
+    """
     torch.manual_seed(harness.SEED)
     objective: Any = assembly.objective(recipe.stages[0].objective)
     if kind is not None:
         objective = kind(**{name: getattr(objective, name) for name in objective.__dataclass_fields__})
-    encoder = assembly.starting_encoder(recipe, 0, None, device=torch.device("cpu"))
-    assembly.prepare_encoder(encoder, recipe, 0, objective)
-    step = TrainStep(encoder, objective)
+    with within():
+        encoder = assembly.starting_encoder(recipe, 0, None, device=torch.device("cpu"))
+        assembly.prepare_encoder(encoder, recipe, 0, objective)
+        step = TrainStep(encoder, objective)
 
     def loss() -> Tensor:
-        return step(**objective.collate(rows, encoder, seed=harness.SEED))["loss"]
+        with within():
+            return step(**objective.collate(rows, encoder, seed=harness.SEED))["loss"]
 
     return Side(step, loss)
 
