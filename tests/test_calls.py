@@ -38,6 +38,7 @@ def trees() -> dict[str, list[ast.AST]]:
                 found[f"{name} (code in text {number})"] = list(ast.walk(code))
     assert [path for path in found if "code in text" in path] == [
         "benchmarks/plan.py (code in text 0)",
+        "benchmarks/real_encoding.py (code in text 0)",
         *(
             f"src/embrew/export/runtimes/{name}.py (code in text 0)"
             for name in ("openvino", "sentence_transformers", "served")
