@@ -42,7 +42,7 @@ Line = dict[str, Any]
 
 def lognormal(model: Path, count: int) -> list[str]:
     """Return texts of joined Wikipedia sentences, of lognormal numbers of tokens up to `LIMIT`."""
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     folder = Path(os.environ["EMBREW_DATA"]) / "wiki_paragraphs"
     rows = load(folder, kind="text", sentences=True, min_chars=40, max_rows=20 * count)
     sentences, draw, texts = iter(rows["text"]), random.Random(harness.SEED), []

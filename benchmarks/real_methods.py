@@ -50,7 +50,7 @@ class TwoCopies(nn.Module):
 
     def __init__(self, model: Path, lora: dict[str, Any], memory: Tensor) -> None:
         super().__init__()
-        lm = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+        lm = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16, trust_remote_code=False)
         self.frozen = copy.deepcopy(lm).requires_grad_(False)
         lm.config.is_causal = False  # the encoder reads in both directions
         self.encoder = get_peft_model(lm, LoraConfig(**lora))

@@ -31,7 +31,7 @@ from embrew.text.tokens import Tokens
 from embrew.training.step import TrainStep
 
 TRIPLETS = 32
-LOSS, GRADIENT = 0.02, 0.97  # largest relative difference of losses, smallest cosine of gradients, in bfloat16
+LOSS, GRADIENT = 0.02, 0.99  # largest relative difference of losses, smallest cosine of gradients, in bfloat16
 BUDGETS = (1024, 4096)  # tokens per forward pass of gradient caching that the peer may choose from
 SMALL = 4  # triplets of a micro-batch of the peer without caching; more did not fit into 20 GB
 Rows = list[dict[str, Any]]
@@ -48,11 +48,11 @@ class Side:
         self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(self.trained.values(), lr=1e-5, fused=True)
 
-    def differentiate(self) -> float:
-        """Compute loss and gradients."""
+    def differentiate(self, *, short: bool = True) -> float:
+        """Compute loss and gradients, with matrix products in bfloat16 if `short`."""
         total = 0.0
         for compute in self.losses:
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast("cpu", torch.bfloat16, enabled=short):
                 loss = compute() / len(self.losses)
             loss.backward()
             total += float(loss.detach())
@@ -69,10 +69,10 @@ class Side:
         return {name[name.index("layers.") :]: p for name, p in self.trained.items() if "lora_" in name}
 
 
-def require_alike(ours: Side, peer: Side, least: float = GRADIENT) -> dict[str, float]:
+def require_alike(ours: Side, peer: Side, least: float = GRADIENT, *, short: bool = True) -> dict[str, float]:
     """Give both sides the same LoRA, not zero, and compare loss and gradients without dropout.
 
-    Gradients must have at least the cosine `least`.
+    Gradients must have at least the cosine `least`. The peer computes in bfloat16 if `short`.
     """
     own, theirs = ours.lora(), peer.lora()
     if own.keys() != theirs.keys() and theirs:
@@ -86,7 +86,7 @@ def require_alike(ours: Side, peer: Side, least: float = GRADIENT) -> dict[str, 
     values, gradients = [], []
     for side in (ours, peer):
         side.module.eval()
-        values.append(side.differentiate())
+        values.append(side.differentiate(short=short or side is ours))
         gradients.append(torch.cat([side.lora()[name].grad.flatten() for name in own]))
         side.optimizer.zero_grad(set_to_none=True)
         side.module.train()
@@ -190,7 +190,7 @@ def products(model: Path, tokens: int) -> Callable[[], None]:
 
     The three products back to the first layer's input, which no step needs, are among them: 1 of 140.
     """
-    inner = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).model.layers
+    inner = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16, trust_remote_code=False).model.layers
     weights = [module.weight.detach() for module in inner.modules() if isinstance(module, nn.Linear)]
     wide = {size: torch.randn(tokens, size, dtype=torch.bfloat16) for weight in weights for size in weight.shape}
 
@@ -230,7 +230,7 @@ def contrasted(
     ours, body = embrew_side(recipe, rows), stock(model, torch.float32)
     body.add_adapter(LoraConfig(**(recipe.encoder.lora or {}), task_type="FEATURE_EXTRACTION"))
     peers = {way: stock_side(body, rows, **options) for way, options in ways.items()}
-    equality = require_alike(ours, next(iter(peers.values())))
+    equality = require_alike(ours, next(iter(peers.values())), short=False)  # its loss in bfloat16 has 8 bits
     sweep = (
         {way: harness.turns({way: peer.step}, 1)[way].cpu[0] for way, peer in peers.items()} if len(ways) > 1 else {}
     )

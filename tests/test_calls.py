@@ -38,7 +38,7 @@ def trees() -> dict[str, list[ast.AST]]:
                 found[f"{name} (code in text {number})"] = list(ast.walk(code))
     assert [path for path in found if "code in text" in path] == [
         "benchmarks/plan.py (code in text 0)",
-        "benchmarks/real_encoding.py (code in text 0)",
+        *(f"benchmarks/real_encoding.py (code in text {number})" for number in (0, 1)),
         *(
             f"src/embrew/export/runtimes/{name}.py (code in text 0)"
             for name in ("openvino", "sentence_transformers", "served")
@@ -108,7 +108,7 @@ def test_every_sentence_transformer_is_opened_without_code_and_from_safetensors(
             opened += 1
         else:
             kept += 1
-    assert opened >= 3 and kept >= 2
+    assert opened >= 2 and kept >= 2
 
 
 def test_nothing_is_unpickled_or_evaluated(calls):
