@@ -79,7 +79,7 @@ def without(name: str) -> AbstractContextManager[Any]:
     return PATCHES[name]() if name in PATCHES else nullcontext()
 
 
-def step_of(model: str, name: str, *, bf16: bool) -> Callable[[], None]:
+def step_of(model: str, name: str) -> Callable[[], None]:
     """Return a training step."""
     with without(name):
         encoder = Encoder.from_pretrained(model, pooling="mean", dtype="float32", device="cpu", max_length=128)
@@ -91,7 +91,7 @@ def step_of(model: str, name: str, *, bf16: bool) -> Callable[[], None]:
     batch = objective.collate(rows(), encoder, seed=SEED)
 
     def run() -> None:
-        with without(name), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        with without(name), torch.autocast("cpu", torch.bfloat16):
             loss = step(**batch)["loss"]
         with without(name):
             loss.backward()
@@ -107,18 +107,11 @@ def main() -> None:
     model = parser.parse_args().model
     one_core()
     names = ["all of them", *PATCHES]
-    found: dict[str, dict[str, list[float]]] = {}
-    for bf16 in (True, False):
-        runs = {name: step_of(model, name, bf16=bf16) for name in names}
-        found["step, bfloat16" if bf16 else "step, float32"] = interleaved(runs, ROUNDS)
-    label = Path(model).name
-    lines = [f"# CPU seconds of a contrastive step of {label}, with all mechanisms and without one", ""]
-    cells = []
-    for what, seconds in found.items():
-        base = median(seconds["all of them"])
-        for name, some in seconds.items():
-            cells.append([what, name, f"{median(some):.2f}", f"{median(some) / base:.2f}"])
-    lines += table(["work", "without", "median seconds", "ratio"], cells)
+    found = interleaved({name: step_of(model, name) for name in names}, ROUNDS)
+    base = median(found["all of them"])
+    cells = [[name, f"{median(some):.2f}", f"{median(some) / base:.2f}"] for name, some in found.items()]
+    lines = [f"# CPU seconds of a contrastive step of {Path(model).name}, with all mechanisms and without one", ""]
+    lines += table(["without", "median seconds", "ratio"], cells)
     around = circumstances(f"python benchmarks/mechanisms.py {label}")
     write(f"mechanisms-{label}", [*lines, "", *origin(around)], {**around, "found": found})
 
