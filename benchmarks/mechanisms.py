@@ -110,7 +110,8 @@ def main() -> None:
     found = interleaved({name: step_of(model, name) for name in names}, ROUNDS)
     base = median(found["all of them"])
     cells = [[name, f"{median(some):.2f}", f"{median(some) / base:.2f}"] for name, some in found.items()]
-    lines = [f"# CPU seconds of a contrastive step of {Path(model).name}, with all mechanisms and without one", ""]
+    label = Path(model).name
+    lines = [f"# CPU seconds of a contrastive step of {label}, with all mechanisms and without one", ""]
     lines += table(["without", "median seconds", "ratio"], cells)
     around = circumstances(f"python benchmarks/mechanisms.py {label}")
     write(f"mechanisms-{label}", [*lines, "", *origin(around)], {**around, "found": found})
