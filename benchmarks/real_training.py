@@ -31,7 +31,8 @@ from embrew.text.tokens import Tokens
 from embrew.training.step import TrainStep
 
 TRIPLETS = 32
-LOSS, GRADIENT = 0.02, 0.99  # largest relative difference of losses, smallest cosine of gradients, in bfloat16
+LOSS, GRADIENT = 0.02, 0.99  # largest relative difference of losses, smallest cosine of gradients
+ROUNDED = 0.9  # of gradients of contrast in bfloat16, where one text may turn with the rounding; in float32, `GRADIENT`
 BUDGETS = (1024, 4096)  # tokens per forward pass of gradient caching that the peer may choose from
 SMALL = 4  # triplets of a micro-batch of the peer without caching; more did not fit into 20 GB
 Rows = list[dict[str, Any]]
@@ -72,7 +73,7 @@ class Side:
 def require_alike(ours: Side, peer: Side, least: float = GRADIENT, *, short: bool = True) -> dict[str, float]:
     """Give both sides the same LoRA, not zero, and compare loss and gradients without dropout.
 
-    Gradients must have at least the cosine `least`. The peer computes in bfloat16 if `short`.
+    Gradients must have at least the cosine `least`. Both compute in bfloat16 if `short`.
     """
     own, theirs = ours.lora(), peer.lora()
     if own.keys() != theirs.keys() and theirs:
@@ -86,7 +87,7 @@ def require_alike(ours: Side, peer: Side, least: float = GRADIENT, *, short: boo
     values, gradients = [], []
     for side in (ours, peer):
         side.module.eval()
-        values.append(side.differentiate(short=short or side is ours))
+        values.append(side.differentiate(short=short))
         gradients.append(torch.cat([side.lora()[name].grad.flatten() for name in own]))
         side.optimizer.zero_grad(set_to_none=True)
         side.module.train()
@@ -226,11 +227,18 @@ def contrasted(
 
     The first way has the same loss, with which ours is compared.
     """
-    recipe = recipe_of("baselines/nli-nano", model, f"encoder.max_length={{query: {LIMIT}, document: {LIMIT}}}")
+    settings = f"encoder.max_length={{query: {LIMIT}, document: {LIMIT}}}"
+    recipe = recipe_of("baselines/nli-nano", model, settings)
     ours, body = embrew_side(recipe, rows), stock(model, torch.float32)
     body.add_adapter(LoraConfig(**(recipe.encoder.lora or {}), task_type="FEATURE_EXTRACTION"))
     peers = {way: stock_side(body, rows, **options) for way, options in ways.items()}
-    equality = require_alike(ours, next(iter(peers.values())), short=False)  # its loss in bfloat16 has 8 bits
+    first = next(iter(peers.values()))
+    exact = embrew_side(recipe_of("baselines/nli-nano", model, settings, "encoder.dtype=float32"), rows)
+    equality = {
+        "in float32": require_alike(exact, first, short=False),
+        "in bfloat16": require_alike(ours, first, ROUNDED),
+    }
+    del exact
     sweep = (
         {way: harness.turns({way: peer.step}, 1)[way].cpu[0] for way, peer in peers.items()} if len(ways) > 1 else {}
     )

@@ -14,6 +14,7 @@ from embrew.model.batching import Cost
 from embrew.model.kernels import Walls, fits, use
 from embrew.model.layers import (
     Wrapper,
+    causal_layers,
     check_positions,
     is_bert_type,
     layers_of,
@@ -126,12 +127,10 @@ def packs(inner: Any, attention: Attention) -> bool:
     Measured once per model class, kernel and pattern in a process. Never where texts are encoded: batches sorted by
     length have little padding.
     """
-    is_causal = attention.is_causal
-    if inner.device.type != "cpu" or inner.config._attn_implementation != TWO_CALLS or is_causal is None:
+    is_causal, config = attention.is_causal, inner.config
+    if inner.device.type != "cpu" or config._attn_implementation != TWO_CALLS or torch.is_inference_mode_enabled():
         return False
-    if torch.is_inference_mode_enabled():
-        return False
-    if getattr(inner, "hidden_size_per_layer_input", None):
+    if is_causal is None or causal_layers(inner) or getattr(inner, "hidden_size_per_layer_input", None):
         return False
     key = key_of(inner, attention)
     if key not in _PACKS:
