@@ -22,18 +22,18 @@ import harness
 
 NAME, ROUNDS, UNEQUAL = "real-model", 5, 3
 ROWS = {
-    "contrast": "real_training",
-    "contrast_mixed": "real_training",
-    "compression": "real_methods",
-    "ese": "real_methods",
-    "epic": "real_methods",
-    "encode": "real_encoding",
-    "openvino_bf16": "real_encoding",
-    "openvino_int8": "real_encoding",
-    "layers": "real_encoding",
-    "start": "real_encoding",
+    "contrast": ("real_training", "contrastive step, NLI lengths"),
+    "contrast_mixed": ("real_training", "contrastive step, lognormal lengths"),
+    "compression": ("real_methods", "compression step"),
+    "ese": ("real_methods", "ESE step"),
+    "epic": ("real_methods", "EPIC step"),
+    "encode": ("real_encoding", "encode"),
+    "openvino_bf16": ("real_encoding", "encode, OpenVINO bfloat16"),
+    "openvino_int8": ("real_encoding", "encode, OpenVINO int8"),
+    "layers": ("real_encoding", "encode, part of the layers"),
+    "start": ("real_encoding", "start"),
 }
-"""Rows of the benchmark and the module that has a function of this name; each measures some lines of the table."""
+"""Rows of the benchmark: the module that has a function of this name, and the name of a line without a result."""
 FACTS = ("setting", "equality", "ours", "peer", "bytes", "scores")
 FLAGS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni")
 
@@ -42,9 +42,9 @@ def measure(row: str, model: Path, rounds: int, output: Path) -> int:
     """Measure one row in this process and write its lines."""
     harness.one_core()
     try:
-        lines = getattr(importlib.import_module(ROWS[row]), row)(model, rounds)
+        lines = getattr(importlib.import_module(ROWS[row][0]), row)(model, rounds)
     except harness.Unequal as error:
-        output.write_text(json.dumps({row: failed(f"not equal: {error}")}))
+        output.write_text(json.dumps({ROWS[row][1]: failed(f"not equal: {error}")}))
         return UNEQUAL
     output.write_text(json.dumps(lines))
     return 0
@@ -63,7 +63,7 @@ def measured(row: str, model: Path, rounds: int) -> tuple[dict[str, Any], bool]:
         done = subprocess.run(command, check=False)
         if output.exists():
             return json.loads(output.read_text()), done.returncode == 0
-        return {row: failed(f"crashed ({done.returncode})")}, False
+        return {ROWS[row][1]: failed(f"crashed ({done.returncode})")}, False
 
 
 def without_chat(model: Path, copy: Path) -> Path:

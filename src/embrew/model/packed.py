@@ -80,9 +80,16 @@ class Packed:
             groups.append(Group(len(rows), width, mask))
             grouped.append(here.reshape(-1))
             offset += here.size
-        indices = (torch.from_numpy(array) for array in (taken, given.reshape(-1), np.concatenate(grouped), source))
-        taken_, given_, grouped_, source_ = indices
-        return cls(torch.from_numpy(positions)[None], total, taken_, given_, groups, grouped_, source_, is_causal)
+        return cls(
+            torch.from_numpy(positions)[None],
+            total,
+            torch.from_numpy(taken),
+            torch.from_numpy(given.reshape(-1)),
+            groups,
+            torch.from_numpy(np.concatenate(grouped)),
+            torch.from_numpy(source),
+            is_causal,
+        )
 
     def pack(self, states: Tensor) -> Tensor:
         """Return `(1, count, width)` of `(batch, tokens, width)`."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
+from embrew.encoder import Encoder
 from embrew.model.attention import Attention
-from embrew.model.forward import forward, packing, packs, read_layers
+from embrew.model.forward import forward, packing, packs, read_layers, write_soft
 from embrew.model.kernels import use_own_sdpa
 from embrew.model.packed import Packed
 from embrew.text.tokens import Row, Segment, Tokens
@@ -100,6 +103,35 @@ def test_dropout_on_attention_is_drawn_as_without_packing() -> None:
             assert drawn.std(0).max() > 1e-2
             means.append(drawn.mean(0))
     assert (means[0] - means[1]).abs().mean() < 0.04 * means[1].abs().mean()
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_texts_are_read_in_training_as_they_are_encoded(make_encoder: Callable[..., Encoder], attention: str) -> None:
+    encoder = make_encoder("llama", attention=attention)
+    use_own_sdpa(encoder.backbone.inner)
+    texts = ["", "a", "<|im_start|> of no text <|endoftext|>", "beyond the limit " * 100, "two words"]
+    tokens = Tokens.pad(encoder.template.rows(texts, max_length=24))
+    assert packing(encoder.backbone.inner, tokens, encoder.attention) is not None
+    with torch.inference_mode():
+        encoded = encoder(tokens)
+    torch.testing.assert_close(encoder(tokens), encoded, atol=1e-5, rtol=1e-4)
+
+
+def test_given_vectors_are_read_and_get_gradients() -> None:
+    inner, vectors = model("llama"), torch.randn(4, 2, 32, generator=torch.Generator().manual_seed(4))
+    rows = [
+        Row.labelled([0, 0], Segment.SOFT) + Row.labelled(range(5, 5 + length), Segment.TEXT)
+        for length in (1, 9, 4, 20)
+    ]
+    tokens, found = Tokens.pad(rows), []
+    for packed in (packing(inner, tokens, Attention()), None):
+        soft = vectors.clone().requires_grad_()
+        inputs = write_soft(inner.get_input_embeddings()(tokens.input_ids), tokens.with_soft(soft))
+        states = forward(inner, inputs, tokens, Attention(), packed=packed)
+        (states * tokens.attention_mask[..., None]).square().sum().backward()
+        assert soft.grad is not None
+        found.append(soft.grad)
+    torch.testing.assert_close(found[0], found[1], atol=1e-3, rtol=1e-3)
 
 
 def test_layers_are_read_as_without_packing() -> None:
