@@ -62,7 +62,7 @@ def alone() -> Iterator[None]:
 PATCHES: dict[str, Callable[[], Any]] = {
     "own LoRA layers": lambda: patch.object(adapters, "use_lora_linear", lambda model: None),
     "fast dropout": lambda: patch.object(Mask, "draw", classmethod(bernoulli)),
-    "own sdpa": lambda: patch("embrew.model.kernels.use", lambda inner: False),
+    "own sdpa, and packed rows, which need it": lambda: patch("embrew.model.kernels.use", lambda inner: False),
     "packed rows": apart,
     "packed rows, and groups by length": alone,
 }

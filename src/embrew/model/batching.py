@@ -26,7 +26,7 @@ CPU = {  # milliseconds of a layer in a pass, of a million of its weights; of a 
 }  # fitted to benchmarks/results/pass-cost.md; True: with a backward pass
 GPU = 0.12, 0.0, 0.0, 5e-6  # where nothing is measured: 0.12 ms to launch a layer, products at 400 TFLOP/s
 BFLOAT16 = 2.0  # on a CPU: a token takes half the time, a pass's overhead stays (benchmarks/results/pass-cost.md)
-PADDING = 0.05  # of packed rows: what is left of it costs that much of a token
+PADDING = 0.05  # of packed rows, in tokens: in time it is less, but the embeddings of padding are held
 MOST = 8_192  # tokens
 
 
