@@ -51,7 +51,7 @@ class Encoder(nn.Module):
     Attributes:
         settings: how it reads texts and what it makes of them.
         base: the LM under it.
-        head: module applied to token states before pooling (`LatentAttention`), or None.
+        head: module applied to token states before pooling (`LatentAttention`, `Projection`), or None.
         demonstrator: the trained part of demonstrations, with their settings; None: it cannot read any.
         templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
         contexts: prompts with demonstrations, by name; `encode` takes these names as it does those of `prompts`.
@@ -459,9 +459,9 @@ class Encoder(nn.Module):
         """
         changed = copy.copy(self)
         changed.settings = self.settings.replace(**changes)
-        trained = ("latents", "heads", "head_width")
+        trained = ("latents", "heads", "head_width", "projection")
         if any(getattr(changed.pooling, name) != getattr(self.pooling, name) for name in trained):
-            raise ValueError("pooling.latents, heads and head_width belong to trained weights; build another encoder")
+            raise ValueError(f"pooling.{', '.join(trained)} belong to trained weights; build another encoder")
         if changed.settings.demonstrations != self.settings.demonstrations:
             raise ValueError("demonstrations belong to trained weights; build another encoder")
         changed.check_longest()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import PartialState
 from datasets import Dataset
@@ -35,6 +36,7 @@ from tests.objectives import cases
 
 CHOSEN: dict[str, dict[str, Any]] = {  # in place of the first settings of the battery
     "angle": {"rows": "pairs", "in_batch_weight": 2.0},
+    "embedding_distillation": {"dims": [32, 8], "spread_weight": 0.5},
     "epic": {"temperature": 0.2, "mask_demo_negatives": True},
     "icl": {"temperature": 0.2},
     "espresso": {"base": {"type": "angle", "rows": "pairs"}, "compression_size": 8, "layers": "learned"},
@@ -52,6 +54,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # settings of objectives, besides tho
 }
 READS: dict[str, dict[str, Any]] = {  # encoders with weights after, or besides, the language model
     "latent": {"pooling": Pooling("mean", "text", latents=4, heads=2, head_width=8)},
+    "projection": {"pooling": Pooling("mean", "text", projection=20)},
     "learnable": {"demonstrations": Demonstrations(compress="pair", learnable=5)},
 }
 ROWS = 4
@@ -144,6 +147,7 @@ SHARDED = [
         for lora in BOTH
     ),
     *(Case("contrastive", lora, cached=c, sharded=True, reads="latent") for lora in BOTH for c in BOTH),
+    Case("contrastive", True, cached=True, sharded=True, reads="projection"),
     *(Case("epic", True, cached=c, sharded=True, reads="learnable") for c in BOTH),
 ]
 
@@ -188,9 +192,9 @@ QUICK = [  # sharded contrastive stages are among the whole runs of `tests.distr
 def rows_for(objective: Objective, *, times: int = 2) -> Dataset:
     """Rows, five `times`, whose lengths and numbers of negatives differ: processes need unequal numbers of passes."""
     if objective.rows_kind == "text":
-        return Dataset.from_list(
-            [{"text": f"{text[: 20 + 9 * i]}. {text}"} for i, text in enumerate(SENTENCES * times)]
-        )
+        texts = [f"{text[: 20 + 9 * i]}. {text}" for i, text in enumerate(SENTENCES * times)]
+        vectors = np.random.default_rng(0).standard_normal((len(texts), 32)).tolist()
+        return Dataset.from_dict({"text": texts, "vector": vectors})
     if objective.rows_kind == "scored":
         pairs = zip(SENTENCES * times, SENTENCES[1:] * times, strict=False)
         return Dataset.from_list(

@@ -138,6 +138,7 @@ REFUSED = {
     "eos-after-memory": ({**MEMORY, "template": "{text}{memory}{eos}"}, "2 tokens come after every text"),
     "weighted": ({**MEAN, "pooling": "weighted_mean"}, "pools weighted_mean over all"),
     "text": ({**MEAN, "pooling": Pooling("mean", "text"), "template": "{text}"}, "pools mean over text"),
+    "projection": ({**MEAN, "pooling": Pooling("mean", projection=4)}, "a projection before they are pooled"),
     "latents": ({**MEAN, "pooling": Pooling("mean", latents=4, heads=1)}, "latent attention"),
     "family": ({**LAST, "family": "gpt-neox"}, "architecture is gpt_neox; .* llama, mistral, qwen2, qwen3"),
     "window": ({**LAST, "family": "mistral", "max_length": 9}, "sliding window of 8 tokens.* --max-length 8 or less"),

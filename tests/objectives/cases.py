@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 from torch import Tensor
 
 from embrew.encoder import Encoder
 from embrew.methods import OBJECTIVES, Alignment, Llama2Vec, Objective
+from embrew.methods.distillation import EmbeddingDistillation
 from embrew.settings.encoder import Demonstrations
 from tests.conftest import SENTENCES
 
@@ -43,7 +45,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {  # of objectives that are tested w
         {},
         {"symmetric": True, "temperature": 0.2},
         {"false_negative_margin": 0.05, "false_negative_warmup": 0.0},
-        {"mask_same_text": False, "gather": False},
+        {"mask_same_text": False, "gather": False, "spread_weight": 0.3},
         {"positives": "dropout", "attention_dropout": 0.1},
         {"positives": "dropout", "attention_dropout": 0.1, "symmetric": True},
     ],
@@ -60,6 +62,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {  # of objectives that are tested w
         {"base": {"type": "contrastive", "temperature": 0.2}, "compression_size": 8},
         {"base": {"type": "angle", "rows": "pairs"}, "compression_size": 4, "preset": "paper", "svd": "exact"},
         {"base": {"type": "contrastive"}, "compression_size": 16, "preset": "official", "compression": "direct"},
+    ],
+    "embedding_distillation": [
+        {"projection": False},
+        {"projection": False, "distance": "squared", "side": "query", "spread_weight": 0.5},
+        {"projection": False, "layers": [2, 1]},
     ],
     "epic": [
         {},
@@ -112,6 +119,9 @@ def rows_for(objective: Objective) -> list[dict[str, Any]]:
     """Rows of the kind that an objective reads."""
     if isinstance(objective, Llama2Vec):
         return [{"text": f"{text} {SENTENCES[i - 1]} {SENTENCES[i - 2]}"} for i, text in enumerate(SENTENCES)]
+    if isinstance(objective, EmbeddingDistillation) and objective.base is None:
+        vectors = np.random.default_rng(0).standard_normal((len(SENTENCES), 32)).tolist()
+        return [{"text": text, "vector": vector} for text, vector in zip(SENTENCES, vectors, strict=True)]
     if objective.rows_kind == "text":
         return [{"text": text} for text in SENTENCES]
     if objective.rows_kind == "scored":
@@ -131,7 +141,8 @@ def rows_for(objective: Objective) -> list[dict[str, Any]]:
 def prepared(objective: Objective, encoder: Encoder) -> list[dict[str, Any]]:
     """Rows as training gives them to the objective."""
     rows = rows_for(objective)
-    return list(objective.precompute(Dataset.from_list(rows), encoder)) if isinstance(objective, Alignment) else rows
+    computes = isinstance(objective, Alignment | EmbeddingDistillation)
+    return list(objective.precompute(Dataset.from_list(rows), encoder)) if computes else rows
 
 
 def loss_and_gradients(

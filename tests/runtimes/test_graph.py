@@ -33,6 +33,8 @@ CASES: dict[str, dict[str, Any]] = {
     "first": {"pooling": Pooling("cls"), **LAST, "attention": "bidirectional"},
     "weighted-mean": {"pooling": Pooling("weighted_mean"), **LAST},
     "not-normalised": {"pooling": Pooling("mean"), "normalize": False, **LAST},
+    "projection": {"pooling": Pooling("weighted_mean", projection=50), **LAST},
+    "concatenated-projections": {"pooling": Pooling("concat", "memory", projection=7)},
     "latent-attention": {"pooling": Pooling("mean", latents=4, heads=2), **LAST, "attention": "bidirectional"},
 }
 

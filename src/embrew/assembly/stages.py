@@ -62,6 +62,8 @@ def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
     unknown = next((key for key in settings if key not in names), None)
     if unknown is not None:
         raise ValueError(f"{here} has no key {unknown!r}; {choose_from(unknown, names)}")
+    if settings.get("base", name) is None and getattr(kind, "base", name) is None:  # it may be left out
+        del settings["base"]
     if isinstance(settings.get("base"), Mapping):
         settings["base"] = objective(settings["base"], path=(*path, "base") if path else ())
     if "base" in settings and "base" in names and not isinstance(settings["base"], EmbeddingObjective):
@@ -70,6 +72,8 @@ def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
         raise ValueError(
             f"{here}: base={settings['base']!r}; give an objective as a mapping, such as {{type: contrastive}}"
         )
+    if "base" in settings and type(settings["base"]).precompute is not Objective.precompute:
+        raise ValueError(f"{here}: base computes values before training; it cannot be nested")
     checked = check_fields(settings_of(kind), settings, path=path, words=words)
     try:
         return kind(**{name: getattr(checked, name) for name in settings})

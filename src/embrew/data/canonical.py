@@ -152,6 +152,7 @@ _READ: dict[str, Callable[[Mapping[str, Any], str, str], Any]] = {
     "human_summaries": _texts,
     "machine_summaries": _texts,
     "relevance": _numbers,
+    "vector": _numbers,
     "answers": _answers,
 }
 """Of columns that hold something else than a text, in rows that are no pairs."""

@@ -2,7 +2,7 @@
 
 | kind | canonical row |
 |---|---|
-| text | text |
+| text | text, vector |
 | pairs | query, positive, negatives, instruction, scores |
 | scored | sentence1, sentence2, score, subset |
 | labelled | text, label |
@@ -24,7 +24,7 @@ Kind = Literal["text", "pairs", "scored", "labelled", "labelled_pairs", "candida
 Layout = dict[str, tuple[str, ...]]  # canonical column -> columns of the file
 
 ACCEPTED: dict[str, Layout] = {
-    "text": {"text": ("text",)},
+    "text": {"text": ("text",), "vector": ("vector",)},
     "pairs": {
         "query": ("query", "anchor"),
         "positive": ("positive", "pos", "positive_passages"),
@@ -64,7 +64,7 @@ LABELS = {"label", "labels", "score", "scores"}
 """Columns that mark whether `sentence1` and `sentence2`, or messages, are a pair of query and positive."""
 SYSTEM = "messages of the system"
 """Key under which the instruction of `messages` is stored (see `embrew.data.canonical`)."""
-OPTIONAL = {"negatives", "instruction", "scores", "subset", "context"}
+OPTIONAL = {"negatives", "instruction", "scores", "subset", "context", "vector"}
 
 
 def match(

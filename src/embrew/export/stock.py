@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.encoder import Encoder
 from embrew.model.forward import bidirectional_by
+from embrew.model.pooling import LatentAttention, Projection
 from embrew.settings.encoder import MODES
 
 OWN_CODE = "transformers_modules."  # where transformers puts code that came with a model
@@ -55,7 +56,7 @@ def check_text(encoder: Encoder) -> None:
 def stock_refusal(encoder: Encoder) -> str | None:
     """Return why stock modules cannot reproduce the encoder's attention or pooling; None: they can."""
     pooling = encoder.pooling
-    if encoder.head is not None:
+    if isinstance(encoder.head, LatentAttention):
         return "its states pass through latent attention before they are pooled, for which there is no stock module"
     if encoder.attention.is_causal is None:
         return f"attention={encoder.attention.mode} needs a mask; stock modules are causal or bidirectional"
@@ -149,14 +150,15 @@ def _template_processing(names: dict[int, str], before: list[int], after: list[i
 
 
 def pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: dict[int, int]) -> list[nn.Module]:
-    """Return stock modules that pool as the encoder does, and keep its leading dimensions."""
+    """Return stock modules that pool as the encoder does, and project or keep its leading dimensions."""
     from sentence_transformers.sentence_transformer.modules import Pooling, WordWeights
 
     width, pooling = encoder.backbone.hidden_size, encoder.pooling
     keep = encoder.get_embedding_dimension()
+    multiplied = encoder.head is not None or keep < width
     if pools_every_token(encoder) or pools_last_token(encoder):
         mode = "lasttoken" if pools_last_token(encoder) else MODES[pooling.mode].stock
-        return [Pooling(width, mode), *([_leading_dimensions(encoder)] if keep < width else [])]
+        return [Pooling(width, mode), *([_product(encoder)] if multiplied else [])]
     size = len(tokenizer)
     vocabulary = tokenizer.convert_ids_to_tokens(list(range(size)))
     vocabulary = [f"<unused_{i}>" if token is None else token for i, token in enumerate(vocabulary)]
@@ -169,22 +171,27 @@ def pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: d
         weights, other = {vocabulary[ids.get(i, i)]: 0.0 for i in added}, 1.0
     words = WordWeights(vocabulary, weights, unknown_word_weight=other)
     # of tokens, not of their mean: that one is float32, whatever the model's dtype
-    shorter = [_leading_dimensions(encoder, of="token_embeddings")] if keep < width else []
+    shorter = [_product(encoder, of="token_embeddings")] if multiplied else []
     return [*shorter, words.requires_grad_(False), Pooling(keep, "mean")]
 
 
-def _leading_dimensions(encoder: Encoder, *, of: str = "sentence_embedding") -> nn.Module:
-    """Return a stock module that keeps the leading dimensions: a product with the first columns of the identity, exact.
+def _product(encoder: Encoder, *, of: str = "sentence_embedding") -> nn.Module:
+    """Return a stock module for the leading dimensions of the encoder's projection, or without one of the states.
+
+    Without a projection it is a product with the first columns of the identity, which is exact.
 
     `truncate_dim` of Sentence-Transformers comes after all modules, so after `Normalize`: its vectors would be short.
 
     Args:
         encoder: says how many of how many.
-        of: the feature that is truncated, as Sentence-Transformers calls it.
+        of: the feature that is multiplied, as Sentence-Transformers calls it.
     """
     from sentence_transformers.base.modules import Dense
 
     width, keep = encoder.backbone.hidden_size, encoder.get_embedding_dimension()
-    chosen = torch.eye(keep, width, device=encoder.device, dtype=encoder.backbone.dtype)
+    matrix = torch.eye(keep, width, device=encoder.device)
+    if isinstance(encoder.head, Projection):
+        matrix = encoder.head.weight.detach()[:keep].clone()
+    chosen = matrix.to(encoder.backbone.dtype)
     dense = Dense(width, keep, bias=False, activation_function=nn.Identity(), init_weight=chosen, module_input_name=of)
     return dense.requires_grad_(False)

@@ -57,6 +57,7 @@ CONTEXT = Format("a context of an encoder", "context.json")
 RUN = Format("a training run", "run.json")
 STAGE = Format("a stage of a training run", "stage.json", 3)  # also of its checkpoints
 EXPORT = Format("an export", "parity.json")
+TEACHER = Format("a teacher's vectors", "teacher.json")
 OPENVINO = Format("an export for OpenVINO", "openvino/encoder.json")  # within an export, and not a kind of folder
 VECTORS = Format("vectors", "vectors.json")
 INDEX = Format("a search index", "manifest.json", 3)

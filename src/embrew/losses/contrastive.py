@@ -63,6 +63,31 @@ def same_text_mask(query_keys: Tensor, candidate_keys: Tensor, labels: Tensor) -
     return same & ~own
 
 
+def spread_out(vectors: Tensor, keys: Tensor) -> Tensor:
+    """M₁² + M₂, M₁ and M₂ the means of cosine and cosine² over pairs of different texts, in float32.
+
+    The global orthogonal regularisation of *Learning Spread-out Local Feature Descriptors* (arXiv 1708.06320), without
+    the threshold 1/d below which its M₂ has no gradient: for uniform unit vectors M₁ is 0 and M₂ is 1/d.
+
+    Args:
+        vectors: `(texts, hidden)`, not normalised.
+        keys: `(texts,)` int64, equal where texts are equal.
+
+    Returns:
+        A scalar; 0, with gradients of 0, where there are no two different texts.
+
+    Examples:
+        >>> keys = torch.arange(2)
+        >>> float(spread_out(torch.eye(2), keys)), round(float(spread_out(torch.ones(2, 2), keys)), 4)
+        (0.0, 2.0)
+    """
+    with full_float32(vectors.device.type):
+        unit = normalize(full_precision(vectors), dim=-1)
+        different = (keys[:, None] != keys).float()
+        cosines, pairs = (unit @ unit.T) * different, different.sum().clamp(min=1.0)
+        return (cosines.sum() / pairs).square() + cosines.square().sum() / pairs
+
+
 def closer_than_positive(queries: Tensor, candidates: Tensor, labels: Tensor, *, margin: float) -> Tensor:
     """Return columns that are more similar to the query than its positive minus a margin, by the model's own scores.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from embrew.methods.angle import Angle
 from embrew.methods.autoregembed import Alignment
 from embrew.methods.base import Objective
+from embrew.methods.distillation import EmbeddingDistillation
 from embrew.methods.embedding import EmbeddingObjective
 from embrew.methods.epic import Epic, InContext
 from embrew.methods.ese import Espresso
@@ -22,6 +23,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "bottleneck": Bottleneck,
     "compression": Compression,
     "contrastive": Contrastive,
+    "embedding_distillation": EmbeddingDistillation,
     "epic": Epic,
     "espresso": Espresso,
     "icl": InContext,

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from embrew.distributed import gather, global_rows, share_of_rows
 from embrew.encoder import Encoder
-from embrew.losses.contrastive import info_nce
-from embrew.methods.base import Objective, RowsKind, instructions_of, usable
+from embrew.losses.contrastive import info_nce, spread_out
+from embrew.methods.base import NotNegative, Objective, RowsKind, instructions_of, usable
 from embrew.model.batching import embed_by_length
 from embrew.text.tokens import Tokens
 
@@ -44,6 +44,10 @@ class Inputs:
     def prepare(self, dataset: Dataset) -> Dataset:
         """Return the data set without rows that cannot be used, with further columns."""
         return dataset
+
+    def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+        """Return the texts of rows by role, as `collate` orders them."""
+        raise NotImplementedError(f"{type(self).__name__} has no list of its texts")
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
         """Convert rows to a batch, as `Objective.collate`."""
@@ -89,12 +93,14 @@ class Inputs:
 class RepeatedTexts(Inputs):
     """Each text twice, as `query` and as `document`; dropout makes the two embeddings differ (SimCSE)."""
 
+    def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+        """Return the texts, twice."""
+        return {role: [row["text"] for row in rows] for role in ("query", "document")}
+
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
         """Return tokens under the encoder's default prompt, and keys that are equal where texts are equal."""
-        texts = [row["text"] for row in rows]
-        prompt = encoder.prompts.get(encoder.default_prompt_name or "", "")
-        tokens = Tokens.pad(encoder.template.rows(texts, instruction=prompt, max_length=encoder.max_seq_length))
-        keys = text_keys(texts)
+        texts = self.strings(rows)["query"]
+        tokens, keys = plain_tokens(texts, encoder), text_keys(texts)
         return {"query": tokens, "document": tokens, "query_keys": keys, "document_keys": keys}
 
 
@@ -105,9 +111,13 @@ class ScoredPairs(Inputs):
     rows_kind = "scored"
     roles = ("text",)
 
+    def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+        """Return all first texts, then all second ones."""
+        return {"text": [row[side] for side in ("sentence1", "sentence2") for row in rows]}
+
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
         """Return tokens, keys, the scores as `grades` `(rows,)`, and the texts of pairs whose score is not 0."""
-        texts = [row[side] for side in ("sentence1", "sentence2") for row in rows]
+        texts = self.strings(rows)["text"]
         grades = torch.tensor([float(row["score"]) for row in rows])
         return {
             "text": Tokens.pad(encoder.template.rows(texts, max_length=encoder.max_seq_length)),
@@ -142,6 +152,14 @@ class Pairs(Inputs):
         none = f"none of {len(dataset)} rows has negatives; set in_batch_negatives: true"
         return usable(dataset, keep, otherwise=none, left_out="contrastive leaves out {} of {} rows without negatives")
 
+    def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+        """Return queries; all positives, then all negatives."""
+        negatives = [text for row in rows for text in row.get("negatives") or []]
+        return {
+            "query": [row["query"] for row in rows],
+            "document": [row["positive"] for row in rows] + negatives,
+        }
+
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
         """Return tokens by role, keys of their texts, and `owners`: the row of each document.
 
@@ -149,8 +167,7 @@ class Pairs(Inputs):
         documents, padded with −inf, and the indices of these documents, padded with 0.
         """
         lengths = encoder.max_length
-        queries = [row["query"] for row in rows]
-        documents = [row["positive"] for row in rows] + [text for row in rows for text in row.get("negatives") or []]
+        queries, documents = self.strings(rows).values()
         counts = [len(row.get("negatives") or []) for row in rows]
         owners = [*range(len(rows)), *(i for i, count in enumerate(counts) for _ in range(count))]
         instructions, shown = instructions_of(rows, encoder), instructions_of(rows, encoder, "document")
@@ -192,7 +209,13 @@ class EmbeddingObjective(Objective):
     """An objective that says what is embedded (`inputs`) and what the loss of embeddings is (`loss`).
 
     Its batches can be gradient-cached and gathered, and it can be nested in another objective.
+
+    Attributes:
+        spread_weight: weight of an additional term that spreads embeddings out: the mean of `spread_out` over queries
+            and over documents (or texts) of all processes; with several layers, of the last one.
     """
+
+    spread_weight: NotNegative = 0.0
 
     @property
     def inputs(self) -> Inputs:
@@ -202,6 +225,16 @@ class EmbeddingObjective(Objective):
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return the loss of embeddings, by the roles of `inputs`, and parts as `Objective.__call__` does."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+    def total(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Return the loss with the term of `spread_weight`, and parts."""
+        parts = self.loss(embeddings, batch)
+        if not self.spread_weight:
+            return parts
+        last = {role: vectors if vectors.ndim == 2 else vectors[-1] for role, vectors in embeddings.items()}
+        keys = {role: batch[f"{role}_keys"] for role in last if f"{role}_keys" in batch}
+        spread = torch.stack([spread_out(gather(last[role]), gather(keys[role])) for role in keys]).mean()
+        return {**parts, "loss": parts["loss"] + self.spread_weight * spread, "spread": spread.detach()}
 
     @property
     def rows_kind(self) -> RowsKind:
@@ -223,7 +256,7 @@ class EmbeddingObjective(Objective):
         embeddings, _ = inputs.embed_all(
             encoder, batch, lambda _, tokens: embed_by_length(embed, tokens, cost=encoder.cost)
         )
-        return self.loss(embeddings, batch)
+        return self.total(embeddings, batch)
 
 
 @dataclass(kw_only=True)
@@ -235,6 +268,11 @@ class Nested(EmbeddingObjective):
     """
 
     base: EmbeddingObjective
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.base.spread_weight:
+            raise ValueError("base.spread_weight: give spread_weight to the outer objective, which has the texts once")
 
     @property
     def inputs(self) -> Inputs:
@@ -256,6 +294,12 @@ class Nested(EmbeddingObjective):
                 f"{type(self).__name__} reads every layer, and {type(self.base).__name__} puts embeddings of the last "
                 "into prompts; nest it in matryoshka"
             )
+
+
+def plain_tokens(texts: Sequence[str], encoder: Encoder) -> Tokens:
+    """Return texts as `Encoder.encode` reads them: under the default prompt, in its length limit."""
+    prompt = encoder.prompts.get(encoder.default_prompt_name or "", "")
+    return Tokens.pad(encoder.template.rows(texts, instruction=prompt, max_length=encoder.max_seq_length))
 
 
 def text_keys(texts: Sequence[str]) -> Tensor:

@@ -1,4 +1,4 @@
-"""From token states to one vector per text, as `Pooling` says, through latent attention if there is one."""
+"""From token states to one vector per text, as `Pooling` says, through a trained layer if there is one."""
 
 from __future__ import annotations
 
@@ -57,11 +57,39 @@ class LatentAttention(nn.Module):
         return states + self.down(value * nn.functional.gelu(gate))
 
 
+class Projection(nn.Module):
+    """A linear layer without bias. Pooling is linear, so that projecting states or their pooled vector is the same.
+
+    It starts with orthogonal columns or rows: where it widens, cosines stay as they are.
+
+    Args:
+        width: of a token state.
+        dimensions: of its output.
+        seed: of the initial values.
+    """
+
+    def __init__(self, width: int, dimensions: int, *, seed: int = 42) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(orthogonal(dimensions, width, seed=seed))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return states `(…, width)` as `(…, dimensions)`, in the layer's dtype."""
+        with full_float32(states.device.type):
+            return nn.functional.linear(states.to(self.weight.dtype), self.weight)
+
+
+def orthogonal(rows: int, columns: int, *, seed: int) -> Tensor:
+    """Return a float32 matrix whose columns, or rows if these are fewer, are orthogonal and of length 1."""
+    return nn.init.orthogonal_(torch.empty(rows, columns), generator=torch.Generator().manual_seed(seed))
+
+
 SEGMENTS = {"text": Segment.TEXT, "echo": Segment.ECHO, "memory": Segment.MEMORY}
 
 
-def new_head(pooling: Pooling, width: int) -> LatentAttention | None:
+def new_head(pooling: Pooling, width: int) -> LatentAttention | Projection | None:
     """Return a new trained head for states of a width; None where pooling has none."""
+    if pooling.projection is not None:
+        return Projection(width, pooling.projection)
     if pooling.latents is None:
         return None
     return LatentAttention(width, latents=pooling.latents, heads=pooling.heads or 8, head_width=pooling.head_width)

@@ -68,6 +68,7 @@ class Pooling:
         latents: states pass through a `LatentAttention` with that many latents first (NV-Embed); None: they do not.
         heads: its attention heads; 8 by default.
         head_width: width of a head; None: that of a state.
+        projection: a learned linear layer takes states to that many dimensions first; None: there is none.
     """
 
     mode: PoolingMode
@@ -76,6 +77,7 @@ class Pooling:
     latents: Count | None = None
     heads: Count | None = None
     head_width: Count | None = None
+    projection: Count | None = None
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
@@ -85,6 +87,8 @@ class Pooling:
             raise ValueError(f"pooling.over={self.over!r}; choose from {', '.join(get_args(Over))}")
         if self.latents is None and (self.heads or self.head_width):
             raise ValueError("pooling.heads and head_width belong to latents; give latents too, or leave them out")
+        if self.latents is not None and self.projection is not None:
+            raise ValueError("pooling.latents and projection are two layers before pooling; give one of them")
         only = MODES[self.mode].over
         if only is not None and self.over != only:
             raise ValueError(
@@ -97,6 +101,7 @@ class Pooling:
 
     def dimensions(self, width: int, memory_tokens: int) -> int:
         """Return the dimensions of what is pooled from states of a width."""
+        width = self.projection or width
         if self.mode != "concat":
             return width
         return width * (memory_tokens if self.slots is None else len(set(self.slots)))
@@ -260,6 +265,12 @@ class EncoderSettings(BaseModel):
     max_length: dict[str, Length] = dict.fromkeys(SIDES, 512)
     normalize: bool = True
     demonstrations: Demonstrations | None = None
+
+    @model_validator(mode="after")
+    def _vectors_fit_into_prompts(self) -> Self:
+        if self.demonstrations is not None and self.demonstrations.projects and self.pooling.projection is not None:
+            raise ValueError("pooling.projection and demonstrations as vectors, which need a state's width; choose one")
+        return self
 
     @classmethod
     def create(cls, **given: Any) -> Self:

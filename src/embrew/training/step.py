@@ -62,10 +62,10 @@ def cached_loss(
     with torch.no_grad():
         embeddings, prompted = inputs.embed_all(encoder, batch, passes.first)
     if not torch.is_grad_enabled():
-        return objective.loss(embeddings, batch)
+        return objective.total(embeddings, batch)
     plain = [role for role in embeddings if role not in prompted]
     leaves = {role: vectors.detach().requires_grad_() for role, vectors in embeddings.items()}
-    parts = objective.loss(leaves, batch)
+    parts = objective.total(leaves, batch)
     learned = [parameter for parameter in batch.get("learned", {}).values() if parameter.requires_grad]
     grads = torch.autograd.grad(parts["loss"], [*leaves.values(), *learned], materialize_grads=bool(prompted))
 

