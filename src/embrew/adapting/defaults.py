@@ -13,6 +13,7 @@ from embrew.config.overrides import apply_overrides
 from embrew.config.validation import Config, explain
 from embrew.config.yaml_files import parse_yaml
 
+DISTILLATION = "distillation"  # the method that needs a teacher
 PREFIX = "adapt."  # of overrides of these keys; others are keys of recipes
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]

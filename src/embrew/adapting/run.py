@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from embrew import assembly
 from embrew.adapting.baselines import score, score_bm25, score_poolings
-from embrew.adapting.defaults import PREFIX, Defaults, ModelDefaults, method_names, read_defaults
+from embrew.adapting.defaults import DISTILLATION, PREFIX, Defaults, ModelDefaults, method_names, read_defaults
 from embrew.adapting.outcome import ADAPTED, Row, first_lines, has_page, write_page
 from embrew.adapting.prepare import MANIFEST, Prepared, prepare
 from embrew.adapting.reading import Given, given
@@ -69,6 +69,7 @@ def adapt(
     documents: str | Path | Mapping[str, Any] | None = None,
     columns: Mapping[str, str] | None = None,
     method: str = "auto",
+    teacher: str | None = None,
     minutes: float | None = None,
     quick: bool = False,
     seed: int = 42,
@@ -89,7 +90,10 @@ def adapt(
         pairs: file, folder or Hub id of pairs in any form of `read_qa`; or the keys of a recipe's `data`.
         documents: folder or file of documents (`read_folder`), Hub id; or the keys of a recipe's `data`.
         columns: `question`, `answer`, `choices`, `negatives`, `source` -> column of `pairs`.
-        method: `llm2comp`, `ese`, `autoregembed`, `lbr` or `epic`; `none`: contrast alone; `auto`: by what is given.
+        method: `llm2comp`, `ese`, `autoregembed`, `lbr`, `epic` or `distillation`; `none`: contrast alone; `auto`: by
+            what is given.
+        teacher: an embedding model whose vectors the method `distillation` learns: a folder or Hub id of a
+            Sentence-Transformers model, or a folder that embrew trained.
         minutes: time of training, for each trained model; default: 30.
         quick: every part in a few minutes, too short to compare methods.
         seed: random seed of the split and of training.
@@ -114,6 +118,11 @@ def adapt(
     chosen += [text for text in overrides if text.startswith(PREFIX)]
     defaults = read_defaults(chosen, quick=quick)
     of_recipes = tuple(text for text in overrides if not text.startswith(PREFIX))
+    if teacher is not None:
+        of_recipes = (f"stages.distill.objective.teacher={json.dumps(teacher)}", *of_recipes)
+        method = DISTILLATION if method == "auto" else method
+    if (teacher is None) == (method == DISTILLATION):
+        raise ValueError(f"method={method!r} and teacher={teacher!r}: {DISTILLATION} needs a teacher, no other has one")
     method = _method(method, defaults, "pairs" if documents is None else "documents")
     settings = Settings(method=method, defaults=defaults, overrides=of_recipes, seed=seed, export=export, quick=quick)
     texts = None if documents is None else given(documents, "documents")

@@ -14,7 +14,7 @@ from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import out, print_json
 from embrew.cli.signals import stopping
 
-METHODS = ("auto", "none", "llm2comp", "ese", "autoregembed", "lbr", "epic")
+METHODS = ("auto", "none", "llm2comp", "ese", "autoregembed", "lbr", "epic", "distillation")
 
 
 def adapt(
@@ -53,10 +53,18 @@ def adapt(
         typer.Option(
             metavar="METHOD",
             autocompletion=lambda: list(METHODS),
-            help="Method to train beside contrastive learning: llm2comp, ese, autoregembed, lbr, epic, or none; "
-            "auto = by what is given.",
+            help="Method to train beside contrastive learning: llm2comp, ese, autoregembed, lbr, epic, distillation, "
+            "or none; auto = by what is given.",
         ),
     ] = "auto",
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Embedding model whose vectors are learned (method distillation): folder or Hub id of a "
+            "Sentence-Transformers model, or folder that embrew trained.",
+        ),
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(min=0.01, help="Minutes of training, for each trained model; 30 by default.")
     ] = None,
@@ -81,6 +89,7 @@ def adapt(
         report = run(
             model,
             output=output,
+            teacher=teacher,
             minutes=minutes,
             quick=quick,
             seed=seed,
