@@ -14,7 +14,7 @@ from embrew.files.formats import INDEX, versions
 from embrew.files.reading import read_json
 from embrew.files.writing import atomic_folder, recover, write_json, write_jsonl
 from embrew.progress import progress
-from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
+from embrew.text_encoder.hashes import model_hash, space_of, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, encode_options
 from embrew.text_encoder.vectors import BLOCK, checked_vectors, unit_vectors
 
@@ -90,6 +90,7 @@ class SearchIndex:
     ) -> "SearchIndex":
         """Embed documents (or those of a file or folder, see `read_documents`), title and text together."""
         documents = _documents(documents)
+        _check_makes_documents(encoder)
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
         index = None
         for vectors in _embedded(encoder, [document.content for document in documents], options):
@@ -184,13 +185,14 @@ class SearchIndex:
         manifest = read_json(folder / MANIFEST, keys=("sha256",), kind=INDEX, repair=REPAIR)
         if manifest.pop("sha256") != digest_of(manifest):
             raise ValueError(f"{folder / MANIFEST} has changed since it was written; {REPAIR}")
-        own = model_hash(encoder)
+        space = space_of(encoder)
+        own = space or model_hash(encoder)
         if manifest["encoder_hash"] != own:
             raise ValueError(
                 f"{folder} was built with the encoder {manifest['encoder_hash'][:12]}, this is {own[:12]} (hashes); "
                 "their vectors cannot be compared: give the encoder that built the index, or build it again"
             )
-        if manifest["tokenizer_sha256"] != tokenizer_sha256(encoder):
+        if space is None and manifest["tokenizer_sha256"] != tokenizer_sha256(encoder):
             raise ValueError(
                 f"{folder} was built with the same weights and another tokenizer; give the encoder that built the "
                 "index, or build it again"
@@ -215,6 +217,7 @@ class SearchIndex:
         A document whose title and text are in this index keeps its vector, also under another id; others are embedded.
         """
         documents = _documents(documents)
+        _check_makes_documents(self.encoder)
         rows = {document.id: row for row, document in enumerate(self.documents)}
         same = [
             document.id in rows and self.documents[rows[document.id]].content == document.content
@@ -249,6 +252,15 @@ def _documents(documents: Sequence[Document] | str | Path) -> Sequence[Document]
     if not documents:
         raise ValueError("no documents to index")
     return documents
+
+
+def _check_makes_documents(encoder: TextEncoder) -> None:
+    """Raise for an encoder of queries only."""
+    if space_of(encoder):
+        raise ValueError(
+            "this encoder was trained to encode queries, for documents of another model; build and update the index "
+            "with that model"
+        )
 
 
 def _empty_index(dimensions: int) -> Any:

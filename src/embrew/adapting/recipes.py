@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,9 +17,13 @@ from embrew.adapting.prepare import Prepared
 from embrew.assembly.encoders import arithmetic
 from embrew.assembly.stages import objective_keys
 from embrew.config.overrides import apply_overrides, parse_override
+from embrew.config.yaml_files import dump_yaml
 from embrew.encoder import Encoder
+from embrew.files.names import public_path
+from embrew.files.writing import atomic_path
 from embrew.opening import POOLINGS
 from embrew.recipe import DataConfig, Recipe
+from embrew.recipe.paths import with_paths
 from embrew.settings.encoder import EncoderSettings
 from embrew.training.step import Chunks, TrainStep
 
@@ -246,3 +251,15 @@ def _pass(step: TrainStep, rows: Sequence[dict[str, Any]], in_bfloat16: bool) ->
     if step.encoder.device.type != "cpu":
         torch.accelerator.synchronize()
     return time.perf_counter() - began
+
+
+def write_recipe(path: Path, recipe: Recipe, said: str) -> None:
+    """Write a recipe whose paths within the output folder are relative to it."""
+    inside = f"{path.parent.parent.resolve()}/"
+    values = with_paths(
+        recipe.model_dump(mode="json", exclude_defaults=True),
+        lambda name: f"../{name.removeprefix(inside)}" if name.startswith(inside) else public_path(name),
+    )
+    path.parent.mkdir(exist_ok=True)
+    with atomic_path(path) as temporary:
+        temporary.write_text(f"# {said} Written by embrew adapt.\n\n{dump_yaml(values)}", encoding="utf-8")

@@ -23,11 +23,11 @@ from embrew.adapting.recipes import (
     text_lengths,
     trained_recipe,
     untrained_recipe,
+    write_recipe,
 )
 from embrew.adapting.scan import check
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.config.overrides import parse_override
-from embrew.config.yaml_files import dump_yaml
 from embrew.data.reading import expand
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
@@ -35,11 +35,10 @@ from embrew.export.exporting import export_encoder
 from embrew.files import formats
 from embrew.files.names import public_path
 from embrew.files.reading import read_json
-from embrew.files.writing import atomic_path, recover, write_json
+from embrew.files.writing import recover, write_json
 from embrew.opening import check_pooling, is_bare
 from embrew.progress import within
 from embrew.recipe import Recipe
-from embrew.recipe.paths import with_paths
 from embrew.report.sources import Source
 from embrew.training.stages import train
 
@@ -269,7 +268,7 @@ def _plan(
     scores = {name: result.main_score for name, result in scored.items()}
     before = max(scores, key=lambda name: scores[name])
     logger.info("without training, the best pooling on dev is %s (%.1f)", before, 100 * scores[before])
-    _write_recipe(folder / RECIPES / f"{BEFORE}.yaml", recipes[before], f"{before}: the best untrained pooling on dev.")
+    write_recipe(folder / RECIPES / f"{BEFORE}.yaml", recipes[before], f"{before}: the best untrained pooling on dev.")
     if kept:
         return encoder, kept
     start = max(defaults.contrast, key=lambda name: scores.get(name, -1.0))
@@ -278,7 +277,7 @@ def _plan(
         recipe = _in_time(model, name, choices.get(start) or choices[""], data, defaults, dev_seconds, common)
         from_pooling = f" from {start} pooling" if len(choices) > 1 else ""
         said = f"{name}{from_pooling}, in about {defaults.minutes:g} minutes on the machine that planned it."
-        _write_recipe(folder / RECIPES / f"{name}.yaml", recipe, said)
+        write_recipe(folder / RECIPES / f"{name}.yaml", recipe, said)
     plan = {
         "asked": asked,
         "lengths": lengths,
@@ -354,18 +353,6 @@ def _other_rows(recipe: Recipe, data: Prepared) -> Iterator[Mapping[str, Any]]:
         for config in stage.datasets:
             if any(Path(expand(path)).resolve().parent != data.folder.resolve() for path in config.paths):
                 yield from assembly.rows(config, assembly.objective(stage.objective), max_rows=config.max_rows)
-
-
-def _write_recipe(path: Path, recipe: Recipe, said: str) -> None:
-    """Write a recipe whose paths within the output folder are relative to it."""
-    inside = f"{path.parent.parent.resolve()}/"
-    values = with_paths(
-        recipe.model_dump(mode="json", exclude_defaults=True),
-        lambda name: f"../{name.removeprefix(inside)}" if name.startswith(inside) else public_path(name),
-    )
-    path.parent.mkdir(exist_ok=True)
-    with atomic_path(path) as temporary:
-        temporary.write_text(f"# {said} Written by embrew adapt.\n\n{dump_yaml(values)}", encoding="utf-8")
 
 
 # ---- training and scores -----------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def search(
     if build is None and not place.is_dir():
         raise FileNotFoundError(f"{index} is not an index; build one with --build DOCUMENTS")
     loading(model)
-    from embrew.corpus import holds_vectors
+    from embrew.corpus import holds_vectors, open_index
     from embrew.opening import open_model
     from embrew.text_encoder.interface import fixed
 
@@ -84,7 +84,7 @@ def search(
     if not encoded and not isinstance(place, Path):
         raise FileNotFoundError(f"{index} holds no vectors; make them with embrew encode")
     encoder: Any = open_model(model, dtype=dtype.value, backend=backend.value, pooling=pooling)
-    opened = _of_vectors(index, encoder, corpus) if encoded else _index(Path(index), encoder, build, update)
+    opened = open_index(index, encoder, corpus) if encoded else _index(Path(index), encoder, build, update)
     if (build is not None or update is not None) and not questions and not sys.stdin.isatty():
         print_json({"questions": []})
         return
@@ -113,20 +113,6 @@ def _index(folder: Path, encoder: Any, build: str | None, update: str | None) ->
         index.save(folder, overwrite=True)
         out().print(str(changes), soft_wrap=True)
     return index
-
-
-def _of_vectors(folder: str, encoder: Any, corpus: str | None) -> SearchIndex:
-    """Return an index of vectors that `embrew encode` wrote; without `corpus`, documents have ids only."""
-    from embrew.corpus import query_options, read_vectors, texts_of
-    from embrew.data import Document
-    from embrew.search import SearchIndex
-
-    vectors = read_vectors(folder)
-    options = query_options(vectors, encoder)
-    texts = [""] * len(vectors) if corpus is None else texts_of(vectors, corpus)
-    ids, array = vectors.load()
-    documents = [Document(id=name, text=text) for name, text in zip(ids, texts, strict=True)]
-    return SearchIndex.of_vectors(encoder, documents, array, query_options=options)
 
 
 def _as_json(hit: Hit) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from embrew.corpus.encoding import Summary, encode_corpus
 from embrew.corpus.job import Job
 from embrew.corpus.precision import Ranges, dequantize
 from embrew.corpus.update import update_corpus
-from embrew.corpus.vectors import Vectors, holds_vectors, query_options, read_vectors, texts_of
+from embrew.corpus.vectors import Vectors, holds_vectors, open_index, query_options, read_vectors, texts_of
 from embrew.search import Changes
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "dequantize",
     "encode_corpus",
     "holds_vectors",
+    "open_index",
     "query_options",
     "read_vectors",
     "texts_of",

@@ -15,10 +15,12 @@ from embrew.corpus.manifest import Manifest, read_manifest
 from embrew.corpus.precision import Ranges, dequantize
 from embrew.corpus.rows import shards
 from embrew.corpus.shards import read_blocks, read_shard, verified
+from embrew.data.beir import Document
 from embrew.data.rejects import Rejects
 from embrew.files.writing import recover
+from embrew.search import SearchIndex
 from embrew.stores import Place, place_of
-from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
+from embrew.text_encoder.hashes import model_hash, space_of, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 from embrew.text_encoder.provenance import describe_run
 
@@ -124,11 +126,13 @@ def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, Any]:
             f"{folder} holds signs only (precision binary), which give no cosines; encode with --precision float32 or "
             "int8"
         )
-    now = {
-        "model": (made_of["model_hash"], model_hash(encoder)),
-        "tokenizer": (made_of["tokenizer_sha256"], tokenizer_sha256(encoder)),
-        "prompt": (made_of["prompt"], resolved_prompts(encoder)["document"]),
-    }
+    now = {"model": (made_of["model_hash"], space_of(encoder))}
+    if now["model"][1] is None:  # it makes documents too
+        now = {
+            "model": (made_of["model_hash"], model_hash(encoder)),
+            "tokenizer": (made_of["tokenizer_sha256"], tokenizer_sha256(encoder)),
+            "prompt": (made_of["prompt"], resolved_prompts(encoder)["document"]),
+        }
     different = [name for name, (earlier, own) in now.items() if earlier != own]
     if different:
         dtype = describe_run(encoder)["dtype"]
@@ -160,3 +164,24 @@ def texts_of(vectors: Vectors, input: str | Place) -> list[str]:
         f"{input} does not hold the rows that {vectors.folder} was made of (from row {len(texts) + 1} on); give the "
         "corpus that was encoded, or encode this one"
     )
+
+
+def open_index(place: str | Place, encoder: TextEncoder, corpus: str | Place | None = None) -> SearchIndex:
+    """Open an index for an encoder that made it, or whose `space` it is.
+
+    Args:
+        place: folder of a `SearchIndex`, or vectors that `encode_corpus` wrote; a path, or a URL of the latter.
+        encoder: encodes the queries.
+        corpus: of vectors, the corpus, for texts; without it, documents have ids only.
+
+    Raises:
+        FileNotFoundError, ValueError: as `SearchIndex.load`, `read_vectors`, `query_options` and `texts_of`.
+    """
+    if not holds_vectors(place):
+        return SearchIndex.load(str(place), encoder)
+    vectors = read_vectors(place)
+    options = query_options(vectors, encoder)
+    texts = [""] * len(vectors) if corpus is None else texts_of(vectors, corpus)
+    ids, array = vectors.load()
+    documents = [Document(id=name, text=text) for name, text in zip(ids, texts, strict=True)]
+    return SearchIndex.of_vectors(encoder, documents, array, query_options=options)

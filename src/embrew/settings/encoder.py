@@ -250,6 +250,7 @@ class EncoderSettings(BaseModel):
         max_length: limits in tokens, everything included, of queries and of documents.
         normalize: vectors have unit length.
         demonstrations: how demonstrations in a prompt are read; None: the encoder reads none.
+        space: the `model_hash` of the model whose documents queries are compared with; None: the encoder's own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -265,6 +266,7 @@ class EncoderSettings(BaseModel):
     max_length: dict[str, Length] = dict.fromkeys(SIDES, 512)
     normalize: bool = True
     demonstrations: Demonstrations | None = None
+    space: str | None = None
 
     @model_validator(mode="after")
     def _vectors_fit_into_prompts(self) -> Self:

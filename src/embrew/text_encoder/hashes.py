@@ -32,6 +32,12 @@ def model_hash(encoder: TextEncoder) -> str:
     return digest.hexdigest()
 
 
+def space_of(encoder: Any) -> str | None:
+    """Return the hash of the model whose documents an encoder's queries are compared with; None: its own."""
+    space: str | None = getattr(getattr(encoder, "settings", None), "space", None)
+    return space
+
+
 def _settings(module: Any) -> dict[str, Any]:
     """Return what a module of Sentence-Transformers computes with, apart from weights, such as its pooling mode."""
     config = getattr(getattr(module, "auto_model", None), "config", None)

