@@ -11,6 +11,7 @@ from embrew.losses.contrastive import (
     pair_ranking,
     same_text_mask,
     score_kl,
+    spread_out,
 )
 from embrew.losses.espresso import compression_loss, compression_target, layer_weights
 from embrew.losses.vocabulary import token_kl, token_log_probs, token_nll
@@ -29,6 +30,7 @@ __all__ = [
     "pair_ranking",
     "same_text_mask",
     "score_kl",
+    "spread_out",
     "token_divergences",
     "token_kl",
     "token_log_probs",

@@ -95,7 +95,9 @@ def closer_than_positive(queries: Tensor, candidates: Tensor, labels: Tensor, *,
     takes them from a second model.
 
     Args:
-        queries, candidates, labels: as for `info_nce`.
+        queries: as for `info_nce`.
+        candidates: likewise.
+        labels: likewise.
         margin: columns above the positive's cosine minus `margin` are masked.
 
     Returns:
@@ -150,7 +152,8 @@ def cosent(left: Tensor, right: Tensor, grades: Tensor, *, temperature: float = 
     *AnglE-optimized Text Embeddings* (arXiv 2309.12871).
 
     Args:
-        left, right: `(pairs, hidden)`, not normalised.
+        left: `(pairs, hidden)`, not normalised.
+        right: likewise.
         grades: `(pairs,)` how similar the texts of a pair are; only the order of grades matters.
         temperature: τ; its inverse is called scale elsewhere.
 
@@ -171,7 +174,8 @@ def angle(left: Tensor, right: Tensor, grades: Tensor, *, temperature: float = 0
     and imaginary parts z of hidden / 2 complex numbers; a pair scores |Σ (Re u + Im u)| with u = z·conj(w) / (|z||w|).
 
     Args:
-        left, right: `(pairs, hidden)`, of any length; hidden is even.
+        left: `(pairs, hidden)`, of any length; hidden is even.
+        right: likewise.
         grades: as in `cosent`.
         temperature: τ.
 

@@ -36,4 +36,24 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "sft": SupervisedFineTuning,
 }
 
-__all__ = ["OBJECTIVES", "Alignment", "EmbeddingObjective", "Objective"]
+__all__ = [
+    "OBJECTIVES",
+    "Alignment",
+    "Angle",
+    "Bottleneck",
+    "Compression",
+    "Contrastive",
+    "EmbeddingDistillation",
+    "EmbeddingObjective",
+    "Epic",
+    "Espresso",
+    "InContext",
+    "Joint",
+    "LanguageModel",
+    "Llama2Vec",
+    "MaskedNextToken",
+    "Matryoshka",
+    "Matryoshka2d",
+    "Objective",
+    "SupervisedFineTuning",
+]

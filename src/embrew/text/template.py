@@ -24,8 +24,9 @@ def memory_count(tokens: int, *, ratio: float, bank: int, room: int | None = Non
         room: tokens for text and memory together. Only what is left of a truncated text is covered: the fewest tokens Z
             with Z · R >= min(|X|, room − Z).
 
-    >>> [memory_count(tokens, ratio=100, bank=8) for tokens in (1, 100, 101, 5000)]
-    [1, 1, 2, 8]
+    Examples:
+        >>> [memory_count(tokens, ratio=100, bank=8) for tokens in (1, 100, 101, 5000)]
+        [1, 1, 2, 8]
     """
     needed = ceil(tokens / ratio)
     if room is not None:
