@@ -17,7 +17,7 @@ from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.losses.contrastive import spread_out
-from embrew.methods.distillation import EmbeddingDistillation
+from embrew.methods.distillation import EmbeddingDistillation, ridge
 from embrew.methods.teacher import TeacherVectors, open_teacher
 from embrew.model.pooling import orthogonal
 from embrew.settings.encoder import Pooling
@@ -151,6 +151,46 @@ def test_bad_teachers_and_settings(make_encoder: Make, minilm: Path, tmp_path: P
         assembly.objective({**nested, "base": {"type": "contrastive", "spread_weight": 1.0}})
     with pytest.raises(ValueError, match=r"layers=\[3\]; give numbers from 1 to 2"):
         EmbeddingDistillation(layers=[3]).setup(encoder)
+
+
+def test_ridge_regression_by_more_rows() -> None:
+    """The penalty as further rows of an ordinary least-squares problem."""
+    generator = np.random.default_rng(2)
+    vectors, targets = generator.standard_normal((30, 6)), generator.standard_normal((30, 4))
+    penalty = 0.003 * (vectors**2).sum() / 6
+    own = np.concatenate([vectors, np.sqrt(penalty) * np.eye(6)])
+    wanted = np.linalg.lstsq(own, np.concatenate([targets, np.zeros((6, 4))]), rcond=None)[0].T
+    np.testing.assert_allclose(ridge(torch.tensor(vectors), torch.tensor(targets)), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("distance", ["cosine", "squared"])
+@pytest.mark.parametrize("projection", [True, False])
+def test_w_starts_fitted(model_folder: Any, tmp_path: Path, distance: str, projection: bool) -> None:
+    """To the embeddings of the encoder before training, of every student."""
+    pooling = Pooling("mean", "text", projection=None if projection else 24)
+    encoder = Encoder.from_pretrained(model_folder("llama"), pooling=pooling, normalize=False).train()
+    plain = Encoder.from_pretrained(model_folder("llama"), pooling=Pooling("mean", "text"), normalize=False)
+    texts = [f"{text} {i}" for i in range(20) for text in SENTENCES]
+    vectors = np.random.default_rng(0).standard_normal((len(texts), 24))
+    rows = Dataset.from_dict({"text": texts, "vector": vectors.tolist()})
+    settings: dict[str, Any] = {"layers": [1, 2], "dims": [8, 32] if projection else None}
+    objective = EmbeddingDistillation(distance=distance, projection=projection, fitted=70, **settings)
+    objective.precompute(rows, encoder, tmp_path / "0")
+    assert encoder.training
+    teacher = torch.tensor(np.stack([unit(vector) for vector in vectors[:70]]))
+    found = {name: parameter.detach() for name, parameter in objective.learned(encoder).items()}
+    states = {i: torch.tensor(plain.encode(texts[:70], num_layers=i)) for i in (1, 2)}
+    if projection:
+        assert found.keys() == {f"layers_{i}_dims_{d}" for i in (1, 2) for d in (8, 32)}
+        for i in (1, 2):
+            for d in (8, 32):
+                own = torch.nn.functional.normalize(states[i][:, :d], dim=-1)
+                torch.testing.assert_close(found[f"layers_{i}_dims_{d}"], ridge(own, teacher), rtol=2e-3, atol=2e-3)
+    else:
+        own = torch.cat([states[1], states[2]])
+        own = own if distance == "squared" else torch.nn.functional.normalize(own, dim=-1)
+        assert not found
+        torch.testing.assert_close(encoder.head.weight.detach(), ridge(own, teacher.repeat(2, 1)), rtol=2e-3, atol=2e-3)
 
 
 def test_spread_out_pair_by_pair() -> None:

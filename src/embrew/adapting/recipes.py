@@ -28,7 +28,7 @@ from embrew.settings.encoder import EncoderSettings
 from embrew.training.step import Chunks, TrainStep
 
 LEAST_LENGTH, SHARE, SPARE = 16, 0.98, 4  # tokens; share of texts that are not truncated; tokens for BOS, EOS and joins
-LONG_ENOUGH = 1.0  # seconds of a measured step from which the time is taken to grow with the rows
+LONG_ENOUGH = 3.0  # seconds of a measured step from which the time is taken to grow with the rows
 OF_MODEL = ("revision", "dtype", "attn_implementation", "trust_remote_code", "adapter", "max_length")
 """Keys of `encoder` whose overrides untrained encoders take too."""
 

@@ -17,7 +17,7 @@ from embrew.adapting.recipes import LEAST_LENGTH, SHARE, seconds_per_step, with_
 from embrew.assembly.stages import objective_keys
 from embrew.config.overrides import apply_overrides
 from embrew.corpus.vectors import open_index
-from embrew.data.beir import read_beir
+from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
@@ -78,8 +78,8 @@ def adapt_into_space(
         queries: texts: file, folder or Hub id, or the keys of a recipe's `data`; no labels are needed.
         index: an index of `embrew search --build`, or a folder of `embrew encode`.
         output: output folder.
-        judged: BEIR folder whose test queries are held out, with judgements of the index's documents; None: a fifth of
-            `queries` is held out.
+        judged: BEIR folder whose test (else dev) queries are held out, with judgements of the index's documents; None:
+            a fifth of `queries` is held out.
         layers: numbers of layers at which the student is trained; None: all layers.
         minutes: time of training.
         seed: of the split and of training.
@@ -94,7 +94,7 @@ def adapt_into_space(
         FileExistsError: `output` holds a run with other settings.
     """
     source, place = given(queries, "queries"), Path(output)
-    folder = None if judged is None else Path(expand(judged))
+    data = None if judged is None else read_judged(Path(expand(judged)))
     with claimed_by_first(place, "working in"):
         opened: Any = open_model(str(teacher))
         documents = open_index(str(index), opened)
@@ -105,22 +105,24 @@ def adapt_into_space(
             )
         kind = assembly.objective({**OBJECTIVE, "teacher": str(teacher)})
         texts = list(assembly.rows(source.config, kind, max_rows=source.config.max_rows)["text"])
-        train_texts, test = split_queries(texts, folder, seed=seed)
+        train_texts, test = split_queries(texts, data, seed=seed)
         write_jsonl(place / QUERIES, ({"text": text} for text in train_texts))
         logger.info("to train on: %d queries; held out: %d", len(train_texts), len(test))
         options: Any = {"layers": layers, "minutes": minutes, "seed": seed, "overrides": list(overrides)}
         recipe = _recipe(str(model), str(teacher), opened, place, train_texts, **options)
         run = place / RUN
         train(recipe, run, resume=run.exists())
-        student = Encoder.from_pretrained(run / STAGE, trust_remote_code=recipe.encoder.trust_remote_code)
+        student = Encoder.from_pretrained(
+            run / STAGE, dtype="as_trained", trust_remote_code=recipe.encoder.trust_remote_code
+        )
         report = {
             "format": formats.ADAPTED.number,
             "model": public_path(str(model)),
             "teacher": {"name": public_path(str(teacher)), "hash": model_hash(opened)},
             "index": {"documents": len(documents.documents), "dimensions": documents.index.d, "metric": "cosine"},
             "encoder": f"{RUN}/{STAGE}",
-            "queries": {"train": len(train_texts), "test": len(test), "judged": folder is not None},
-            "rows": measure(student, opened, str(index), documents, test, folder, layers),
+            "queries": {"train": len(train_texts), "test": len(test), "judged": data is not None},
+            "rows": measure(student, opened, str(index), documents, test, data, layers),
             "seconds": read_json(run / "run.json", keys=("seconds",))["seconds"],
             "versions": formats.versions(),
         }
@@ -128,7 +130,15 @@ def adapt_into_space(
         return report
 
 
-def split_queries(texts: Sequence[str], judged: Path | None, *, seed: int) -> tuple[list[str], dict[str, str]]:
+def read_judged(folder: Path) -> RetrievalData:
+    """Return the test queries of a BEIR folder with their judgements; those of `dev` where there is no `test`."""
+    try:
+        return read_beir(folder, "test")
+    except FileNotFoundError:
+        return read_beir(folder, "dev")
+
+
+def split_queries(texts: Sequence[str], judged: RetrievalData | None, *, seed: int) -> tuple[list[str], dict[str, str]]:
     """Return queries to train on, and those that are held out, by id; equal texts are on one side only.
 
     Raises:
@@ -137,7 +147,7 @@ def split_queries(texts: Sequence[str], judged: Path | None, *, seed: int) -> tu
     unique = list({" ".join(text.split()).lower(): text for text in texts}.values())
     random.Random(seed).shuffle(unique)
     if judged is not None:
-        test = read_beir(judged, "test").queries
+        test = judged.queries
     else:
         count = min(int(TEST_SHARE * len(unique)), MOST_TEST)
         test = {str(number): text for number, text in enumerate(unique[:count])}
@@ -154,7 +164,7 @@ def measure(
     place: str,
     index: SearchIndex,
     queries: Mapping[str, str],
-    judged: Path | None,
+    data: RetrievalData | None,
     layers: Sequence[int] | None,
 ) -> list[dict[str, Any]]:
     """Return a row for the teacher, and for the student at each number of layers and of dimensions.
@@ -162,7 +172,7 @@ def measure(
     The student is searched through the index, which accepts it by the hash of its teacher.
     """
     open_index(place, student)
-    texts, data = list(queries.values()), None if judged is None else read_beir(judged, "test")
+    texts = list(queries.values())
     documents = index.index.reconstruct_n(0, index.index.ntotal)
     ids = np.array([document.id for document in index.documents], dtype=object)
     best: np.ndarray | None = None

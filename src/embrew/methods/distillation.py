@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,16 +15,19 @@ from torch.nn.functional import linear, normalize
 from embrew.data.reading import expand
 from embrew.encoder import Encoder
 from embrew.float32 import full_float32
-from embrew.methods.base import Count, NotNegative
+from embrew.methods.base import Count, CountOrNone, NotNegative
 from embrew.methods.embedding import EmbeddingObjective, Inputs, plain_tokens, text_keys
 from embrew.methods.teacher import TeacherVectors
-from embrew.model.pooling import orthogonal
+from embrew.model.batching import embed_by_length
+from embrew.model.pooling import orthogonal, pool
 from embrew.text.texts import SIDES
 from embrew.text.tokens import Tokens
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+FIT_ROWS = 64  # embedded at a time
+RIDGE = 0.003
 Student = tuple[int, int]  # number of layers, 0 for all of them, and number of dimensions
 
 
@@ -74,6 +78,8 @@ class EmbeddingDistillation(EmbeddingObjective):
         distance: `cosine` or `squared`.
         side: what texts are, for the prompts of both models: `text` (neither), `query` or `document`; without `base`.
         projection: learn W.
+        fitted: number of texts by which W starts as the ridge regression of teacher's vectors on the encoder's
+            embeddings; 0: W starts orthogonal. With `projection: false`, the encoder's own projection starts so.
         layers: numbers of layers of further students, each with its own W; "layer i" is the model truncated to i
             layers, final norm included. The last layer is trained only if it is among them. None: the last layer.
         dims: numbers of leading dimensions of students, likewise; None: all.
@@ -87,6 +93,7 @@ class EmbeddingDistillation(EmbeddingObjective):
     distance: Literal["cosine", "squared"] = "cosine"
     side: Literal["text", "query", "document"] = "text"
     projection: bool = True
+    fitted: CountOrNone = 2048
     layers: list[Count] | None = None
     dims: list[Count] | None = None
     base: EmbeddingObjective | None = None
@@ -96,6 +103,7 @@ class EmbeddingDistillation(EmbeddingObjective):
         super().__post_init__()
         self._known: TeacherVectors | None = None
         self._wide = 0  # dimensions of the teacher
+        self._begin: dict[Student, Tensor] = {}  # W at the start
 
     def check_settings(self) -> None:
         """Raise where settings do not go together."""
@@ -161,16 +169,59 @@ class EmbeddingDistillation(EmbeddingObjective):
             )
         if self._known is not None:
             self._known.add(self.inputs.strings(dataset.to_list()))
+        pooling = encoder.settings.pooling
+        learns = self.projection or (pooling.projection is not None and pooling.mode != "concat")
+        if self.fitted and folder is not None and not self._begin and learns:
+            self._fit(dataset.select(range(min(self.fitted, len(dataset)))).to_list(), encoder)
         return dataset
+
+    @torch.no_grad()
+    def _fit(self, rows: list[dict[str, Any]], encoder: Encoder) -> None:
+        """Start every W, or the encoder's projection, as a ridge regression."""
+        students = self._students(encoder.backbone.hidden_size if not self.projection else encoder.width)
+        own: dict[Student, list[Tensor]] = {student: [] for student in students}
+        teacher: list[Tensor] = []
+        was_training = encoder.training
+        encoder.eval()
+        for start in range(0, len(rows), FIT_ROWS):
+            batch = self.collate(rows[start : start + FIT_ROWS], encoder)
+            for role, tokens in self.inputs.texts(batch).items():
+                teacher.append(batch[f"{role}_teacher"])
+                for student in students:
+                    embed = partial(self._plain, encoder, student)
+                    own[student].append(embed_by_length(embed, tokens.to(encoder.device), encoder.cost))
+        encoder.train(was_training)
+        targets = torch.cat(teacher)
+        if self.projection:
+            self._begin = {student: ridge(torch.cat(vectors), targets) for student, vectors in own.items()}
+            return
+        several = torch.cat([vector for vectors in own.values() for vector in vectors])
+        self._begin = {students[0]: ridge(several, targets.repeat(len(students), 1))}
+        head: Any = encoder.head
+        head.weight.copy_(self._begin[students[0]])
+
+    def _plain(self, encoder: Encoder, student: Student, tokens: Tokens) -> Tensor:
+        """Return what a W multiplies, on the CPU; without W, pooled states before the encoder's projection."""
+        layers, dims = student
+        if self.projection:
+            pooled = encoder(tokens, num_layers=layers or None)
+        else:
+            states = encoder.backbone.hidden_states(tokens, encoder.attention, num_layers=layers or None)
+            pooled = pool(encoder.settings.pooling, states, tokens)
+        as_it_is = self.distance == "squared" and not self.projection
+        return (pooled if as_it_is else normalize(pooled[:, :dims], dim=-1)).cpu()
 
     def learned(self, encoder: Encoder) -> dict[str, nn.Parameter]:
         """Return W of each student, `(teacher's dimensions, dimensions)`."""
         if self._known is not None:
             self._known.teacher = None  # all its vectors are there
         students = self._students(encoder.width) if self.projection else []
+        begin = {student: self._begin.get(student) for student in students}
         return {
-            _name(student): nn.Parameter(orthogonal(self._wide, student[1], seed=42).to(encoder.device))
-            for student in students
+            _name(student): nn.Parameter(
+                (orthogonal(self._wide, student[1], seed=42) if weight is None else weight.clone()).to(encoder.device)
+            )
+            for student, weight in begin.items()
         }
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
@@ -221,6 +272,17 @@ class EmbeddingDistillation(EmbeddingObjective):
 
     def _students(self, width: int) -> list[Student]:
         return [(layers, dims) for layers in self.layers or [0] for dims in self.dims or [width]]
+
+
+def ridge(vectors: Tensor, targets: Tensor) -> Tensor:
+    """Return W `(targets' width, vectors' width)` of least Σ ‖W v − t‖² + λ‖W‖², in float64.
+
+    λ is 0.003 times the mean over dimensions of Σ v².
+    """
+    own, wanted = vectors.double(), targets.double()
+    gram = own.T @ own
+    gram += RIDGE * gram.trace() / len(gram) * torch.eye(len(gram), dtype=gram.dtype)
+    return torch.linalg.solve(gram, own.T @ wanted).T.float().contiguous()
 
 
 def _name(student: Student) -> str:
