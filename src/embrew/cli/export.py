@@ -169,7 +169,10 @@ def export(
 def _what_it_is(opened: object) -> str:
     """Return what an opened model is that is no encoder of embrew."""
     from embrew.runtimes.encoder import RuntimeEncoder
+    from embrew.variants import VariantEncoder
 
+    if isinstance(opened, VariantEncoder):
+        return "a mean over variants of a text"
     return "an export for OpenVINO" if isinstance(opened, RuntimeEncoder) else "a Sentence-Transformers model"
 
 
