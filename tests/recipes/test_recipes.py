@@ -78,9 +78,9 @@ def files(tmp_path: Path) -> dict[str, str]:
     return {"text": str(tmp_path / "text.jsonl"), "pairs": str(tmp_path / "pairs.jsonl")}
 
 
-def shrunk(name: str, model: str, files: dict[str, str]) -> Recipe:
+def shrunk(recipe: Recipe, model: str, files: dict[str, str]) -> Recipe:
     """The recipe with another model, small files, small batches and a step or two a stage."""
-    values: dict[str, Any] = SHIPPED_RECIPES[name].resolved()
+    values: dict[str, Any] = recipe.resolved()
     values["evaluation"] = None
     values["encoder"] |= {"model": model, "revision": None, "dtype": "float32", "attn_implementation": None}
     room = 128 if model.endswith("bert") else 160  # the instructions are long in 300 tokens
@@ -149,14 +149,14 @@ def test_it_runs(
     tmp_path: Path,
 ) -> None:
     model = stand_in(SHIPPED_RECIPES[name].encoder.model, model_folder, encoder_folder)
-    runs(shrunk(name, model, files), tmp_path / "run")
+    runs(shrunk(SHIPPED_RECIPES[name], model, files), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OF_NANO]
 )
 def test_it_runs_on_the_shipped_model(name: str, files: dict[str, str], tmp_path: Path) -> None:
-    runs(shrunk(name, "nano", files), tmp_path / "run")
+    runs(shrunk(SHIPPED_RECIPES[name], "nano", files), tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in SHIPPED_RECIPES.items() if recipe.stages])

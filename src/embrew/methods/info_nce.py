@@ -41,9 +41,9 @@ class Contrastive(EmbeddingObjective):
         distillation_weight: weight of an additional KL term, from a teacher's scores of the query's own positive and
             negatives to the model's (the column `scores`).
         distillation_temperature: temperature of the teacher's scores.
-        candidates: `documents`: the positives and hard negatives of the global batch, B columns without hard negatives, as
-            in the authors' code; `both`: its queries too, the 2B columns of Eq. 8. As printed, that sum includes the query
-            itself, which `mask_same_text` leaves out (NT-Xent).
+        candidates: `documents`: the positives and hard negatives of the global batch, as in the authors' code; `both`:
+            its queries too, the 2B columns of Eq. 8. As printed, that sum includes the query itself, which
+            `mask_same_text` leaves out (NT-Xent).
         symmetric: average with the opposite direction (positives against all queries).
         in_batch_negatives: candidates are the documents of the global batch; without, a row's own positive and hard
             negatives only (the baselines without in-batch negatives of *Following the Autoregressive Nature of LLM
