@@ -61,6 +61,9 @@ def test_the_recipe_is_evaluated_and_hashed(tmp_path):
     few = ["encoder.variants.per_prompt=1", "encoder.variants.max_new_tokens=2"]
     encoder = opening.open_model("baselines/geneol", few)
     assert isinstance(encoder, VariantEncoder) and encoder.generator.base.name == "nano"
+    other = opening.open_model("baselines/geneol", [*few, "encoder.variants.generator=nano"])
+    assert isinstance(other, VariantEncoder) and other.generator.backbone is not other.encoder.backbone
+    assert other.write(TEXTS[0]) == encoder.write(TEXTS[0])  # the same language model, opened twice
     (tmp_path / "test.jsonl").write_text(
         "\n".join(f'{{"sentence1": "{text}", "sentence2": "{text} x", "score": {i}}}' for i, text in enumerate(TEXTS))
     )

@@ -116,7 +116,7 @@ def with_variants(recipe: Recipe) -> VariantEncoder:
     plain = encoder(recipe.model_copy(update={"encoder": config.model_copy(update={"variants": None})}))
     writes = plain
     if variants.generator is not None:
-        writes = Encoder.from_pretrained(variants.generator, dtype=config.dtype, template="{text}", max_length=2048)
+        writes = Encoder.from_pretrained(variants.generator, dtype=config.dtype, template="{text}")
     return VariantEncoder(plain, writes, variants, seed=recipe.seed)
 
 

@@ -67,7 +67,8 @@ class VariantEncoder:
             "source": "text", "do_sample": True, "temperature": self.settings.temperature, "top_p": self.settings.top_p,
             "top_k": 0, "max_new_tokens": self.settings.max_new_tokens,
         }  # fmt: skip
-        with torch.random.fork_rng():
+        device = self.generator.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "little"))
             count = self.settings.per_prompt
             parts = [one.generate([text], num_return_sequences=count, **sampling) for one in self._prompts]
@@ -99,7 +100,7 @@ class VariantEncoder:
         texts, single = self.encoder.texts_of(inputs)
         versions = self._versions(texts, shown=bool(show_progress_bar))
         every = [version for text in texts for version in versions[str(text)]]
-        dim = truncate_dim or self.truncate_dim
+        dim = self.truncate_dim if truncate_dim is None else truncate_dim
         keywords = {**options, "show_progress_bar": show_progress_bar, "truncate_dim": dim, "convert_to_tensor": True}
         vectors: Tensor = self._raw.encode(every, prompt_name, prompt, **keywords)  # type: ignore[assignment]
         size = 1 + len(self._prompts) * self.settings.per_prompt

@@ -139,8 +139,11 @@ def export(
     from embrew import opening
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
+    from embrew.variants import VariantEncoder
 
     encoder = opening.open_model(model, pooling=pooling)
+    if isinstance(encoder, VariantEncoder):
+        raise ValueError(f"{model} writes variants of each text, which no export does; leave encoder.variants out")
     if not isinstance(encoder, Encoder):
         raise ValueError(
             f"{model} is {_what_it_is(encoder)}, and an encoder of embrew is exported; give the encoder that it was "
@@ -169,10 +172,7 @@ def export(
 def _what_it_is(opened: object) -> str:
     """Return what an opened model is that is no encoder of embrew."""
     from embrew.runtimes.encoder import RuntimeEncoder
-    from embrew.variants import VariantEncoder
 
-    if isinstance(opened, VariantEncoder):
-        return "a mean over variants of a text"
     return "an export for OpenVINO" if isinstance(opened, RuntimeEncoder) else "a Sentence-Transformers model"
 
 
