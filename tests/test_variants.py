@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from embrew import assembly, opening
+from embrew.cli import app
 from embrew.evaluation import evaluate as score
 from embrew.evaluation import find_task
 from embrew.recipe import Recipe
+from embrew.serving.service import Service
+from embrew.serving.settings import Settings
 from embrew.settings.variants import Variants
 from embrew.text_encoder.provenance import describe_run
 from embrew.variants import VariantEncoder
@@ -73,13 +77,18 @@ def test_the_recipe_is_evaluated_and_hashed(tmp_path):
     assert about["model"]["variants"]["per_prompt"] == 1 and about["model_hash"] == encoder.weights_hash()
 
 
-def test_what_cannot_have_variants_refuses_them(encoder):
+def test_what_cannot_have_variants_refuses_them(encoder, tmp_path):
     with pytest.raises(ValueError, match="not trained on; leave them out"):
         Recipe.load("baselines/nli-nano", ["encoder.variants.prompts=['{text}']"])
     with pytest.raises(ValueError, match="encoder.variants goes with evaluate"):
         assembly.encoder(Recipe.load("baselines/geneol"))
     with pytest.raises(ValueError, match="use --backend torch"):
         opening.open_model("baselines/geneol", backend="openvino")
+    service = Service(Settings("baselines/geneol"))
+    service.load()
+    assert "which is not served" in str(service.failure)
+    exported = CliRunner().invoke(app, ["export", "baselines/geneol", str(tmp_path / "x")])
+    assert exported.exit_code == 1 and "which no export does" in exported.stderr
     with pytest.raises(ValueError, match="decode it"):
         encoder.encode([[1, 2, 3]])
     with pytest.raises(ValueError, match=r"no \{text\}|text"):
