@@ -70,6 +70,7 @@ lint: $(VENV)/.stamp-dev ## ruff, mypy, import rules, spelling, tables of result
 	@$(BIN)/lint-imports
 	@$(BIN)/typos
 	@$(BIN)/python scripts/result_tables.py --check
+	@$(BIN)/python scripts/paper_rows.py --check
 
 format: $(VENV)/.stamp-dev ## format the code and fix what can be fixed
 	@$(BIN)/ruff check --fix .
@@ -80,6 +81,7 @@ docs: $(VENV)/.stamp-docs ## build the documentation into site/
 
 tables: $(VENV)/.stamp-core ## write tables of benchmarks/results into README and documentation
 	@$(BIN)/python scripts/result_tables.py
+	@$(BIN)/python scripts/paper_rows.py
 
 bench: $(VENV)/.stamp-dev ## training and encoding on a real model beside other code; ARGS="FOLDER [ROW ...]"
 	@$(BIN)/python benchmarks/real_model.py $(ARGS)

@@ -28,6 +28,7 @@ from embrew.storage.opening import AS_TRAINED
 from embrew.storage.parts import check_folder
 from embrew.text.texts import SIDES
 from embrew.text_encoder.interface import resolved_prompts
+from embrew.variants import VariantEncoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -44,7 +45,7 @@ def open_model(
     backend: str = "torch",
     as_trained: bool = False,
     pooling: str | None = None,
-) -> Encoder | RuntimeEncoder | SentenceTransformer:
+) -> Encoder | RuntimeEncoder | VariantEncoder | SentenceTransformer:
     """Open a trained folder, a Sentence-Transformers folder, an OpenVINO export, a recipe without stages, or a Hub id.
 
     An adapter is merged into the weights, which is faster; with `as_trained`, where rounding takes little of it. A
@@ -86,7 +87,7 @@ def open_model(
         if recipe.stages:
             stages = ", ".join(stage.name for stage in recipe.stages)
             raise ValueError(f"recipe {name} has stages ({stages}); train it first: embrew train {name} --output DIR")
-        return encoder(recipe)
+        return encoder(recipe) if recipe.encoder.variants is None else with_variants(recipe)
     if not folder.exists():
         recover(folder)
     ours = (folder / checksums.NAME).is_file() or (folder / "parity.json").is_file()
@@ -106,6 +107,17 @@ def open_model(
     if is_bare(name):
         raise no_pooling(name)
     return Encoder.from_pretrained(name, dtype=dtype)  # a BERT-type encoder, read at the mean of its tokens
+
+
+def with_variants(recipe: Recipe) -> VariantEncoder:
+    """Return the encoder of a recipe with `encoder.variants`."""
+    config, variants = recipe.encoder, recipe.encoder.variants
+    assert variants is not None
+    plain = encoder(recipe.model_copy(update={"encoder": config.model_copy(update={"variants": None})}))
+    writes = plain
+    if variants.generator is not None:
+        writes = Encoder.from_pretrained(variants.generator, dtype=config.dtype, template="{text}")
+    return VariantEncoder(plain, writes, variants, seed=recipe.seed)
 
 
 POOLINGS = {
@@ -179,7 +191,7 @@ def on_hub(name: str, filename: str) -> bool:
     return True
 
 
-def on_openvino(found: Encoder | SentenceTransformer, name: str, *, bfloat16: bool) -> RuntimeEncoder:
+def on_openvino(found: Encoder | VariantEncoder | SentenceTransformer, name: str, *, bfloat16: bool) -> RuntimeEncoder:
     """Return an opened model, converted for OpenVINO in memory and compared on a few texts.
 
     Args:
@@ -191,6 +203,8 @@ def on_openvino(found: Encoder | SentenceTransformer, name: str, *, bfloat16: bo
         ValueError: OpenVINO gives other vectors; or a Sentence-Transformers model is more than a transformer, one
             pooling, and normalisation.
     """
+    if isinstance(found, VariantEncoder):
+        raise ValueError(f"{name} writes variants of each text, which OpenVINO does not run; use --backend torch")
     if isinstance(found, Encoder):
         return convert_encoder(found, bfloat16=bfloat16 or found.backbone.dtype == torch.bfloat16)
     model: Any = found

@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.cli.recipe import launch_command, read_launch
 from embrew.recipe import Recipe, list_launches, list_recipes, read_recipe
+from embrew.sweep.rows import list_sweeps
 
 
 def run(*arguments):
@@ -15,7 +16,7 @@ def run(*arguments):
 def test_list_names_every_shipped_recipe():
     result = run("recipe", "list")
     assert result.exit_code == 0
-    for name in [*list_recipes(), *list_launches(), "lbr/ratio", "lbr/share"]:
+    for name in [*list_recipes(), *list_launches(), *list_sweeps()]:
         assert name in result.stdout
 
 

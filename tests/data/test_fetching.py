@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,9 @@ from typer.testing import CliRunner
 
 from embrew import assembly
 from embrew.cli import app
-from embrew.data.fetching import MAKE, SHORTEST, fetch
-from embrew.data.sets import HubSet, hub_sets
+from embrew.cli.demonstrations import read_demonstrations
+from embrew.data.fetching import MAKE, SHORTEST, fetch, fetch_files
+from embrew.data.sets import FileSet, HubSet, file_sets, hub_sets
 from embrew.evaluation import find_task
 from embrew.recipe import Recipe, list_recipes
 
@@ -181,7 +183,31 @@ def test_the_command_fetches_several_sets_below_data(
     assert all(name in unknown.stderr for name in (*hub_sets(), "papers/ese-rag", "did you mean 'squad-pairs'?"))
 
 
+def test_demonstrations_are_fetched_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As bge-en-icl's files are; a local folder stands for the server."""
+    (tmp_path / "there").mkdir()
+    pairs = [{"query": f"q{i}", "response": "“r”", "other": 1} for i in range(3)]
+    for name in ("STS12", "NQ"):
+        (tmp_path / "there" / f"{name}.json").write_text(json.dumps(pairs))
+    source = FileSet(f"file://{tmp_path}/there/{{name}}.json", "pairs", "MIT", ["query", "response"], ["STS12", "NQ"])
+    monkeypatch.setattr("embrew.data.sets.file_sets", lambda: {"mine": source})
+    done = CliRunner().invoke(app, ["data", "fetch", "mine", "--to", str(tmp_path)])
+    assert done.exit_code == 0 and "downloaded, 2 files" in done.stdout and "licence: MIT" in done.stdout
+    read = read_demonstrations(tmp_path / "mine" / "NQ.jsonl")
+    assert [(one.query, one.passage) for one in read.demonstrations] == [(f"q{i}", "“r”") for i in range(3)]
+    assert json.loads((tmp_path / "mine" / "source.json").read_text())["rows"] == {"STS12": 3, "NQ": 3}
+    assert not fetch_files(source, tmp_path / "mine")
+    with pytest.raises(FileNotFoundError, match=r"absent\.json cannot be downloaded .*with a network"):
+        fetch_files(replace(source, files=["absent"]), tmp_path / "other")
+    with pytest.raises(ValueError, match="is no JSON list of rows with text"):
+        fetch_files(replace(source, columns=["text"]), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
 def test_the_sets_are_defined_whole() -> None:
+    (name, icl), *others = file_sets().items()
+    assert name == "bge-en-icl" and not others and not {name} & set(hub_sets())
+    assert len(set(icl.files)) == 56 and re.search(r"/[0-9a-f]{40}/.*/\{name\}\.json$", icl.url)
     assert {"nli-triplets", "squad-pairs", "squad-instruct", "wiki-paragraphs", "medquad"} < set(hub_sets())
     for name, source in hub_sets().items():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)

@@ -167,6 +167,7 @@ def unequal(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
     pairs: dict[str, EmbeddingObjective] = {
         "contrastive": base,
         "contrastive, symmetric": Contrastive(temperature=0.2, symmetric=True),
+        "contrastive, both sides": Contrastive(temperature=0.2, candidates="both", mask_same_text=False),
         "contrastive, distilled": Contrastive(temperature=0.2, distillation_weight=0.5),
         "contrastive, own documents": Contrastive(temperature=0.2, in_batch_negatives=False),
         "angle, pairs": Angle(rows="pairs", in_batch_weight=2.0),
@@ -179,6 +180,7 @@ def unequal(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
         for name, objective in (
             ("unequal", Contrastive(temperature=0.5)),
             ("unequal, symmetric", Contrastive(temperature=0.5, symmetric=True)),
+            ("unequal, both sides", Contrastive(temperature=0.5, symmetric=True, candidates="both")),
         )
     }
     for name, objective in pairs.items():

@@ -44,10 +44,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {  # of objectives that are tested w
     "contrastive": [
         {},
         {"symmetric": True, "temperature": 0.2},
+        {"candidates": "both", "temperature": 0.2},
         {"false_negative_margin": 0.05, "false_negative_warmup": 0.0},
         {"mask_same_text": False, "gather": False, "spread_weight": 0.3},
         {"positives": "dropout", "attention_dropout": 0.1},
-        {"positives": "dropout", "attention_dropout": 0.1, "symmetric": True},
+        {"positives": "dropout", "attention_dropout": 0.1, "symmetric": True, "candidates": "both"},
     ],
     "matryoshka": [
         {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},

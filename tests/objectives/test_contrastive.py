@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from embrew import assembly
-from embrew.methods import Contrastive
+from embrew.methods import Contrastive, InContext
 from embrew.methods.embedding import text_keys
 from embrew.text.tokens import Segment
 from tests.objectives.cases import embedded
@@ -177,6 +177,51 @@ def test_symmetric_is_the_mean_of_both_directions(make_encoder):
     back = plain_loop(candidates[:4], queries, range(4), dropped={(0, 3), (3, 0)})  # two rows ask the same
     assert call(Contrastive(), encoder, rows) == pytest.approx(there, rel=1e-4)
     assert call(Contrastive(symmetric=True), encoder, rows) == pytest.approx((there + back) / 2, rel=1e-4)
+
+
+def test_both_sides_are_the_2b_candidates_of_equation_8(make_encoder):
+    """*Learning to Compress*, Eq. 8: z_i against all 2B vectors; as printed, with itself, and NT-Xent without."""
+    encoder = make_encoder(lora={})
+    rows = [*PAIRS, {"query": "another?", "positive": PAIRS[0]["query"], "negatives": []}]  # query 0 is a positive too
+    queries = [encoder.encode_query(row["query"]) for row in rows]
+    columns = [row["positive"] for row in rows] + [text for row in rows for text in row["negatives"]]
+    candidates = [encoder.encode_document(text) for text in columns]
+    first = len(columns)
+    assert (len(rows), first) == (4, 7)
+
+    def loss(**settings):
+        return call(Contrastive(candidates="both", **settings), encoder, rows)
+
+    printed = plain_loop(queries, [*candidates, *queries], range(4))
+    assert loss(mask_same_text=False) == pytest.approx(printed, rel=1e-4)
+    itself = {(i, first + i) for i in range(4)}
+    same = {(0, 3), (3, first)}  # the text of query 0 as a positive; for row 3, the text of its own positive
+    without = plain_loop(queries, [*candidates, *queries], range(4), dropped=itself | same)
+    assert printed - without > 0.1
+    assert loss() == pytest.approx(without, rel=1e-4)
+    back = plain_loop(candidates[:4], [*queries, *candidates[:4]], range(4))  # no hard negatives in this direction
+    assert loss(mask_same_text=False, symmetric=True) == pytest.approx((printed + back) / 2, rel=1e-4)
+
+
+def test_equation_8_by_hand():
+    """B = 2 at a temperature of 1; cosines 0.6, 0, 0.8, 1: numerator e^0.6, denominator over four vectors."""
+    embeddings = {
+        "query": torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
+        "document": torch.tensor([[0.6, 0.8], [0.8, 0.6]]),
+    }
+    batch = {"query_keys": text_keys(["a", "b"]), "document_keys": text_keys(["c", "d"])}
+    printed = Contrastive(candidates="both", temperature=1.0, mask_same_text=False).loss(embeddings, batch)["loss"]
+    by_hand = -0.6 + math.log(math.exp(0.6) + math.exp(0.8) + math.exp(1.0) + math.exp(0.0))
+    assert printed.item() == pytest.approx(by_hand, rel=1e-6)  # the other row has the same cosines
+    others = Contrastive(candidates="both", temperature=1.0).loss(embeddings, batch)["loss"]
+    assert others.item() == pytest.approx(-0.6 + math.log(math.exp(0.6) + math.exp(0.8) + math.exp(0.0)), rel=1e-6)
+
+
+def test_both_sides_need_the_batch():
+    with pytest.raises(ValueError, match="candidates=documents and without symmetric"):
+        Contrastive(candidates="both", in_batch_negatives=False)
+    with pytest.raises(ValueError, match="candidates=both goes with contrastive"):
+        InContext(candidates="both")
 
 
 # ---- false negatives by the model's own scores ------------------------------------------------------------------

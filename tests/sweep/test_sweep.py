@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.config.yaml_files import dump_yaml
 from embrew.recipe import Recipe
-from embrew.sweep import list_sweeps, read_sweep
+from embrew.sweep import read_sweep
 from embrew.sweep import run_sweep as verified
 from embrew.training import stages
 from tests.conftest import SENTENCES
@@ -222,20 +222,3 @@ def test_command_line(recipe: Path, write: Callable[[str], Path], tmp_path: Path
     assert row["recipe"]["stages"][0]["batch"]["size"] == 5
     again = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "out")])
     assert again.exit_code == 1 and "--resume" in again.stderr
-
-
-def test_shipped_sweeps_are_of_their_recipe() -> None:
-    assert list_sweeps() == ["lbr/ratio", "lbr/share"]
-    for name in list_sweeps():
-        sweep = read_sweep(name, "lbr/medical-nano")
-        assert len(sweep.rows) >= 5 and sweep.axis
-    share = read_sweep("lbr/share", "lbr/medical-nano")
-    for row in share.rows:  # one budget, of which x is read in generative learning
-        (recipe,) = row.recipes.values()
-        read = {
-            stage.name: stage.training["max_steps"]
-            * (stage.batch.size if stage.batch else stage.training["per_device_train_batch_size"])
-            for stage in recipe.stages
-        }
-        assert sum(read.values()) == 12_800, row.name
-        assert read.get("learn", 0) / 12_800 == pytest.approx(row.x or 0.0)

@@ -20,7 +20,7 @@ from tests.objectives.cases import rows_for
 
 SETTINGS: list[dict[str, Any]] = [
     {},
-    {"symmetric": True, "temperature": 0.2},
+    {"symmetric": True, "temperature": 0.2, "candidates": "both"},
     {"positives": "dropout", "attention_dropout": 0.0},
 ]
 CHUNKS = [Chunks(rows=1), Chunks(rows=3), Chunks(tokens=40), Chunks(rows=100)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from embrew.analysis.demonstrations import Shots
 from embrew.analysis.domain_knowledge import Figures
 from embrew.analysis.efficiency import Curve, Moment, pareto
 from embrew.analysis.separation import BINS, Separation
@@ -159,6 +160,41 @@ def plot_efficiency(curves: Sequence[Curve], path: Path, *, mark: float | None =
             for axes in (samples, epochs):
                 axes.axhline(mark, color="0.5", linestyle="--", linewidth=1)
         handles, labels = samples.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
+
+
+def plot_costs(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Plot score against seconds (logarithmic axis), one point per folder of results; the area grows with training.
+
+    *Learning to Compress* (arXiv 2511.17129), Fig. 12.
+    """
+    most = max((entry["steps"] for entry in entries), default=0) or 1
+    with drawing(path, 8.6, 5) as figure:
+        axes = figure.subplots()
+        for entry, look in zip(entries, looks([entry["results"] for entry in entries]), strict=True):
+            size = 5 + 12 * (entry["steps"] / most) ** 0.5
+            label = f"{entry['results']}: {entry['steps']:,} steps"
+            point = look | {"linestyle": "", "markersize": size, "alpha": 0.8}
+            axes.plot(entry["seconds"], 100 * entry["score"], label=label, **point)
+        axes.margins(0.15)
+        axes.set(xscale="log", xlabel="seconds of evaluation", ylabel="mean score × 100")
+        axes.legend(**BESIDE)
+
+
+def plot_demonstrations(named: Sequence[tuple[str, float | None, Sequence[Shots]]], path: Path) -> None:
+    """Plot score, time per text, tokens per text by number of demonstrations, and seconds of training as bars."""
+    panels = {"score": "mean score", "milliseconds": "ms per text", "tokens": "tokens per text"}
+    with drawing(path, 15, 4.6) as figure:
+        *grid, bars = figure.subplots(1, 4)
+        for (name, _, shots), look in zip(named, looks([name for name, *_ in named]), strict=True):
+            for axes, (key, title) in zip(grid, panels.items(), strict=True):
+                axes.plot([one.count for one in shots], [getattr(one, key) for one in shots], label=name, **look)
+                axes.set(xlabel="demonstrations", ylabel=title, ylim=(0, None) if key != "score" else None)
+        trained = [(name, seconds) for name, seconds, _ in named if seconds is not None]
+        bars.bar([name for name, _ in trained], [seconds for _, seconds in trained], color=CYCLE[0])
+        bars.set(ylabel="seconds of training", xlabel="" if trained else "no run.json: not known")
+        bars.tick_params(axis="x", rotation=20)
+        handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
 
 

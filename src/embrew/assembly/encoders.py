@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
     """Return the untrained encoder of a recipe; with its LoRA attached where the recipe has stages."""
     config = recipe.encoder
+    if config.variants is not None:
+        raise ValueError("encoder.variants goes with evaluate, encode, search and data mine; leave it out here")
     built = Encoder.from_pretrained(
         config.model,
         adapter=config.adapter,

@@ -91,7 +91,7 @@ def add(
     check_name(name)
     if (folder / CONTEXTS / name).exists() and not overwrite:
         raise FileExistsError(f"{folder} has a context {name} already; choose another name, or --overwrite")
-    words, pairs = _read(instruction, demos)
+    words, pairs = read_context(instruction, demos)
     if (choose is None) != (not dev):
         raise ValueError(
             "--choose (numbers of demonstrations to try) and --dev (data to try them on) must be given together"
@@ -136,7 +136,8 @@ def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], fro
     return choice
 
 
-def _read(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demonstration, ...]]:
+def read_context(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demonstration, ...]]:
+    """Return instruction and demonstrations of the two options."""
     if demos is None:
         if instruction is None:
             raise ValueError("nothing to add; give --instruction, --demos FILE, or both")

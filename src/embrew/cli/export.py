@@ -139,8 +139,11 @@ def export(
     from embrew import opening
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
+    from embrew.variants import VariantEncoder
 
     encoder = opening.open_model(model, pooling=pooling)
+    if isinstance(encoder, VariantEncoder):
+        raise ValueError(f"{model} writes variants of each text, which no export does; leave encoder.variants out")
     if not isinstance(encoder, Encoder):
         raise ValueError(
             f"{model} is {_what_it_is(encoder)}, and an encoder of embrew is exported; give the encoder that it was "

@@ -1,22 +1,25 @@
-"""Download data sets of the Hub (see `embrew.data.sets`) and write them as folders of rows."""
+"""Download data sets of the Hub and sets of files (`embrew.data.sets`), and write them as folders of rows."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from embrew.data.formats import Record
 from embrew.data.reading import read
 from embrew.data.sentences import split_sentences
-from embrew.data.sets import HubSet
+from embrew.data.sets import FileSet, HubSet
 from embrew.files.reading import read_json
 from embrew.files.writing import atomic_folder, write_json, write_jsonl
 
 ABOUT = "source.json"  # in each folder: source, licence, commit, numbers of rows; written last
+MOST_BYTES = 10_000_000  # of a file
 SHORTEST = 200  # characters of a paragraph
 WORD = re.compile(r"\w+")
 
@@ -43,6 +46,38 @@ def fetch(source: HubSet, place: Path) -> bool:
             raise ValueError(f"{source.hub} at {commit} has no rows that can be used: {counts}")
         write_json(new / ABOUT, {**about, "commit": commit, "rows": counts})
     return True
+
+
+def fetch_files(source: FileSet, place: Path) -> bool:
+    """Download a set of files into `place`, one of JSON Lines each; return False if it is there already.
+
+    Raises:
+        FileExistsError: `place` holds something else.
+        FileNotFoundError: a file is not there, or there is no network.
+        ValueError: a file is no list of rows with the columns.
+    """
+    about = {"source": asdict(source)}
+    if (place / ABOUT).is_file() and read_json(place / ABOUT).get("source") == about["source"]:
+        return False
+    with atomic_folder(place, marker=ABOUT, overwrite=True) as new:
+        counts = {name: write_jsonl(new / f"{name}.jsonl", _download(source, name)) for name in source.files}
+        write_json(new / ABOUT, {**about, "rows": counts})
+    return True
+
+
+def _download(source: FileSet, name: str) -> list[dict[str, str]]:
+    """Return the rows of a file."""
+    url = source.url.format(name=name)
+    try:
+        with urlopen(url, timeout=60) as answer:
+            text = answer.read(MOST_BYTES).decode()
+    except OSError as error:
+        raise FileNotFoundError(f"{url} cannot be downloaded ({error}); repeat the command with a network") from error
+    try:
+        rows = [{column: str(row[column]) for column in source.columns} for row in json.loads(text)]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{url} is no JSON list of rows with {', '.join(source.columns)} ({error!r})") from error
+    return rows
 
 
 def _commit(source: HubSet) -> str:

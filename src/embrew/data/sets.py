@@ -1,4 +1,4 @@
-"""The data sets of the Hub that `embrew data fetch` knows: YAML files in the package's folder `sets`."""
+"""The data sets that `embrew data fetch` knows: YAML files in the package's folders `sets` (Hub) and `file_sets`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,32 @@ class HubSet:
     every: int = 1
     columns: dict[str, str] = field(default_factory=dict)
     make: str | None = None
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """Small JSON files, each a list of rows, which become files of JSON Lines in one folder.
+
+    Attributes:
+        url: address of a file, with `{name}`; it names a commit.
+        about: what the rows are, for people.
+        licence: of the texts.
+        columns: columns of every row; others are left out.
+        files: names.
+    """
+
+    url: str
+    about: str
+    licence: str
+    columns: list[str]
+    files: list[str]
+
+
+@cache
+def file_sets() -> dict[str, FileSet]:
+    """Return the sets of files that can be fetched, by name."""
+    texts = {name: read_shipped("file_sets", name, what="data set") for name in list_shipped("file_sets")}
+    return {name: FileSet(**parse_yaml(text, source=source)) for name, (text, source) in texts.items()}
 
 
 @cache

@@ -36,10 +36,12 @@ class InContext(Contrastive):
     mask_demo_negatives: bool = False
 
     def check_settings(self) -> None:
-        """Raise unless positives come from the data."""
+        """Raise unless positives come from the data, and candidates are documents."""
         super().check_settings()
         if self.positives != "column":
             raise ValueError(f"positives={self.positives}: demonstrations are pairs, so give positives: column")
+        if self.candidates != "documents":
+            raise ValueError("candidates=both goes with contrastive; demonstrations need candidates: documents")
 
     @property
     def inputs(self) -> DemonstratedPairs:
@@ -86,7 +88,7 @@ class InContext(Contrastive):
 
     def compare_demonstrated(self, queries: Tensor, documents: Tensor, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return `compare` of queries after demonstrations, and their similarity to these demonstrations."""
-        candidates = self.candidates(queries, documents, batch)
+        candidates = self.columns(queries, documents, batch)
         shown = of_demonstrations(batch, everywhere=self.gather and self.in_batch_negatives)
         excluded = shown if self.mask_demo_negatives else None
         parts = self.compare(queries, documents, batch, candidates=candidates, excluded=excluded)

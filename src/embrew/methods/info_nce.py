@@ -41,6 +41,9 @@ class Contrastive(EmbeddingObjective):
         distillation_weight: weight of an additional KL term, from a teacher's scores of the query's own positive and
             negatives to the model's (the column `scores`).
         distillation_temperature: temperature of the teacher's scores.
+        candidates: `documents`: the positives and hard negatives of the global batch, as in the authors' code; `both`:
+            its queries too, the 2B columns of Eq. 8. As printed, that sum includes the query itself, which
+            `mask_same_text` leaves out (NT-Xent).
         symmetric: average with the opposite direction (positives against all queries).
         in_batch_negatives: candidates are the documents of the global batch; without, a row's own positive and hard
             negatives only (the baselines without in-batch negatives of *Following the Autoregressive Nature of LLM
@@ -56,6 +59,7 @@ class Contrastive(EmbeddingObjective):
     false_negative_warmup: Share = 0.1
     distillation_weight: NotNegative = 0.0
     distillation_temperature: Positive = 1.0
+    candidates: Literal["documents", "both"] = "documents"
     symmetric: bool = False
     in_batch_negatives: bool = True
     gather: bool = True
@@ -64,10 +68,11 @@ class Contrastive(EmbeddingObjective):
         """Raise where settings and positives do not go together."""
         if self.distillation_weight and self.positives == "dropout":
             raise ValueError("distillation_weight goes with positives=column; dropout positives have no scores")
-        if not self.in_batch_negatives and (self.positives == "dropout" or self.symmetric):
+        batchwise = self.positives == "dropout" or self.symmetric or self.candidates == "both"
+        if not self.in_batch_negatives and batchwise:
             raise ValueError(
                 "in_batch_negatives=false compares a query with its own documents alone; it goes with "
-                "positives=column and without symmetric"
+                "positives=column, candidates=documents and without symmetric"
             )
 
     def setup(self, encoder: Encoder) -> None:
@@ -98,10 +103,13 @@ class Contrastive(EmbeddingObjective):
         """Return InfoNCE against the candidates of all processes."""
         return self.compare(embeddings["query"], embeddings["document"], batch)
 
-    def candidates(self, queries: Tensor, documents: Tensor, batch: dict[str, Any]) -> Candidates:
-        """Return the candidates of all processes, or of this one."""
+    def columns(self, queries: Tensor, documents: Tensor, batch: dict[str, Any]) -> Candidates:
+        """Return the candidates of all processes, or of this one: documents, then queries with `candidates: both`."""
+        keys = batch["document_keys"]
+        if self.candidates == "both":
+            documents, keys = torch.cat([documents, queries]), torch.cat([keys, batch["query_keys"]])
         shared = self.gather and self.in_batch_negatives
-        return candidates_of(queries, documents, batch["document_keys"], shared=shared)
+        return candidates_of(queries, documents, keys, shared=shared)
 
     def compare(
         self,
@@ -118,13 +126,13 @@ class Contrastive(EmbeddingObjective):
             queries: `(batch, hidden)`.
             documents: `(documents, hidden)`: positives, then negatives.
             batch: as `Pairs` or `RepeatedTexts` collate it.
-            candidates: result of `candidates`, if already computed.
+            candidates: result of `columns`, if already computed.
             excluded: `(batch, columns)` bool: further candidates to leave out of the softmax.
         """
         size, temperature = len(queries), self.temperature
         share = size * self.unit_weights(batch, queries.device)["rows"] if self.counts(batch) else 1.0
         if candidates is None:
-            candidates = self.candidates(queries, documents, batch)
+            candidates = self.columns(queries, documents, batch)
         mask, parts = self._mask(queries, candidates, batch["query_keys"], batch)
         mask = _either(mask, excluded)
         shared = self.gather and self.in_batch_negatives
@@ -139,7 +147,8 @@ class Contrastive(EmbeddingObjective):
         if not self.symmetric:
             return {"loss": loss, **parts}
         positives, keys = documents[:size], batch["document_keys"][:size]
-        all_queries = candidates_of(positives, queries, batch["query_keys"], shared=self.gather)
+        swapped = {"query_keys": keys, "document_keys": batch["query_keys"]}
+        all_queries = self.columns(positives, queries, swapped)
         mask, _ = self._mask(positives, all_queries, keys, batch)
         back = in_batch_info_nce(positives, all_queries, temperature=temperature, mask=mask, shared=self.gather)
         return {"loss": (loss + back) / 2, **parts}

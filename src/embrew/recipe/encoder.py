@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from embrew.config.validation import Config, refusing
 from embrew.settings.base import Quantization
 from embrew.settings.encoder import EncoderSettings, Length, Pooling
+from embrew.settings.variants import Variants
 from embrew.text.pattern import check_words_after
 
 Rank = Annotated[int, Field(ge=1)]
@@ -92,6 +93,7 @@ class BackboneConfig(Config):
     quantization: Quantization | None = None
     train_embeddings: Literal["memory", "full"] = "memory"
     trust_remote_code: bool = False
+    variants: Variants | None = None  # for evaluation without training
 
 
 class EncoderConfig(EncoderSettings, BackboneConfig):

@@ -49,6 +49,8 @@ class Recipe(Config):
     def _check_stages(self) -> Recipe:
         if self.stages and len(self.encoder.templates) > 1:
             raise ValueError(f"encoder.template has {len(self.encoder.templates)} templates; stages train one")
+        if self.stages and self.encoder.variants is not None:
+            raise ValueError("encoder.variants are written of texts that are encoded, not trained on; leave them out")
         chosen = self.encoder.quantization
         if self.stages and chosen is not None and self.encoder.lora is None:
             raise ValueError(

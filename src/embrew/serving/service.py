@@ -26,6 +26,7 @@ from embrew.serving.models import ReadOptions, ServedEncoder, ServedStock, Token
 from embrew.serving.schemas import Text
 from embrew.serving.settings import Settings
 from embrew.text_encoder.hashes import tokenizer_sha256
+from embrew.variants import VariantEncoder
 
 logger = logging.getLogger(__name__)
 Model = ServedEncoder | ServedStock
@@ -88,6 +89,8 @@ class Service:
             opened = open_model(settings.model, **options)
             if isinstance(opened, Encoder):
                 model: Model = ServedEncoder(opened.eval(), settings)
+            elif isinstance(opened, VariantEncoder):
+                raise ValueError(f"{settings.model} writes variants of each text, which is not served; give another")
             else:
                 _verify(opened, Path(settings.model))
                 model = ServedStock(opened, settings)

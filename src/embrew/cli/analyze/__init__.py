@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from embrew.cli import completion
+from embrew.cli.analyze.cost import Counts, Demos, Instruction, cost, demonstrations
 from embrew.cli.analyze.domain import Columns, domain
 from embrew.cli.analyze.kinds import (
     Outcome,
@@ -32,7 +33,7 @@ from embrew.cli.console import out, print_json, wants_json
 
 KINDS: dict[str, Callable[..., Outcome]] = {
     function.__name__: function
-    for function in (spectrum, memory, uniformity, sink, surface, truncation, efficiency, domain)
+    for function in (spectrum, memory, uniformity, sink, surface, truncation, efficiency, cost, demonstrations, domain)
 }
 Kind = StrEnum("Kind", list(KINDS))  # type: ignore[misc]
 
@@ -50,7 +51,8 @@ KindName = Annotated[
     typer.Argument(
         help="spectrum: dimensions that vectors use. memory: similarity of memory tokens. uniformity: closeness of "
         "positives and spread of texts. sink: attention of the last token. surface: scores by layers and dimensions. "
-        "truncation: full and truncated vectors by t-SNE. efficiency: scores of runs by samples. domain: separation of "
+        "truncation: full and truncated vectors by t-SNE. efficiency: scores of runs by samples. cost: scores of "
+        "results by time. demonstrations: scores, time and tokens by their number. domain: separation of "
         "question-answer pairs, and perplexity."
     ),
 ]
@@ -59,7 +61,8 @@ Models = Annotated[
     typer.Argument(
         metavar="MODEL",
         autocompletion=completion.recipes,
-        help="Folders of encoders or Sentence-Transformers models, Hub ids, or recipes; efficiency: of runs.",
+        help="Folders of encoders or Sentence-Transformers models, Hub ids, or recipes; efficiency: of runs; cost: of "
+        "results.",
     ),
 ]
 Data = Annotated[
@@ -92,7 +95,7 @@ SuiteName = Annotated[
     typer.Option(
         metavar="SUITE",
         autocompletion=completion.suites,
-        help="surface: a shipped suite or a YAML file; --data is the folder of its data sets.",
+        help="surface, demonstrations: a shipped suite or a YAML file; --data is the folder of its data sets.",
     ),
 ]
 Layers = Annotated[
@@ -139,6 +142,9 @@ def analyze(
     stage: Stage = None,
     against: Against = None,
     general: General = None,
+    demos: Demos = None,
+    instruction: Instruction = None,
+    counts: Counts = None,
     column: Columns = None,
     pooling: ModelPooling = None,
     output: Output = None,
@@ -151,7 +157,8 @@ def analyze(
     options: dict[str, Any] = {
         "data": data, "split": split, "max_texts": max_texts, "seed": seed, "batch_tokens": batch_tokens,
         "threshold": threshold, "prompt_name": prompt_name, "suite": suite, "layers": layers, "dims": dims,
-        "pick": pick, "stage": stage, "against": against, "general": general, "column": column, "pooling": pooling,
+        "pick": pick, "stage": stage, "against": against, "general": general, "demos": demos,
+        "instruction": instruction, "counts": counts, "column": column, "pooling": pooling,
     }  # fmt: skip
     chosen = {name: value for name, value in options.items() if value not in (None, [])}
     check_options(kind, chosen)

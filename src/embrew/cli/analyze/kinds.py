@@ -233,7 +233,7 @@ def surface(
 
     share = None if pick is None else read_share(pick)
     axes: Any = {"layers": layers and read_numbers(layers), "dims": dims and read_numbers(dims)}
-    tasks = _tasks(data, suite, split, choosing=share is not None)
+    tasks = tasks_of(data, suite, split, choosing=share is not None)
 
     def measure(encoder: Any) -> tuple[Surface, Cell | None, Any]:
         result = surface_of(encoder, tasks, **axes, batch_tokens=batch_tokens, show_progress_bar=True)
@@ -259,7 +259,7 @@ def surface(
     return outcome
 
 
-def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosing: bool) -> list[Task]:
+def tasks_of(data: Sequence[str], suite: str | None, split: str | None, *, choosing: bool) -> list[Task]:
     """Return the tasks to score: for --pick, dev splits unless the user gives a split or a suite."""
     from embrew.evaluation import Task, find_task
     from embrew.evaluation.dev import dev_task

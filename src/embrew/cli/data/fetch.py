@@ -12,7 +12,7 @@ from embrew.cli import completion
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
-    from embrew.data.sets import HubSet
+    from embrew.data.sets import FileSet, HubSet
 
 
 def fetch(
@@ -31,12 +31,14 @@ def fetch(
     ] = Path("data"),
 ) -> None:
     """Download data of the Hub into a folder: training sets, or a suite's test sets."""
-    from embrew.data.sets import hub_sets
+    from embrew.data.sets import file_sets, hub_sets
 
     console = out()
     for name in names:
         if name in hub_sets():
             _fetch_set(hub_sets()[name], to / name, console)
+        elif name in file_sets():
+            _fetch_files(file_sets()[name], to / name, console)
         else:
             _fetch_suite(name, to, console)
 
@@ -53,9 +55,17 @@ def _fetch_set(source: HubSet, place: Path, console: Console) -> None:
     console.print(f"  {source.hub} at {about['commit']}; licence: {source.licence}", markup=False, soft_wrap=True)
 
 
+def _fetch_files(source: FileSet, place: Path, console: Console) -> None:
+    from embrew.data.fetching import fetch_files
+
+    done = "downloaded" if fetch_files(source, place) else "already there"
+    console.print(f"{place}: {done}, {len(source.files)} files", markup=False, soft_wrap=True)
+    console.print(f"  {source.about}; licence: {source.licence}", markup=False, soft_wrap=True)
+
+
 def _fetch_suite(suite: str, to: Path, console: Console) -> None:
     from embrew.config.suggestions import did_you_mean
-    from embrew.data.sets import hub_sets
+    from embrew.data.sets import file_sets, hub_sets
     from embrew.evaluation.hotpotqa import keep
     from embrew.evaluation.mteb_tasks import fetch as fetch_tasks
     from embrew.evaluation.suites import fetchable
@@ -63,8 +73,9 @@ def _fetch_suite(suite: str, to: Path, console: Console) -> None:
     try:
         tasks, sources, local = fetchable(suite)
     except FileNotFoundError as error:
-        hint = did_you_mean(suite, hub_sets())
-        raise FileNotFoundError(f"{error}; data sets: {', '.join(hub_sets())}{hint}") from None
+        known = [*hub_sets(), *file_sets()]
+        hint = did_you_mean(suite, known)
+        raise FileNotFoundError(f"{error}; data sets: {', '.join(known)}{hint}") from None
     if not tasks and not sources:
         raise ValueError(
             f"suite {suite} has no task of MTEB or the Hub; provide its folders yourself: {', '.join(local)}"
