@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Sequence
 
-MOST = 24  # names that a message lists; for more, it gives their number and the nearest
+MOST = 30  # names that a message lists; for more, it gives their number and the nearest
 
 
 def choose_from(word: str, allowed: Collection[str]) -> str:
