@@ -81,8 +81,10 @@ def average(
         tried = _tried(encoder, mix, sets, given, len(inputs))
         mixture = max(tried, key=lambda one: tried[one]["dev"])
         logger.info("weights %s are the best of %d by dev", _shown(mixture), len(tried))
+        if 1.0 in mixture:
+            logger.warning("no average is better on dev than %s alone", inputs[mixture.index(1.0)])
     mix(mixture)
-    encoder.steps = max(each.steps for each in read)
+    encoder.steps = max(each.steps for each, weight in zip(read, mixture, strict=True) if weight)
     encoder.record = _record(read, method, mixture, tried, {} if sets is None else sets.about)
     if len({re.sub(r"(?m)^seed: .*", "", each.recipe or "") for each in read}) > 1:
         encoder.recipe = None

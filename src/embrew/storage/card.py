@@ -215,7 +215,7 @@ def _scores(record: Mapping[str, Any]) -> str:
         lines.append(f"| {'nothing (base)' if stage == 'base' else stage} | {cells} |")
     sections = ["## Scores", "\n".join(lines)]
     base, last = scores.get("base", {}), scores.get(record["stage"], {})
-    worse = [name for name in last if (name == "dev" or name.startswith(GUARD)) and last[name] < base.get(name, 0.0)]
+    worse = [name for name in last if (name == "dev" or name.startswith(GUARD)) and last[name] < base.get(name, -1.0)]
     if worse:
         drops = (f"{name.removeprefix(GUARD)} {base[name]:.4f} → {last[name]:.4f}" for name in worse)
         sections.append(f"Got worse by training: {', '.join(drops)}.")
@@ -241,7 +241,7 @@ def _average(record: Mapping[str, Any]) -> str:
         lines[1] += f"\n| {weight:g} | {each['name']} | {each['sha256']} | {each['steps']:,} |"
     count = len(averaged["tried"])
     chosen = f" The weights are the best of {count} by the mean of the dev sets." if count else ""
-    lines.append(f"Of the changes of these encoders, {averaged['method']}.{chosen}")
+    lines.append(f"The average ({averaged['method']}) of how these encoders change the weights of the base.{chosen}")
     return "\n\n".join(lines)
 
 
