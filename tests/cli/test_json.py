@@ -43,6 +43,7 @@ COMMANDS = {
     "context list": "context list encoder",
     "data show": "data show recipe.yaml",
     "data overlap": "data overlap recipe.yaml 'evaluation={dev: [sts.jsonl.gz]}'",
+    "average": "average encoder encoder --output out/average --verify off",
     "data mine": "data mine encoder pairs.jsonl out/mined.jsonl --dry-run --relative-margin 0",
 }
 
