@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
+import copy
 import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from peft import PeftModel
@@ -20,8 +19,8 @@ from embrew.evaluation.dev import DevSets, dev_sets
 from embrew.files.names import public_path
 from embrew.files.writing import check_free
 from embrew.identity import tokenizer_hash
-from embrew.model.adapters import AdapterState, Factors, adapter_state, lora_factors, lora_of, reopened_lora
-from embrew.model.weights import cast_weights, tensors_under_adapter, without_adapter
+from embrew.model.adapters import Factors, adapter_state, lora_factors, lora_of, reopened_lora
+from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
 from embrew.storage.card import without_scores
 from embrew.storage.opening import SETTINGS, knows_base, open_base_again, trained_folder, trained_parts
 
@@ -74,37 +73,32 @@ def average(
     if out.resolve() in [folder.resolve() for folder in folders]:
         raise ValueError(f"{target} is one of the encoders to average; give another folder")
     check_free(out, marker=SETTINGS, overwrite=overwrite)
-    encoder, read = _opened(inputs, folders)
-    mix = _mixer(encoder, folders, read, method)
-    mixture, tried = given[0] if given else _equal(range(len(inputs)), len(inputs)), dict[Mixture, dict[str, float]]()
+    read = _opened(inputs, folders)
+    encoder, mix = read[0].encoder, _mixer(read, folders, method)
+    mixture, tried = given[0] if given else _equal(range(len(read)), len(read)), dict[Mixture, dict[str, float]]()
     if sets is not None:
-        tried = _tried(encoder, mix, sets, given, len(inputs))
+        tried = _tried(encoder, mix, sets, given, len(read))
         mixture = max(tried, key=lambda one: tried[one]["dev"])
         logger.info("weights %s are the best of %d by dev", _shown(mixture), len(tried))
         if 1.0 in mixture:
             logger.warning("no average is better on dev than %s alone", inputs[mixture.index(1.0)])
     mix(mixture)
-    encoder.steps = max(each.steps for each, weight in zip(read, mixture, strict=True) if weight)
-    encoder.record = _record(read, method, mixture, tried, {} if sets is None else sets.about)
-    if len({re.sub(r"(?m)^seed: .*", "", each.recipe or "") for each in read}) > 1:
+    record = _record(read, method, mixture, tried, {} if sets is None else sets.about)
+    encoder.steps = max(each.encoder.steps for each, weight in zip(read, mixture, strict=True) if weight)
+    encoder.record = record
+    if len({re.sub(r"(?m)^seed: .*", "", each.encoder.recipe or "") for each in read}) > 1:
         encoder.recipe = None
     encoder.save_pretrained(out, overwrite=overwrite, verify=verify)
     return encoder
 
 
-@dataclass(frozen=True)
-class _Input:
-    """What is read of an encoder: what has to be the same in all, what is averaged, and what the card says."""
+class _Input(NamedTuple):
+    """An encoder, of which all but the first have lost their language model, and what was read of that."""
 
-    same: dict[str, Any]
-    chain: list[AdapterState]
-    factors: Factors | None
-    parts: dict[str, dict[str, Tensor]]
     name: str
+    encoder: Encoder
     sha256: str
-    steps: int
-    recipe: str | None
-    record: dict[str, Any] | None
+    factors: Factors | None
 
 
 def _checked(mixtures: Sequence[Sequence[float]], count: int, method: Method, *, chooses: bool) -> list[Mixture]:
@@ -133,71 +127,72 @@ def _equal(chosen: Sequence[int], count: int) -> Mixture:
     return tuple(1 / len(chosen) if i in chosen else 0.0 for i in range(count))
 
 
-def _opened(inputs: Sequence[str | Path], folders: Sequence[Path]) -> tuple[Encoder, list[_Input]]:
-    """Open the encoders one by one; return the first, and what was read of each."""
-    read: list[_Input] = []
-    first: Encoder | None = None
+def _opened(inputs: Sequence[str | Path], folders: Sequence[Path]) -> list[_Input]:
+    """Open the encoders one by one, and compare them; one base is in memory, not that of each."""
+    read, same = list[_Input](), dict[str, Any]()
     for given, folder in zip(inputs, folders, strict=True):
         encoder = Encoder.from_pretrained(folder, merge_adapter=False)
-        own, model = encoder.backbone, encoder.backbone.model
-        same = {"base": encoder.base.as_dict(), **encoder.settings.as_dict(), "dtype": str(own.dtype)}
-        same |= {f"{name} tokens": len(rows) for name, rows in own.learned.items()}
-        same |= {"tokenizer": tokenizer_hash(encoder.tokenizer)}
-        same |= {"contexts": {name: str(each.context) for name, each in encoder.contexts.items()}}
-        for key in dict.fromkeys([*same, *(read[0].same if read else ())]):
-            ours, theirs = (one.get(key) for one in (same, read[0].same if read else same))
-            if ours != theirs:
+        facts = _facts(encoder)
+        same = same or facts
+        for key in same | facts:
+            if facts.get(key) != same.get(key):
                 raise ValueError(
-                    f"{given} has {key}={ours!r}, and {inputs[0]} {theirs!r}; average encoders of one base that read "
-                    "texts in the same way"
+                    f"{given} has {key}={facts.get(key)!r}, and {inputs[0]} {same.get(key)!r}; average encoders of one "
+                    "base that read texts in the same way"
                 )
-        factors = None if own.owns_weights or not isinstance(model, PeftModel) else lora_factors(model)
-        sha256, name = encoder.weights_hash(), public_path(str(given))
-        parts, about = trained_parts(encoder), (encoder.steps, encoder.recipe, encoder.record)
-        read.append(_Input(same, list(encoder.chain), factors, parts, name, sha256, *about))
-        first = first or encoder
-        del encoder, own, model
-        gc.collect()
-    assert first is not None
-    return first, read
+        model, whole = encoder.backbone.model, encoder.backbone.owns_weights
+        factors = lora_factors(model) if isinstance(model, PeftModel) and not whole else None
+        read.append(_Input(public_path(str(given)), encoder, encoder.weights_hash(), factors))
+        if len(read) > 1:
+            del encoder.backbone.model
+    return read
 
 
-def _mixer(
-    encoder: Encoder, folders: Sequence[Path], read: Sequence[_Input], method: Method
-) -> Callable[[Mixture], None]:
+def _facts(encoder: Encoder) -> dict[str, Any]:
+    """Return what has to be the same in all encoders."""
+    learned = {f"{name} tokens": len(rows) for name, rows in encoder.backbone.learned.items()}
+    contexts = {"contexts": {name: str(each.context) for name, each in encoder.contexts.items()}}
+    others = {"tokenizer": tokenizer_hash(encoder.tokenizer), "dtype": str(encoder.backbone.dtype)}
+    return {"base": encoder.base.as_dict(), **encoder.settings.as_dict(), **learned, **contexts, **others}
+
+
+def _mixer(read: Sequence[_Input], folders: Sequence[Path], method: Method) -> Callable[[Mixture], None]:
     """Return a function that gives the first encoder the average by a mixture."""
-    factors = [each.factors for each in read if each.factors is not None]
-    if len(factors) == len(read) and all(_same_chain(read[0].chain, each.chain) for each in read[1:]):
+    encoder, factors = read[0].encoder, [each.factors for each in read if each.factors is not None]
+    chains = [[state.tensors for state in each.encoder.chain] for each in read]
+    parts = [copy.deepcopy(trained_parts(each.encoder)) for each in read]  # those of the first are overwritten
+    if len(factors) == len(read) and all(_same(chains[0], chain) for chain in chains[1:]):
         put = _lora_mixer(encoder, factors, method)
     else:
         put = _weights_mixer(encoder, folders, method)
 
     def mix(mixture: Mixture) -> None:
         put(mixture)
-        for part in read[0].parts:
-            every = [each.parts[part] for each in read]
-            tensors = {name: _sum(mixture, [each[name] for each in every]) for name in every[0]}
-            if part == "memory":
-                for name, rows in encoder.backbone.learned.items():
-                    rows.data.copy_(tensors[name])
-            else:
-                getattr(encoder, part).load_state_dict(tensors)
+        for part, tensors in trained_parts(encoder).items():
+            mixed = {name: _sum(mixture, [each[part][name] for each in parts]) for name in tensors}
+            if part != "memory":
+                getattr(encoder, part).load_state_dict(mixed)
+                continue
+            for name, rows in encoder.backbone.learned.items():
+                rows.data.copy_(mixed[name])
         encoder.to(encoder.device).eval()
 
     return mix
 
 
+def _same(one: list[dict[str, Tensor]], other: list[dict[str, Tensor]]) -> bool:
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(differing(*pair, exactly=True) is None for pair in pairs)
+
+
 def _lora_mixer(encoder: Encoder, factors: Sequence[Factors], method: Method) -> Callable[[Mixture], None]:
     """Return a function that replaces the LoRA by the average of LoRAs: their factors, concatenated."""
-    assert isinstance(encoder.backbone.model, PeftModel)
-    config, names = (
-        adapter_state(encoder.backbone.model).config,
-        list(dict.fromkeys(name for each in factors for name in each)),
-    )
+    lora: Any = encoder.backbone.model
+    config = adapter_state(lora).config
 
     def put(mixture: Mixture) -> None:
         mixed: Factors = {}
-        for name in names:
+        for name in {name: None for each in factors for name in each}:
             pairs = [each.get(name) for each in factors]
             shares = _shares(mixture, method, pairs, _product)
             used = [(*pair, share) for pair, share in zip(pairs, shares, strict=True) if pair is not None and share]
@@ -241,18 +236,6 @@ def _weights_mixer(encoder: Encoder, folders: Sequence[Path], method: Method) ->
     return put
 
 
-def _same_chain(ours: Sequence[AdapterState], theirs: Sequence[AdapterState]) -> bool:
-    pairs = [(one.tensors, other.tensors) for one, other in zip(ours, theirs, strict=False)]
-    return (
-        len(ours)
-        == len(theirs)
-        == sum(
-            one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-            for one, other in pairs
-        )
-    )
-
-
 def _sum(shares: Sequence[float], tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack([share * tensor for share, tensor in zip(shares, tensors, strict=True)]).sum(0)
 
@@ -268,24 +251,20 @@ def _product(one: tuple[Tensor, Tensor] | None, other: tuple[Tensor, Tensor] | N
 def _shares(
     mixture: Mixture, method: Method, changes: Sequence[T], product: Callable[[T, T], float]
 ) -> Sequence[float]:
-    """Return the factor of each change of a weight; `product` returns the inner product of two changes."""
+    """Return the factor of each change of a weight; `product` returns the inner product of two changes.
+
+    Slerp: sin((1 − t) θ) / sin θ and sin(t θ) / sin θ, "Animating rotation with quaternion curves" (Shoemake 1985); θ
+    is the angle between the changes, whose lengths stay. Linear where there is no arc between them.
+    """
     if method == "linear":
         return mixture
     one, other = changes
-    norms = product(one, one) ** 0.5, product(other, other) ** 0.5
-    return slerp_shares(mixture[1], norms=norms, product=product(one, other))
-
-
-def slerp_shares(t: float, *, norms: tuple[float, float], product: float) -> tuple[float, float]:
-    """Return sin((1 − t) θ) / sin θ and sin(t θ) / sin θ, or 1 − t and t where there is no arc between two vectors.
-
-    "Animating rotation with quaternion curves" (Shoemake 1985); θ is the angle between them, and their lengths stay.
-    """
-    cosine = product / (norms[0] * norms[1]) if min(norms) > 0 else 1.0
+    norms = (product(one, one) * product(other, other)) ** 0.5
+    cosine = product(one, other) / norms if norms else 1.0
     if abs(cosine) > PARALLEL:
-        return 1 - t, t
+        return mixture
     angle = math.acos(cosine)
-    return math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
+    return [math.sin(weight * angle) / math.sin(angle) for weight in mixture]
 
 
 def _tried(
@@ -311,21 +290,18 @@ def _tried(
 
 
 def _record(
-    read: Sequence[_Input],
-    method: Method,
-    mixture: Mixture,
-    tried: Mapping[Mixture, Mapping[str, float]],
-    about: Mapping[str, Mapping[str, str]],
+    read: Sequence[_Input], method: Method, mixture: Mixture, tried: Mapping[Mixture, Any], about: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what the card of the average is written from; records of training are kept once, without scores."""
     records: list[dict[str, Any]] = []
     for each in read:
-        record = {**without_scores(each.record), "curves": {}, "kept": {}} if each.record else {}
+        past = each.encoder.record
+        record = {**without_scores(past), "curves": {}, "kept": {}} if past else {}
         records += [record] if record not in records else []
     averaged = {
         "method": method,
         "weights": list(mixture),
-        "inputs": [{"name": each.name, "sha256": each.sha256, "steps": each.steps} for each in read],
+        "inputs": [{"name": each.name, "sha256": each.sha256, "steps": each.encoder.steps} for each in read],
         "tried": [{"weights": list(weights), "scores": dict(scores)} for weights, scores in tried.items()],
         "records": records,
     }

@@ -19,6 +19,7 @@ NO_TABLE = {
     "encode": "writes a manifest",
     "export": "writes a folder",
     "merge": "writes a folder",
+    "average": "writes a folder",
     "serve": "answers requests until it is stopped",
     "recipe show": "prints YAML",
     "recipe copy": "writes a file",
@@ -43,7 +44,6 @@ COMMANDS = {
     "context list": "context list encoder",
     "data show": "data show recipe.yaml",
     "data overlap": "data overlap recipe.yaml 'evaluation={dev: [sts.jsonl.gz]}'",
-    "average": "average encoder encoder --output out/average --verify off",
     "data mine": "data mine encoder pairs.jsonl out/mined.jsonl --dry-run --relative-margin 0",
 }
 

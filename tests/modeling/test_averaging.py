@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import embrew
 from embrew import average
-from embrew.averaging import slerp_shares
+from embrew.averaging import _shares
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
@@ -32,6 +32,7 @@ from embrew.training.stages import train
 from tests import fresh
 from tests.conftest import SENTENCES, by_default, stir
 from tests.training.one_stage import one_stage
+from tests.training.test_stages import equal
 
 Make = Callable[..., Path]
 NANO = Path(embrew.__file__).parent / "assets" / "nano"
@@ -126,22 +127,24 @@ def memory_of(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("t", "norms", "product", "expected"),
+    ("t", "one", "other", "expected"),
     [
-        (0.0, (1, 1), 0, (1, 0)),
-        (1.0, (1, 1), 0, (0, 1)),
-        (0.5, (1, 1), 0, (math.sqrt(0.5), math.sqrt(0.5))),
-        (0.5, (2, 5), 0, (math.sqrt(0.5), math.sqrt(0.5))),
-        (1 / 3, (1, 1), 0, (math.cos(math.pi / 6), 0.5)),
-        (0.5, (2, 3), 3, (1 / math.sqrt(3), 1 / math.sqrt(3))),  # 60 degrees: sin 30 / sin 60
-        (0.25, (2, 3), 6, (0.75, 0.25)),  # parallel
-        (0.25, (2, 2), -4, (0.75, 0.25)),  # opposite
-        (0.25, (0, 2), 0, (0.75, 0.25)),  # one changes nothing
-        (0.25, (0, 0), 0, (0.75, 0.25)),
+        (0.0, (1, 0), (0, 1), (1, 0)),
+        (1.0, (1, 0), (0, 1), (0, 1)),
+        (0.5, (1, 0), (0, 1), (math.sqrt(0.5), math.sqrt(0.5))),
+        (0.5, (2, 0), (0, 5), (2 * math.sqrt(0.5), 5 * math.sqrt(0.5))),
+        (1 / 3, (1, 0), (0, 1), (math.cos(math.pi / 6), 0.5)),
+        (0.5, (1, 0), (0.5, math.sqrt(0.75)), (math.sqrt(0.75), 0.5)),  # 30 degrees of 60
+        (0.25, (3, 4), (3, 4), (3, 4)),
+        (0.25, (3, 4), (6, 8), (3.75, 5)),  # parallel
+        (0.25, (2, 0), (-2, 0), (1, 0)),  # opposite
+        (0.25, (0, 0), (2, 0), (0.5, 0)),  # one changes nothing
+        (0.25, (0, 0), (0, 0), (0, 0)),
     ],
 )
-def test_slerp_by_hand(t: float, norms: tuple[float, float], product: float, expected: tuple[float, float]) -> None:
-    assert slerp_shares(t, norms=norms, product=product) == pytest.approx(expected)
+def test_slerp_by_hand(t: float, one: Any, other: Any, expected: tuple[float, float]) -> None:
+    first, second = _shares((1 - t, t), "slerp", [np.array(one), np.array(other)], lambda a, b: float(a @ b))
+    assert first * np.array(one) + second * np.array(other) == pytest.approx(expected)
 
 
 LORAS = (
@@ -299,18 +302,20 @@ def rows(folder: Path, split: str) -> Path:
     return folder
 
 
-def run(*words: object) -> tuple[int, str, str]:
+def run(*words: object) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["average", *map(str, words)])
-    return result.exit_code, result.stdout, result.stderr.splitlines()[-1] if result.stderr else ""
+    return result.exit_code, result.stderr.splitlines()[-1] if result.stderr else ""
 
 
 def test_chosen_on_dev(make: Make, tmp_path: Path) -> None:
     """Each alone, then the best two and all three by equal weights; scores are recorded, and the best is written."""
     folders = [make(f"in-{seed}", LORAS[0], seed=seed) for seed in range(3)]
     dev = rows(tmp_path / "sts", "dev")
-    code, printed, error = run(*folders, "-o", tmp_path / "out", "--dev", dev, "--verify", "fast", "--json")
+    code, error = run(*folders, "-o", tmp_path / "out", "--dev", dev, "--verify", "fast")
     assert code == 0, error
-    sets, document = dev_sets([dev]), json.loads(printed)
+    sets = dev_sets([dev])
+    document = json.loads((tmp_path / "out" / "training.json").read_text())["averaged"]
+    assert document["records"] == [{}]
     alone = {seed: sets(Encoder.from_pretrained(folder))["dev"] for seed, folder in enumerate(folders)}
     best = sorted(alone, key=lambda seed: -alone[seed])[:2]
     tried = {tuple(each["weights"]): each["scores"]["dev"] for each in document["tried"]}
@@ -321,8 +326,6 @@ def test_chosen_on_dev(make: Make, tmp_path: Path) -> None:
     chosen = tuple(document["weights"])
     assert tried[chosen] == max(tried.values())
     assert sets(Encoder.from_pretrained(tmp_path / "out"))["dev"] == pytest.approx(tried[chosen], abs=1e-6)
-    record = json.loads((tmp_path / "out" / "training.json").read_text())["averaged"]
-    assert {**document, "records": [{}]} == {**record, "folder": str(tmp_path / "out")}
     card = (tmp_path / "out" / "README.md").read_text()
     for folder, each in zip(folders, document["inputs"], strict=True):
         assert each["sha256"] == Encoder.from_pretrained(folder, merge_adapter=False).weights_hash()
@@ -333,14 +336,22 @@ def test_chosen_on_dev(make: Make, tmp_path: Path) -> None:
     assert inspect(tmp_path / "out").kind == "encoder"
 
 
-def test_weights_that_are_given_are_tried(make: Make, tmp_path: Path) -> None:
-    folders, dev = [make(name, LORAS[0], seed=ord(name)) for name in "ab"], rows(tmp_path / "sts", "dev")
-    how = ("--weights", "0.9,0.1", "--weights", "0.2,0.8", "--method", "slerp", "--verify", "off")
-    code, printed, error = run(*folders, "-o", tmp_path / "out", "--dev", dev, *how)
+@pytest.mark.parametrize("loras", [LORAS[:1], pytest.param((), marks=pytest.mark.slow)], ids=["lora", "full"])
+def test_what_was_tried_before_leaves_nothing(loras: tuple[Any, ...], make: Make, tmp_path: Path) -> None:
+    """Memory, head and weights of a mixture are those that it has alone."""
+    how: dict[str, Any] = {"pooling": Pooling("mean", "memory", latents=4, heads=2, head_width=8)}
+    folders, dev = [make(name, *loras, seed=ord(name), **how) for name in "ab"], rows(tmp_path / "sts", "dev")
+    mixtures = ("0.9,0.1", "0.2,0.8", "0.5,0.5", "0.3,0.7")
+    weights = [word for mixture in mixtures for word in ("--weights", mixture)]
+    code, error = run(*folders, "-o", tmp_path / "out", "--dev", dev, *weights, "--verify", "off")
     assert code == 0, error
-    assert "0.9, 0.1" in printed and "0.2, 0.8" in printed
     record = json.loads((tmp_path / "out" / "training.json").read_text())["averaged"]
-    assert [each["weights"] for each in record["tried"]] == [[0.9, 0.1], [0.2, 0.8]]
+    assert [each["weights"] for each in record["tried"]] == [[float(w) for w in m.split(",")] for m in mixtures]
+    for number, each in enumerate(record["tried"]):
+        alone = average(folders, tmp_path / str(number), mixtures=[each["weights"]], verify="off")
+        assert dev_sets([dev])(alone)["dev"] == pytest.approx(each["scores"]["dev"], abs=1e-6)
+        if each["weights"] == record["weights"]:
+            equal(tmp_path / "out", tmp_path / str(number))
 
 
 def test_refused(make: Make, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -355,7 +366,7 @@ def test_refused(make: Make, model_folder: Callable[[str], Path], tmp_path: Path
         "template": make("other-template", LORAS[0], template="text: {text}{memory}"),
     }
     for key, other in others.items():
-        code, _, error = run(a, other, "-o", out)
+        code, error = run(a, other, "-o", out)
         assert code == 1 and f"{other} has {key}=" in error and "of one base that read texts in the same way" in error
     memory = Encoder.from_pretrained(model_folder("llama"), memory_tokens=3, **HOW)
     memory.save_pretrained(tmp_path / "other-memory", verify="off")
@@ -380,10 +391,10 @@ def test_refused(make: Make, model_folder: Callable[[str], Path], tmp_path: Path
         ((a, b, "-o", tmp_path / "taken"), "choose another folder"),
     ]
     for words, message in cases:
-        code, _, error = run(*words)
+        code, error = run(*words)
         assert code == 1 and message in error, (words, error)
     full = make("full")
-    code, _, error = run(full, full, "-o", out, "--method", "slerp")
+    code, error = run(full, full, "-o", out, "--method", "slerp")
     assert code == 1 and "slerp needs the base, llama, which is not in the folders; use linear" in error
     assert not out.exists() and dev.exists()
 

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import loading, out, print_json
+from embrew.cli.arguments import Quiet
+from embrew.cli.console import loading, out
 from embrew.cli.train import Verify
 
 
@@ -45,7 +44,6 @@ def average(
         ),
     ] = Verify.FULL,
     quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Average encoders that were trained from one base model.
 
@@ -55,22 +53,8 @@ def average(
     loading(", ".join(map(str, models)))
     from embrew.averaging import average as write
 
-    encoder = write(
-        models, output, method=method, mixtures=mixtures, dev=dev or (), overwrite=overwrite, verify=verify.value
-    )
-    averaged = (encoder.record or {})["averaged"]
-    table = Table(box=None, pad_edge=False)
-    names = list(averaged["tried"][0]["scores"]) if averaged["tried"] else []
-    for column in ("weights", *names):
-        table.add_column(column)
-    for row in averaged["tried"]:
-        shown = ", ".join(f"{weight:.4g}" for weight in row["weights"])
-        chosen = "bold" if row["weights"] == averaged["weights"] else ""
-        table.add_row(shown, *(f"{row['scores'][name]:.4f}" for name in names), style=chosen)
-    if names:
-        out().print(table)
+    write(models, output, method=method, mixtures=mixtures, dev=dev or (), overwrite=overwrite, verify=verify.value)
     out().print(f'[bold]{escape(str(output))}[/]: open it with Encoder.from_pretrained("{escape(str(output))}")')
-    print_json({"folder": str(output), **{key: value for key, value in averaged.items() if key != "records"}})
 
 
 def _numbers(text: str) -> list[float]:
