@@ -52,6 +52,9 @@ FROM_NOTHING: dict[str, Command] = {
     "merge without a check": lambda given, version, out: [
         *("merge", given / f"encoder-{version}", out, "--verify", "off")
     ],
+    "average": lambda given, version, out: [
+        *("average", given / "encoder-old", given / f"encoder-{version}", "--output", out, "--verify", "off")
+    ],
     "export": lambda given, version, out: ["export", given / f"encoder-{version}", out, "--verify", "off"],
     "data mine": lambda given, version, out: [
         *("data", "mine", given / f"encoder-{version}", given / "pairs.jsonl", out)

@@ -10,6 +10,7 @@ from embrew.peft_import import defer_bitsandbytes
 if TYPE_CHECKING:
     from embrew.adapting import adapt
     from embrew.analysis.memory import effective_tokens, memory_similarity, pool_over
+    from embrew.averaging import average
     from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of, update_corpus
     from embrew.data import Document
     from embrew.encoder import Encoder
@@ -32,6 +33,7 @@ _MODULES = {
     "Recipe": "embrew.recipe",
     "SearchIndex": "embrew.search",
     "adapt": "embrew.adapting",
+    "average": "embrew.averaging",
     "effective_tokens": "embrew.analysis.memory",
     "encode_corpus": "embrew.corpus",
     "evaluate": "embrew.evaluation",
@@ -55,6 +57,7 @@ __all__ = [
     "Recipe",
     "SearchIndex",
     "adapt",
+    "average",
     "effective_tokens",
     "encode_corpus",
     "evaluate",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import nn
 
 from embrew.model.layers import layers_of, path_of_layers, with_module
+from embrew.storage.card import without_scores
 from embrew.text.texts import whole
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
     fewer_layers = num_layers is not None and num_layers < backbone.num_layers
     narrower = truncate_dim is not None and truncate_dim < encoder.get_embedding_dimension()
     if encoder.record is not None and (fewer_layers or narrower):
-        smaller.record = {**encoder.record, "scores": {}, "about": {}}  # those are of the full encoder
+        smaller.record = without_scores(encoder.record)  # those are of the full encoder
     if num_layers is None or num_layers == backbone.num_layers:
         return smaller
     smaller.num_layers = num_layers

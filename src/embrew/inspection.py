@@ -31,6 +31,7 @@ from embrew.files.writing import is_held
 State = Literal["finished", "stopped", "running", "damaged", "unreadable", "empty", "unknown"]
 CHECKPOINT, SEAL = "trainer_state.json", "manifest.json"
 WORK = ".work"  # suffix of the folder of a stage in progress
+KEPT = ".step-"  # suffix, before its number, of the folder of a step that a stage keeps
 FIRST = "replace words in capitals, and give the options of the first command: they are not stored"
 
 
@@ -130,6 +131,9 @@ def training_run(folder: Path) -> Contents:
                 problems.append(f"{folder / name} has no {ENCODER.file}: it is damaged, and the stage is trained again")
     facts = [] if "base" not in values.get("scores", {}) else [f"untrained: {percentages(values['scores']['base'])}"]
     facts += [f"{name}: {gap_closed(entry)}" for name, entry in values.get(GAP, {}).items() if entry.get("curve")]
+    for name in values["stages"]:
+        kept = [path.parent.name for path in folder.glob(f"{name}{KEPT}*/{ENCODER.file}")]
+        facts += [f"{name}: kept {', '.join(sorted(kept, key=lambda one: (len(one), one)))}"] if kept else []
     finished = [stage for stage in stages if stage.state == "finished"]
     current = next((stage for stage in stages if stage.state != "finished"), None)
     commands = {"open": command("evaluate", folder / finished[-1].name, "--data", "DIR")} if finished else {}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 from embrew.encoder import Encoder
 from embrew.files.writing import check_free
-from embrew.storage.opening import SETTINGS, final_stage, read_settings
+from embrew.storage.opening import SETTINGS, read_settings, trained_folder
 from embrew.storage.saving import reference_vectors, tolerance
 
 logger = logging.getLogger(__name__)
@@ -39,9 +38,7 @@ def merge_encoder(
         ValueError: there is no adapter to merge, or bitsandbytes is not installed and the base is quantised.
         RuntimeError: the merged weights give other vectors.
     """
-    folder, out = final_stage(Path(source)), Path(target)
-    if not os.path.lexists(folder / SETTINGS):
-        raise FileNotFoundError(f"{source} is no encoder written by embrew; name a trained folder to merge")
+    folder, out = trained_folder(source), Path(target)
     settings = read_settings(folder)
     if not settings["adapters"]:
         kind = "full weights already" if settings["full_weights"] else "its base's weights and no adapter"

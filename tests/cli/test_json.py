@@ -19,6 +19,7 @@ NO_TABLE = {
     "encode": "writes a manifest",
     "export": "writes a folder",
     "merge": "writes a folder",
+    "average": "writes a folder",
     "serve": "answers requests until it is stopped",
     "recipe show": "prints YAML",
     "recipe copy": "writes a file",

@@ -76,7 +76,7 @@ def test_check_passes_every_shipped_recipe(name):
     [
         (
             "stages.compress.training.max_step=3",
-            "training.max_step; it is none of the 61 keys of TrainingArguments",
+            "training.max_step; it is none of the 62 keys of StageArguments",
         ),
         ("stages.compress.objective.divergense=kl", "'divergense'; choose from"),
         ("stages.compress.objective.type=compressor", "'compressor'; choose from alignment, angle"),

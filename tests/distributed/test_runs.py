@@ -153,7 +153,7 @@ stages:
     objective: {{type: contrastive}}
     data: {{path: {folder / "c.jsonl"}}}
     batch: {{size: 8, mini_batch_size: 3}}
-    training: {{max_steps: 5, learning_rate: 1.0e-3}}
+    training: {{max_steps: 5, learning_rate: 1.0e-3, keep: [3]}}
 """
     )
     embrew = [sys.executable, "-m", "embrew"]
@@ -181,5 +181,8 @@ stages:
     run(*embrew, "train", "recipe.yaml", "--output", "one")
     vectors = [Encoder.from_pretrained(tmp_path / place).encode(SENTENCES) for place in ("one", "two")]
     assert abs(vectors[0] - vectors[1]).max() <= 1e-4
+    kept = [tmp_path / place / "supervised.step-3" for place in ("one", "two")]
+    third = [Encoder.from_pretrained(place).encode(SENTENCES) for place in kept]
+    assert abs(third[0] - third[1]).max() <= 1e-4 < abs(third[0] - vectors[0]).max()
     untrained = Encoder.from_pretrained("nano", attention="bidirectional", pooling=Pooling("mean", "text"))
     assert abs(vectors[0] - untrained.encode(SENTENCES)).max() > 1e-2

@@ -19,6 +19,8 @@ OVERRIDES: list[tuple[str, str, str]] = [
             (f"{T}max_steps=1.5", "max_steps=1.5; allowed: a valid integer"),
             (f"{T}num_train_epochs=0", "num_train_epochs=0; allowed: greater than 0"),
             (f"{T}per_device_train_batch_size=0", "per_device_train_batch_size=0; allowed: greater than or equal to 1"),
+            (f"{T}keep=[1000000]", "training.keep=[1000000], but the stage has"),
+            (f"{T}keep=3", "keep=3; allowed: a valid list"),
             (f"{T}save_steps=2.5", "2.5 is not a whole number of steps"),
             (f"{T}optim=adam", "optim='adam'; it is none of the 41 names that are allowed"),
             (f"{T}optim=lomo", "'lomo' updates the weights in the backward pass"),

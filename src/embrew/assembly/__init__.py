@@ -12,6 +12,7 @@ from embrew.assembly.encoders import (
 )
 from embrew.assembly.rows import datasets, order, rows, short_rows
 from embrew.assembly.stages import (
+    StageArguments,
     check_fills_batch,
     drops_last,
     load_recipe,
@@ -20,6 +21,7 @@ from embrew.assembly.stages import (
 )
 
 __all__ = [
+    "StageArguments",
     "arithmetic",
     "autocasts",
     "check_fills_batch",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.utils import is_torch_tf32_available
@@ -19,7 +20,7 @@ from embrew.distributed import world_size
 from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.methods.base import settings_of
 from embrew.recipe import Recipe, StageConfig
-from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES
+from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES, Count
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -107,9 +108,26 @@ DEFAULTS: dict[str, Any] = {
     "ddp_find_unused_parameters": False,
 }
 
+
+@dataclass
+class StageArguments(TrainingArguments):
+    """`transformers.TrainingArguments`, and the steps whose model is saved in addition to the last.
+
+    Attributes:
+        keep: these steps.
+    """
+
+    keep: Annotated[list[Count], Field(min_length=1)] | None = None
+
+    def check_keep(self, last: int) -> None:
+        """Raise ValueError where a step of `keep` is beyond the last step of the stage."""
+        if self.keep and max(self.keep) > last:
+            raise ValueError(f"training.keep={self.keep}, but the stage has {last} steps; give steps from 1 to {last}")
+
+
 Integration: Any = Literal["none", "all", *INTEGRATION_TO_CALLBACK]
 TRAINING = fields_model(
-    TrainingArguments, TRAINING_TYPES | {"report_to": Integration | list[Integration] | None}, TRAINING_REFUSED
+    StageArguments, TRAINING_TYPES | {"report_to": Integration | list[Integration] | None}, TRAINING_REFUSED
 )
 
 
@@ -121,8 +139,8 @@ def training_arguments(
     seed: int,
     every: float | None = None,
     autocast: bool = False,
-) -> TrainingArguments:
-    """Return a stage's `transformers.TrainingArguments`.
+) -> StageArguments:
+    """Return a stage's training arguments.
 
     Args:
         stage: the stage.
@@ -156,7 +174,7 @@ def training_arguments(
     if every is not None:
         arguments |= {"eval_strategy": "steps", "eval_steps": every}
     try:
-        return TrainingArguments(
+        args = StageArguments(
             output_dir=str(output_dir),
             seed=seed,
             data_seed=seed,
@@ -164,6 +182,9 @@ def training_arguments(
             label_names=[],
             **DEFAULTS | _for_this_machine() | arguments,
         )
+        if args.max_steps > 0:  # a number of epochs is one of steps once the rows are read
+            args.check_keep(args.max_steps)
+        return args
     except (TypeError, ValueError) as error:
         raise ValueError(f"stage {stage.name}: training: {error}") from None
 

@@ -10,6 +10,7 @@ import typer
 
 from embrew.cli import (
     adapt,
+    average,
     compare,
     context,
     data,
@@ -53,6 +54,7 @@ app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("parity")(parity.parity)
 app.command("merge")(merge.merge)
+app.command("average")(average.average)
 app.command("push")(push.push)
 app.command("plan")(plan.plan)
 app.command("runs")(runs.runs)

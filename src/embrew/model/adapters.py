@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,43 @@ def adapter_state(model: PeftModel) -> AdapterState:
     config["inference_mode"] = True
     tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
     return AdapterState(config, {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()})
+
+
+BEFORE = "base_model.model."  # what peft puts before the name of a layer
+Factors = dict[str, tuple[Tensor, Tensor]]
+"""By the name of a layer: down `(rank, in)` and up `(out, rank)`, scaled; the change of its weights is up · down."""
+
+
+def lora_factors(model: PeftModel) -> Factors | None:
+    """Return the active LoRA of a model, float32, on the CPU; None: it changes more than the weights of linear layers.
+
+    More are DoRA, biases, copies of whole modules, and layers that are no linear ones.
+    """
+    factors: Factors = {}
+    for name, layer in model.get_base_model().named_modules():
+        if isinstance(layer, BaseTunerLayer):
+            lora: Any = layer
+            (adapter,) = lora.active_adapters
+            if hasattr(layer, "parameter_name") or adapter not in lora.lora_A:
+                return None
+            down, up = (each[adapter].weight.detach().float().cpu() for each in (lora.lora_A, lora.lora_B))
+            factors[name] = down, up * lora.scaling[adapter]
+    plain = {f"{BEFORE}{name}.lora_{part}.weight" for name in factors for part in "AB"}
+    is_sum = adapter_state(model).tensors.keys() == plain and all(down.ndim == 2 for down, _ in factors.values())
+    return factors if is_sum else None
+
+
+def lora_of(factors: Factors, config: Mapping[str, Any]) -> AdapterState:
+    """Return a LoRA with given factors, which need not be of one rank; other settings are those of `config`."""
+    ranks = {name: len(down) for name, (down, _) in factors.items()}
+    rank = max(ranks.values())
+    pattern = {re.escape(name): own for name, own in ranks.items() if own != rank}
+    chosen: dict[str, Any] = {"r": rank, "lora_alpha": rank, "rank_pattern": pattern, "alpha_pattern": dict(pattern)}
+    chosen |= {"target_modules": sorted(factors), "use_rslora": False, "init_lora_weights": True}
+    chosen |= dict.fromkeys(("exclude_modules", "layers_to_transform", "layers_pattern"))
+    tensors = {f"{BEFORE}{name}.lora_A.weight": down.contiguous() for name, (down, _) in factors.items()}
+    tensors |= {f"{BEFORE}{name}.lora_B.weight": up.contiguous() for name, (_, up) in factors.items()}
+    return AdapterState({**config, **chosen}, tensors)
 
 
 class LowRank(nn.Module):

@@ -62,7 +62,8 @@ class StagePlan:
         recompute: activation checkpointing.
         sharded: weights, gradients and moments are sharded over all devices (FSDP2).
         bytes: of each device: weights, gradients, optimizer, activations, process, peak (their sum), device (all it
-            has); disk: two checkpoints of the stage and its folder, trained weights, and moments in checkpoints.
+            has); disk: two checkpoints of the stage and its folder, trained weights, and moments in checkpoints; and
+            the trained weights of each step of `training.keep`, twice until the stage is finished.
         most: largest micro-batch, or chunk, that fits, in the same unit; 0: none.
         tokens: of an optimiser step, all devices together.
         measured: whether lengths are those of the stage's data; else, all texts are as long as the limits allow.
@@ -133,6 +134,7 @@ def plan_stage(
     flop = accumulation * passes.mean * (trained + shape.operations(passes.frozen, passes.length))
     seconds = flop / (device.speed(arithmetic) * utilization)
     steps = _steps(recipe, index, rows * processes, count, order)
+    disk = 2 * (4 + moments) + 4 + 8 * len(training.get("keep") or ())
     return StagePlan(
         name=stage.name,
         method=str(stage.objective["type"]),
@@ -143,7 +145,7 @@ def plan_stage(
         in_tokens=in_tokens,
         recompute=recompute,
         sharded=sharded,
-        bytes={**sizes, "device": device.memory, "disk": int((2 * (4 + moments) + 4) * shape.trained)},
+        bytes={**sizes, "device": device.memory, "disk": int(disk * shape.trained)},
         most=most,
         tokens=int(passes.trained * passes.mean * accumulation * processes),
         measured=measured,

@@ -190,7 +190,7 @@ Datasets = Annotated[
 class StageConfig(Config):
     """One round of training: an objective, its data and `transformers.TrainingArguments` under their own names.
 
-    `attention` sets the encoder's attention from this stage on.
+    `attention` sets the encoder's attention from this stage on. `training.keep`: steps whose model is saved too.
     """
 
     name: str
@@ -210,6 +210,8 @@ class StageConfig(Config):
             raise ValueError(
                 f"{name!r} names a folder: start with a letter, then letters, digits, '-', '_' or '.' (not at the end)"
             )
+        if re.search(r"\.(work|step-\d+)$", name):
+            raise ValueError(f"{name!r}: folders that end like this belong to other stages; choose another name")
         return name
 
     @field_validator("objective")

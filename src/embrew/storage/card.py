@@ -74,11 +74,16 @@ def export_options(encoder: Encoder) -> str:
 
 
 def data_names(record: Mapping[str, Any] | None, *, steps: int) -> list[str] | None:
-    """Return names of the data sets of all training, from what training noted; None: it noted nothing."""
-    if record is None:
+    """Return names of the data sets of all training, from what training noted; None: it noted nothing, or not all."""
+    if record is None or any({} in past.get("averaged", {}).get("records", ()) for past in _history(record)):
         return None if steps else []
     sets = [entry["name"] for past in _history(record) for entries in past["data"].values() for entry in entries]
     return sorted(set(sets))
+
+
+def without_scores(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what training noted, without scores, which are those of other weights."""
+    return {**record, "scores": {}, "about": {}}
 
 
 def _metadata(encoder: Encoder, stock: bool) -> ModelCardData:
@@ -142,7 +147,7 @@ def _parts(
     if encoder.record is not None:
         yield _scores(encoder.record)
         for past in _history(encoder.record):
-            yield _training(past, again=past is not encoder.record)
+            yield _average(past) if "averaged" in past else _training(past, again=past is not encoder.record)
 
 
 def _longest(encoder: Encoder, stock: bool, lengths: Mapping[str, int] | None) -> str:
@@ -191,11 +196,11 @@ def _causal_layers(encoder: Encoder) -> str:
 
 
 def _history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the record and those of the encoders that training began with, the latest first."""
-    past: Mapping[str, Any] | None = record or None
-    while past is not None:
-        yield past
-        past = past.get("before")
+    """Yield the record and those of the encoders that it was trained from, or averaged of, the latest first."""
+    if record:
+        yield record
+        for past in (record.get("before") or {}, *record.get("averaged", {}).get("records", ())):
+            yield from _history(past)
 
 
 def _scores(record: Mapping[str, Any]) -> str:
@@ -210,7 +215,7 @@ def _scores(record: Mapping[str, Any]) -> str:
         lines.append(f"| {'nothing (base)' if stage == 'base' else stage} | {cells} |")
     sections = ["## Scores", "\n".join(lines)]
     base, last = scores.get("base", {}), scores.get(record["stage"], {})
-    worse = [name for name in last if (name == "dev" or name.startswith(GUARD)) and last[name] < base.get(name, 0.0)]
+    worse = [name for name in last if (name == "dev" or name.startswith(GUARD)) and last[name] < base.get(name, -1.0)]
     if worse:
         drops = (f"{name.removeprefix(GUARD)} {base[name]:.4f} → {last[name]:.4f}" for name in worse)
         sections.append(f"Got worse by training: {', '.join(drops)}.")
@@ -227,6 +232,17 @@ def _heading(name: str, about: Mapping[str, str] | None) -> str:
     return (
         f"{guard}{name.removeprefix(GUARD)} {about['split']} ({about.get('size', 'size unknown')}), {about['metric']}"
     )
+
+
+def _average(record: Mapping[str, Any]) -> str:
+    averaged = record["averaged"]
+    lines = ["## Average", "| weight | encoder | SHA-256 of its weights | steps |\n|---:|---|---|---:|"]
+    for each, weight in zip(averaged["inputs"], averaged["weights"], strict=True):
+        lines[1] += f"\n| {weight:g} | {each['name']} | {each['sha256']} | {each['steps']:,} |"
+    count = len(averaged["tried"])
+    chosen = f" The weights are the best of {count} by the mean of the dev sets." if count else ""
+    lines.append(f"The average ({averaged['method']}) of how these encoders change the weights of the base.{chosen}")
+    return "\n\n".join(lines)
 
 
 def _training(record: Mapping[str, Any], *, again: bool) -> str:

@@ -88,6 +88,18 @@ def final_stage(folder: Path) -> Path:
     return final
 
 
+def trained_folder(source: str | Path) -> Path:
+    """Return the folder of an encoder, given itself or by its training run.
+
+    Raises:
+        FileNotFoundError: it is no folder of an encoder.
+    """
+    folder = final_stage(Path(source))
+    if not os.path.lexists(folder / SETTINGS):
+        raise FileNotFoundError(f"{source} is no encoder written by embrew; name the folder of one, or of a run")
+    return folder
+
+
 def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
     """Return the folder's `embrew.json`.
 

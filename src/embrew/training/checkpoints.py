@@ -27,7 +27,13 @@ from embrew.training.step import TrainStep
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 WEIGHTS, BEST = "trainable.safetensors", "best.safetensors"
+KEPT = ".step-"  # suffix, before the number, of the folder of a step of `training.keep`
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"  # the Trainer's own names
+
+
+def kept_file(work: Path, step: int) -> Path:
+    """Return the file of the trained tensors of a step of `training.keep`, in the folder of a stage in progress."""
+    return work / f"step-{step}.safetensors"
 
 
 def files_needed(args: TrainingArguments) -> tuple[str, ...]:

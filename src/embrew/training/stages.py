@@ -28,6 +28,7 @@ from embrew.files.names import check_path_known
 from embrew.methods import Objective
 from embrew.methods.gap import held_out_of
 from embrew.recipe import Recipe
+from embrew.storage.card import without_scores
 from embrew.storage.opening import final_stage
 from embrew.training import checkpoints, sharding
 from embrew.training.gap_closed import GapClosed
@@ -204,7 +205,7 @@ class Run:
         self.sharded = sharded and self.process.num_processes > 1
         assembly.check_recipe(recipe, here=True)  # invalid settings are found before anything is loaded
         self.objectives = [assembly.objective(stage.objective) for stage in recipe.stages]
-        self.arguments: list[TrainingArguments] = []
+        self.arguments: list[assembly.StageArguments] = []
         for index, stage in enumerate(recipe.stages):
             evaluation = recipe.stage_evaluation(index)
             args = assembly.training_arguments(
@@ -277,7 +278,7 @@ class Run:
             trained.eval()
             self.results.score_trained(stage.name, trained, evaluation, curve, gap, steps)
             if self.process.is_main_process:
-                self._save(index, trained, settings)
+                self._save(index, trained, settings, steps)
         self.process.wait_for_everyone()
         saved = "saved" if self.verify == "off" else "saved and verified"
         logger.info("%s  %s: %s", stage.name, saved, self.folders[index])
@@ -358,10 +359,12 @@ class Run:
         checkpoints.put_trained(TrainStep(encoder, self.objectives[index]), tensors)
         return encoder
 
-    def _save(self, index: int, encoder: Encoder, settings: dict[str, Any]) -> None:
-        """Save the encoder of a stage."""
+    def _save(self, index: int, encoder: Encoder, settings: dict[str, Any], steps: int) -> None:
+        """Save the encoder of a stage, which was trained for `steps` in it, and those of `training.keep`."""
         self.results.write()  # before the stage's folder, which marks it as finished
         encoder.record = self.results.card_facts(index, self.before)
+        if self.arguments[index].keep:
+            self._save_kept(index, encoder, steps)
         encoder.save_pretrained(
             self.folders[index],
             overwrite=self.resume,
@@ -370,6 +373,26 @@ class Run:
             extra={STAGE: json.dumps(settings, indent=2, sort_keys=True)},
         )
         shutil.rmtree(self.work[index], ignore_errors=True)
+
+    def _save_kept(self, index: int, encoder: Encoder, steps: int) -> None:
+        """Save the encoder after the steps of `training.keep`, without scores, which are those of another step."""
+        name, step = self.recipe.stages[index].name, TrainStep(encoder, self.objectives[index])
+        tensors = {key: tensor.clone() for key, tensor in checkpoints.trained_tensors(step).items()}
+        record, total = encoder.record or {}, encoder.steps
+        for number in sorted(set(self.arguments[index].keep or ())):
+            path = checkpoints.kept_file(self.work[index], number)
+            if not path.is_file():
+                logger.warning("%s  step %d is not kept: the stage stopped before it", name, number)
+                continue
+            checkpoints.read_trained(step, path)
+            encoder.steps = total - steps + number
+            encoder.record = without_scores(record)
+            folder = self.folders[index].with_name(f"{name}{checkpoints.KEPT}{number}")
+            encoder.save_pretrained(
+                folder, overwrite=self.resume, verify=self.verify, recipe=self.recipe.public().to_yaml()
+            )
+        checkpoints.put_trained(step, tensors)
+        encoder.record, encoder.steps = record, total
 
     def _finished(self) -> list[bool]:
         """Return whether each stage is finished with these settings; raise if others have paths of unknown folders."""

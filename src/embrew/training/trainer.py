@@ -16,9 +16,10 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerState, TrainingArguments
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainerState
 from transformers.integrations import TensorBoardCallback
 
+from embrew.assembly import StageArguments
 from embrew.data.mixing import InstructedRows, MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.writing import link_or_copy, writing_to
@@ -40,6 +41,23 @@ CHECKPOINTS = 2  # of a stage in progress
 TENSORBOARD = ".tensorboard"  # suffix of the folder of event files, which outlives the folder of checkpoints
 
 
+class KeepSteps(TrainerCallback):
+    """Writes the trained tensors after each step of `training.keep` into the work folder."""
+
+    def __init__(self, step: TrainStep, args: StageArguments) -> None:
+        self.step, self.args = step, args
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        """Check the steps, now that their number is known."""
+        self.args.check_keep(state.max_steps)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        """Write, before a checkpoint of this step: a run that is resumed from it has the file."""
+        if state.global_step in (self.args.keep or ()):
+            path = checkpoints.kept_file(Path(str(self.args.output_dir)), state.global_step)
+            write_trained(self.step, path, writes=self.args.should_save)
+
+
 class StageTrainer(Trainer):
     """Hugging Face's Trainer around a `TrainStep`.
 
@@ -51,7 +69,7 @@ class StageTrainer(Trainer):
     def __init__(
         self,
         step: TrainStep,
-        args: TrainingArguments,
+        args: StageArguments,
         rows: Dataset,
         name: str,
         order: MixedOrder | None = None,
@@ -79,6 +97,7 @@ class StageTrainer(Trainer):
         self.step_losses: list[Tensor] = []  # of the micro-batches of an optimiser step
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
+        self.add_callback(KeepSteps(step, args))
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
                 callback.logging_dir = str(Path(str(args.output_dir)).with_suffix(TENSORBOARD))

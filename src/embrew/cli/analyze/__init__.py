@@ -153,7 +153,7 @@ def analyze(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Analyse vectors, attention, layers or learning curves of one or several models."""
+    """Analyse vectors, attention, layers or learning curves of models."""
     options: dict[str, Any] = {
         "data": data, "split": split, "max_texts": max_texts, "seed": seed, "batch_tokens": batch_tokens,
         "threshold": threshold, "prompt_name": prompt_name, "suite": suite, "layers": layers, "dims": dims,
