@@ -147,7 +147,10 @@ def test_each_method_trains_a_step(method: str, model_folder: Callable[[str], Pa
     docs, pairs = write_data(tmp_path, negatives=True)
     data = prepare(docs, pairs, tmp_path / "data")
     overrides = [TINY[0], "encoder.dtype=float32"]
-    size = "stages.espresso.objective.compression_size=8"
+    own = {
+        "ese": ["stages.espresso.objective.compression_size=8"],
+        "distillation": ["stages.distill.objective.teacher=none"],
+    }
     encoder = opening.encoder(untrained_recipe(str(model_folder("llama")), "mean", overrides=overrides, seed=1))
     defaults = read_defaults(["adapt.batch.size=4"])
     recipe = trained_recipe(
@@ -157,7 +160,7 @@ def test_each_method_trains_a_step(method: str, model_folder: Callable[[str], Pa
         defaults=defaults,
         lengths=text_lengths(encoder, data, 64),
         encoder=encoder,
-        overrides=[*overrides, *([size] if method == "ese" else [])],
+        overrides=[*overrides, *own.get(method, [])],
         seed=1,
     )
     assert all(seconds > 0 for seconds in seconds_per_step(recipe))

@@ -50,7 +50,7 @@ def test_what_is_sharded():
         assert {case.objective for case in SHARDED if getattr(case, switch)} == set(OBJECTIVES), switch
     assert {case.objective for case in SHARDED if case.cached} == set(matrix.EMBEDDING)
     assert {case.objective for case in SHARDED if case.merged} == {"compression", "alignment"}
-    assert len(SHARDED) == len(set(map(str, SHARDED))) == 243
+    assert len(SHARDED) == len(set(map(str, SHARDED))) == 244
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from embrew.files.checksums import NAME, digest_of, write_checksums
 from embrew.files.formats import FORMATS
 from embrew.files.writing import claimed
 from embrew.inspection import inspect
+from embrew.methods.teacher import TeacherVectors
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep
@@ -88,6 +89,7 @@ CASES = (
     Case("vectors", "shards/int8/__embrew__/vectors.json", lambda: read_vectors("shards/int8")),
     Case("index", "index/manifest.json", searched),
     Case("result", "results/sts.test.run.json", lambda: read_folder("results")),
+    Case("teacher", "teacher/teacher.json", lambda: TeacherVectors("encoders/lora", Path("teacher"))),
     Case("sweep", "sweep/sweep.json", swept),
     Case("paths", "results/paths.json", lambda: read_paths(Path("results"))),
     Case("report", "page.files/comparison.json", lambda: inspection.report(Path("page.files"))),

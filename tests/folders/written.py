@@ -17,6 +17,7 @@ from embrew.corpus import encode_corpus, encoding
 from embrew.encoder import Encoder
 from embrew.files.formats import REPORT
 from embrew.files.writing import write_json
+from embrew.methods.teacher import TeacherVectors
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.training.stages import train
@@ -59,6 +60,7 @@ def write_all() -> None:
     Path("sweep.yaml").write_text(SWEEP)
     command("train", "whole.yaml", "--sweep", "sweep.yaml", "--output", "sweep", "encoder.lora={r: 1, lora_alpha: 2}")
     adapted()
+    TeacherVectors("encoders/lora", Path("teacher"))
     about = {"page": "page.html", "models": ["a"], "command": "embrew compare", "finished": True}
     Path("page.files").mkdir()
     write_json(Path("page.files") / REPORT.file, {"format": REPORT.number, **about})

@@ -18,7 +18,9 @@ NOT_NEGATIVE = ([0, 0.0, 0.5, 10], [-1, -1e-9, None])
 COUNT = ([1, 2, 6], [0, -1, 1.5, 2.0, None])
 COUNT_OR_NONE = ([0, 1], [-1, 1.5, None])
 SHARE = ([0, 0.5, 1], [-0.1, 1.1, None])
+SPREAD = {"spread_weight": NOT_NEGATIVE}
 CONTRASTIVE = {
+    **SPREAD,
     "temperature": POSITIVE,
     "attention_dropout": ([0, 0.99], [1, 2, -0.1, None]),
     "false_negative_margin": ([None, -2, 0, 0.1, 2], [2.1, -2.1]),
@@ -30,6 +32,7 @@ DIMS = ([[1], [8, 4]], [[], [0], [-4], [4, 4], [4.5], 4, None])
 RANGES: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {  # values that are allowed, and some that are not
     "alignment": {"beta": POSITIVE, "temperature": POSITIVE},
     "angle": {
+        **SPREAD,
         "cosine_weight": NOT_NEGATIVE,
         "in_batch_weight": NOT_NEGATIVE,
         "angle_weight": NOT_NEGATIVE,
@@ -47,7 +50,15 @@ RANGES: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {  # values that are
     },
     "contrastive": CONTRASTIVE,
     "epic": {**CONTRASTIVE, "demonstrations": COUNT_OR_NONE, "plain_weight": NOT_NEGATIVE},
+    "embedding_distillation": {
+        **SPREAD,
+        "fitted": COUNT_OR_NONE,
+        "layers": ([None, [1], [2, 1]], [[], [0], [1, 1], [1.5], 1]),
+        "dims": ([None, [1], [8, 4]], [[], [0], [4, 4], [4.5], 4]),
+        "base_weight": NOT_NEGATIVE,
+    },
     "espresso": {
+        **SPREAD,
         "compression_size": ([2, 4], [0, -1, 1.5, None]),
         "express_weight": NOT_NEGATIVE,
         "compress_weight": NOT_NEGATIVE,
@@ -57,8 +68,9 @@ RANGES: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {  # values that are
     "joint": {"min_tokens": COUNT, "generative_weight": NOT_NEGATIVE},
     "language_model": {},
     "llama2vec": {"bag_weight": NOT_NEGATIVE, "language_weight": NOT_NEGATIVE},
-    "matryoshka": {"dims": DIMS, "weights": ([None, [1, 0.0]], [[], [-1, 1], [1], [0, 0], [math.nan, 1]])},
+    "matryoshka": {**SPREAD, "dims": DIMS, "weights": ([None, [1, 0.0]], [[], [-1, 1], [1], [0, 0], [math.nan, 1]])},
     "matryoshka_2d": {
+        **SPREAD,
         "dims": ([[8, 4]], DIMS[1]),
         "weights": ([None, [1, 0.0]], [[], [-1, 1], [1], [0, 0], [math.inf, 1]]),
         "layers_per_step": COUNT,

@@ -148,8 +148,9 @@ class EmbeddingDistillation(EmbeddingObjective):
             ValueError: `projection: false` and another number of dimensions; `vectors` is of another teacher.
         """
         if self.teacher is None:
-            widths = {len(vector) for vector in dataset["vector"]} if "vector" in dataset.column_names else set()
-            if len(widths | {self._wide} - {0}) != 1:
+            given = dataset["vector"] if "vector" in dataset.column_names else []
+            widths = {len(vector or []) for vector in given}
+            if 0 in widths or len(widths | {self._wide} - {0}) != 1:
                 raise ValueError(
                     f"column vector holds {sorted(widths) or 'no'} dimensions; without objective.teacher, each row "
                     "needs text and vector, a list of numbers of one length"

@@ -34,6 +34,7 @@ OTHER: dict[str, Any] = {  # a value of every setting that is not that of BASE
     "max_length": {"query": 48, "document": 80},
     "normalize": False,
     "demonstrations": {"compress": "none", "budget": 30},
+    "space": "0123456789abcdef",
 }
 
 
