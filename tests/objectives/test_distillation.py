@@ -202,6 +202,7 @@ def test_spread_out_pair_by_pair() -> None:
     assert float(spread_out(torch.ones(2, 3), torch.tensor([1, 1]))) == 0.0
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_projection_is_trained_saved_and_exported(make_encoder: Make, model_folder: Any, tmp_path: Path) -> None:
     encoder = Encoder.from_pretrained(model_folder("llama"), pooling=PROJECTED, attention="bidirectional")
     plain = Encoder.from_pretrained(

@@ -68,6 +68,7 @@ def test_it_is_listed_and_its_card_has_no_scores_of_another_step(build: Build, t
     assert "## Scores" in last and "## Scores" not in kept and "| one | contrastive | pairs.jsonl |" in kept
 
 
+@pytest.mark.slow
 def test_killed_after_the_step_and_resumed(build: Build, tmp_path: Path) -> None:
     """SIGKILL when the file of step 2 is there, before a checkpoint or after one: the same bytes as a run without."""
     (tmp_path / "recipe.yaml").write_text(build(max_steps=40, keep=[2, 5]).to_yaml())
