@@ -78,8 +78,8 @@ class EmbeddingDistillation(EmbeddingObjective):
         distance: `cosine` or `squared`.
         side: what texts are, for the prompts of both models: `text` (neither), `query` or `document`; without `base`.
         projection: learn W.
-        fitted: number of texts by which W starts as the ridge regression of teacher's vectors on the encoder's
-            embeddings; 0: W starts orthogonal. With `projection: false`, the encoder's own projection starts so.
+        fitted: rows of the first data set by which W starts as the ridge regression of the teacher's vectors on the
+            encoder's embeddings; 0: W starts orthogonal. With `projection: false`, the encoder's own projection does.
         layers: numbers of layers of further students, each with its own W; "layer i" is the model truncated to i
             layers, final norm included. The last layer is trained only if it is among them. None: the last layer.
         dims: numbers of leading dimensions of students, likewise; None: all.
@@ -205,7 +205,7 @@ class EmbeddingDistillation(EmbeddingObjective):
         """Return what a W multiplies, on the CPU; without W, pooled states before the encoder's projection."""
         layers, dims = student
         if self.projection:
-            pooled = encoder(tokens, num_layers=layers or None)
+            pooled = encoder(tokens, num_layers=layers or None)  # through a head, if there is one
         else:
             states = encoder.backbone.hidden_states(tokens, encoder.attention, num_layers=layers or None)
             pooled = pool(encoder.settings.pooling, states, tokens)
