@@ -11,11 +11,11 @@ from typing import Any
 
 from result_cells import page_of, result
 from result_scores import KEYS, Comparison, comparisons
-from verdicts import AGAINST, FOR, NOT_MEASURED, OPEN, REFUTED, REPRODUCED, UNRESOLVED, VERDICTS, combine
+from verdicts import AGAINST, FOR, NOT_MEASURED, NOT_RUN, OPEN, REFUTED, REPRODUCED, UNRESOLVED, VERDICTS, combine
 
 from embrew.config.yaml_files import parse_yaml
 
-PLACES = {"nano": "nano", "world": "small world"}
+PLACES = {"real": "SmolLM2", "world": "small world"}
 ORDERING = ("method", "claim", "paper", "setting", *PLACES)
 OWN = ("compare", "why", "part", "cannot", "on")
 DECIDING = {REPRODUCED: FOR, REFUTED: AGAINST}
@@ -41,9 +41,9 @@ class Place:
     def counted(self) -> str:
         """Return how many of several comparisons are for and against the claim."""
         counts = Counter(one.outcome().result for one in self.compared)
-        if len(self.compared) < 2:
+        if len(self.compared) < 2 or self.verdict() == NOT_MEASURED:
             return ""
-        shown = {FOR: "for", AGAINST: "against", OPEN: "open"}
+        shown = {FOR: "for", AGAINST: "against", OPEN: "open", NOT_RUN: NOT_RUN}
         return f" ({', '.join(f'{counts[result]} {word}' for result, word in shown.items() if counts[result])})"
 
     def cell(self) -> str:
@@ -62,6 +62,8 @@ class Place:
         if self.cannot:
             return self.cannot
         computed = f"Left open: {self.lacking()}." if verdict == UNRESOLVED else ""
+        if verdict == NOT_MEASURED and self.compared:
+            computed = "The plan has these rows, and they were not run yet."
         said = [self.why.get(verdict, ""), computed, self.part and f"Only part of the claim is compared: {self.part}"]
         return " ".join(text for text in said if text)
 
@@ -137,7 +139,7 @@ def _ordering(number: int, given: Mapping[str, Any], shared: Mapping[str, Any]) 
 
 
 def _place(name: str, given: Mapping[str, Any], shared: Mapping[str, Any]) -> Place:
-    """Return an ordering's comparisons on nano or in the small world."""
+    """Return an ordering's comparisons on SmolLM2, or in the small world."""
     common = {key: value for key, value in given.items() if key not in OWN}
     _known(common, KEYS, name)
     why, cannot, compared = given.get("why", {}), given.get("cannot", ""), given.get("compare", [])

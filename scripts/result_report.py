@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from result_orderings import PLACES, Ordering
-from verdicts import AGAINST, FOR, OPEN, REPRODUCED, VERDICTS
+from verdicts import AGAINST, FOR, NOT_RUN, OPEN, REPRODUCED, VERDICTS
 
 HELD = re.compile(r"<!-- orderings: ([\w ]+) -->\n.*?<!-- /orderings -->", re.DOTALL)
 
@@ -65,9 +65,9 @@ class Report:
             signs = Counter(outcome.result for outcome in outcomes if outcome.by_sign)
             cells = [
                 f"{results[found]}" + (f", of which {signs[found]} by sign alone" if signs[found] else "")
-                for found in (FOR, AGAINST, OPEN)
+                for found in (FOR, AGAINST, OPEN, NOT_RUN)
             ]
-            lines.append(f"| single comparisons, {shown}: for, against, open | {' | '.join(cells)} | |")
+            lines.append(f"| single comparisons, {shown}: for, against, open, not run | {' | '.join(cells)} |")
         return "\n".join(lines)
 
     def models(self, name: str) -> str:
@@ -83,8 +83,8 @@ class Report:
     def summary(self, prefix: str | None, method: str | None) -> str:
         """Return the table of claims and verdicts, of all methods or of one."""
         chosen = [one for one in self.orderings if method in (None, one.method)]
-        measured = "nano (ESE: MiniLM)" if method is None else chosen[0].places[0].shown
-        lines = [f"| | claim | paper | {measured} | small world |", "|---|---|---|---|---|"]
+        heads = [self.models(name) if method is None else chosen[0].places[i].shown for i, name in enumerate(PLACES)]
+        lines = [f"| | claim | paper | {' | '.join(heads)} |", "|---|---|---|---|---|"]
         for one in chosen:
             claim = one.claim if method else f"{one.method}: {one.claim}"
             link = f"{one.number}" if prefix is None else f"[{one.number}]({prefix}#ordering-{one.number})"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
-from result_cells import Column, find, path_of, result
-from verdicts import ABOVE, AGAINST, FOR, OPEN, STEADIER, Outcome, Scores, compare, measured
+from result_cells import Column, find, has_result, path_of, result
+from verdicts import ABOVE, AGAINST, FOR, NOT_RUN, OPEN, STEADIER, Outcome, Scores, compare, measured
 
 MARGIN = 1.0  # points, of "≥" and "≈"
-SHOWN = {FOR: "for", AGAINST: "**against**", OPEN: "open"}
+SHOWN = {FOR: "for", AGAINST: "**against**", OPEN: "open", NOT_RUN: NOT_RUN}
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,26 @@ class Comparison:
 
     def outcome(self) -> Outcome:
         """Return what the scores show."""
+        if self.absent():
+            return Outcome(NOT_RUN)
         if self.ratio is None:
             return compare(*self.scores(), self.relation, margin=MARGIN, lower=self.lower)
         found = find(result(self.file), path_of(self.at))
         return measured(found["ratio"], found["low"], found["high"], against=1.0)
 
+    def absent(self) -> bool:
+        """Return whether a result file, or a row of one, is not there yet."""
+        sides = [(self.file, self.better), (self.than_file or self.file, self.than)]
+        return any(
+            not has_result(name) or (isinstance(row, str) and row not in find(result(name), path_of(self.at)))
+            for name, row in sides
+        )
+
     def cells(self) -> list[str]:
         """Return the comparison, both values, their difference and the result as cells of a table."""
         outcome = self.outcome()
-        values = ["", ""] if self.ratio else [self.value(scores) for scores in self.scores()]
+        bare = self.ratio is not None or outcome.result == NOT_RUN
+        values = ["", ""] if bare else [self.value(scores) for scores in self.scores()]
         shown = SHOWN[outcome.result] + (f": {outcome.why}" if outcome.why else "")
         shown += ", by sign alone" if outcome.by_sign else ""
         return [self.said(), *values, self.difference(outcome), shown]
@@ -99,8 +110,8 @@ class Comparison:
         return text
 
     def files(self) -> list[str]:
-        """Return the result files of the comparison."""
-        return [*dict.fromkeys([self.file, self.than_file or self.file])]
+        """Return the result files of the comparison that are there."""
+        return [name for name in dict.fromkeys([self.file, self.than_file or self.file]) if has_result(name)]
 
 
 KEYS = tuple(one.name for one in fields(Comparison) if one.name not in ("names", "untrained"))

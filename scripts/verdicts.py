@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from scipy.stats import f as f_distribution
 from scipy.stats import t as t_distribution
 
-FOR, AGAINST, OPEN = "for", "against", "open"
+FOR, AGAINST, OPEN, NOT_RUN = "for", "against", "open", "not run"
 REPRODUCED, REFUTED, UNRESOLVED, NOT_MEASURED = "reproduced", "refuted", "not resolvable here", "not measured"
 VERDICTS = (REPRODUCED, REFUTED, UNRESOLVED, NOT_MEASURED)
 ABOVE, AT_LEAST, EQUAL, STEADIER = ">", "≥", "≈", "varies less than"
@@ -38,7 +38,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a comparison shows: for or against the paper's claim, or open; and why it is open.
+    """What a comparison shows: for or against the paper's claim, open, or not run; and why it is open.
 
     `seeds` is the number of seeds whose signs decided on `>`, `agreeing` that of those above 0.
     """
@@ -109,7 +109,7 @@ def measured(difference: float, low: float, high: float, *, against: float = 0.0
 def combine(outcomes: Sequence[Outcome]) -> str:
     """Return the verdict on a claim of which every comparison is a part."""
     results = {outcome.result for outcome in outcomes}
-    if not results:
+    if results <= {NOT_RUN}:
         return NOT_MEASURED
     if AGAINST in results:
         return REFUTED

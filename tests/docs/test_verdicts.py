@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import verdicts
+from result_orderings import read_orderings
 
 
 def test_three_seeds_above() -> None:
@@ -115,7 +117,25 @@ def test_spread() -> None:
         (["for", "against"], "refuted"),
         (["for", "open"], "not resolvable here"),
         ([], "not measured"),
+        (["not run", "not run"], "not measured"),
+        (["for", "not run"], "not resolvable here"),
+        (["against", "not run"], "refuted"),
     ],
 )
 def test_a_claim_of_several_comparisons(results: list[str], verdict: str) -> None:
     assert verdicts.combine([verdicts.Outcome(result) for result in results]) == verdict
+
+
+def test_a_row_that_was_not_run_is_one_of_its_plan() -> None:
+    """Otherwise a wrong name in `docs/orderings.yaml` would stay "not run" for ever."""
+    root = Path(__file__).parents[2]
+    for ordering in read_orderings(root / "docs" / "orderings.yaml"):
+        for place in ordering.places:
+            for one in place.compared:
+                if one.outcome().result != verdicts.NOT_RUN:
+                    continue
+                for file, row in ((one.file, one.better), (one.than_file or one.file, one.than)):
+                    plan = root / "benchmarks" / "plans" / f"{file.removesuffix('-collapse')}.yaml"
+                    rows = [entry["row"] for entry in yaml.safe_load(plan.read_text()).get("rows", [])]
+                    known = any(row == name or row.startswith((f"{name}: ", f"{name}, ")) for name in rows)
+                    assert known or not rows, f"ordering {ordering.number}: {file} has no row {row!r}"
