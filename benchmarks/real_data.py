@@ -51,6 +51,8 @@ RETRIEVAL = {  # folder: data folder, what is kept of it
     "dev/squad_retrieval": ("squad_retrieval", Asked("dev", slice(1, None, 2), questions=150, paragraphs=90)),
     "medical": ("medquad_retrieval", Asked("test", slice(200, None))),  # for LBR; the first 200 choose its rates
     "dev/medical": ("medquad_retrieval", Asked("test", slice(200), others=200)),
+    "space/medquad": ("medquad_retrieval", Asked("test", questions=300, others=1500)),  # indexes that stay
+    "space/cranfield": ("cranfield", Asked("test")),
 }
 
 

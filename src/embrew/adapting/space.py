@@ -233,9 +233,6 @@ def _recipe(
     objective = {**OBJECTIVE, "teacher": teacher, "vectors": str((place / TEACHER).resolve())}
     values: dict[str, Any] = {**ENCODER, "model": model, "space": model_hash(opened)}
     values["pooling"] = {"mode": "last", "over": "all", "projection": int(opened.get_embedding_dimension())}
-    encoder = assembly.encoder(Recipe.from_values({"encoder": {"model": model, "pooling": {"mode": "mean"}}}))
-    counts = sorted(len(ids) for ids in encoder.tokenizer(list(texts), add_special_tokens=False)["input_ids"])
-    longest = max(LEAST_LENGTH, counts[int(SHARE * (len(counts) - 1))])
     stage: dict[str, Any] = {
         "name": STAGE,
         "objective": objective | ({"layers": list(layers)} if layers else {}),
@@ -243,7 +240,11 @@ def _recipe(
         "batch": {"size": min(BATCH, len(texts)), "mini_batch_num_tokens": MINI},
         "training": {"learning_rate": 8.0e-4, "max_steps": 1},
     }
-    whole = {"encoder": with_limits(values, dict.fromkeys(SIDES, longest), encoder), "stages": [stage], "seed": seed}
+    whole = {"encoder": values, "stages": [stage], "seed": seed}
+    encoder = assembly.encoder(Recipe.from_values(apply_overrides(whole, overrides, objective_keys)))
+    counts = sorted(len(ids) for ids in encoder.tokenizer(list(texts), add_special_tokens=False)["input_ids"])
+    longest = max(LEAST_LENGTH, counts[int(SHARE * (len(counts) - 1))])
+    whole["encoder"] = with_limits(values, dict.fromkeys(SIDES, longest), encoder)
     if (place / PLAN).is_file():
         kept = read_json(place / PLAN, keys=("asked", "steps"))
         if kept["asked"] != asked:
