@@ -135,21 +135,12 @@ def page(found: dict[str, Any]) -> None:
         "# Queries in the space of an index that stays",
         "",
         f"Teacher: all-mpnet-base-v2. Students learn {STEPS} steps of 64 queries. nDCG@10 × 100; the share of the "
-        "teacher's; the share of the teacher's ten best documents that are found; the time of a query as a share of the "
-        "teacher's. Means over seeds, ± the standard deviation where there are several.",
+        "teacher's; the share of the teacher's ten best documents that are found; the time of a query as a share of "
+        "the teacher's. Means over seeds, ± the standard deviation where there are several.",
         "",
     ]
-    header = [
-        "index",
-        "student",
-        "layers",
-        "dimensions",
-        "seeds",
-        "nDCG@10",
-        "of the teacher's",
-        "of its ten best",
-        "time",
-    ]
+    shares = ["of the teacher's", "of its ten best", "time"]
+    header = ["index", "student", "layers", "dimensions", "seeds", "nDCG@10", *shares]
     cells: list[list[str]] = []
     kept: dict[str, Any] = {}
     for name in INDEXES:
