@@ -86,7 +86,7 @@ def queries(path: Path) -> None:
     data, drawn = Path(os.environ["EMBREW_DATA"]), random.Random(0)
     texts = [row["title"] for row in rows_of(data / "cranfield" / "corpus.jsonl.gz")]
     for name, count in SHARES.items():
-        rows = rows_of(data / name / "train.jsonl.gz")
+        rows = rows_of(min((data / name).glob("train*.jsonl.gz")))
         if name == "wiki_paragraphs":
             chosen = [row["text"] for row in drawn.sample(rows, count)]
             firsts = [(text, sentence_spans(text)[0]) for text in chosen]
