@@ -2,23 +2,20 @@
 
 Takes every trained model that `evidence.py` left in `runs/evidence/NAME/`, stage by stage and seed by seed, and
 measures on the plan's `texts` how many dimensions its vectors use and how alike its memory tokens are (Learning to
-Compress, sections 4.1 and 4.2). Also compares how much the scores of the plan's rows vary over seeds. Writes
+Compress, sections 4.1 and 4.2). Writes
 `benchmarks/results/NAME-collapse.md`, `.json`, and the pictures `NAME-spectra.svg` and `NAME-memory.png`.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import yaml
 from evidence import BATCH_TOKENS
 from harness import circumstances, origin, table
-from planned import expand, file_name, parser_of
-from scipy.stats import f as f_distribution
+from planned import cell, expand, file_name, parser_of
 
 from embrew import opening
 from embrew.analysis.input_texts import read_texts, unnormalised, vectors_of
@@ -56,8 +53,7 @@ def main() -> None:
     name = arguments.plan.stem
     plot_spectra(list(spectra.items()), arguments.output / f"{name}-spectra.svg")
     plot_memory([(label, *pair) for label, pair in matrices.items()], arguments.output / f"{name}-memory.png")
-    scores = json.loads((arguments.output / f"{name}.json").read_text())["rows"]
-    write(arguments.output / f"{name}-collapse.md", arguments.plan, found, variances(scores))
+    write(arguments.output / f"{name}-collapse.md", arguments.plan, found)
 
 
 def models(plan: dict[str, Any], work: Path) -> list[tuple[str, int, str, Path]]:
@@ -88,25 +84,10 @@ def figures(one: dict[str, Any]) -> dict[str, Any]:
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def variances(scores: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:
-    """Ratio of two rows' variances over seeds with its 95 % interval, for rows with four seeds or more.
-
-    The interval is that of the F distribution, which takes the scores of a row's seeds to be normal.
-    """
-    ratios = []
-    rows = {row: columns["mean over tasks"] for row, columns in scores.items() if len(columns["mean over tasks"]) >= 4}
-    for (one, ones), (other, others) in combinations(rows.items(), 2):
-        ratio = statistics.variance(others) / statistics.variance(ones)
-        freedom = (len(others) - 1, len(ones) - 1)
-        interval = [ratio / float(f_distribution.ppf(p, *freedom)) for p in (0.975, 0.025)]
-        ratios.append({"of": other, "to": one, "ratio": ratio, "interval": interval})
-    return ratios
-
-
-def write(path: Path, plan: Path, found: dict[str, list[dict[str, Any]]], ratios: list[dict[str, Any]]) -> None:
+def write(path: Path, plan: Path, found: dict[str, list[dict[str, Any]]]) -> None:
     """The tables and what they were made of."""
     around = circumstances(f"python benchmarks/collapse.py benchmarks/plans/{plan.name}")
-    record = {**around, "texts": TEXTS, "memory_texts": MEMORY_TEXTS, "models": found, "variance_ratios": ratios}
+    record = {**around, "texts": TEXTS, "memory_texts": MEMORY_TEXTS, "models": found}
     path.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
     name = plan.stem
     lines = [
@@ -123,17 +104,10 @@ def write(path: Path, plan: Path, found: dict[str, list[dict[str, Any]]], ratios
         for column in COLUMNS:
             values = [value for one in several if (value := figures(one)[column]) is not None]
             digits = 2 if column == COLUMNS[-1] else 1
-            spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-            # a single memory token is like no other
-            cells.append(f"{statistics.fmean(values):.{digits}f}{spread}" if values else "–")
+            cells.append(cell(values, digits=digits) or "–")  # a single memory token is like no other
         rows.append(cells)
     lines += table(["model", "seeds", *COLUMNS], rows)
     lines += ["", f"![Spectra]({name}-spectra.svg)", "", f"![Memory tokens]({name}-memory.png)", ""]
-    if ratios:
-        rows = [
-            [one["of"], one["to"], f"{one['ratio']:.2f}", "{:.2f} to {:.2f}".format(*one["interval"])] for one in ratios
-        ]
-        lines += [*table(["variance over seeds of", "to that of", "ratio", "95 % interval"], rows), ""]
     lines += origin(around)
     path.write_text("\n".join(lines) + "\n")
 

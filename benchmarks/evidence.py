@@ -7,8 +7,7 @@ or plan has trained with the same settings is taken over. The table goes to `ben
 
 `also`, in a plan, names further scores of its tasks, which are shown in a table of their own. `claims` says before the
 runs what is expected; see `claims.py`. Stages that measure the share of the gap closed have a table of it, and claims
-may name `gap: share` and `gap: other` (another text's memory). `instructions` has instructions by task, under names
-that rows give (`asked`).
+may name `gap: share` and `gap: other` (another text's memory). `texts` are those of `collapse.py`.
 
 Keys of a row:
     row: its name; entries of one name are one row of the table.
@@ -21,11 +20,8 @@ Keys of a row:
     judge: judge only after these.
     shots: judge with so many demonstrations of each task, one row of the table each (0: its instruction alone); the
         suite's instructions are then put in the form `prompt` ("{instruction}: " without it).
-    demonstrations: kinds of the shots above 0, one row of the table each: `right` (without it), `shuffled`, `foreign`;
-        see `shots.py`.
-    asked: names of the plan's `instructions`, one row of the table each: instructions by task that replace the suite's.
-    tokens: pool these memory tokens: `all`, `effective` (those that differ, by cosine on the plan's `texts`), `one`; or
-        `concat`, all of them behind each other.
+    demonstrations: kinds of the shots above 0, one row of the table each: `right` (without it), `shuffled`; see
+        `shots.py`.
 """
 
 from __future__ import annotations
@@ -39,11 +35,9 @@ from typing import Any
 
 from evidence_tables import Judged, gap_of, write
 from planned import check_found, expand, file_name, parser_of_rows, read_plan, started_from
-from shots import asked_with, judge_shown
+from shots import judge_shown
 
 from embrew import assembly, opening
-from embrew.analysis.input_texts import read_texts
-from embrew.analysis.memory import effective_tokens, memory_similarity, pool_over
 from embrew.encoder import Encoder
 from embrew.evaluation import Result, averages, evaluate, read_suite
 from embrew.recipe import Recipe
@@ -53,7 +47,7 @@ from embrew.training import stages
 from embrew.training.stage_json import StageSettings
 
 BATCH_TOKENS = 2048
-PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also", "claims", "instructions")
+PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also", "claims")
 ROW_KEYS = (
     "row",
     "recipe",
@@ -63,11 +57,9 @@ ROW_KEYS = (
     "seeds",
     "stages",
     "judge",
-    "tokens",
     "shots",
     "prompt",
     "demonstrations",
-    "asked",
 )
 
 
@@ -147,8 +139,8 @@ def judge_stage(
     """Judge what a row's folder has after a stage, or its untrained encoder, in each way that the row asks for."""
     dtype = plan.get("dtype", "auto")
     encoder: Any = None
-    for tokens, count, condition, asked in ways(entry):
-        said = said_of(tokens, count, condition, asked)
+    for count, condition in ways(entry):
+        said = said_of(count, condition)
         results_folder = folder / "results" / (name + file_name(said))
         if missing is not None and not (complete(results_folder, suite) and trained(entry, recipe, folder, name)):
             missing.append(f"{label}{said} (seed {recipe.seed})")
@@ -159,10 +151,8 @@ def judge_stage(
             untrained = recipe.encoder.model_copy(update={"dtype": dtype})
             encoder = assembly.encoder(recipe.model_copy(update={"encoder": untrained}))
         backbone = encoder.describe()["base"]["sha256"] or "unknown"
-        wanted = suite if asked is None else asked_with(suite, plan["instructions"][asked])
-        pooled, to = pooled_over(encoder, tokens, plan), partial(judge, folder=results_folder)
-        form = entry.get("prompt", "{instruction}: ")
-        found = to(pooled, wanted) if count is None else judge_shown(pooled, form, wanted, count, condition, to)
+        to, form = partial(judge, folder=results_folder), entry.get("prompt", "{instruction}: ")
+        found = to(encoder, suite) if count is None else judge_shown(encoder, form, suite, count, condition, to)
         yield Judged(
             label + said,
             recipe.seed,
@@ -174,21 +164,17 @@ def judge_stage(
         )
 
 
-def ways(entry: dict[str, Any]) -> Iterator[tuple[str, int | None, str, str | None]]:
-    """Memory tokens, number and kind of demonstrations, and name of the instructions, of each judging of a row."""
-    for asked in entry.get("asked", [None]):
-        for tokens in entry.get("tokens", ["all"]):
-            for count in entry.get("shots", [None]):
-                for condition in entry.get("demonstrations", ["right"]) if count else ["right"]:
-                    yield tokens, count, condition, asked
+def ways(entry: dict[str, Any]) -> Iterator[tuple[int | None, str]]:
+    """Number and kind of demonstrations of each judging of a row."""
+    for count in entry.get("shots", [None]):
+        for condition in entry.get("demonstrations", ["right"]) if count else ["right"]:
+            yield count, condition
 
 
-def said_of(tokens: str, count: int | None, condition: str, asked: str | None) -> str:
+def said_of(count: int | None, condition: str) -> str:
     """What the name of a row says of a judging."""
-    said = "" if tokens == "all" else f", {tokens}"
-    said += "" if count is None else f", {count} shots"
-    said += "" if condition == "right" else f", {condition}"
-    return said + ("" if asked is None else f", {asked}")
+    said = "" if count is None else f", {count} shots"
+    return said + ("" if condition == "right" else f", {condition}")
 
 
 def check_claims(plan: dict[str, Any]) -> None:
@@ -251,19 +237,6 @@ def take_over_results(recipe: Recipe, folder: Path, root: Path) -> None:
 def judge(encoder: Any, suite: Any, folder: Path) -> list[Result]:
     """The suite's results, kept in a folder."""
     return evaluate(encoder, suite, output_dir=folder, batch_tokens=BATCH_TOKENS)
-
-
-def pooled_over(encoder: Any, tokens: str, plan: dict[str, Any]) -> Any:
-    """The encoder that pools all, its effective, or one of its memory tokens, or concatenates them."""
-    if tokens == "all":
-        return encoder
-    if tokens == "concat":
-        return pool_over(encoder, mode="concat")
-    texts = read_texts(Path(expand(plan["texts"])), max_texts=512).texts
-    slots = effective_tokens(memory_similarity(encoder, texts, batch_tokens=BATCH_TOKENS))
-    if tokens == "one":
-        slots = slots[:1]
-    return pool_over(encoder, slots)
 
 
 if __name__ == "__main__":

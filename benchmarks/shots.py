@@ -24,18 +24,8 @@ from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration
 
 MOST_CHARS = 300  # of a query, and of a passage
-CONDITIONS = ("right", "shuffled", "foreign")  # of demonstrations
+CONDITIONS = ("right", "shuffled")  # of demonstrations
 SEED = 7  # of the choice among training rows
-NEWS = (  # twenty_newsgroups_mini has no training rows: topics of the groups, with subject lines of our own
-    ("Which graphics card for a 486?", "computer hardware"),
-    ("Playoff scores from last night", "sports"),
-    ("Question about the Mars probe", "space"),
-    ("Selling my old motorcycle helmet", "motorcycles, for sale"),
-    ("Is encryption a right?", "cryptography, politics"),
-    ("Drawing curves in X windows", "computer graphics"),
-    ("What does this verse mean?", "religion"),
-    ("Brakes squeal in the rain", "cars"),
-)
 
 
 class Shots:
@@ -104,8 +94,7 @@ def judge_shown(
 def shown_to(suite: Suite, count: int, condition: str = "right") -> dict[str, list[Demonstration]]:
     """`count` demonstrations of every task with an instruction, by its name; from training rows, the same every time.
 
-    Conditions: `right`; `shuffled`: the same, each query with the passage of the one before; `foreign`: right ones of
-    the next task of the suite that has other ones.
+    Conditions: `right`; `shuffled`: the same, each query with the passage of the one before.
     """
     if condition not in CONDITIONS:
         raise SystemExit(f"demonstrations: {condition}; choose from {', '.join(CONDITIONS)}")
@@ -113,11 +102,8 @@ def shown_to(suite: Suite, count: int, condition: str = "right") -> dict[str, li
         raise SystemExit("demonstrations: shuffled needs 2 or more shots")
     asked = [task for task in suite.tasks if instruction_of(task) is not None]
     found = {}
-    for number, task in enumerate(asked):
+    for task in asked:
         source = folder_of(task)
-        if condition == "foreign":
-            later = (folder_of(other) for other in asked[number + 1 :] + asked[:number])
-            source = next(other for other in later if other != source)
         shown = list(candidates(source))[:count]
         if len(shown) < count:
             raise SystemExit(f"demonstrations: {source} has {len(shown)}, not {count}")
@@ -126,18 +112,6 @@ def shown_to(suite: Suite, count: int, condition: str = "right") -> dict[str, li
             shown = [Demonstration(pair.query, wrong.passage) for pair, wrong in zip(shown, before, strict=True)]
         found[task.name] = shown
     return found
-
-
-def asked_with(suite: Suite, instructions: Mapping[str, str]) -> Suite:
-    """The suite with other instructions for the tasks that are named."""
-    unknown = sorted(set(instructions) - {task.name for task in suite.tasks})
-    if unknown:
-        raise SystemExit(f"instructions name {', '.join(unknown)}; tasks: {', '.join(t.name for t in suite.tasks)}")
-    tasks: list[Any] = list(suite.tasks)
-    for number, task in enumerate(tasks):
-        if task.name in instructions:
-            tasks[number] = replace(task, settings={**task.settings, "instruction": instructions[task.name]})
-    return replace(suite, tasks=tuple(tasks))
 
 
 def instruction_of(task: Any) -> str | None:
@@ -154,8 +128,6 @@ def folder_of(task: Any) -> str:
 @cache
 def candidates(folder: str) -> tuple[Demonstration, ...]:
     """Demonstrations of a data folder's task, from its training rows; the same every time."""
-    if folder == "twenty_newsgroups_mini":
-        return tuple(Demonstration(*pair) for pair in NEWS)
     pairs = sorted({pair for pair in _read(folder) if max(map(len, pair)) <= MOST_CHARS})
     random.Random(SEED).shuffle(pairs)
     tested = _tested(folder)

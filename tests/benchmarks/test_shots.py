@@ -44,16 +44,14 @@ def pairs(several: Sequence[Demonstration]) -> list[str]:
 
 
 def test_conditions(shots_of: Any) -> None:
-    """Right, with exchanged passages, and of the next task of another folder; a task without instruction has none."""
+    """Right, and with exchanged passages; a task without instruction has none."""
     suite = suite_of(("one", "a", "Do it"), ("plain", "c", None), ("two", "a", "Do that"), ("three", "b", "Do it"))
     right = {name: pairs(of) for name, of in shots_of.shown_to(suite, 2).items()}
     a, b = ["a q0 a p0", "a q1 a p1"], ["b q0 b p0", "b q1 b p1"]
     assert right == {"one": a, "two": a, "three": b}
     shuffled = {name: pairs(of) for name, of in shots_of.shown_to(suite, 3, "shuffled").items()}
     assert shuffled["one"] == ["a q0 a p2", "a q1 a p0", "a q2 a p1"]
-    foreign = {name: pairs(of) for name, of in shots_of.shown_to(suite, 2, "foreign").items()}
-    assert foreign == {"one": b, "two": b, "three": a}
-    with pytest.raises(SystemExit, match="choose from right, shuffled, foreign"):
+    with pytest.raises(SystemExit, match="choose from right, shuffled"):
         shots_of.shown_to(suite, 2, "wrong")
     with pytest.raises(SystemExit, match="needs 2 or more"):
         shots_of.shown_to(suite, 1, "shuffled")
@@ -61,10 +59,7 @@ def test_conditions(shots_of: Any) -> None:
 
 def test_tasks_of_one_instruction_have_their_own(shots_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each task is judged alone, with its own demonstrations, also where another has the same instruction."""
-    suite = shots_of.asked_with(suite_of(("one", "a", "Do it"), ("two", "b", "Do that")), {"two": "Do it"})
-    assert [task.settings["instruction"] for task in suite.tasks] == ["Do it", "Do it"]
-    with pytest.raises(SystemExit, match="instructions name four; tasks: one, two"):
-        shots_of.asked_with(suite, {"four": "x"})
+    suite = suite_of(("one", "a", "Do it"), ("two", "b", "Do it"))
     settings = {"pooling": Pooling("last"), "attention": "causal", "demonstrations": Demonstrations()}
     encoder = Encoder.from_pretrained("nano", template="{instruction}{text}{eos}", **settings)
     seen = []
