@@ -118,7 +118,7 @@ def trained(student: str, seed: int, work: Path, teacher: Any) -> dict[str, Any]
         layers=settings["layers"],
         minutes=1000,
         seed=seed,
-        overrides=settings["overrides"],
+        overrides=[*settings["overrides"], f"stages.distill.objective.vectors={(work / 'teacher').resolve()}"],
     )
     encoder = Encoder.from_pretrained(out / report["encoder"], dtype="as_trained")
     rows = {INDEXES[0]: report["rows"]}
