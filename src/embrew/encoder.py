@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -434,9 +435,15 @@ class Encoder(nn.Module):
             states, before = self.head(states), None if before is None else self.head(before)
         return pool(self.settings.pooling, states, tokens, before)
 
-    def layers(self, tokens: Tokens) -> Tensor:
-        """Return pooled embeddings of every layer, float32 `(layers, batch, hidden)`; i: `forward(num_layers=i)`."""
-        return torch.stack(self.backbone.read_layers(tokens, self.attention, lambda states: self.pool(states, tokens)))
+    def layers(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
+        """Return pooled embeddings of every layer, float32 `(layers, batch, hidden)`; i: `forward(num_layers=i)`.
+
+        Args:
+            tokens: a batch.
+            num_layers: of the first few layers only; the others are not run.
+        """
+        pooled = partial(self.pool, tokens=tokens)
+        return torch.stack(self.backbone.read_layers(tokens, self.attention, pooled, num_layers=num_layers))
 
     def memory(self, tokens: Tokens) -> Tensor:
         """Return states of the memory tokens: `(texts, k, hidden)`."""

@@ -36,7 +36,7 @@ from tests.objectives import cases
 
 CHOSEN: dict[str, dict[str, Any]] = {  # in place of the first settings of the battery
     "angle": {"rows": "pairs", "in_batch_weight": 2.0},
-    "embedding_distillation": {"dims": [32, 8], "spread_weight": 0.5},
+    "embedding_distillation": {"layers": [1], "dims": [32, 8], "spread_weight": 0.5},
     "epic": {"temperature": 0.2, "mask_demo_negatives": True},
     "icl": {"temperature": 0.2},
     "espresso": {"base": {"type": "angle", "rows": "pairs"}, "compression_size": 8, "layers": "learned"},

@@ -69,6 +69,15 @@ def test_the_mean_distance_over_students_and_texts(make_encoder: Make, distance:
     assert loss_of(step, batch)["loss"].item() == pytest.approx(np.mean(wanted), rel=1e-5)
 
 
+def test_layers_above_the_students_are_not_run(make_encoder: Make) -> None:
+    encoder = make_encoder(lora={"lora_dropout": 0.0})
+    step, batch = stepped(encoder, layers=[1])
+    assert step.objective.skips_layers and not assembly.objective({"type": "embedding_distillation"}).skips_layers
+    loss_of(step, batch)["loss"].backward()
+    trained = {name: p.grad is not None for name, p in step.named_parameters() if p.requires_grad}
+    assert {name: ".layers.1." not in name for name in trained} == trained
+
+
 def test_chunks_have_the_gradients_of_one_pass_for_the_model_and_for_w(make_encoder: Make) -> None:
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     found = []

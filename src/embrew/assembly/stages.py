@@ -171,6 +171,8 @@ def training_arguments(
     if autocast and not {"bf16", "fp16"} & arguments.keys():
         arguments["bf16"] = True
     arguments["dataloader_drop_last"] = drops_last(stage, built)
+    if built.skips_layers:
+        arguments.setdefault("ddp_find_unused_parameters", True)
     if every is not None:
         arguments |= {"eval_strategy": "steps", "eval_steps": every}
     try:

@@ -54,6 +54,11 @@ class Objective:
         """The kind of rows that these settings need; a subclass may have it as a class variable."""
         return "text"
 
+    @property
+    def skips_layers(self) -> bool:
+        """Whether layers above those that the loss reads are not run, so that their weights have no gradient."""
+        return False
+
     def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
         """Raise where an encoder's settings do not fit; called with those of a recipe, before its model is opened."""
 

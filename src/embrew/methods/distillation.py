@@ -123,7 +123,15 @@ class EmbeddingDistillation(EmbeddingObjective):
     def inputs(self) -> Inputs:
         """Single texts, or the base's; embedded at every layer if `layers` are given."""
         inputs = SingleTexts(role=self.side) if self.base is None else self.base.inputs
-        return replace(inputs, embed=Encoder.layers) if self.layers else inputs
+        if not self.layers:
+            return inputs
+        deepest = max(self.layers) if self.skips_layers else None
+        return replace(inputs, embed=partial(Encoder.layers, num_layers=deepest))
+
+    @property
+    def skips_layers(self) -> bool:
+        """With `layers`; a base reads the last one."""
+        return self.layers is not None and self.base is None
 
     def setup(self, encoder: Encoder) -> None:
         """Check layers and dimensions; set up the base."""

@@ -172,7 +172,14 @@ class Backbone(nn.Module):
         seen = view(self.inner, is_causal=True, num_layers=num_layers)
         return shared.states(seen, self.embed, tokens)
 
-    def read_layers(self, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    def read_layers(
+        self,
+        tokens: Tokens,
+        attention: Attention,
+        read: Callable[[Tensor], Tensor],
+        *,
+        num_layers: int | None = None,
+    ) -> list[Tensor]:
         """Return what `read` makes of every layer's states in one forward pass, the first layer's first.
 
         "Layer i" is the model with i layers only, final norm included: what `num_layers=i` gives. `read` is called as
@@ -183,8 +190,9 @@ class Backbone(nn.Module):
             tokens: a batch.
             attention: who reads whom.
             read: from `(batch, tokens, hidden)` to what is kept.
+            num_layers: run only that many layers, from the first.
         """
-        return read_layers(self.inner, self.embed(tokens), tokens, attention, read)
+        return read_layers(self.inner, self.embed(tokens), tokens, attention, read, num_layers)
 
     def raw_states(self, tokens: Tokens, attention: Attention) -> list[Tensor]:
         """Return the library's `hidden_states`: the embedding layer's and every layer's `(batch, tokens, hidden)`."""

@@ -226,9 +226,17 @@ def _follows(inner: Any, attention: Attention) -> bool:
 
 
 def read_layers(
-    inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]
+    inner: Any,
+    embedded: Tensor,
+    tokens: Tokens,
+    attention: Attention,
+    read: Callable[[Tensor], Tensor],
+    num_layers: int | None = None,
 ) -> list[Tensor]:
-    """Return what `read` makes of every layer's states, final norm included, as soon as the layer is done."""
+    """Return what `read` makes of the states of every layer, or the first few, as soon as the layer is done.
+
+    The final norm is included.
+    """
     path = path_of_layers(inner)
     holder = inner.get_submodule(path.rpartition(".")[0])  # OPT's decoder holds both the norm and the layers
     found_norms = (getattr(holder, name, None) for name in FINAL_NORMS)
@@ -242,7 +250,7 @@ def read_layers(
     if norm is None:
         raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
     outputs: list[Tensor] = []
-    *below, top = layers_of(inner)
+    *below, top = layers_of(inner)[:num_layers]
     packed = packing(inner, tokens, attention)
 
     def keep(states: Tensor) -> None:
@@ -250,7 +258,7 @@ def read_layers(
         outputs.append(read(states if packed is None else packed.unpack(states, tokens)))
 
     taps = [_Tap(layer, after=keep) for layer in below]
-    last = forward(inner, embedded, tokens, attention, layers=[*taps, top], packed=packed)
+    last = forward(inner, embedded, tokens, attention, num_layers, layers=[*taps, top], packed=packed)
     return [*outputs, read(last)]
 
 

@@ -24,6 +24,7 @@ def test_every_layer_is_the_cut_model(family, attention, make_encoder):
     largest = max(grad.abs().max() for grad in wanted)
     for one, other in zip(torch.autograd.grad((together * direction).sum(), weights), wanted, strict=True):
         assert (one - other).abs().max() <= 1e-5 * largest
+    torch.testing.assert_close(encoder.layers(tokens, num_layers=1), together[:1], rtol=0, atol=2e-6)
 
 
 def test_one_pass_and_nothing_left_behind(make_encoder):
@@ -37,4 +38,8 @@ def test_one_pass_and_nothing_left_behind(make_encoder):
         shapes = encoder.backbone.read_layers(tokens, encoder.attention, lambda states: states[:, 0])
     assert runs == list(range(encoder.backbone.num_layers))
     assert [tuple(shape.shape) for shape in shapes] == [(len(SENTENCES), encoder.backbone.hidden_size)] * len(runs)
+    runs.clear()
+    with torch.inference_mode():
+        encoder.layers(tokens, num_layers=1)
+    assert runs == [0]
     assert [type(layer).__name__ for layer in encoder.backbone.inner.layers] == before
