@@ -1,9 +1,9 @@
 """Queries in the space of an index that stays: `python benchmarks/into_space.py WORK [STUDENT ...] [--seeds 1 2 3]`.
 
 Two indexes of all-mpnet-base-v2 ($MPNET): answers of MedQuAD and the abstracts of Cranfield ($REAL/space of
-`real_data.py`). One student for both learns the teacher's vectors of 25,000 short texts, none of them a test query:
-MedQuAD's questions, 2,000 of SQuAD's, sentences of Wikipedia, and, since nobody has asked Cranfield before, titles and
-sentences of its documents. Students: the first three layers of all-MiniLM-L6-v2 ($MINILM), every weight trained, and
+`real_data.py`). One student for both learns the teacher's vectors of 27,000 short texts, none of them a test query:
+MedQuAD's questions, 2,000 of SQuAD's, sentences of Wikipedia, and titles and sentences of Cranfield's documents, which
+has no training queries. Students: the first three layers of all-MiniLM-L6-v2 ($MINILM), every weight trained, and
 SmolLM2-135M at 4 and 8 layers, and at 15 and 30.
 
 Stopped? The same command resumes. Results go to `results/into-space.md` and `.json`; WORK keeps what was made. The
