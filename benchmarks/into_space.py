@@ -3,8 +3,8 @@
 Two indexes of all-mpnet-base-v2 ($MPNET): answers of MedQuAD and the abstracts of Cranfield ($REAL/space of
 `real_data.py`). One student for both learns the teacher's vectors of 27,000 short texts, none of them a test query:
 MedQuAD's questions, 2,000 of SQuAD's, sentences of Wikipedia, and titles and sentences of Cranfield's documents, which
-has no training queries. Students: the first three layers of all-MiniLM-L6-v2 ($MINILM), every weight trained, and
-SmolLM2-135M at 4 and 8 layers, and at 15 and 30.
+has no training queries. Students: the first three layers of all-MiniLM-L6-v2 ($MINILM) and all six, every weight
+trained, and SmolLM2-135M at 4 and 8 layers, and at 15 and 30.
 
 Stopped? The same command resumes. Results go to `results/into-space.md` and `.json`; WORK keeps what was made. The
 times of a query are medians in one process, in which the teacher's stands beside the student's.
@@ -40,7 +40,7 @@ STUDENTS: dict[str, Any] = {
     "smollm2-deep": {"model": "smollm2-135m", "layers": [15, 30], "overrides": [*SETTINGS, RATE]},
     "minilm": {
         "model": "$MINILM",
-        "layers": [3],
+        "layers": [3, 6],
         "overrides": [
             *SETTINGS,
             "stages.distill.training.learning_rate=5e-4",
