@@ -119,7 +119,7 @@ class Encoder(nn.Module):
         device: str | torch.device | None = None,
         attn_implementation: str | None = None,
         memory_tokens: int = 0,
-        memory_init: MemoryInit = "vocab",
+        memory_init: MemoryInit | Mapping[str, str] = "vocab",
         soft_prompt_tokens: int = 0,
         trust_remote_code: bool = False,
         seed: int = 42,
@@ -140,7 +140,7 @@ class Encoder(nn.Module):
             device: defaults to the first GPU, else the CPU.
             attn_implementation: the LM's attention kernel: `sdpa`, `eager`, … ; None: the library's choice.
             memory_tokens: how many learned tokens to add (an LM only).
-            memory_init: how they start: `vocab`, `noise`, `mean`.
+            memory_init: how they start: `vocab`, `noise`, `mean`; or `{"words": TEXT}`, as the tokens of a text.
             soft_prompt_tokens: how many learned tokens a soft prompt has (an LM only).
             trust_remote_code: run code that comes with the LM, also with that of a saved encoder; off unless asked for.
             seed: of the memory tokens' draw.
@@ -182,10 +182,13 @@ class Encoder(nn.Module):
         if merged != weights:
             cast_weights(backbone.causal_lm, weights)
         backbone.to(place)
+        rows: Any = memory_init
+        if isinstance(rows, Mapping):
+            rows = tokenizer(rows["words"], add_special_tokens=False)["input_ids"]
         if memory_tokens:
-            backbone.add_memory(memory_tokens, memory_init, seed=seed)
+            backbone.add_memory(memory_tokens, rows, seed=seed)
         if soft_prompt_tokens:
-            backbone.add_soft_prompt(soft_prompt_tokens, memory_init, seed=seed)
+            backbone.add_soft_prompt(soft_prompt_tokens, rows, seed=seed)
         if backbone.is_encoder and settings is None:
             settings = EncoderSettings.create(attention="bidirectional", pooling="mean")
         encoder = cls(backbone, tokenizer, base, settings, **changes).eval()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,3 +152,28 @@ def test_the_second_copy_has_seen_the_whole_text(make_encoder: Callable[..., Enc
     expected = states[0][0][second].mean(0)
     expected = expected / expected.norm()
     assert np.abs(encoder.encode([f"{SENTENCES[0][:20]} a"])[0] - expected.detach().numpy()).max() < 1e-6
+
+
+def test_a_memory_token_that_starts_as_the_prompt_s_last_token_is_that_prompt() -> None:
+    """Template, memory token and its start are those of PromptEOL in one piece: the same vectors."""
+    words = '"{text}" means in one word'
+    plain = Encoder.from_pretrained(
+        "nano", max_length=64, template=f'{words}:"', words_after="separate", pooling="last"
+    )
+    ids = plain.tokenizer(f'{words.partition("}")[2]}:"', add_special_tokens=False)["input_ids"]
+    last = plain.tokenizer.decode(ids[-1:])
+    template = f'"{{text}}{plain.tokenizer.decode(ids[:-1])}{{memory}}'
+    how: Any = {"template": template, "max_length": 64, "words_after": "separate", "pooling": Pooling("last", "memory")}
+    with_memory = Encoder.from_pretrained(
+        "nano", memory_tokens=1, memory_init={"words": last}, attention="causal", **how
+    )
+    texts = ["", "a cat", "</s> is no token here", "a long text " * 90]
+    np.testing.assert_allclose(with_memory.encode(texts), plain.encode(texts), atol=1e-5)
+    drawn = Encoder.from_pretrained("nano", memory_tokens=1, attention="causal", **how)
+    assert np.abs(drawn.encode(texts) - plain.encode(texts)).max() > 1e-2
+
+
+def test_words_that_are_another_number_of_tokens_are_refused() -> None:
+    for tokens in ({"memory_tokens": 3}, {"soft_prompt_tokens": 3}):
+        with pytest.raises(ValueError, match=r"the words of memory_init are 2 tokens, and start 3; give as many"):
+            Encoder.from_pretrained("nano", memory_init={"words": "a cat"}, **tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self
 
@@ -233,19 +233,20 @@ class Backbone(nn.Module):
         """
         set_attention_dropout(self.inner, probability)
 
-    def add_memory(self, k: int, init: MemoryInit = "vocab", *, seed: int = 0) -> None:
+    def add_memory(self, k: int, init: MemoryInit | Sequence[int] = "vocab", *, seed: int = 0) -> None:
         """Create k memory tokens.
 
         Args:
             k: how many.
             init: `vocab`: distinct rows of the embedding matrix; `noise`: normal with the matrix' mean and standard
                 deviation per dimension; `mean`: every row the matrix' mean (what resizing with
-                `mean_resizing=True` gives; under bidirectional attention such rows stay alike).
+                `mean_resizing=True` gives; under bidirectional attention such rows stay alike); or k ids, whose rows
+                they start as.
             seed: of the draw.
         """
         self.memory = nn.Parameter(_initial_rows(self.causal_lm, k, init, seed).to(self.device))
 
-    def add_soft_prompt(self, tokens: int, init: MemoryInit = "vocab", *, seed: int = 0) -> None:
+    def add_soft_prompt(self, tokens: int, init: MemoryInit | Sequence[int] = "vocab", *, seed: int = 0) -> None:
         """Create the tokens of a soft prompt; `init` and `seed` as in `add_memory`."""
         self.soft_prompt = nn.Parameter(_initial_rows(self.causal_lm, tokens, init, seed + 1).to(self.device))
 
@@ -402,7 +403,7 @@ class Backbone(nn.Module):
         super()._load_from_state_dict(*args, **kwargs)
 
 
-def _initial_rows(model: Any, k: int, init: MemoryInit, seed: int) -> Tensor:
+def _initial_rows(model: Any, k: int, init: MemoryInit | Sequence[int], seed: int) -> Tensor:
     weight = model.get_input_embeddings().weight.detach().float().cpu()
     generator = torch.Generator().manual_seed(seed)
     if init == "vocab":
@@ -411,6 +412,10 @@ def _initial_rows(model: Any, k: int, init: MemoryInit, seed: int) -> Tensor:
         rows = weight.mean(0) + weight.std(0) * torch.randn(k, weight.shape[1], generator=generator)
     elif init == "mean":
         rows = weight.mean(0).expand(k, -1)
+    elif isinstance(init, str):
+        raise ValueError(f"memory_init={init!r}; choose from vocab, noise, mean, {{words: TEXT}}")
+    elif len(init) != k:
+        raise ValueError(f"the words of memory_init are {len(init)} tokens, and start {k}; give as many")
     else:
-        raise ValueError(f"memory_init={init!r}; choose from vocab, noise, mean")
+        rows = weight[list(init)]
     return rows.clone()

@@ -78,6 +78,12 @@ class MaxLengthConfig(Config):
     document: Length = 512
 
 
+class MemoryWords(Config):
+    """Memory tokens start as the tokens of these words; as many as there are memory tokens."""
+
+    words: Annotated[str, Field(min_length=1)]
+
+
 class BackboneConfig(Config):
     """The language model under an encoder, what is added to it, and what of it is trained."""
 
@@ -87,7 +93,7 @@ class BackboneConfig(Config):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     attn_implementation: str | None = None
     memory_tokens: Annotated[int, Field(ge=0)] = 0
-    memory_init: Literal["vocab", "noise", "mean"] = "vocab"
+    memory_init: Literal["vocab", "noise", "mean"] | MemoryWords = "vocab"
     soft_prompt_tokens: Annotated[int, Field(gt=0)] | None = None
     lora: dict[Annotated[str, refusing(LORA_REFUSED)], Any] | None = None
     quantization: Quantization | None = None
