@@ -4,7 +4,7 @@ Two indexes of all-mpnet-base-v2 ($MPNET): answers of MedQuAD and the abstracts 
 `real_data.py`). One student for both learns the teacher's vectors of 27,000 short texts, none of them a test query:
 MedQuAD's questions, 2,000 of SQuAD's, sentences of Wikipedia, and titles and sentences of Cranfield's documents, which
 has no training queries. Students: the first three layers of all-MiniLM-L6-v2 ($MINILM) and all six, every weight
-trained, and SmolLM2-135M at 4 and 8 layers, and at 15 and 30.
+trained, the teacher's own first four to six of twelve, and SmolLM2-135M at 4 and 8 layers, and at 15 and 30.
 
 Stopped? The same command resumes. Results go to `results/into-space.md` and `.json`; WORK keeps what was made. The
 times of a query are medians in one process, in which the teacher's stands beside the student's.
@@ -35,19 +35,29 @@ INDEXES = ("medquad", "cranfield")
 STEPS = 600
 SETTINGS = [f"stages.distill.training.max_steps={STEPS}", "stages.distill.batch.size=64"]
 RATE = "stages.distill.training.learning_rate=2e-3"
+WHOLE = [  # every weight of an encoder that pools a mean
+    "encoder.attention=bidirectional",
+    'encoder.template="{instruction}{text}"',
+    "encoder.pooling.mode=mean",
+    "encoder.lora=null",
+]
 STUDENTS: dict[str, Any] = {
     "smollm2": {"model": "smollm2-135m", "layers": [4, 8], "overrides": [*SETTINGS, RATE]},
     "smollm2-deep": {"model": "smollm2-135m", "layers": [15, 30], "overrides": [*SETTINGS, RATE]},
     "minilm": {
         "model": "$MINILM",
         "layers": [3, 6],
+        "overrides": [*SETTINGS, "stages.distill.training.learning_rate=5e-4", *WHOLE],
+    },
+    "mpnet": {
+        "model": "$MPNET",
+        "layers": [4, 5, 6],
         "overrides": [
             *SETTINGS,
-            "stages.distill.training.learning_rate=5e-4",
-            "encoder.attention=bidirectional",
-            'encoder.template="{instruction}{text}"',
-            "encoder.pooling.mode=mean",
-            "encoder.lora=null",
+            "stages.distill.training.learning_rate=3e-4",
+            "stages.distill.training.warmup_steps=60",
+            "stages.distill.training.bf16=true",
+            *WHOLE,
         ],
     },
 }
