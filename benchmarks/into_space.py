@@ -47,7 +47,12 @@ STUDENTS: dict[str, Any] = {
     "minilm": {
         "model": "$MINILM",
         "layers": [3, 6],
-        "overrides": [*SETTINGS, "stages.distill.training.learning_rate=5e-4", *WHOLE],
+        "overrides": [
+            *SETTINGS,
+            "stages.distill.training.learning_rate=5e-4",
+            "stages.distill.training.warmup_steps=248",  # as its first seed had
+            *WHOLE,
+        ],
     },
     "mpnet": {
         "model": "$MPNET",
@@ -55,7 +60,6 @@ STUDENTS: dict[str, Any] = {
         "overrides": [
             *SETTINGS,
             "stages.distill.training.learning_rate=3e-4",
-            "stages.distill.training.warmup_steps=60",
             "stages.distill.training.bf16=true",
             *WHOLE,
         ],

@@ -14,11 +14,12 @@ from embrew.adapting import adapt_into_space
 from embrew.adapting.space import split_queries
 from embrew.corpus import encode_corpus, open_index
 from embrew.encoder import Encoder
+from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.stock import open_stock
 from tests.conftest import SENTENCES
 
-TINY = ["stages.distill.training.max_steps=4"]
+TINY = ["stages.distill.training.max_steps=20"]
 NAMES = ["river", "bank", "shell", "number", "vector", "fox", "dog", "word", "sea", "text"]
 
 
@@ -61,6 +62,8 @@ def test_from_queries_to_a_search(model_folder: Callable[[str], Path], minilm: P
     first, *rows = report["rows"]
     assert first["recall_of_teacher_at_10"] == 1.0 and first["ndcg_at_10"] > 0.5
     assert [(row["layers"], row["dimensions"]) for row in rows] == [(i, d) for i in (1, 2) for d in (96, 192, 384)]
+    trained = Recipe.load(corpus / "out" / "recipes" / "distill.yaml").stages[0].training
+    assert (trained["max_steps"], trained["warmup_steps"]) == (20, 2)  # of the steps that are asked for
     student = Encoder.from_pretrained(corpus / "out" / report["encoder"])
     assert student.get_embedding_dimension() == 384
     (hits,) = open_index(str(corpus / "index"), student).search(["what is a fox"], top_k=20)
@@ -71,6 +74,10 @@ def test_from_queries_to_a_search(model_folder: Callable[[str], Path], minilm: P
     assert again["rows"][0]["ndcg_at_10"] == first["ndcg_at_10"] and again["seconds"] == report["seconds"]
     with pytest.raises(FileExistsError, match="was made with other settings"):
         adapt_into_space(model_folder("llama"), **{**given, "seed": 1})
+    wrong = {"output": corpus / "wrong", "overrides": ["stages.distill.training.max_steps=abc"]}
+    with pytest.raises(ValueError, match="max_steps='abc'; allowed: a valid integer"):
+        adapt_into_space(model_folder("llama"), **{**given, **wrong})
+    assert not (corpus / "wrong" / "plan.json").exists(), "a corrected call is not one with other settings"
     with pytest.raises(ValueError, match="trained to encode queries, for documents of another model"):
         SearchIndex.load(corpus / "index", student).updated(corpus / "corpus.jsonl")
     with pytest.raises(ValueError, match="trained to encode queries, for documents of another model"):
