@@ -140,7 +140,8 @@ class Encoder(nn.Module):
             device: defaults to the first GPU, else the CPU.
             attn_implementation: the LM's attention kernel: `sdpa`, `eager`, … ; None: the library's choice.
             memory_tokens: how many learned tokens to add (an LM only).
-            memory_init: how they start: `vocab`, `noise`, `mean`; or `{"words": TEXT}`, as the tokens of a text.
+            memory_init: how they start: `vocab`, `noise`, `mean`; or `{"words": TEXT}`, as the tokens of a text, where
+                names of special tokens are these tokens.
             soft_prompt_tokens: how many learned tokens a soft prompt has (an LM only).
             trust_remote_code: run code that comes with the LM, also with that of a saved encoder; off unless asked for.
             seed: of the memory tokens' draw.
@@ -184,6 +185,8 @@ class Encoder(nn.Module):
         backbone.to(place)
         rows: Any = memory_init
         if isinstance(rows, Mapping):
+            if list(rows) != ["words"] or not isinstance(rows["words"], str):
+                raise ValueError(f'memory_init={dict(rows)!r}; give vocab, noise, mean, or {{"words": TEXT}}')
             rows = tokenizer(rows["words"], add_special_tokens=False)["input_ids"]
         if memory_tokens:
             backbone.add_memory(memory_tokens, rows, seed=seed)

@@ -177,3 +177,6 @@ def test_words_that_are_another_number_of_tokens_are_refused() -> None:
     for tokens in ({"memory_tokens": 3}, {"soft_prompt_tokens": 3}):
         with pytest.raises(ValueError, match=r"the words of memory_init are 2 tokens, and start 3; give as many"):
             Encoder.from_pretrained("nano", memory_init={"words": "a cat"}, **tokens)
+    for wrong in ({"word": "a"}, {"words": 3}, {"words": "a", "more": "b"}, {}):
+        with pytest.raises(ValueError, match="give vocab, noise, mean"):
+            Encoder.from_pretrained("nano", memory_init=wrong, memory_tokens=1)  # type: ignore[arg-type]

@@ -241,8 +241,9 @@ def _recipe(
         "training": {"learning_rate": 8.0e-4, "max_steps": 1},
     }
     whole = {"encoder": values, "stages": [stage], "seed": seed}
-    assembly.check_recipe(first := Recipe.from_values(apply_overrides(whole, overrides, objective_keys)))
-    encoder = assembly.encoder(first)
+    recipe = Recipe.from_values(apply_overrides(whole, overrides, objective_keys))
+    assembly.check_recipe(recipe)  # before a plan is kept, which the next call would have to agree with
+    encoder = assembly.encoder(recipe)
     counts = sorted(len(ids) for ids in encoder.tokenizer(list(texts), add_special_tokens=False)["input_ids"])
     longest = max(LEAST_LENGTH, counts[int(SHARE * (len(counts) - 1))])
     whole["encoder"] = with_limits(values, dict.fromkeys(SIDES, longest), encoder)
@@ -257,7 +258,7 @@ def _recipe(
         logger.info("%d steps of %.2g s", steps, seconds)
         write_json(place / PLAN, {"asked": asked, "steps": steps})
     stage["training"] |= {"max_steps": steps}
-    chosen = Recipe.from_values(apply_overrides(whole, overrides, objective_keys)).stages[0].training["max_steps"]
+    chosen = apply_overrides(whole, overrides, objective_keys)["stages"][0]["training"]["max_steps"]
     stage["training"] |= {"warmup_steps": chosen // 10}
     recipe = Recipe.from_values(apply_overrides(whole, overrides, objective_keys), overrides=overrides)
     write_recipe(place / RECIPES / f"{STAGE}.yaml", recipe, f"A student of {Path(teacher).name} for queries.")
