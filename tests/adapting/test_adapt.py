@@ -164,7 +164,7 @@ def test_each_method_trains_a_step(method: str, model_folder: Callable[[str], Pa
         seed=1,
     )
     assert all(seconds > 0 for seconds in seconds_per_step(recipe))
-    assert set(METHODS) == {"auto", "none", *method_names()}
+    assert set(METHODS) == {"none", *method_names()}
 
 
 def test_no_text_is_cut_by_its_template(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -195,9 +195,12 @@ FREE = {"query": 512, "document": 512}
         (["--pairs", "none.jsonl"], "no file or folder"),
         (["--pairs", "{path: pairs.jsonl, weight: 2.0}"], "pairs: weight cannot be given here"),
         (["--pairs", "{paths: pairs.jsonl}"], "pairs: unknown key paths"),
-        (["--pairs", "pairs.jsonl", "--method", "lrb"], "method='lrb'; choose from auto, none, llm2comp"),
+        (["--pairs", "pairs.jsonl", "--method", "lrb"], "method='lrb'; choose from none, llm2comp"),
         (["--pairs", "pairs.jsonl", "adapt.minuets=1"], "adapt: unknown key minuets"),
-        (["--pairs", "pairs.jsonl", "stages.align.training.max_steps=1"], "the stages are contrast, learn"),
+        (
+            ["--pairs", "pairs.jsonl", "--method", "lbr", "stages.align.training.max_steps=1"],
+            "the stages are contrast, learn",
+        ),
         (["--pairs", "pairs.jsonl", "--method", "autoregembed"], "no pair to train on has some"),
         (["--pairs", "few.jsonl"], "3 different pairs in few.jsonl: the dev set would have 1 different questions"),
         (["--docs", "few.jsonl"], "few.jsonl"),
@@ -246,7 +249,6 @@ def test_documents_only_without_export(model_folder: Callable[[str], Path], tmp_
         model_folder("llama"),
         documents=docs,
         output=tmp_path / "out",
-        method="none",
         quick=True,
         export=False,
         overrides=TINY,

@@ -298,5 +298,5 @@ def test_training_is_refused_where_something_is_left(
         with open(out / "data" / where, "a") as file:
             file.write(json.dumps(row) + "\n")
     with pytest.raises(ValueError, match=f"1 held-out questions or answers are in .*{re.escape(question)}"):
-        adapt("nano", documents=docs, pairs=pairs, output=out, method="none", overrides=overrides)
+        adapt("nano", documents=docs, pairs=pairs, output=out, overrides=overrides)
     assert not (out / "model").exists() and not (out / "plan.json").exists()

@@ -76,7 +76,6 @@ class Defaults(Config):
     batch: dict[str, Any]
     held_out: HeldOut
     poolings: Annotated[list[str], Field(min_length=1)]
-    method: dict[Literal["documents", "pairs"], str]
     lora: dict[str, Any]
     contrast: dict[str, ModelDefaults]
     methods: dict[str, ModelDefaults]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from embrew import assembly
 from embrew.adapting.baselines import score, score_bm25, score_poolings
@@ -67,7 +67,7 @@ def adapt(
     pairs: str | Path | Mapping[str, Any] | None = None,
     documents: str | Path | Mapping[str, Any] | None = None,
     columns: Mapping[str, str] | None = None,
-    method: str = "auto",
+    method: str = "none",
     teacher: str | None = None,
     minutes: float | None = None,
     quick: bool = False,
@@ -78,7 +78,7 @@ def adapt(
     """Make an encoder of a language model, from pairs of texts, documents, or both.
 
     A dev set and a test are held out. Untrained poolings are scored on dev. Contrastive learning is trained from the
-    better of mean and PromptEOL pooling, and one method beside it. Dev chooses steps and encoder; the test comes last.
+    better of mean and PromptEOL pooling, and `method` beside it. Dev chooses steps and encoder; the test comes last.
 
     Writes `data/`, `recipes/`, `model/` (runs), `dev/` and `results/` (scores), `export/` (the best trained encoder for
     Sentence-Transformers, verified), `report.html` and `adapted.json`. The same call resumes an interrupted one.
@@ -89,8 +89,7 @@ def adapt(
         pairs: file, folder or Hub id of pairs in any form of `read_qa`; or the keys of a recipe's `data`.
         documents: folder or file of documents (`read_folder`), Hub id; or the keys of a recipe's `data`.
         columns: `question`, `answer`, `choices`, `negatives`, `source` -> column of `pairs`.
-        method: `llm2comp`, `ese`, `autoregembed`, `lbr`, `epic` or `distillation`; `none`: contrast alone; `auto`: by
-            what is given.
+        method: `llm2comp`, `ese`, `autoregembed`, `lbr`, `epic` or `distillation`; `none`: contrast alone.
         teacher: an embedding model whose vectors the method `distillation` learns: a folder or Hub id of a
             Sentence-Transformers model, or a folder that embrew trained.
         minutes: time of training, for each trained model; default: 30.
@@ -119,10 +118,10 @@ def adapt(
     of_recipes = tuple(text for text in overrides if not text.startswith(PREFIX))
     if teacher is not None:
         of_recipes = (f"stages.distill.objective.teacher={json.dumps(teacher)}", *of_recipes)
-        method = DISTILLATION if method == "auto" else method
+        method = DISTILLATION if method == "none" else method
     if (teacher is None) == (method == DISTILLATION):
         raise ValueError(f"method={method!r} and teacher={teacher!r}: {DISTILLATION} needs a teacher, no other has one")
-    method = _method(method, defaults, "pairs" if documents is None else "documents")
+    _check_method(method, defaults)
     settings = Settings(method=method, defaults=defaults, overrides=of_recipes, seed=seed, export=export, quick=quick)
     texts = None if documents is None else given(documents, "documents")
     examples = None if pairs is None else given(pairs, "pairs", columns=columns)
@@ -132,14 +131,13 @@ def adapt(
         return _adapt(str(model), texts, examples, Path(output), settings)
 
 
-def _method(name: str, defaults: Defaults, what: Literal["pairs", "documents"]) -> str:
-    """Return the method of a name, `auto` by what is given; raise if a name of the settings is unknown."""
-    names = ("auto", "none", *method_names())
+def _check_method(name: str, defaults: Defaults) -> None:
+    """Raise if the name of the method, or of a pooling, is unknown."""
+    names = ("none", *method_names())
     if name not in names:
         raise ValueError(f"method={name!r}; choose from {', '.join(names)}")
     for pooling in defaults.poolings:
         check_pooling(pooling)
-    return defaults.method[what] if name == "auto" else name
 
 
 def _check_model(model: str) -> None:

@@ -15,7 +15,7 @@ from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import out, print_json
 from embrew.cli.signals import stopping
 
-METHODS = ("auto", "none", "llm2comp", "ese", "autoregembed", "lbr", "epic", "distillation")
+METHODS = ("none", "llm2comp", "ese", "autoregembed", "lbr", "epic", "distillation")
 
 
 def adapt(
@@ -54,10 +54,10 @@ def adapt(
         typer.Option(
             metavar="METHOD",
             autocompletion=lambda: list(METHODS),
-            help="Method to train beside contrastive learning: llm2comp, ese, autoregembed, lbr, epic, distillation, "
-            "or none; auto = by what is given.",
+            help="Method to train beside contrastive learning, for as long: llm2comp, ese, autoregembed, lbr, epic, "
+            "distillation, or none.",
         ),
-    ] = "auto",
+    ] = "none",
     teacher: Annotated[
         str | None,
         typer.Option(
@@ -102,8 +102,8 @@ def adapt(
 ) -> None:
     """Make an encoder of a language model from pairs or documents.
 
-    Compares untrained poolings, BM25, contrastive learning and one method on held-out questions. The same command
-    resumes a run that was stopped.
+    Compares untrained poolings, BM25, contrastive learning and, with --method, another method on held-out questions.
+    The same command resumes a run that was stopped.
     """
     of_space = {"queries": queries, "index": index, "judged": judged, "layers": layers}
     if into_space is not None:
