@@ -21,6 +21,7 @@ from embrew.files.writing import check_free
 from embrew.identity import tokenizer_hash
 from embrew.model.adapters import Factors, adapter_state, lora_factors, lora_of, reopened_lora
 from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
+from embrew.storage.base_model import computes
 from embrew.storage.card import without_scores
 from embrew.storage.opening import SETTINGS, knows_base, open_base_again, trained_folder, trained_parts
 
@@ -272,11 +273,14 @@ def _tried(
 ) -> dict[Mixture, dict[str, float]]:
     """Return the scores of each mixture; without given ones, those that the docstring of `average` names."""
     tried: dict[Mixture, dict[str, float]] = {}
+    device = encoder.device
+    short = encoder.arithmetic == "bfloat16" and computes(torch.bfloat16, device)
 
     def score(mixture: Mixture) -> None:
         if mixture not in tried:
             mix(mixture)
-            tried[mixture] = sets(encoder)
+            with torch.autocast(device.type, torch.bfloat16, enabled=short):  # as in training
+                tried[mixture] = sets(encoder)
             logger.info("weights %s: dev %.4f", _shown(mixture), tried[mixture]["dev"])
 
     alone = [_equal([number], count) for number in range(count)]

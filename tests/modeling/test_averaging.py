@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 
 import embrew
 from embrew import average
-from embrew.averaging import _shares
+from embrew.averaging import _shares, _tried
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
@@ -305,6 +306,17 @@ def rows(folder: Path, split: str) -> Path:
 def run(*words: object) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["average", *map(str, words)])
     return result.exit_code, result.stderr.splitlines()[-1] if result.stderr else ""
+
+
+@pytest.mark.parametrize("trained", [None, "float32", "bfloat16"])
+def test_scored_as_trained(trained: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dev scores are of the arithmetic of training, where the device has it."""
+    encoder: Any = SimpleNamespace(arithmetic=trained, device=torch.device("cpu"))
+    sets: Any = lambda _: {"dev": float(torch.is_autocast_enabled("cpu"))}  # noqa: E731
+    for can in (True, False):
+        monkeypatch.setattr("embrew.averaging.computes", lambda *_, can=can: can)
+        tried = _tried(encoder, lambda _: None, sets, [(0.5, 0.5)], 2)
+        assert tried == {(0.5, 0.5): {"dev": float(can and trained == "bfloat16")}}
 
 
 def test_chosen_on_dev(make: Make, tmp_path: Path) -> None:
