@@ -23,7 +23,7 @@ EXAMPLES = {
 
 def test_which_formats_are_shown():
     assert [*EXAMPLES] == [
-        "JSONL", "JSON", "CSV, TSV", "save_to_disk", "Questions", "Sentence pairs", "FlagEmbedding", "Tevatron",
+        "JSONL", "JSON", "CSV, TSV", "save_to_disk", "Sentence pairs", "FlagEmbedding", "Tevatron",
         "ms-swift",
     ]  # fmt: skip
 
