@@ -277,7 +277,8 @@ def _heat_map(axes: Any, surface: Surface, picked: Cell | None, lowest: float, h
     scores = 100 * surface.means
     image = axes.imshow(scores, vmin=lowest, vmax=highest, cmap="viridis", origin="lower", aspect="auto")
     axes.set_xticks(range(len(surface.dims)), map(str, surface.dims))
-    axes.set_yticks(range(len(surface.layers)), map(str, surface.layers))
+    shown = _thinned(len(surface.layers), 12)
+    axes.set_yticks(shown, [str(surface.layers[row]) for row in shown])
     axes.set(xlabel="dimensions", ylabel="layers")
     if scores.size <= 120:
         _write_values(axes, scores, "{:.1f}", lowest, highest)
@@ -287,6 +288,12 @@ def _heat_map(axes: Any, surface: Surface, picked: Cell | None, lowest: float, h
         corner = surface.dims.index(picked.dim) - 0.5, surface.layers.index(picked.layers) - 0.5
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=TWO[1], linewidth=2, clip_on=False, zorder=3))
     axes.figure.colorbar(image, ax=axes, pad=0.02)
+
+
+def _thinned(count: int, most: int) -> range:
+    """Return the places of at most `most` of `count` entries at equal distances, the last one among them."""
+    step = -(-count // most)
+    return range((count - 1) % step, count, step)
 
 
 def _write_values(axes: Any, values: np.ndarray, form: str, lowest: float, highest: float) -> None:
@@ -300,9 +307,10 @@ def _score_lines(axes: Any, x: Sequence[float], lines: Mapping[int, np.ndarray],
     """Draw a line per number of layers or dimensions, from dark to light."""
     from matplotlib import colormaps
 
+    named = _thinned(len(lines), 10)
     for number, (value, scores) in enumerate(lines.items()):
         colour = colormaps["viridis"](0.85 * number / max(len(lines) - 1, 1))
-        axes.plot(x, 100 * scores, "o-", color=colour, markersize=3.5, label=str(value))
+        axes.plot(x, 100 * scores, "o-", color=colour, markersize=3.5, label=str(value) if number in named else None)
     axes.set_ylabel("score × 100")
     axes.grid(axis="y")
     axes.legend(title=legend, **BESIDE)
