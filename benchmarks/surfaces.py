@@ -214,8 +214,8 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
         f"# {plan['title']}",
         "",
         f"Spearman's correlation times 100, mean over {', '.join(task.name for task in found[0].surface.tasks)}; means "
-        "over seeds, ± the standard deviation where there are several. ≺Avg: the mean over the last twelve layers, or all "
-        "where there are fewer, without the last one.",
+        "over seeds, ± the standard deviation where there are several. ≺Avg: the mean over the last twelve layers "
+        "(or all, where there are fewer) without the last one.",
         "",
         *table(["", *columns], body),
         "",

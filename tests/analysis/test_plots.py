@@ -1,11 +1,13 @@
 """Pictures: the same file each time, in one of three formats. `tests/cli/test_analyze.py` draws one of each kind."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from embrew.analysis import plots
+from embrew.analysis.surface import Surface
 
 
 def test_an_svg_is_the_same_each_time_and_other_formats_are_refused(tmp_path: Path) -> None:
@@ -15,3 +17,13 @@ def test_an_svg_is_the_same_each_time_and_other_formats_are_refused(tmp_path: Pa
     assert "2 of 4 effective" in (tmp_path / "one.svg").read_text()
     with pytest.raises(ValueError, match=r"choose from \.png, \.pdf, \.svg"):
         plots.plot_memory([("model", np.eye(4), [0, 1])], tmp_path / "one.jpg")
+
+
+def test_thirty_layers_leave_room_for_the_panels(tmp_path: Path) -> None:
+    """Matplotlib warns where a legend is longer than its panel."""
+    layers, dims = tuple(range(1, 31)), (32, 64, 576)
+    scores = np.linspace(0, 1, len(layers) * len(dims)).reshape(1, len(layers), len(dims))
+    surface = Surface(layers, dims, (), scores, tuple(map(float, layers)), 9, (9,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plots.plot_surfaces([("model", surface, None)], tmp_path / "surface.svg")
