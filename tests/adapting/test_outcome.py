@@ -81,6 +81,18 @@ def test_steps_are_what_the_minutes_allow(tmp_path: Path, monkeypatch: pytest.Mo
     assert steps(0.01, 60.0) == ([1, 1], 1)
 
 
+def test_a_step_is_timed_on_short_and_long_rows() -> None:
+    """A quarter of a sorted batch has nearly the batch's mean length, which its first quarter has not."""
+    lengths = [number**2 for number in range(32)]
+    whole = sum(lengths) / 32
+    for count in (8, 16, 32):
+        few = recipes.spread(lengths, count)
+        assert len(set(few)) == count and abs(sum(few) / count - whole) < 0.1 * whole
+    assert sum(lengths[:8]) / 8 < 0.1 * whole
+    assert recipes.spread(lengths, 2) == [lengths[8], lengths[24]]
+    assert recipes.spread([7, 9], 32) == [7, 9]
+
+
 def bm25(documents: list[str], query: str) -> list[float]:
     """Lucene's BM25 with k1 = 1.5 and b = 0.75."""
     split = [document.lower().split() for document in documents]

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from datasets import concatenate_datasets
@@ -27,6 +27,7 @@ from embrew.recipe.paths import with_paths
 from embrew.settings.encoder import EncoderSettings
 from embrew.training.step import Chunks, TrainStep
 
+T = TypeVar("T")
 LEAST_LENGTH, SHARE, SPARE = 16, 0.98, 4  # tokens; share of texts that are not truncated; tokens for BOS, EOS and joins
 LONG_ENOUGH = 3.0  # seconds of a measured step from which the time is taken to grow with the rows
 OF_MODEL = ("revision", "dtype", "attn_implementation", "trust_remote_code", "adapter", "max_length")
@@ -213,7 +214,8 @@ def steps_in_time(
 def seconds_per_step(recipe: Recipe) -> Iterator[float]:
     """Yield the measured seconds of an optimiser step of each stage on this machine.
 
-    Forward and backward passes over more and more rows are timed, until they take a second or are a whole batch.
+    Forward and backward passes over more and more rows, short and long ones, are timed until they take `LONG_ENOUGH`
+    or are a whole batch.
     """
     encoder = assembly.encoder(recipe)
     for index, stage in enumerate(recipe.stages):
@@ -224,20 +226,26 @@ def seconds_per_step(recipe: Recipe) -> Iterator[float]:
             few: DataConfig = config.model_copy(update={"shuffle_seed": recipe.seed})
             part = assembly.rows(few, objective, max_rows=size)
             parts.append(objective.precompute(objective.prepare(part, encoder), encoder, None))
-        rows = concatenate_datasets(parts).to_list()
+        rows = sorted(concatenate_datasets(parts).to_list(), key=lambda row: len(str(row)))
         chunks = None
         if stage.batch is not None and (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
             chunks = Chunks(rows=stage.batch.mini_batch_size, tokens=stage.batch.mini_batch_num_tokens)
         step = TrainStep(encoder, objective, chunks)
         in_bfloat16 = arithmetic(recipe, stage) == "bfloat16"
         count, seconds = 2, 0.0
-        _pass(step, rows[:count], in_bfloat16)  # the first one allocates
+        _pass(step, spread(rows, count), in_bfloat16)  # the first one allocates
         while True:
-            seconds = _pass(step, rows[:count], in_bfloat16)
+            seconds = _pass(step, spread(rows, count), in_bfloat16)
             if seconds >= LONG_ENOUGH or count >= min(size, len(rows)):
                 break
             count = min(2 * count, size, len(rows))
         yield seconds * size / count
+
+
+def spread(rows: Sequence[T], count: int) -> list[T]:
+    """Return `count` of the rows, at equal distances, or all of fewer."""
+    count = min(count, len(rows))
+    return [rows[(2 * number + 1) * len(rows) // (2 * count)] for number in range(count)]
 
 
 def _pass(step: TrainStep, rows: Sequence[dict[str, Any]], in_bfloat16: bool) -> float:

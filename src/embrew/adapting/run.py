@@ -270,7 +270,7 @@ def _plan(
     if kept:
         return encoder, kept
     start = max(defaults.contrast, key=lambda name: scores.get(name, -1.0))
-    dev_seconds = max(result.seconds for result in scored.values())
+    dev_seconds = scored[start].seconds if start in scored else max(result.seconds for result in scored.values())
     for name, choices in models.items():
         recipe = _in_time(model, name, choices.get(start) or choices[""], data, defaults, dev_seconds, common)
         from_pooling = f" from {start} pooling" if len(choices) > 1 else ""
