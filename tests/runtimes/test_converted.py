@@ -84,7 +84,7 @@ def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeyp
     """What is compared is what OpenVINO computes: here, the vectors of another text."""
 
     class Wrong:
-        dimensions = 32
+        dimensions, bfloat16 = 32, False
 
         def __init__(self, model: Any, *, bfloat16: bool) -> None: ...
 
@@ -96,6 +96,18 @@ def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeyp
     for bfloat16 in (False, True):
         with pytest.raises(ValueError, match=r"OpenVINO \(encode_query\) gives other vectors"):
             convert_encoder(make_encoder(), bfloat16=bfloat16)
+
+
+@pytest.mark.parametrize(("family", "gated"), [("llama", True), ("gemma3", True), ("phi", False)])
+def test_gated_layers_are_computed_in_float32_with_a_single_thread(
+    family: str, gated: bool, make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16, OpenVINO would end the process there (its issue 33300)."""
+    monkeypatch.setattr("embrew.runtimes.openvino.affinity", lambda: 1)
+    encoder = make_encoder(family)
+    made = convert_encoder(encoder, bfloat16=True)
+    assert made.describe()["dtype"] == ("float32" if gated else "bfloat16")
+    assert np.abs(made.encode(TEXTS) - encoder.encode(TEXTS)).max() < (1e-5 if gated else 0.1)
 
 
 def test_no_usage_event_can_be_sent() -> None:

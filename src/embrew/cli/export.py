@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 CALIBRATION_TEXTS = 300
 OPENED = {
     "sentence-transformers": 'SentenceTransformer("{folder}")',
-    "openvino": 'openvino.Core().compile_model("{folder}/openvino/openvino_model.xml", "CPU"); or embrew encode '
-    "{folder} TEXTS VECTORS",
+    "openvino": 'openvino.Core().compile_model("{folder}/openvino/openvino_model.xml", "CPU", '
+    '{{"INFERENCE_PRECISION_HINT": "f32"}}); or embrew encode {folder} TEXTS VECTORS',
     "onnx": 'onnxruntime.InferenceSession("{folder}/onnx/model.onnx")',
     "llama.cpp": "llama-server -m {gguf} --embeddings -c {limit} -b {limit} -ub {limit}",
     "vllm": "vllm serve {folder} --dtype float32",

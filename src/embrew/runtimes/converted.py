@@ -49,7 +49,6 @@ def convert_encoder(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | N
         Origin(encoder.describe(), model_hash(original), tokenizer_sha256(original)),
         contexts=contexts,
         labelled=True,
-        bfloat16=bfloat16,
     )
     converted.truncate_dim = encoder.truncate_dim
     compare(converted, original)

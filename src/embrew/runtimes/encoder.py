@@ -82,7 +82,6 @@ class RuntimeEncoder(Encoder):
         origin: the encoder that it was made of.
         contexts: by name; their vectors are rows of the graph's embedding matrix.
         labelled: the graph takes labels of tokens (`LabelledGraph`), and not an attention mask (`SentenceGraph`).
-        bfloat16: the graph is computed in bfloat16.
     """
 
     def __init__(
@@ -95,13 +94,12 @@ class RuntimeEncoder(Encoder):
         *,
         contexts: Mapping[str, PreparedContext] | None = None,
         labelled: bool = False,
-        bfloat16: bool = False,
     ) -> None:
         self._dimensions = program.dimensions
         pooling = replace(settings.pooling, latents=None, heads=None, head_width=None, projection=None)
         read = settings.replace(demonstrations=None, pooling=pooling)  # trained parts are in the graph
         super().__init__(shape, tokenizer, Base.from_dict(origin.described["base"]), read)  # type: ignore[arg-type]
-        self.program, self.origin, self.labelled, self.in_bfloat16 = program, origin, labelled, bfloat16
+        self.program, self.origin, self.labelled, self.in_bfloat16 = program, origin, labelled, program.bfloat16
         self.normalizes = settings.normalize and not labelled
         self.contexts = dict(contexts or {})
         self.tokenizer_hash = origin.tokenizer_hash

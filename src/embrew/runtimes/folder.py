@@ -98,15 +98,13 @@ def read_encoder(folder: Path, *, dtype: str = "auto") -> RuntimeEncoder:
         settings = EncoderSettings.from_dict(read["settings"])
         contexts = {name: _context(values) for name, values in read["contexts"].items()}
         first, last = list(read["first_ids"]), list(read["last_ids"])
-    bfloat16 = _bfloat16(dtype, origin.weights)
     return RuntimeEncoder(
-        Program(folder / GRAPH, bfloat16=bfloat16),
+        Program(folder / GRAPH, bfloat16=_bfloat16(dtype, origin.weights)),
         shape,
         _plain(open_tokenizer(folder), first, last),
         settings,
         origin,
         contexts=contexts,
-        bfloat16=bfloat16,
     )
 
 

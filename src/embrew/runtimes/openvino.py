@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import warnings
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from embrew.runtimes.graph import OUTPUT
+from embrew.threads import affinity
 
+logger = logging.getLogger(__name__)
 EXAMPLE = 2, 6  # rows and tokens of the input that is traced; both are dynamic in the result
 
 
@@ -83,6 +86,20 @@ def round_weights(model: Any) -> None:
     model.validate_nodes_and_infer_types()
 
 
+def is_gated(model: Any) -> bool:
+    """Return whether an `ov.Model` has gated feed-forward layers whose weights are not int8.
+
+    In bfloat16 on CPUs with AMX, OpenVINO 2026.4 merges each into one operation that needs two threads; with one, a
+    division by zero ends the process (its issue 33300).
+    """
+    nodes = model.get_ops()
+    activations = [node for node in nodes if node.get_type_name() in ("Swish", "Gelu")]
+    targets = [target.get_node() for node in activations for target in node.output(0).get_target_inputs()]
+    constants = (node.get_element_type() for node in nodes if node.get_type_name() == "Constant")
+    quantised = any(kind.get_type_name() in ("i8", "u8") for kind in constants)
+    return not quantised and any(node.get_type_name() == "Multiply" for node in targets)
+
+
 class Program:
     """A model of OpenVINO, compiled for the CPU, as a function of tensors.
 
@@ -90,18 +107,27 @@ class Program:
 
     Args:
         model: an `ov.Model`, or the path of its XML file.
-        bfloat16: compute in bfloat16; otherwise in float32.
+        bfloat16: compute in bfloat16 if it can; otherwise in float32.
+
+    Attributes:
+        bfloat16: whether it computes in bfloat16.
     """
 
     def __init__(self, model: Any, *, bfloat16: bool) -> None:
         library = openvino()
+        core = library.Core()
+        read = core.read_model(model) if isinstance(model, Path) else model
+        self.bfloat16 = bfloat16 and not (is_gated(read) and min(torch.get_num_threads(), affinity()) == 1)
+        if bfloat16 and not self.bfloat16:
+            logger.warning(
+                "OpenVINO computes in float32, since it fails on this model in bfloat16 with a single thread; set "
+                "OMP_NUM_THREADS=2, where there are cores"
+            )
         options = {
-            "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
+            "INFERENCE_PRECISION_HINT": "bf16" if self.bfloat16 else "f32",
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "PERFORMANCE_HINT": "LATENCY",
         }
-        core = library.Core()
-        read = core.read_model(model) if isinstance(model, Path) else model
         self.compiled = core.compile_model(read, "CPU", options)
         self.dimensions = int(self.compiled.output(0).get_partial_shape()[1].get_length())
         self._request = self.compiled.create_infer_request()
