@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from embrew.runtimes.converted import convert_encoder
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.storage.base_model import computes
 from embrew.text_encoder.hashes import model_hash, vectors_hash
+from tests import fresh
 from tests.conftest import SENTENCES
 
 pytest.importorskip("openvino")
@@ -116,7 +116,7 @@ def test_no_usage_event_can_be_sent() -> None:
         "from openvino.tools.ovc import telemetry_utils; "
         "print(sys.modules['openvino_telemetry'], telemetry_utils.tm.__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = fresh.run([sys.executable, "-c", code], check=True)
     assert done.stdout.split() == ["None", "openvino.tools.ovc.telemetry_stub"]
 
 
