@@ -11,7 +11,7 @@ PRODUCTS = "4096"  # sizes of matrix products in bfloat16 whose generated code i
 
 def cores() -> int:
     """Return how many cores this process may use: by affinity, and by the container's limit."""
-    return min(affinity(), _limit() or affinity())
+    return min(_affinity(), _limit() or _affinity())
 
 
 def set_threads() -> None:
@@ -25,7 +25,7 @@ def set_threads() -> None:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     elif "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    if cores() < affinity():  # torch does not know of a container's limit
+    if cores() < _affinity():  # torch does not know of a container's limit
         os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", PRODUCTS)
 
@@ -35,8 +35,7 @@ def _is_busy() -> bool:
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5
 
 
-def affinity() -> int:
-    """Return on how many cores the system may run this process."""
+def _affinity() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -21,7 +21,7 @@ from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.openvino import openvino
 from embrew.settings.encoder import Pooling
 from embrew.text_encoder.hashes import tokenizer_sha256
-from embrew.threads import affinity
+from embrew.threads import cores
 from tests.conftest import SENTENCES
 
 pytest.importorskip("openvino")
@@ -86,7 +86,7 @@ def test_its_card_says_how_openvino_opens_it(folder: Path) -> None:
     assert "SentenceTransformer(" not in card and "library_name: embrew" in card
 
 
-@pytest.mark.skipif(affinity() == 1, reason="OpenVINO's bfloat16 ends the process on a single core")
+@pytest.mark.skipif(cores() == 1, reason="OpenVINO's bfloat16 ends the process on a single core")
 def test_padding_on_the_left_changes_nothing(encoder: Encoder, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     batch = tokenizer(SENTENCES, padding=True, return_tensors="np")

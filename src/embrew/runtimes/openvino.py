@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from embrew.runtimes.graph import OUTPUT
-from embrew.threads import affinity
+from embrew.threads import cores
 
 logger = logging.getLogger(__name__)
 EXAMPLE = 2, 6  # rows and tokens of the input that is traced; both are dynamic in the result
@@ -117,7 +117,7 @@ class Program:
         library = openvino()
         core = library.Core()
         read = core.read_model(model) if isinstance(model, Path) else model
-        self.bfloat16 = bfloat16 and not (is_gated(read) and min(torch.get_num_threads(), affinity()) == 1)
+        self.bfloat16 = bfloat16 and not (is_gated(read) and min(torch.get_num_threads(), cores()) == 1)
         if bfloat16 and not self.bfloat16:
             logger.warning(
                 "OpenVINO computes in float32, since it fails on this model in bfloat16 with a single thread; set "

@@ -23,7 +23,7 @@ from embrew.runtimes.openvino import convert, nncf, openvino, round_weights
 from embrew.runtimes.reference import LEAST_COSINE
 from embrew.storage.base_model import computes
 from embrew.text_encoder.hashes import tokenizer_sha256
-from embrew.threads import affinity
+from embrew.threads import cores
 
 logger = logging.getLogger(__name__)
 GROUP = 128
@@ -184,7 +184,7 @@ def _measure(parts: Parts, out: Path) -> None:
 
 def _options(out: Path, parity: Mapping[str, Any]) -> dict[str, Any]:
     rounded = parity["runtimes"]["openvino"] != "fp32" and computes(torch.bfloat16, torch.device("cpu"))
-    return {"precision": "bf16" if rounded and affinity() > 1 else "f32"}  # see `is_gated`
+    return {"precision": "bf16" if rounded and cores() > 1 else "f32"}  # see `is_gated`
 
 
 def _least_cosine(parity: Mapping[str, Any], weights: str) -> float | None:
