@@ -168,7 +168,7 @@ def check_pooling(pooling: str) -> str:
     """Return the name of a pooling; raise if it is not one of `POOLINGS`."""
     if pooling not in POOLINGS:
         raise ValueError(f"pooling={pooling!r}; choose from {', '.join(POOLINGS)}")
-    return str(pooling)
+    return pooling
 
 
 def no_pooling(name: str, why: str = "") -> ValueError:

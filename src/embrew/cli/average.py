@@ -42,7 +42,7 @@ def average(
         typer.Option(
             help="Verify the average: fast = compare vectors in this process, full = load DIR in a fresh process."
         ),
-    ] = Verify.FULL,
+    ] = "full",
     quiet: Quiet = False,
 ) -> None:
     """Average encoders that were trained from one base model.
@@ -53,7 +53,7 @@ def average(
     loading(", ".join(map(str, models)))
     from embrew.averaging import average as write
 
-    write(models, output, method=method, mixtures=mixtures, dev=dev or (), overwrite=overwrite, verify=verify.value)
+    write(models, output, method=method, mixtures=mixtures, dev=dev or (), overwrite=overwrite, verify=verify)
     out().print(f'[bold]{escape(str(output))}[/]: open it with Encoder.from_pretrained("{escape(str(output))}")')
 
 

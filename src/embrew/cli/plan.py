@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -21,16 +20,7 @@ if TYPE_CHECKING:
 TOKENS = 180  # of a text that is encoded
 
 
-class Gpu(StrEnum):
-    """Device that is planned for."""
-
-    H200 = "h200"
-    H100 = "h100"
-    A100_80 = "a100-80"
-    A100_40 = "a100-40"
-    L40S = "l40s"
-    RTX_4090 = "4090"
-    CPU = "cpu"
+Gpu = Literal["h200", "h100", "a100-80", "a100-40", "l40s", "4090", "cpu"]
 
 
 def plan(
@@ -43,7 +33,7 @@ def plan(
         ),
     ],
     overrides: Overrides = None,
-    gpu: Annotated[Gpu, typer.Option("--gpu", help="Device to plan for; cpu = this machine.")] = Gpu.H100,
+    gpu: Annotated[Gpu, typer.Option("--gpu", help="Device to plan for; cpu = this machine.")] = "h100",
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="Number of such devices.")] = 1,
     utilization: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="Share of a device's peak FLOP/s that is reached.")
@@ -69,7 +59,7 @@ def plan(
     if texts is None:
         if truncate_dim is not None:
             raise ValueError("--truncate-dim is of the encoding of a corpus; give --texts, too")
-        _plan_training(name, overrides or (), gpu=gpu.value, processes=gpus, utilization=utilization, tokens=tokens)
+        _plan_training(name, overrides or (), gpu=gpu, processes=gpus, utilization=utilization, tokens=tokens)
         return
     from embrew.planning.encoding import plan_encoding
 
@@ -81,7 +71,7 @@ def plan(
         name,
         texts=texts,
         tokens=tokens or TOKENS,
-        gpu=gpu.value,
+        gpu=gpu,
         devices=gpus,
         utilization=utilization,
         truncate_dim=truncate_dim,

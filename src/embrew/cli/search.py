@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Backend, Dtype, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
+from embrew.cli.arguments import AsJson, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
 from embrew.cli.console import err, loading, out, print_json
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def search(
     update: Update = None,
     corpus: Corpus = None,
     pooling: ModelPooling = None,
-    dtype: ModelDtype = Dtype.AUTO,
-    backend: ModelBackend = Backend.TORCH,
+    dtype: ModelDtype = "auto",
+    backend: ModelBackend = "torch",
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results per question.")] = 5,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build, replace DIR if it exists.")] = False,
     as_json: AsJson = False,
@@ -83,7 +83,7 @@ def search(
         raise ValueError(f"--corpus {corpus}: {index} has its own texts; leave out the option")
     if not encoded and not isinstance(place, Path):
         raise FileNotFoundError(f"{index} holds no vectors; make them with embrew encode")
-    encoder: Any = open_model(model, dtype=dtype.value, backend=backend.value, pooling=pooling)
+    encoder: Any = open_model(model, dtype=dtype, backend=backend, pooling=pooling)
     opened = open_index(index, encoder, corpus) if encoded else _index(Path(index), encoder, build, update)
     if (build is not None or update is not None) and not questions and not sys.stdin.isatty():
         print_json({"questions": []})

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
@@ -24,12 +23,7 @@ if TYPE_CHECKING:
     from embrew.training.stage_evaluation import DevSets
 
 
-class Verify(StrEnum):
-    """How a saved stage is verified."""
-
-    FAST = "fast"
-    FULL = "full"
-    OFF = "off"
+Verify = Literal["fast", "full", "off"]
 
 
 def train(
@@ -67,7 +61,7 @@ def train(
         typer.Option(
             help="Verify each saved stage: fast re-opens it in this process, full loads it in a fresh process."
         ),
-    ] = Verify.FAST,
+    ] = "fast",
     sweep: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +74,7 @@ def train(
 ) -> None:
     """Train a recipe; each stage saves a complete model in DIR."""
     if sweep is not None:
-        _sweep(recipe, sweep, overrides or (), output, resume=resume, verify=verify.value, start=start)
+        _sweep(recipe, sweep, overrides or (), output, resume=resume, verify=verify, start=start)
         return
     from embrew import assembly
 
@@ -104,7 +98,7 @@ def train(
             output,
             resume=resume,
             evaluate=evaluate,
-            verify=verify.value,
+            verify=verify,
             start=start,
             command=command,
             announce=partial(announce, loaded),
