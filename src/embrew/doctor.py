@@ -30,24 +30,6 @@ if TYPE_CHECKING:
 Status = Literal["ok", "warning", "failed"]
 SECONDS = 300.0  # that the process of the devices and the self-test may take
 REPORT = "report it with the output of embrew doctor --json"
-TEXTS = (
-    "a flint and a steel make sparks",
-    "The tinderbox was published by Andersen in 1835.",
-    "how do I reset the counter?",
-    "Press both buttons for three seconds; the counter starts from zero.",
-    "Embeddings turn a text into a vector, so that close texts have close vectors.",
-    "bread",
-    "Water boils at 100 °C at sea level, and at a lower temperature in the mountains.",
-    "def add(a: int, b: int) -> int:\n    return a + b",
-    "The committee met on Tuesday. It approved the budget, with one vote against.",
-    "Straße, naïve, 日本語",
-    "a  b",
-    "1234567890",
-    "She sells sea shells by the sea shore, and he buys them in the morning " * 3,
-    "Photosynthesis stores the energy of light in sugar.",
-    "Plants make sugar with the help of light.",
-    "The train to the coast leaves at nine.",
-)
 
 
 @dataclass(frozen=True)
@@ -185,11 +167,10 @@ def self_test() -> Iterator[Finding]:
 
     from embrew.encoder import Encoder
     from embrew.storage.base_model import ASSETS, weights_sha256
+    from embrew.storage.saving import TEXTS
 
-    reference, sha256 = (
-        json.loads((ASSETS["nano"].parent / "nano_vectors.json").read_text()),
-        weights_sha256(ASSETS["nano"]),
-    )
+    reference = json.loads((ASSETS["nano"].parent / "nano_vectors.json").read_text())
+    sha256 = weights_sha256(ASSETS["nano"])
     if sha256 != reference["weights_sha256"]:
         value = f"its weights have sha256 {sha256[:12]}…, shipped were {reference['weights_sha256'][:12]}…"
         advice = "install embrew again: pip install --force-reinstall --no-deps embrew"
@@ -217,6 +198,7 @@ def _training() -> Iterator[Finding]:
     from embrew.export.exporting import export_encoder
     from embrew.recipe import Recipe
     from embrew.stock import open_stock
+    from embrew.storage.saving import TEXTS
     from embrew.training.stages import train
 
     with tempfile.TemporaryDirectory(prefix="embrew-doctor-") as scratch:
@@ -264,12 +246,6 @@ def _compared(name: str, which: str, vectors: np.ndarray, expected: np.ndarray, 
     equal = difference <= allowed  # false for NaN
     value = f"largest difference {which} {difference:.1e}, allowed {allowed:.0e}"
     return Finding(f"self-test: {name}", "ok" if equal else "failed", value, "" if equal else REPORT)
-
-
-def worst(findings: list[Finding]) -> Status:
-    """Return the worst status of all findings."""
-    statuses = {finding.status for finding in findings}
-    return "failed" if "failed" in statuses else "warning" if "warning" in statuses else "ok"
 
 
 if __name__ == "__main__":
