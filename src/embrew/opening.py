@@ -24,6 +24,7 @@ from embrew.runtimes.openvino import openvino
 from embrew.settings.encoder import MODES
 from embrew.stock import open_stock
 from embrew.storage.base_model import ASSETS, SMOLLM2, is_encoder, open_config, pick_dtype
+from embrew.storage.foreign import file_of
 from embrew.storage.opening import AS_TRAINED
 from embrew.storage.parts import check_folder
 from embrew.text.texts import SIDES
@@ -99,8 +100,7 @@ def open_model(
         if as_trained and dtype == "auto":
             return Encoder.from_pretrained(folder, dtype=AS_TRAINED)
         return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
-    shipped_or_here = name in (*ASSETS, SMOLLM2) or folder.exists()  # not looked up on the Hub
-    if os.path.lexists(folder / "modules.json") or (not shipped_or_here and on_hub(name, "modules.json")):
+    if is_stock(name):
         return open_stock(name, dtype=dtype)
     if pooling is not None:
         return open_bare(name, pooling, dtype=dtype)
@@ -128,7 +128,7 @@ POOLINGS = {
     "prompteol": "baselines/prompteol",
 }
 """Recipes of the ways to read a bare language model, by the names that users give."""
-OWN = ("embrew.json", "run.json", "parity.json", "modules.json", checksums.NAME)  # files of models with a pooling
+OWN = ("embrew.json", "run.json", "parity.json", checksums.NAME)  # files of models with a pooling
 
 
 def is_recipe(name: str) -> bool:
@@ -150,11 +150,16 @@ def is_bare(name: str) -> bool:
     folder = Path(name)
     if not folder.exists():
         recover(folder)
-    if any(os.path.lexists(folder / file) for file in OWN):
-        return False
-    if name not in (*ASSETS, SMOLLM2) and not folder.exists() and on_hub(name, "modules.json"):
+    if any(os.path.lexists(folder / file) for file in OWN) or is_stock(name):
         return False
     return not is_encoder(open_config(name))
+
+
+def is_stock(name: str) -> bool:
+    """Return whether a name is that of a Sentence-Transformers folder, or of such a model of the Hub or its cache."""
+    if name in (*ASSETS, SMOLLM2) or Path(name).exists():
+        return os.path.lexists(Path(name, "modules.json"))
+    return file_of(name, "modules.json") is not None
 
 
 def open_bare(name: str, pooling: str, *, dtype: str = "auto") -> Encoder:
@@ -177,18 +182,6 @@ def no_pooling(name: str, why: str = "") -> ValueError:
         f"{name} is a language model without embedding settings, so it has no pooling{why}; choose one with --pooling "
         f"(in Python pooling=): {', '.join(POOLINGS)}"
     )
-
-
-def on_hub(name: str, filename: str) -> bool:
-    """Return whether a model of the Hub, or of its cache, has a file."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        hf_hub_download(name, filename)
-    except (HFValidationError, HfHubHTTPError, OSError):
-        return False
-    return True
 
 
 def on_openvino(found: Encoder | VariantEncoder | SentenceTransformer, name: str, *, bfloat16: bool) -> RuntimeEncoder:
