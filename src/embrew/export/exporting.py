@@ -68,12 +68,12 @@ def export_encoder(
         raise ValueError("calibration texts, dev data and a smallest cosine are for openvino with int8 weights only")
     check_free(Path(folder), marker=MARKER, overwrite=overwrite)
     with quiet():
-        fixed = fixed_form(
+        fixed, live = fixed_form(
             encoder, prompt_name=prompt_name, max_length=max_length, num_layers=num_layers, truncate_dim=truncate_dim
         )
         for runtime in chosen:
-            runtime.check(fixed.encoder)
-        parts = make_parts(fixed, int8)
+            runtime.check(fixed)
+        parts = make_parts(fixed, live, int8)
         if not parts.empty_texts:
             logger.warning(
                 "%s: an empty text has no tokens in the export and gets another vector; see the card", folder
