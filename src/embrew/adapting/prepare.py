@@ -17,7 +17,7 @@ from embrew.adapting.leaks import Clean, without_held_out
 from embrew.adapting.matching import key
 from embrew.adapting.reading import Given, read_documents, read_pairs
 from embrew.adapting.scan import check
-from embrew.adapting.split import answer_classes, split_pairs, without_duplicates
+from embrew.adapting.split import Split, answer_classes, split_pairs, without_duplicates
 from embrew.adapting.test_sets import write_test_set
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
@@ -123,8 +123,7 @@ def prepare(
         logger.info(
             "    %s", row_text({"query": _short(different[0].question), "positive": _short(different[0].answer)})
         )
-    split = _split(different, found, parts, defaults, seed)
-    by_part, train_passages = split.pairs, split.passages
+    split, by_part, train_passages = _split(different, found, parts, defaults, seed)
     _check_held_out(by_part, what)
     held_pairs = [*by_part["dev"], *by_part["test"]]
     clean = without_held_out(train_passages, by_part["train"], held_pairs)
@@ -138,7 +137,7 @@ def prepare(
     counts: dict[str, Any] = {
         "documents": len(found),
         "passages": len(everything),
-        "documents_held_out": split.documents_held_out,
+        "documents_held_out": len(split.held_out),
         "train_passages": len(clean.passages),
         "pairs": len(different),
         "duplicate_pairs": len(given) - len(different),
@@ -196,25 +195,18 @@ def _rows(clean: Clean, held_pairs: Sequence[QA], seed: int) -> list[dict[str, A
     return rows
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """Pairs by part, the passages to train on, and the numbers that a manifest holds of the split."""
-
-    pairs: dict[str, list[QA]]
-    passages: list[Document]
-    documents_held_out: int
-    by_document: bool
-    linked: int
-
-
 def _split(
     pairs: Sequence[QA],
     documents: Sequence[Document],
     parts: Mapping[str, list[Document]],
     defaults: Defaults,
     seed: int,
-) -> _Parts:
-    """Hold out pairs; without pairs, first sentences of held-out passages: the first half of them is dev."""
+) -> tuple[Split, dict[str, list[QA]], list[Document]]:
+    """Hold out pairs; without pairs, first sentences of held-out passages: the first half of them is dev.
+
+    Returns:
+        The split, the pairs of each part, and the passages to train on.
+    """
     if pairs:
         split = split_pairs(pairs, documents, defaults.held_out, seed=seed)
         by_part = {name: [p for p, part in zip(pairs, split.parts, strict=True) if part == name] for name in _PARTS}
@@ -230,7 +222,7 @@ def _split(
         questions = without_repeated((qa for qa in map(cloze_pair, apart) if qa), to_train)
         for part, half in (("dev", questions[: len(questions) // 2]), ("test", questions[len(questions) // 2 :])):
             by_part[part] = sample_in_order(half, MOST_QUERIES, seed=seed)
-    return _Parts(by_part, to_train, len(held), split.by_document, split.linked)
+    return split, by_part, to_train
 
 
 _PARTS = ("train", "dev", "test")
