@@ -144,11 +144,11 @@ def read_context(instruction: str | None, demos: str | None) -> tuple[str, tuple
         return instruction, ()
     from embrew.cli.demonstrations import read_demonstrations
 
-    read = read_demonstrations(demos)
-    words = read.instruction if instruction is None else instruction
+    pairs, own = read_demonstrations(demos)
+    words = own if instruction is None else instruction
     if words is None:
         raise ValueError(f"{demos} has no instruction; give --instruction (it may be empty)")
-    return words, read.demonstrations
+    return words, pairs
 
 
 @app.command("list")
