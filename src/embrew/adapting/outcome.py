@@ -52,16 +52,14 @@ class Row:
 
     def summary(self) -> dict[str, Any]:
         """Return the row as JSON-serialisable data."""
-        found = {f"{split}_{key}": result.scores[key] for split, result in self._results() for key in SCORES}
+        results = {"dev": self.dev, "test": self.test}
+        found = {f"{split}_{key}": result.scores[key] for split, result in results.items() for key in SCORES}
         return {"model": self.name, **found, "seconds": self.seconds, "steps": self.steps, "kept_step": self.kept}
 
     def places(self, results: Path, folder: Path) -> dict[str, Any]:
         """Return its results and encoder, relative to the output folder."""
         encoder = None if self.stage is None else str(self.stage.relative_to(folder))
         return {"results": str(results.relative_to(folder)), "encoder": encoder}
-
-    def _results(self) -> tuple[tuple[str, Result], ...]:
-        return ("dev", self.dev), ("test", self.test)
 
     def source(self, results: Path) -> Source:
         """Return where the page finds results and encoder."""
