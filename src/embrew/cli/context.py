@@ -65,6 +65,15 @@ def _group() -> None:
     """Prompts with demonstrations."""
 
 
+def _checked(model: Path) -> Path:
+    """Return the folder of an encoder, or of a run's last stage; raise unless it can be opened."""
+    from embrew.storage.opening import final_stage, read_settings
+
+    folder = final_stage(model)
+    read_settings(folder)
+    return folder
+
+
 @app.command()
 def add(
     model: Folder,
@@ -83,11 +92,9 @@ def add(
     loading(model)
     from embrew.encoder import Encoder
     from embrew.model.contexts import Context
-    from embrew.storage.opening import final_stage, read_settings
     from embrew.storage.parts import CONTEXTS, check_name, write_context
 
-    folder = final_stage(model)
-    read_settings(folder)
+    folder = _checked(model)
     check_name(name)
     if (folder / CONTEXTS / name).exists() and not overwrite:
         raise FileExistsError(f"{folder} has a context {name} already; choose another name, or --overwrite")
@@ -154,11 +161,9 @@ def read_context(instruction: str | None, demos: str | None) -> tuple[str, tuple
 @app.command("list")
 def show(model: Folder, as_json: AsJson = False) -> None:
     """List the contexts of a model."""
-    from embrew.storage.opening import final_stage, read_settings
     from embrew.storage.parts import read_contexts
 
-    folder = final_stage(model)
-    read_settings(folder)
+    folder = _checked(model)
     shown = Table(box=None, pad_edge=False)
     for column in ("context", "demonstrations", "positions", "instruction"):
         shown.add_column(column, justify="right" if column in ("demonstrations", "positions") else "left")
@@ -182,10 +187,7 @@ def show(model: Folder, as_json: AsJson = False) -> None:
 @app.command()
 def remove(model: Folder, name: KnownName) -> None:
     """Remove a context from a model."""
-    from embrew.storage.opening import final_stage, read_settings
     from embrew.storage.parts import remove_context
 
-    folder = final_stage(model)
-    read_settings(folder)
-    remove_context(folder, name)
+    remove_context(_checked(model), name)
     out().print(f"removed [bold]{escape(name)}[/]")
