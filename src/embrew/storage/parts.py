@@ -270,10 +270,6 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
         "segments": context.row.segments,
         "model_hash": context.model_hash,
     }
-    if target.exists() and not overwrite:
-        raise FileExistsError(
-            f"{folder} has a context {name} already; choose another name, or replace it (--overwrite)"
-        )
     with atomic_folder(target, marker=ABOUT, overwrite=overwrite) as out:
         save_file({"vectors": context.vectors.contiguous()}, out / VECTORS)
         (out / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
