@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from embrew.cli.analyze.domain import columns_of
 from embrew.cli.arguments import AsJson, Model, ModelPooling, Quiet
 from embrew.cli.console import loading, out, print_json
 
@@ -51,9 +52,7 @@ def mine(
     """Find hard negatives for pairs, show up to 20 pairs with similarities, and write all of them."""
     if output.exists() and not (overwrite or dry_run):
         raise FileExistsError(f"{output} exists; give another file, or --overwrite to replace it")
-    columns = dict(part.split("=", 1) for part in column or () if "=" in part)
-    if len(columns) < len(column or ()):
-        raise ValueError(f"--column {' '.join(column or ())}: give OURS=THEIRS, e.g. query=question")
+    columns = columns_of(column)
     if split == "test":
         raise ValueError("--split test: mined rows are for training; give another split")
     loading(model)
