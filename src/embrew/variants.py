@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from embrew.encoding import convert
+from embrew.encoding import convert, of_side
 from embrew.progress import progress
-from embrew.text.texts import SIDES
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -113,20 +112,13 @@ class VariantEncoder:
         self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
-        return self._encode_side(SIDES[0], inputs, prompt_name, prompt, options)
+        return self.encode(inputs, **of_side(self.encoder, "query", prompt_name, prompt, options))
 
     def encode_document(
         self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
-        return self._encode_side(SIDES[1], inputs, prompt_name, prompt, options)
-
-    def _encode_side(
-        self, side: str, inputs: Any, prompt_name: str | None, prompt: str | None, options: dict[str, Any]
-    ) -> Any:
-        if options.get("max_length") is None:
-            options["max_length"] = self.encoder.max_length[side]
-        return self.encode(inputs, side if prompt_name is prompt is None else prompt_name, prompt, **options)
+        return self.encode(inputs, **of_side(self.encoder, "document", prompt_name, prompt, options))
 
     def _versions(self, texts: Sequence[Any], *, shown: bool) -> dict[str, list[str]]:
         """Return each text with its variants, by text."""
