@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from embrew.config.yaml_files import parse_yaml
 from embrew.cutting import cut
 from embrew.encoder import Encoder
-from embrew.export.contexts import ContextPrompt, context_prompts
+from embrew.export.contexts import ContextPrompt, context_prompt
 from embrew.export.parity import Live, parity_cases
 from embrew.export.stock import check_text, stock_prompts, stock_tokenizer
 from embrew.files.formats import EXPORT
@@ -138,7 +138,7 @@ def make_parts(encoder: Encoder, live: Live, int8: Int8 | None = None) -> Parts:
         ValueError: a context leaves no room for a text, or its tokens cannot be reproduced.
     """
     tokenizer, ids = stock_tokenizer(encoder)
-    contexts = context_prompts(encoder, tokenizer)
+    contexts = {name: context_prompt(encoder, tokenizer, name, each) for name, each in encoder.contexts.items()}
     model = merged_model(encoder, ids, len(tokenizer))
     for context in contexts.values():
         write_rows(model, context.rows)
