@@ -231,17 +231,13 @@ _PARTS = ("train", "dev", "test")
 def _check_held_out(by_part: Mapping[str, Sequence[QA]], given: str) -> None:
     """Raise if questions of dev or test cannot be compared with answers of others."""
     for part in ("dev", "test"):
-        questions, answers = ({key(text) for text in texts} for texts in _sides(by_part[part]))
+        questions, answers = ({key(getattr(pair, side)) for pair in by_part[part]} for side in ("question", "answer"))
         if min(len(questions), len(answers)) < 2:
             raise ValueError(
                 f"{given}: the {part} set would have {len(questions)} different questions and {len(answers)} different "
                 "answers, and needs two or more of each (pairs with the same question or document stay together); give "
                 "more pairs with different answers, or longer documents"
             )
-
-
-def _sides(pairs: Sequence[QA]) -> tuple[list[str], list[str]]:
-    return [pair.question for pair in pairs], [pair.answer for pair in pairs]
 
 
 def _classes(pairs: Sequence[QA], by_part: Mapping[str, Sequence[QA]]) -> dict[str, dict[str, int]]:
