@@ -231,7 +231,8 @@ _PARTS = ("train", "dev", "test")
 def _check_held_out(by_part: Mapping[str, Sequence[QA]], given: str) -> None:
     """Raise if questions of dev or test cannot be compared with answers of others."""
     for part in ("dev", "test"):
-        questions, answers = ({key(getattr(pair, side)) for pair in by_part[part]} for side in ("question", "answer"))
+        questions = {key(pair.question) for pair in by_part[part]}
+        answers = {key(pair.answer) for pair in by_part[part]}
         if min(len(questions), len(answers)) < 2:
             raise ValueError(
                 f"{given}: the {part} set would have {len(questions)} different questions and {len(answers)} different "

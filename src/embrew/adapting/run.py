@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew import assembly
-from embrew.adapting.baselines import score, score_bm25, score_poolings
+from embrew.adapting.baselines import score, score_bm25
 from embrew.adapting.defaults import DISTILLATION, PREFIX, Defaults, ModelDefaults, method_names, read_defaults
 from embrew.adapting.outcome import ADAPTED, Row, first_lines, has_page, write_page
 from embrew.adapting.prepare import MANIFEST, Prepared, prepare
@@ -262,7 +262,12 @@ def _plan(
     lengths = kept["lengths"] if kept else text_lengths(encoder, data, defaults.longest)
     common: Any = {"lengths": lengths, "encoder": encoder, "overrides": overrides, "seed": seed}
     recipes = {name: untrained_recipe(model, name, **common) for name in defaults.poolings}
-    scored = score_poolings(encoder, recipes, data.dev, folder / DEV, batch_tokens=defaults.batch_tokens)
+    scored = {}
+    for name, recipe in recipes.items():
+        reader = as_described(encoder, recipe)
+        scored[name] = score(
+            reader, data.dev, "dev", folder / DEV / name, name=name, batch_tokens=defaults.batch_tokens
+        )
     scores = {name: result.main_score for name, result in scored.items()}
     before = max(scores, key=lambda name: scores[name])
     logger.info("without training, the best pooling on dev is %s (%.1f)", before, 100 * scores[before])
