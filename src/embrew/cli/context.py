@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import loading, out, print_json
+from embrew.cli.console import loading, out, plain_table, print_json
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -126,16 +125,13 @@ def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], fro
     from embrew.evaluation.demonstration_count import choose_demonstrations, read_counts
 
     choice = choose_demonstrations(encoder, context, read_counts(choose), dev, from_train=from_train)
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("demonstrations", justify="right", style="bold")
     columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}
-    for column in (*columns, ""):
-        shown.add_column(column, justify="right" if column else "left")
+    shown = plain_table(["demonstrations", *columns, ""])
     for count in choice.dev:
         scores = (f"{100 * column[count]:.2f}" if count in column else "" for column in columns.values())
         notes = {0: "all off", max(choice.dev): "all on"}
         remarks = [*([notes[count]] if count in notes else []), *(["chosen on dev"] if count == choice.chosen else [])]
-        shown.add_row(str(count), *scores, ", ".join(remarks))
+        shown.add_row(Text(str(count), style="bold"), *scores, ", ".join(remarks))
     out().print(shown)
     for column, sets in (("dev", choice.dev_sets), ("test", choice.test_sets)):
         for name in sets:
@@ -164,9 +160,7 @@ def show(model: Folder, as_json: AsJson = False) -> None:
     from embrew.storage.parts import read_contexts
 
     folder = _checked(model)
-    shown = Table(box=None, pad_edge=False)
-    for column in ("context", "demonstrations", "positions", "instruction"):
-        shown.add_column(column, justify="right" if column in ("demonstrations", "positions") else "left")
+    shown = plain_table(["context", "demonstrations", "positions", "instruction"], left=("context", "instruction"))
     entries = []
     for name, prepared in read_contexts(folder).items():
         context, positions = prepared.context, len(prepared.row.ids)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import can_ask, loading, out, print_json, show_transfers
+from embrew.cli.console import can_ask, loading, out, plain_table, print_json, show_transfers
 
 if TYPE_CHECKING:
     from embrew.hub import Publication
@@ -101,9 +100,7 @@ def _confirm(question: str) -> bool:
 def _show(model: Publication, licences: dict[str, str | None], where: str) -> None:
     """Print the files with their sizes, the visibility and the licences."""
     sizes = {name: path.stat().st_size for name, path in model.files.items()} | {"README.md": len(model.card.encode())}
-    table = Table(box=None, pad_edge=False)
-    table.add_column("file")
-    table.add_column("size", justify="right")
+    table = plain_table(["file", "size"], left=("file",))
     for name, size in sizes.items():
         table.add_row(Text(name), decimal(size))
     out().print(table)

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson
-from embrew.cli.console import out, print_json
+from embrew.cli.console import out, plain_table, print_json
 
 if TYPE_CHECKING:
     from embrew.comparison.comparing import Comparison
@@ -117,9 +117,8 @@ def diff(
 
 def _differences(comparison: Comparison) -> tuple[Table, dict[str, dict[str, Any]]]:
     """Return the scores of both folders, their differences and tests: as a table, and by task."""
-    table = Table("task", box=None, pad_edge=False, title="scores", title_justify="left")
-    for name in ("A", "B", "B - A", "95 % interval", "p", "p corrected"):
-        table.add_column(name, justify="right")
+    names = ("task", "A", "B", "B - A", "95 % interval", "p", "p corrected")
+    table = plain_table(names, left=("task",), title="scores", title_justify="left")
     by_task: dict[str, dict[str, Any]] = {}
     for task, tested in zip(comparison.tasks, comparison.differences(1), strict=True):
         ours, theirs = task.scores
