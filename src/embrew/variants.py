@@ -30,7 +30,7 @@ class VariantEncoder:
         generator: the language model that writes the variants, as an encoder that reads all of a prompt.
         settings: how they are written.
         seed: of the sampling.
-        truncate_dim: as that of `Encoder`.
+        truncate_dim, prompts, default_prompt_name, tokenizer: as those of `Encoder`.
     """
 
     similarity_fn_name = "cosine"
@@ -38,26 +38,13 @@ class VariantEncoder:
     def __init__(self, encoder: Encoder, generator: Encoder, settings: Variants, *, seed: int) -> None:
         self.encoder, self.settings, self.seed = encoder, settings, seed
         self.truncate_dim: int | None = None
+        self.prompts, self.default_prompt_name = encoder.prompts, encoder.default_prompt_name
+        self.tokenizer = encoder.tokenizer
         plain: dict[str, Any] = {"preparation": "none", "words_after": None, "prompts": {}, "default_prompt_name": None}
         self.generator = generator.with_settings(**plain, template="{text}", pooling="last")
         self._prompts = [self.generator.with_settings(template=prompt) for prompt in settings.prompts]
         self._then = self.generator.with_settings(template=settings.then) if settings.then else None
         self._raw = encoder.with_settings(normalize=False)
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """The encoder's prompts, before the text and before its variants."""
-        return dict(self.encoder.prompts)
-
-    @property
-    def tokenizer(self) -> Any:
-        """The encoder's tokenizer."""
-        return self.encoder.tokenizer
-
-    @property
-    def default_prompt_name(self) -> str | None:
-        """The prompt that is used where none is named."""
-        return self.encoder.default_prompt_name
 
     def write(self, text: str) -> list[str]:
         """Return a text's variants, `per_prompt` for each prompt in turn; an empty one is the text itself."""
