@@ -89,8 +89,7 @@ class SearchIndex:
         show_progress_bar: bool = False,
     ) -> "SearchIndex":
         """Embed documents (or those of a file or folder, see `read_documents`), title and text together."""
-        documents = _documents(documents)
-        _check_makes_documents(encoder)
+        documents = _documents(documents, encoder)
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
         index = None
         for vectors in _embedded(encoder, [document.content for document in documents], options):
@@ -216,8 +215,7 @@ class SearchIndex:
 
         A document whose title and text are in this index keeps its vector, also under another id; others are embedded.
         """
-        documents = _documents(documents)
-        _check_makes_documents(self.encoder)
+        documents = _documents(documents, self.encoder)
         rows = {document.id: row for row, document in enumerate(self.documents)}
         same = [
             document.id in rows and self.documents[rows[document.id]].content == document.content
@@ -246,21 +244,18 @@ class SearchIndex:
         return SearchIndex(self.encoder, documents, index, query_options=self.query_options), changes
 
 
-def _documents(documents: Sequence[Document] | str | Path) -> Sequence[Document]:
+def _documents(documents: Sequence[Document] | str | Path, encoder: TextEncoder) -> Sequence[Document]:
+    """Return documents to index; raise if there are none, or for an encoder of queries only."""
     if isinstance(documents, str | Path):
         documents = read_documents(documents)
     if not documents:
         raise ValueError("no documents to index")
-    return documents
-
-
-def _check_makes_documents(encoder: TextEncoder) -> None:
-    """Raise for an encoder of queries only."""
     if space_of(encoder):
         raise ValueError(
             "this encoder was trained to encode queries, for documents of another model; build and update the index "
             "with that model"
         )
+    return documents
 
 
 def _empty_index(dimensions: int) -> Any:
