@@ -61,7 +61,8 @@ def search(
     place = place_of(index)
     if build is not None and update is not None:
         raise ValueError("--build makes a new index and --update changes an existing one; give one of them")
-    if not isinstance(place, Path) and (build is not None or update is not None):
+    documents = update if build is None else build
+    if documents is not None and not isinstance(place, Path):
         raise ValueError(
             f"--index {index}: an index is built in a folder of this machine; of a store, vectors are searched"
         )
@@ -84,8 +85,11 @@ def search(
     if not encoded and not isinstance(place, Path):
         raise FileNotFoundError(f"{index} holds no vectors; make them with embrew encode")
     encoder: Any = open_model(model, dtype=dtype, backend=backend, pooling=pooling)
-    opened = open_index(index, encoder, corpus) if encoded else _index(Path(index), encoder, build, update)
-    if (build is not None or update is not None) and not questions and not sys.stdin.isatty():
+    if documents is None:
+        opened = open_index(index, encoder, corpus)
+    else:
+        opened = _written(Path(index), encoder, documents, update=build is None)
+    if documents is not None and not questions and not sys.stdin.isatty():
         print_json({"questions": []})
         return
     answers = []
@@ -97,21 +101,19 @@ def search(
     print_json({"questions": answers})
 
 
-def _index(folder: Path, encoder: Any, build: str | None, update: str | None) -> SearchIndex:
-    """Open, build or update an index in a folder."""
+def _written(folder: Path, encoder: Any, documents: str, *, update: bool) -> SearchIndex:
+    """Build or update an index in a folder."""
     from embrew.files.writing import check_free
     from embrew.search import MANIFEST, SearchIndex
 
-    if build is not None:
+    if not update:
         check_free(folder, marker=MANIFEST, overwrite=True)
-        index = SearchIndex.build(encoder, build, show_progress_bar=True)
+        index = SearchIndex.build(encoder, documents, show_progress_bar=True)
         index.save(folder, overwrite=True)
         return index
-    index = SearchIndex.load(folder, encoder)
-    if update is not None:
-        index, changes = index.updated(update, show_progress_bar=True)
-        index.save(folder, overwrite=True)
-        out().print(str(changes), soft_wrap=True)
+    index, changes = SearchIndex.load(folder, encoder).updated(documents, show_progress_bar=True)
+    index.save(folder, overwrite=True)
+    out().print(str(changes), soft_wrap=True)
     return index
 
 
