@@ -53,6 +53,12 @@ ModelDtype = Annotated[
 ]
 
 
+Verify = Annotated[
+    Literal["fast", "full", "off"],
+    typer.Option(
+        "--verify", help="Verify what is saved: fast = reopen it in this process, full = load it in a fresh process."
+    ),
+]
 Pooling = Literal["last", "mean", "weighted_mean", "echo", "prompteol"]
 ModelPooling = Annotated[
     Pooling | None,

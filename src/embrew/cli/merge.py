@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Dtype, Quiet
+from embrew.cli.arguments import Dtype, Quiet, Verify
 from embrew.cli.console import loading, out
-from embrew.cli.train import Verify
 
 
 def merge(
@@ -20,12 +19,7 @@ def merge(
         Dtype, typer.Option(help="Data type of the merged weights; auto = as the encoder was saved.")
     ] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")] = False,
-    verify: Annotated[
-        Verify,
-        typer.Option(
-            help="Verify the merged model: fast = compare vectors in this process, full = load DIR in a fresh process."
-        ),
-    ] = "full",
+    verify: Verify = "full",
     quiet: Quiet = False,
 ) -> None:
     """Merge an encoder's adapters into its base model.

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from embrew.cli import completion
-from embrew.cli.arguments import Overrides, Quiet
+from embrew.cli.arguments import Overrides, Quiet, Verify
 from embrew.cli.console import out, rank
 from embrew.cli.signals import stopping
 from embrew.files.writing import check_unclaimed
@@ -21,9 +21,6 @@ from embrew.files.writing import check_unclaimed
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
     from embrew.training.stage_evaluation import DevSets
-
-
-Verify = Literal["fast", "full", "off"]
 
 
 def train(
@@ -56,12 +53,7 @@ def train(
             help="Start from the trained encoder in this folder, not from the recipe's language model.",
         ),
     ] = None,
-    verify: Annotated[
-        Verify,
-        typer.Option(
-            help="Verify each saved stage: fast re-opens it in this process, full loads it in a fresh process."
-        ),
-    ] = "fast",
+    verify: Verify = "fast",
     sweep: Annotated[
         str | None,
         typer.Option(
