@@ -205,26 +205,13 @@ def _training() -> Iterator[Finding]:
         run, export, data = (Path(scratch) / name for name in ("run", "export", "pairs.jsonl"))
         rows = [{"query": text[:24], "positive": text[8:]} for text in TEXTS if len(text) > 24]
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        recipe = Recipe.from_values(
-            {
-                "encoder": {
-                    "model": "nano",
-                    "dtype": "float32",
-                    "pooling": {"mode": "mean"},
-                    "max_length": {"query": 64, "document": 64},
-                    "lora": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]},
-                },
-                "stages": [
-                    {
-                        "name": "supervised",
-                        "objective": {"type": "contrastive"},
-                        "data": {"path": str(data)},
-                        "batch": {"size": 4},
-                        "training": {"max_steps": 2, "learning_rate": 0.01, "report_to": "none"},
-                    }
-                ],
-            }
+        settings = (
+            "encoder.dtype=float32",
+            f"stages.supervised.data={{path: {json.dumps(str(data))}}}",
+            "stages.supervised.batch={size: 4}",
+            "stages.supervised.training={max_steps: 2, learning_rate: 0.01, report_to: none}",
         )
+        recipe = Recipe.load("baselines/nli-nano", settings)
         before = np.asarray(assembly.encoder(recipe).encode(list(TEXTS)))
         trained = train(recipe, run)
         after = np.asarray(trained.encode(list(TEXTS)))
