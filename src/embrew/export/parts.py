@@ -96,7 +96,6 @@ class Parts:
             rows of its embedding matrix.
         contexts: contexts by name, as prompts.
         prompts: strings that precede a text, by name, contexts included.
-        default_prompt_name: the prompt of a text where none is named.
         parity: content of `parity.json`: reference texts, token ids and vectors.
         empty_texts: whether an empty text has tokens.
         int8: how weights become int8, for runtimes that are given these.
@@ -109,7 +108,6 @@ class Parts:
     model: Any
     contexts: dict[str, ContextPrompt]
     prompts: dict[str, str]
-    default_prompt_name: str | None
     parity: dict[str, Any]
     empty_texts: bool
     int8: Int8 = field(default_factory=Int8)
@@ -164,7 +162,6 @@ def make_parts(encoder: Encoder, live: Live, int8: Int8 | None = None) -> Parts:
         model=model,
         contexts=contexts,
         prompts=prompts,
-        default_prompt_name=encoder.default_prompt_name or ("text" if "text" in prompts else None),
         parity=parity,
         empty_texts=not any(encoder.template.adds_nothing(words) for words in ("", *encoder.prompts.values())),
         int8=int8 or Int8(),
