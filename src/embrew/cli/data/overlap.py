@@ -23,8 +23,7 @@ def overlap(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) 
     for stage in loaded.stages:
         for config in stage.datasets:
             rows = assembly.rows(config, assembly.objective(stage.objective), max_rows=config.max_rows)
-            paths = config.paths
-            name = ", ".join(public_name(path)[0] for path in paths)
+            name = ", ".join(public_name(path)[0] for path in config.paths)
             found = count(rows, known)
             for line in in_words(name, len(rows), found):
                 out().print(f"{stage.name}: {line}", markup=False, soft_wrap=True)
