@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from embrew import identity
-from embrew.encoding import check_offered, convert, embed_texts, mteb_meta, of_side, read_mteb, unit
+from embrew.encoding import check_offered, convert, embed_texts, of_side, read_mteb, unit
 from embrew.files.checksums import NAME as CHECKSUMS
 from embrew.generation import Bos, Source, generate
 from embrew.model.adapters import AdapterState, adapter_state
@@ -685,4 +685,8 @@ class Encoder(nn.Module):
     @property
     def mteb_model_meta(self) -> Any:
         """What mteb notes about the model: its name, the hash of what decides its vectors, and cosine."""
-        return mteb_meta(self)
+        from mteb.models import ModelMeta
+        from mteb.models.model_meta import ScoringFunction
+
+        about = {"name": f"embrew/{Path(self.base.name).name}", "revision": self.weights_hash()}
+        return ModelMeta.create_empty(overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,15 +65,6 @@ def of_side(
     limit = encoder.max_length[side] if options.get("max_length") is None else options["max_length"]
     name = side if prompt_name is prompt is None else prompt_name
     return {**options, "prompt_name": name, "prompt": prompt, "max_length": limit}
-
-
-def mteb_meta(encoder: Encoder) -> Any:
-    """Return what mteb notes about a model: its name, the hash of what decides its vectors, and cosine."""
-    from mteb.models import ModelMeta
-    from mteb.models.model_meta import ScoringFunction
-
-    about = {"name": f"embrew/{Path(encoder.base.name).name}", "revision": encoder.weights_hash()}
-    return ModelMeta.create_empty(overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE})
 
 
 def rows_by_text(
