@@ -83,12 +83,9 @@ def first_lines(rows: Sequence[Row], best: Row, data: Prepared, *, quick: bool) 
     assert tested is not None, "retrieval has examples"
     scores = f"nDCG@10 {100 * best.test.main_score:.1f} against {100 * before.test.main_score:.1f} of {before.name}"
     interval = f"{_points(tested)} on {data.count('test_queries')} held-out questions"
-    if tested.low > 0:
-        lines = [f"Training paid: {best.name} has {scores}, {interval}."]
-    elif tested.difference > 0:
-        lines = [f"Training has not clearly beaten the best untrained pooling: {best.name} has {scores}, {interval}."]
-    else:
-        lines = [f"Training has not beaten the best untrained pooling: {best.name} has {scores}, {interval}."]
+    clearly = "clearly " if tested.difference > 0 else ""
+    outcome = "paid" if tested.low > 0 else f"has not {clearly}beaten the best untrained pooling"
+    lines = [f"Training {outcome}: {best.name} has {scores}, {interval}."]
     if tested.low <= 0:
         lines += _advice(best, data, quick=quick)
     elif best.kept == best.steps and not quick:
