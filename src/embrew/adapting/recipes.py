@@ -89,11 +89,10 @@ def untrained_recipe(
 
 def _dtype(model: str, overrides: Sequence[str]) -> str:
     """Return the dtype in which a LoRA on this model would be trained here, so that both are scored alike."""
-    trained = {"encoder": {"model": model, "pooling": {"mode": "mean"}, "lora": {"r": 1}}}
-    chosen = [text for text in overrides if text.startswith("encoder.dtype=")]
-    recipe = Recipe.from_values(apply_overrides(trained, chosen))
+    encoder = {"model": model, "pooling": {"mode": "mean"}, "lora": {"r": 1}}
     stage = {"name": "s", "objective": {"type": "contrastive", "positives": "column"}, "data": {"path": "x"}}
-    recipe = Recipe.from_values({**recipe.model_dump(exclude_unset=True), "stages": [stage]})
+    chosen = [text for text in overrides if text.startswith("encoder.dtype=")]
+    recipe = Recipe.from_values(apply_overrides({"encoder": encoder, "stages": [stage]}, chosen))
     return "bfloat16" if arithmetic(recipe, recipe.stages[0]) == "bfloat16" else recipe.encoder.dtype
 
 
