@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from embrew.cli.console import log_to_terminal
 from embrew.files.writing import write_json
@@ -304,9 +304,8 @@ def _show(console: Console, output: Path, rows: Sequence[dict[str, Any]], title:
     from embrew.analysis.plots import draw_bars, drawing
 
     header = ["", "nDCG@10", "Recall@10", "training"]
-    table, lines = Table(title=title), [f"{title}.", "", f"| {' | '.join(header)} |", "|---|---|---|---|"]
-    for name in header:
-        table.add_column(name, justify="right" if name else "left")
+    table = Table(*(Column(name, justify="right" if name else "left") for name in header), title=title)
+    lines = [f"{title}.", "", f"| {' | '.join(header)} |", "|---|---|---|---|"]
     for row in rows:
         seconds = "–" if row["seconds"] is None else f"{row['seconds']:.0f} s"
         cells = [row["step"], f"{row['ndcg_at_10']:.3f}", f"{row['recall_at_10']:.3f}", seconds]

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from embrew.cli.arguments import AsJson, ModelPooling, Quiet
@@ -92,9 +92,8 @@ def parity(
 def _show(result: Comparison) -> None:
     """Print a comparison: one line per condition and prompt, notes, and the verdict."""
     out().print(Text(f"{result.runtime} against {result.reference}"), soft_wrap=True)
-    table = Table("texts sent", "prompt")
-    for column in ("texts", "mean cosine", "lowest", "difference"):
-        table.add_column(column, justify="right")
+    numbers = [Column(name, justify="right") for name in ("texts", "mean cosine", "lowest", "difference")]
+    table = Table("texts sent", "prompt", *numbers)
     for line in result.conditions:
         cells = ["refused", "", ""]
         if line.mean is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from embrew.cli import completion
@@ -102,10 +102,9 @@ def _plan_training(name: str, overrides: Any, **options: Any) -> None:
 
 def _table(plan: RecipePlan) -> Table:
     """Return what the stages take, one column per stage."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("GB on each device, at the fullest moment of a step", style="bold")
-    for stage in plan.stages:
-        table.add_column(stage.name, justify="right")
+    stages = [Column(stage.name, justify="right") for stage in plan.stages]
+    first = Column("GB on each device, at the fullest moment of a step", style="bold")
+    table = Table(first, *stages, box=None, pad_edge=False)
 
     def row(name: str, cell: Callable[[StagePlan], str]) -> None:
         table.add_row(f"  {name}", *map(cell, plan.stages))

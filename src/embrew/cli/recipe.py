@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.syntax import Syntax
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from embrew.cli import completion
@@ -82,9 +82,8 @@ def _headline(text: str) -> str:
 
 def _table(kind: str, about: str, described: Mapping[str, str], models: Mapping[str, str] | None = None) -> Table:
     """A table of names and descriptions, each with its model where the description does not name it."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column(kind, style="bold", no_wrap=True)
-    table.add_column(about, overflow="fold")
+    columns = Column(kind, style="bold", no_wrap=True), Column(about, overflow="fold")
+    table = Table(*columns, box=None, pad_edge=False)
     for name, description in described.items():
         model = "" if models is None or models[name] in description else f" ({models[name]})"
         table.add_row(Text(name), Text.assemble(description, (model, "dim")))
