@@ -102,5 +102,4 @@ def method_names() -> list[str]:
 
 def _file() -> dict[str, Any]:
     text = resources.files("embrew").joinpath("adapting", "defaults.yaml").read_text(encoding="utf-8")
-    values: dict[str, Any] = parse_yaml(text, source="defaults.yaml")
-    return values
+    return parse_yaml(text, source="defaults.yaml")

@@ -6,6 +6,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -226,11 +227,9 @@ class LlamaCpp(Runtime):
 
     def _answer(self, texts: Sequence[str]) -> dict[str, Any]:
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # the process has ended, and says why
             self.process.stdin.write(json.dumps(list(texts)) + "\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the process has ended, and says why
         answer = self._read()
         if "refused" in answer:
             raise Refused(f"{self.path.name}: {answer['refused']}")
@@ -244,5 +243,4 @@ class LlamaCpp(Runtime):
             self.errors.seek(0)
             lines = self.errors.read().strip().splitlines()
             raise ValueError(f"llama.cpp cannot run {self.path}: {' '.join(lines[-2:]) or 'it gave no message'}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return json.loads(line)

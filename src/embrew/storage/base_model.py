@@ -146,8 +146,7 @@ def open_tokenizer_of(name: str, *, trust_remote_code: bool = False, **options: 
     with readable(name, **options) as where:
         if path and (parts := gguf_files(path)):
             return complete_tokenizer(TokenizersBackend.from_pretrained(trust_remote_code=False, **where), parts)
-        tokenizer: Any = AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **where)
-        return tokenizer
+        return AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **where)
 
 
 @contextmanager
