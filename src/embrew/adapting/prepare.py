@@ -174,12 +174,18 @@ def _kept(folder: Path, asked: Mapping[str, Any]) -> Prepared | None:
     manifest = read_json(folder / MANIFEST, keys=("made_of", "counts", "by_document"), repair=again)
     with content_of(folder / MANIFEST, repair=again):
         ADAPTED.check(manifest["made_of"], folder / MANIFEST)
-        differing = sorted(key for key in asked if manifest["made_of"].get(key) != asked[key])
+        check_same(asked, manifest["made_of"], folder)
+    return Prepared(folder, manifest)
+
+
+def check_same(asked: Mapping[str, Any], before: Mapping[str, Any], folder: Path) -> None:
+    """Raise FileExistsError if a folder was made with other settings than are asked for."""
+    differing = sorted(key for key in asked if before.get(key) != asked[key])
     if differing:
         raise FileExistsError(
-            f"{folder} was made of other files or settings ({', '.join(differing)}); choose another output folder"
+            f"{folder} was made of other files or settings ({', '.join(differing)}); choose another output folder, or "
+            "give the same command"
         )
-    return Prepared(folder, manifest)
 
 
 def _short(text: str) -> str:

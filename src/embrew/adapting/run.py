@@ -15,7 +15,7 @@ from embrew import assembly
 from embrew.adapting.baselines import score, score_bm25
 from embrew.adapting.defaults import DISTILLATION, PREFIX, Defaults, ModelDefaults, method_names, read_defaults
 from embrew.adapting.outcome import ADAPTED, Row, first_lines, has_page, write_page
-from embrew.adapting.prepare import MANIFEST, Prepared, prepare
+from embrew.adapting.prepare import MANIFEST, Prepared, check_same, prepare
 from embrew.adapting.reading import Given, given
 from embrew.adapting.recipes import (
     as_described,
@@ -302,12 +302,7 @@ def _kept_plan(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
     if not (folder / PLAN).is_file():
         return None
     kept = read_json(folder / PLAN, keys=("asked", "lengths", "poolings", "trained"), repair=REPAIR)
-    differing = sorted(key for key in asked if kept["asked"].get(key) != asked[key])
-    if differing:
-        raise FileExistsError(
-            f"{folder} was made with other settings ({', '.join(differing)}); choose another output folder, or give "
-            "the same command"
-        )
+    check_same(asked, kept["asked"], folder)
     return kept
 
 
