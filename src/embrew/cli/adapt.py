@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from embrew.cli.analyze.domain import Columns, columns_of
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import out, plain_table, print_json
+from embrew.cli.console import out, plain_table, print_json, say
 from embrew.cli.signals import stopping
 
 METHODS = ("none", "llm2comp", "ese", "autoregembed", "lbr", "epic", "distillation")
@@ -174,7 +174,7 @@ def _show(report: dict[str, Any], output: Path) -> None:
     """Print the sentences, the table of models, and where the results are."""
     console = out()
     for line in report["said"]:
-        console.print(line, markup=False, soft_wrap=True)
+        say(line)
     table = plain_table(["", "dev nDCG@10", "test nDCG@10", "Recall@10", "training"])
     for row in report["models"]:
         values = [f"{100 * row[key]:.1f}" for key in ("dev_ndcg_at_10", "test_ndcg_at_10", "test_recall_at_10")]

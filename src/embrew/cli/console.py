@@ -29,6 +29,11 @@ def out() -> Console:
     return Console(quiet=rank() != 0 or _json_only, highlight=False)
 
 
+def say(text: str) -> None:
+    """Print a line of results as it is: brackets are no markup, and the terminal wraps it."""
+    out().print(text, markup=False, soft_wrap=True)
+
+
 def plain_table(names: Iterable[str], *, left: Collection[str] = ("",), **options: Any) -> Table:
     """Return a table without lines; columns that are named in `left` are on the left, numbers on the right."""
     columns = [Column(name, justify="left" if name in left else "right") for name in names]

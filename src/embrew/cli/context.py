@@ -11,7 +11,7 @@ from rich.text import Text
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import loading, out, plain_table, print_json
+from embrew.cli.console import loading, out, plain_table, print_json, say
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -135,7 +135,7 @@ def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], fro
     out().print(shown)
     for column, sets in (("dev", choice.dev_sets), ("test", choice.test_sets)):
         for name in sets:
-            out().print(Text(f"{column}: {name}"), soft_wrap=True)
+            say(f"{column}: {name}")
     return choice
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Model, ModelBackend, ModelDtype, ModelPooling, Overrides, Quiet
-from embrew.cli.console import loading, out, print_json
+from embrew.cli.console import loading, out, print_json, say
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def evaluate(
         if page is not None and report is not None and processes.rank == 0:
             write_page(name, replace(page, pooling=how_read), tasks, report, encoder)
     if choice is not None:
-        out().print(f"{model}: {choice}", markup=False, soft_wrap=True)
+        say(f"{model}: {choice}")
     _show(results, named)
     print_json(
         {

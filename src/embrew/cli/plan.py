@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Column, Table
-from rich.text import Text
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Overrides
-from embrew.cli.console import out, print_json
+from embrew.cli.console import out, print_json, say
 
 if TYPE_CHECKING:
     from embrew.planning.plan import RecipePlan
@@ -86,17 +85,15 @@ def _plan_training(name: str, overrides: Any, **options: Any) -> None:
 
     recipe = assembly.load_recipe(name, overrides)
     planned = plan_recipe(recipe, **options)
-    console = out()
-    title = f"{name} on {recipe.encoder.model}, {_devices(planned.device.name, planned.processes)}"
-    console.print(Text(title), soft_wrap=True)
-    console.print(_table(planned))
+    say(f"{name} on {recipe.encoder.model}, {_devices(planned.device.name, planned.processes)}")
+    out().print(_table(planned))
     for note in [*planned.notes, *_assumed(planned)]:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
+        say(f"note: {note}")
     for stage in planned.stages:
         if stage.changes:
-            console.print(Text(f"{stage.name} does not fit; any of these helps, or several together:"))
+            say(f"{stage.name} does not fit; any of these helps, or several together:")
             for change in stage.changes:
-                console.print(Text(f"    {change}"), soft_wrap=True)
+                say(f"    {change}")
     print_json(planned.as_dict())
 
 
@@ -149,24 +146,21 @@ def _assumed(plan: RecipePlan) -> list[str]:
 
 
 def _show_encoding(plan: dict[str, Any]) -> None:
-    console = out()
     texts = f"{plan['texts']:,} texts of {plan['tokens']} tokens with {plan['model']}"
-    console.print(Text(f"{texts}, {_devices(plan['device'], plan['devices'])}"), soft_wrap=True)
+    say(f"{texts}, {_devices(plan['device'], plan['devices'])}")
     hours = f"{plan['hours']:,.3g} hours at {plan['utilization']:.0%} of the peak FLOP/s"
-    console.print(
-        Text(f"{hours}; {plan['flop_per_text'] / 1e9:,.3g} GFLOP per text; {plan['parameters']:,} parameters")
-    )
+    say(f"{hours}; {plan['flop_per_text'] / 1e9:,.3g} GFLOP per text; {plan['parameters']:,} parameters")
     table = Table(title="GB on disk, with ids", title_justify="left", box=None)
     for name in ("dimensions", "float32", "int8", "binary"):
         table.add_column(name, justify="right")
     for dimensions, sizes in plan["bytes"].items():
         table.add_row(str(dimensions), *map(_gb, sizes.values()))
-    console.print(table)
+    out().print(table)
     lost = f"a lost worker costs at most one shard: {plan['lost_worker_seconds']:,.3g} s of one device"
-    console.print(Text(f"{plan['shards']:,} shards of {plan['shard_rows']:,} texts; {lost}"))
+    say(f"{plan['shards']:,} shards of {plan['shard_rows']:,} texts; {lost}")
     if not plan["own_config"]:
-        console.print(Text("note: the model's config.json is not on this machine: its shape is from embrew's table"))
-    console.print(Text("note: computed, not measured"))
+        say("note: the model's config.json is not on this machine: its shape is from embrew's table")
+    say("note: computed, not measured")
 
 
 def _short(value: float) -> str:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import can_ask, loading, out, plain_table, print_json, show_transfers
+from embrew.cli.console import can_ask, loading, out, plain_table, print_json, say, show_transfers
 
 if TYPE_CHECKING:
     from embrew.hub import Publication
@@ -111,4 +111,4 @@ def _show(model: Publication, licences: dict[str, str | None], where: str) -> No
     if model.left_out:
         lines.append(f"not uploaded, since checksums.json does not list them: {', '.join(model.left_out)}")
     for line in lines:
-        out().print(Text(line), soft_wrap=True)
+        say(line)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Overrides
-from embrew.cli.console import out, print_json
+from embrew.cli.console import out, print_json, say
 
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[
@@ -133,7 +133,7 @@ def copy(
     use = (
         f"use it with {launch_command(name, target)}" if launch else f"train it with embrew train {target} --output DIR"
     )
-    out().print(f"{target}: {use}", markup=False, soft_wrap=True)
+    say(f"{target}: {use}")
 
 
 @app.command()
@@ -144,7 +144,7 @@ def check(name: Name, overrides: Overrides = None) -> None:
     recipe = assembly.load_recipe(name, overrides or ())
     assembly.check_recipe(recipe)
     stages = ", ".join(stage.name for stage in recipe.stages) or "no stages"
-    out().print(f"{name}: valid ({stages})", markup=False)
+    say(f"{name}: valid ({stages})")
 
 
 @app.command()

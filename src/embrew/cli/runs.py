@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from embrew.cli.arguments import AsJson
-from embrew.cli.console import out, print_json
+from embrew.cli.console import out, print_json, say
 from embrew.inspection import Contents, inspect, percentages
 
 STYLES = {"running": "cyan", "stopped": "yellow", "damaged": "bold red"}
@@ -50,7 +50,7 @@ def _print(console: Console, contents: Contents) -> None:
             stages.add_row(f"  {stage.name}", stage.state, stage.progress, percentages(stage.scores))
         console.print(stages)
     for fact in contents.facts:
-        console.print(Text(f"  {fact}"), soft_wrap=True)
+        say(f"  {fact}")
     for problem in contents.problems:
         console.print(Text(f"  {problem}", style="yellow"), soft_wrap=True)
     for purpose, command in contents.commands.items():

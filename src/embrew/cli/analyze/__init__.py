@@ -29,7 +29,7 @@ from embrew.cli.analyze.kinds import (
     uniformity,
 )
 from embrew.cli.arguments import AsJson, ModelPooling, Quiet
-from embrew.cli.console import out, print_json, wants_json
+from embrew.cli.console import out, print_json, say, wants_json
 
 KINDS: dict[str, Callable[..., Outcome]] = {
     function.__name__: function
@@ -190,7 +190,7 @@ def show(outcome: Outcome) -> None:
         table.add_row(*(Text(cell(row.get(name))) for name in columns))
     out().print(table)
     for line in outcome.lines:
-        out().print(Text(line), soft_wrap=True)
+        say(line)
 
 
 def cell(value: Any) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from embrew.cli.analyze.domain import columns_of
 from embrew.cli.arguments import AsJson, Model, ModelPooling, Quiet
-from embrew.cli.console import loading, out, print_json
+from embrew.cli.console import loading, out, print_json, say
 
 if TYPE_CHECKING:
     from embrew.mining import Mined
@@ -80,11 +80,9 @@ def mine(
     }
     if not dry_run:
         write_jsonl(output, mined.rows)
-    out().print(
+    say(
         f"{counts['negatives']:,} negatives for {counts['pairs']:,} pairs; {mined.without:,} pairs have none and are "
         f"left out{'; nothing written' if dry_run else f': {output}'}",
-        markup=False,
-        soft_wrap=True,
     )
     print_json({**counts, "output": None if dry_run else str(output), "examples": shown})
 
