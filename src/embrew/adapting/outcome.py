@@ -50,16 +50,13 @@ class Row:
         """Whether it is an encoder."""
         return self.recipe is not None or self.stage is not None
 
-    def summary(self) -> dict[str, Any]:
-        """Return the row as JSON-serialisable data."""
-        results = {"dev": self.dev, "test": self.test}
-        found = {f"{split}_{key}": result.scores[key] for split, result in results.items() for key in SCORES}
-        return {"model": self.name, **found, "seconds": self.seconds, "steps": self.steps, "kept_step": self.kept}
-
-    def places(self, results: Path, folder: Path) -> dict[str, Any]:
-        """Return its results and encoder, relative to the output folder."""
+    def summary(self, results: Path, folder: Path) -> dict[str, Any]:
+        """Return the row as JSON-serialisable data; its results and encoder are relative to the output folder."""
+        of_splits = {"dev": self.dev, "test": self.test}
+        found = {f"{split}_{key}": result.scores[key] for split, result in of_splits.items() for key in SCORES}
+        found |= {"seconds": self.seconds, "steps": self.steps, "kept_step": self.kept}
         encoder = None if self.stage is None else str(self.stage.relative_to(folder))
-        return {"results": str(results.relative_to(folder)), "encoder": encoder}
+        return {"model": self.name, **found, "results": str(results.relative_to(folder)), "encoder": encoder}
 
     def source(self, results: Path) -> Source:
         """Return where the page finds results and encoder."""

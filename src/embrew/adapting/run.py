@@ -178,7 +178,7 @@ def _adapt(
         "best": best.name,
         "encoder": str(best.stage.relative_to(folder)),
         "exported": EXPORT if settings.export else None,
-        "models": [{**row.summary(), **row.places(place, folder)} for row, place in zip(rows, results, strict=True)],
+        "models": [row.summary(place, folder) for row, place in zip(rows, results, strict=True)],
         "poolings": plan["poolings"],
         "data": dict(data.manifest),
         "plan": {key: plan[key] for key in ("lengths", "trained", "minutes")},
