@@ -83,7 +83,7 @@ def push(
         public=public,
         revision=revision,
         overwrite=overwrite,
-        confirm=_confirm if can_ask() else lambda question: False,
+        confirm=lambda question: can_ask() and typer.confirm(f"{question}. Replace it?", err=True),
     )
     out().print(f"[bold]{escape(address)}[/]", soft_wrap=True)
     print_json(document | {"licenses": complete, "commit": address})
@@ -91,10 +91,6 @@ def push(
 
 def _ask(what: str) -> str:
     return str(typer.prompt(f"Licence of {what} (apache-2.0, mit, cc-by-4.0, other, ...)", err=True)).strip()
-
-
-def _confirm(question: str) -> bool:
-    return typer.confirm(f"{question}. Replace it?", err=True)
 
 
 def _show(model: Publication, licences: dict[str, str | None], where: str) -> None:
