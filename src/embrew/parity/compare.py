@@ -99,8 +99,7 @@ def compare(
         reference = reference_of_export(a)
         if reference is not None and (max_length or pooling):
             raise ValueError(f"{a} is an export, whose vectors are known; leave out max_length and pooling")
-        is_url = against.lower().startswith(("http://", "https://"))
-        if is_url:
+        if against.lower().startswith(("http://", "https://")):
             runtime: Runtime = open_server(against, kind=kind, model=model, timeout=timeout)
         else:
             runtime = open_folder(against, kind=kind)

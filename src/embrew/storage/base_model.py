@@ -370,11 +370,8 @@ def open_weights(
     with readable(name, **options) as where:
         of_gguf = "gguf_file" in where
         if not of_gguf:
-            source, kernels = (
-                where["pretrained_model_name_or_path"],
-                attn_implementation is None and not trust_remote_code,
-            )
-            check_weights(name, source, kernels=kernels, **options)
+            kernels = attn_implementation is None and not trust_remote_code
+            check_weights(name, where["pretrained_model_name_or_path"], kernels=kernels, **options)
         model, loading = kind.from_pretrained(
             config=config if of_gguf else None,
             use_safetensors=True,
