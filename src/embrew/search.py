@@ -18,7 +18,6 @@ from embrew.text_encoder.hashes import model_hash, space_of, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, encode_options
 from embrew.text_encoder.vectors import BLOCK, checked_vectors, unit_vectors
 
-MANIFEST = "manifest.json"
 REPAIR = "build the index again"
 _INDEX, _DOCUMENTS = "index.faiss", "documents.jsonl"
 
@@ -152,7 +151,7 @@ class SearchIndex:
         """Write the index, the documents and a manifest atomically."""
         import faiss
 
-        with atomic_folder(Path(folder), marker=MANIFEST, overwrite=overwrite) as new:
+        with atomic_folder(Path(folder), marker=INDEX.file, overwrite=overwrite) as new:
             faiss.write_index(self.index, str(new / _INDEX))
             write_jsonl(new / _DOCUMENTS, (asdict(document) for document in self.documents))
             manifest = {
@@ -165,7 +164,7 @@ class SearchIndex:
                 "files": {name: content_hash([new / name]) for name in (_INDEX, _DOCUMENTS)},
                 "versions": versions(),
             }
-            write_json(new / MANIFEST, {**manifest, "sha256": digest_of(manifest)})
+            write_json(new / INDEX.file, {**manifest, "sha256": digest_of(manifest)})
 
     @classmethod
     def load(cls, folder: str | Path, encoder: TextEncoder) -> "SearchIndex":
@@ -179,11 +178,13 @@ class SearchIndex:
 
         folder = Path(folder)
         recover(folder)
-        if not (folder / MANIFEST).is_file():
-            raise FileNotFoundError(f"{folder} holds no search index (no {MANIFEST}); make one with SearchIndex.build")
-        manifest = read_json(folder / MANIFEST, keys=("sha256",), kind=INDEX, repair=REPAIR)
+        if not (folder / INDEX.file).is_file():
+            raise FileNotFoundError(
+                f"{folder} holds no search index (no {INDEX.file}); make one with SearchIndex.build"
+            )
+        manifest = read_json(folder / INDEX.file, keys=("sha256",), kind=INDEX, repair=REPAIR)
         if manifest.pop("sha256") != digest_of(manifest):
-            raise ValueError(f"{folder / MANIFEST} has changed since it was written; {REPAIR}")
+            raise ValueError(f"{folder / INDEX.file} has changed since it was written; {REPAIR}")
         space = space_of(encoder)
         own = space or model_hash(encoder)
         if manifest["encoder_hash"] != own:

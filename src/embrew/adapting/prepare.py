@@ -30,7 +30,6 @@ from embrew.files.writing import atomic_folder, write_json, write_jsonl
 from embrew.sampling import sample_in_order
 
 logger = logging.getLogger(__name__)
-MANIFEST = "manifest.json"
 SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which pairs from passages are added
 MOST_MADE = 5000  # pairs from passages
 MOST_QUERIES = 200  # questions from passages, of dev and test each
@@ -154,7 +153,7 @@ def prepare(
         "questions_made": not different,
         "classes": _classes(different, {**by_part, "train": clean.pairs}),
     }
-    with atomic_folder(folder, marker=MANIFEST) as new:
+    with atomic_folder(folder, marker=ADAPTED.file) as new:
         write_jsonl(new / "passages.jsonl", ({"text": p.content, "document": p.id} for p in clean.passages))
         write_jsonl(new / "pairs.jsonl", rows)
         seen = {passage.id for passage in clean.passages}
@@ -162,18 +161,18 @@ def prepare(
             written = write_test_set(new / part, part, by_part[part], different, everything, seen, most, seed)
             counts |= {f"{part}_{key}": value for key, value in written.items()}
         manifest["checked"] = check(new)
-        write_json(new / MANIFEST, manifest)
+        write_json(new / ADAPTED.file, manifest)
     return Prepared(folder, manifest)
 
 
 def _kept(folder: Path, asked: Mapping[str, Any]) -> Prepared | None:
     """Return what an earlier call has prepared from the same files and settings; None: nothing."""
-    if not (folder / MANIFEST).is_file():
+    if not (folder / ADAPTED.file).is_file():
         return None
     again = f"remove {folder}; the same command makes it again"
-    manifest = read_json(folder / MANIFEST, keys=("made_of", "counts", "by_document"), repair=again)
-    with content_of(folder / MANIFEST, repair=again):
-        ADAPTED.check(manifest["made_of"], folder / MANIFEST)
+    manifest = read_json(folder / ADAPTED.file, keys=("made_of", "counts", "by_document"), repair=again)
+    with content_of(folder / ADAPTED.file, repair=again):
+        ADAPTED.check(manifest["made_of"], folder / ADAPTED.file)
         check_same(asked, manifest["made_of"], folder)
     return Prepared(folder, manifest)
 

@@ -15,7 +15,7 @@ from embrew import assembly
 from embrew.adapting.baselines import score, score_bm25
 from embrew.adapting.defaults import DISTILLATION, PREFIX, Defaults, ModelDefaults, method_names, read_defaults
 from embrew.adapting.outcome import ADAPTED, Row, first_lines, has_page, write_page
-from embrew.adapting.prepare import MANIFEST, Prepared, check_same, prepare
+from embrew.adapting.prepare import Prepared, check_same, prepare
 from embrew.adapting.reading import Given, given
 from embrew.adapting.recipes import (
     as_described,
@@ -153,7 +153,7 @@ def _adapt(
     model: str, documents: Given | None, pairs: Given | None, folder: Path, settings: Settings
 ) -> dict[str, Any]:
     recover(folder / "data")  # of a call that was killed in its first seconds
-    if folder.exists() and any(folder.iterdir()) and not (folder / "data" / MANIFEST).is_file():
+    if folder.exists() and any(folder.iterdir()) and not (folder / "data" / formats.ADAPTED.file).is_file():
         raise FileExistsError(f"{folder} holds other files; choose another output folder")
     defaults = settings.defaults
     data = prepare(documents, pairs, folder / "data", defaults=defaults, seed=settings.seed)

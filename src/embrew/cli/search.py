@@ -103,11 +103,12 @@ def search(
 
 def _written(folder: Path, encoder: Any, documents: str, *, update: bool) -> SearchIndex:
     """Build or update an index in a folder."""
+    from embrew.files.formats import INDEX
     from embrew.files.writing import check_free
-    from embrew.search import MANIFEST, SearchIndex
+    from embrew.search import SearchIndex
 
     if not update:
-        check_free(folder, marker=MANIFEST, overwrite=True)
+        check_free(folder, marker=INDEX.file, overwrite=True)
         index = SearchIndex.build(encoder, documents, show_progress_bar=True)
         index.save(folder, overwrite=True)
         return index

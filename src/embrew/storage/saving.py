@@ -17,7 +17,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from embrew.files.checksums import write_checksums
+from embrew.files.checksums import CARD, write_checksums
 from embrew.files.formats import ENCODER, versions
 from embrew.files.names import check_file_name
 from embrew.files.writing import atomic_folder
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-CARD = "README.md"
 PACKAGES = ("embrew", "torch", "transformers", "peft", "tokenizers")
 
 
