@@ -186,21 +186,21 @@ def batch_size(stage: Any) -> int:
 
 
 def steps_in_time(
-    recipe: Recipe, chosen: ModelDefaults, data: Prepared, *, minutes: float, evaluations: int, dev_seconds: float
+    recipe: Recipe, chosen: ModelDefaults, data: Prepared, defaults: Defaults, dev_seconds: float
 ) -> tuple[list[int], int, list[float]]:
-    """Return the steps of each stage and the evaluations that fit into `minutes`, and the seconds of a step.
+    """Return the steps of each stage and the evaluations that fit into the minutes, and the seconds of a step.
 
     Args:
         recipe: with all settings but steps.
         chosen: shares and epochs of its stages.
         data: the numbers of rows.
-        minutes: of training, with all evaluations on dev.
-        evaluations: wanted within the last stage; fewer, if they would take more than half of the time.
+        defaults: minutes of training, with all evaluations on dev; and evaluations that are wanted within the last
+            stage: fewer, if they would take more than half of the time.
         dev_seconds: of one evaluation.
     """
-    others = len(recipe.stages)  # before training, and after each stage but the last
+    minutes, others = defaults.minutes, len(recipe.stages)  # before training, and after each stage but the last
     fitting = max(1, math.floor(30 * minutes / max(dev_seconds, 1e-6)) - others)
-    evaluations = min(evaluations, fitting)
+    evaluations = min(defaults.evaluations, fitting)
     budget = max(60 * minutes - (others + evaluations) * dev_seconds, 30 * minutes)
     each = list(seconds_per_step(recipe))
     steps = []

@@ -318,14 +318,7 @@ def _in_time(
     """Return the recipe of a model with the steps that the minutes allow, which are logged."""
     one_step = trained_recipe(model, chosen, data, defaults=defaults, **common)
     check(data.folder, _other_rows(one_step, data))
-    steps, evaluations, seconds = steps_in_time(
-        one_step,
-        chosen,
-        data,
-        minutes=defaults.minutes,
-        evaluations=defaults.evaluations,
-        dev_seconds=dev_seconds,
-    )
+    steps, evaluations, seconds = steps_in_time(one_step, chosen, data, defaults, dev_seconds)
     recipe = trained_recipe(model, chosen, data, defaults=defaults, **common, steps=steps, evaluations=evaluations)
     counts = [stage.training["max_steps"] for stage in recipe.stages]
     each = zip(recipe.stages, counts, seconds, strict=True)
