@@ -78,7 +78,7 @@ def open_model(
         if dtype != "auto":
             pick_dtype(dtype, torch.device("cpu"))
         in_torch = "auto" if dtype == "auto" else "float32"
-        opened: Any = open_model(name, overrides, dtype=in_torch, pooling=pooling)
+        opened = open_model(name, overrides, dtype=in_torch, pooling=pooling)
         return on_openvino(opened, name, bfloat16=dtype == "bfloat16")
     folder = Path(name)
     if overrides and not is_recipe(name):
@@ -184,11 +184,11 @@ def no_pooling(name: str, why: str = "") -> ValueError:
     )
 
 
-def on_openvino(found: Encoder | VariantEncoder | SentenceTransformer, name: str, *, bfloat16: bool) -> RuntimeEncoder:
+def on_openvino(found: Any, name: str, *, bfloat16: bool) -> RuntimeEncoder:
     """Return an opened model, converted for OpenVINO in memory and compared on a few texts.
 
     Args:
-        found: the model.
+        found: the model: an encoder, or a Sentence-Transformers model.
         name: its folder or Hub id.
         bfloat16: compute in bfloat16; also where the model's weights are in bfloat16.
 
@@ -200,12 +200,11 @@ def on_openvino(found: Encoder | VariantEncoder | SentenceTransformer, name: str
         raise ValueError(f"{name} writes variants of each text, which OpenVINO does not run; use --backend torch")
     if isinstance(found, Encoder):
         return convert_encoder(found, bfloat16=bfloat16 or found.backbone.dtype == torch.bfloat16)
-    model: Any = found
     bfloat16 = bfloat16 or next(found.parameters()).dtype == torch.bfloat16
-    return convert_encoder(as_encoder(found, name), bfloat16=bfloat16, origin=model)
+    return convert_encoder(as_encoder(found, name), bfloat16=bfloat16, origin=found)
 
 
-def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
+def as_encoder(model: Any, name: str) -> Encoder:
     """Return an encoder that reads texts as a Sentence-Transformers model does; their vectors are not compared here.
 
     Special tokens within a text are parsed, where the model's tokenizer does so.
@@ -217,8 +216,7 @@ def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
     Raises:
         ValueError: it has other modules, several poolings, or pooling that leaves out the prompt.
     """
-    parts: list[Any] = list(model)
-    asked: Any = model
+    parts = list(model)
     kinds = [type(part).__name__ for part in parts]
     pooling: Any = parts[1] if len(parts) > 1 else None
     stock = {mode.stock: key for key, mode in MODES.items() if mode.stock}
@@ -241,7 +239,7 @@ def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
         device="cpu",
         attention="bidirectional" if not getattr(parts[0].auto_model.config, "is_causal", None) else "causal",
         pooling={"mode": mode},
-        prompts={**asked.prompts, **{side: resolved_prompts(asked)[side] for side in SIDES}},
+        prompts={**model.prompts, **{side: resolved_prompts(model)[side] for side in SIDES}},
         default_prompt_name=model.default_prompt_name,
         max_length=model.max_seq_length,
         normalize="Normalize" in kinds,
