@@ -25,7 +25,7 @@ from embrew.files.checksums import NAME, check_files, write_checksums
 from embrew.files.formats import CONTEXT, ENCODER, EXPORT, Format
 from embrew.files.names import MAX_NAME_BYTES
 from embrew.files.reading import REPAIR, BrokenFile, broken, content_of, is_content_error, read_json
-from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all
+from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all, write_json
 from embrew.identity import vectors_hash
 from embrew.model.adapters import AdapterState
 from embrew.model.contexts import Context, PreparedContext, prepare
@@ -163,7 +163,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     config = {key: value for key, value in config.items() if key not in (*REBUILD, *STATE, CODE)}
     config |= {"tokenizer_class": GENERIC, **{name: getattr(tokenizer, name) for name in OF_THE_CLASS}}
-    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(path, config)
 
 
 def open_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -272,7 +272,7 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
     }
     with atomic_folder(target, marker=CONTEXT.file, overwrite=overwrite) as out:
         save_file({"vectors": context.vectors.contiguous()}, out / VECTORS)
-        (out / CONTEXT.file).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(out / CONTEXT.file, about)
         write_checksums(out)  # separate, so that adding a context does not change those of the encoder
 
 
