@@ -191,11 +191,9 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     """
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
-    dtype = {**DTYPES, "float16": torch.float16}.get(name)
-    if dtype is not None:
-        check_speed(dtype, device)
     if name not in DTYPES:
         raise ValueError(f"dtype={name!r}; choose from auto, {', '.join(DTYPES)}")
+    check_speed(DTYPES[name], device)
     return DTYPES[name]
 
 
