@@ -23,7 +23,7 @@ from rich.table import Column, Table
 from embrew.cli.console import log_to_terminal
 from embrew.files.writing import write_json
 from embrew.harvest import harvest
-from embrew.progress import is_chosen, within
+from embrew.progress import is_chosen
 from embrew.threads import set_threads
 
 if TYPE_CHECKING:
@@ -287,12 +287,9 @@ def _untrained(recipe: Recipe, baseline: str) -> Encoder:
 
 
 def _score(encoder: Encoder, output: Path, name: str) -> Result:
-    from embrew.evaluation import evaluate
+    from embrew.adapting.baselines import score
 
-    options: Any = {"batch_tokens": 4096, "show_progress_bar": is_chosen()}
-    with within(name):
-        (result,) = evaluate(encoder, [output / "data" / "test"], output_dir=output / "results" / name, **options)
-    return result
+    return score(encoder, output / "data" / "test", "test", output / "results" / name, name=name, batch_tokens=4096)
 
 
 def _row(step: str, result: Result, seconds: float | None = None) -> dict[str, Any]:
