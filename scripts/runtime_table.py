@@ -198,13 +198,13 @@ def encoder_of(form: Form, root: Path) -> Encoder:
 def refusals(form: Form, encoder: Encoder) -> dict[str, str]:
     """Return why each runtime that refuses an encoder does so, by its name."""
     try:
-        fixed = fixed_form(encoder, prompt_name=form.prompt_name)
+        fixed, _ = fixed_form(encoder, prompt_name=form.prompt_name)
     except ValueError as error:
         return dict.fromkeys(RUNTIMES, str(error))
     found = {}
     for name, runtime in RUNTIMES.items():
         try:
-            runtime.check(fixed.encoder)
+            runtime.check(fixed)
         except ValueError as error:
             found[name] = str(error)
     return found

@@ -14,7 +14,7 @@ import torch
 from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
-from embrew import doctor, free_memory
+from embrew import doctor, threads
 from embrew.cli import app
 from embrew.doctor import Finding
 from embrew.storage import base_model
@@ -41,7 +41,7 @@ def test_load_memory_and_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(doctor, "cores", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 0, 0))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(threads, "CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("3000000000")
     (tmp_path / "memory.current").write_text("2500000000")
     lines = {line.name: line for line in (*doctor.machine(), *doctor.devices())}
@@ -90,4 +90,4 @@ print(json.dumps({"name": "first", "status": "ok", "value": "well"}), flush=True
 def test_a_process_that_ends_early_is_a_failed_line(code: str, says: str) -> None:
     first, last = doctor.in_process([sys.executable, "-c", BEGIN + code], seconds=3)
     assert first == Finding("first", "ok", "well")
-    assert last.status == "failed" and says in last.value and doctor.worst([first, last]) == "failed"
+    assert last.status == "failed" and says in last.value

@@ -35,11 +35,8 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
         >>> small = cut(encoder, num_layers=6, truncate_dim=128)  # doctest: +SKIP
     """
     backbone = encoder.backbone
-    for name, value, most in (
-        ("num_layers", num_layers, backbone.num_layers),
-        ("truncate_dim", truncate_dim, encoder.get_embedding_dimension()),
-    ):
-        whole(name, value, most=most)
+    whole("num_layers", num_layers, most=backbone.num_layers)
+    whole("truncate_dim", truncate_dim, most=encoder.get_embedding_dimension())
     smaller = copy.copy(encoder)
     if truncate_dim is not None:
         smaller.truncate_dim = truncate_dim

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from embrew.cli.console import log_to_terminal
 from embrew.files.writing import write_json
 from embrew.harvest import harvest
-from embrew.progress import is_chosen, within
+from embrew.progress import is_chosen
 from embrew.threads import set_threads
 
 if TYPE_CHECKING:
@@ -287,12 +287,9 @@ def _untrained(recipe: Recipe, baseline: str) -> Encoder:
 
 
 def _score(encoder: Encoder, output: Path, name: str) -> Result:
-    from embrew.evaluation import evaluate
+    from embrew.adapting.baselines import score
 
-    options: Any = {"batch_tokens": 4096, "show_progress_bar": is_chosen()}
-    with within(name):
-        (result,) = evaluate(encoder, [output / "data" / "test"], output_dir=output / "results" / name, **options)
-    return result
+    return score(encoder, output / "data" / "test", "test", output / "results" / name, name=name, batch_tokens=4096)
 
 
 def _row(step: str, result: Result, seconds: float | None = None) -> dict[str, Any]:
@@ -304,9 +301,8 @@ def _show(console: Console, output: Path, rows: Sequence[dict[str, Any]], title:
     from embrew.analysis.plots import draw_bars, drawing
 
     header = ["", "nDCG@10", "Recall@10", "training"]
-    table, lines = Table(title=title), [f"{title}.", "", f"| {' | '.join(header)} |", "|---|---|---|---|"]
-    for name in header:
-        table.add_column(name, justify="right" if name else "left")
+    table = Table(*(Column(name, justify="right" if name else "left") for name in header), title=title)
+    lines = [f"{title}.", "", f"| {' | '.join(header)} |", "|---|---|---|---|"]
     for row in rows:
         seconds = "–" if row["seconds"] is None else f"{row['seconds']:.0f} s"
         cells = [row["step"], f"{row['ndcg_at_10']:.3f}", f"{row['recall_at_10']:.3f}", seconds]

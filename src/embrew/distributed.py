@@ -44,8 +44,7 @@ def decided(decide: Callable[[], Decision]) -> Decision:
     distributed.broadcast_object_list(shared, src=0)
     if mine is not None or shared[1] is not None:
         raise mine or shared[1]
-    decision: Decision = shared[0]
-    return decision
+    return shared[0]
 
 
 @contextmanager

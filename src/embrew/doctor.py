@@ -30,24 +30,6 @@ if TYPE_CHECKING:
 Status = Literal["ok", "warning", "failed"]
 SECONDS = 300.0  # that the process of the devices and the self-test may take
 REPORT = "report it with the output of embrew doctor --json"
-TEXTS = (
-    "a flint and a steel make sparks",
-    "The tinderbox was published by Andersen in 1835.",
-    "how do I reset the counter?",
-    "Press both buttons for three seconds; the counter starts from zero.",
-    "Embeddings turn a text into a vector, so that close texts have close vectors.",
-    "bread",
-    "Water boils at 100 °C at sea level, and at a lower temperature in the mountains.",
-    "def add(a: int, b: int) -> int:\n    return a + b",
-    "The committee met on Tuesday. It approved the budget, with one vote against.",
-    "Straße, naïve, 日本語",
-    "a  b",
-    "1234567890",
-    "She sells sea shells by the sea shore, and he buys them in the morning " * 3,
-    "Photosynthesis stores the energy of light in sugar.",
-    "Plants make sugar with the help of light.",
-    "The train to the coast leaves at nine.",
-)
 
 
 @dataclass(frozen=True)
@@ -185,11 +167,10 @@ def self_test() -> Iterator[Finding]:
 
     from embrew.encoder import Encoder
     from embrew.storage.base_model import ASSETS, weights_sha256
+    from embrew.storage.saving import TEXTS
 
-    reference, sha256 = (
-        json.loads((ASSETS["nano"].parent / "nano_vectors.json").read_text()),
-        weights_sha256(ASSETS["nano"]),
-    )
+    reference = json.loads((ASSETS["nano"].parent / "nano_vectors.json").read_text())
+    sha256 = weights_sha256(ASSETS["nano"])
     if sha256 != reference["weights_sha256"]:
         value = f"its weights have sha256 {sha256[:12]}…, shipped were {reference['weights_sha256'][:12]}…"
         advice = "install embrew again: pip install --force-reinstall --no-deps embrew"
@@ -217,32 +198,20 @@ def _training() -> Iterator[Finding]:
     from embrew.export.exporting import export_encoder
     from embrew.recipe import Recipe
     from embrew.stock import open_stock
+    from embrew.storage.saving import TEXTS
     from embrew.training.stages import train
 
     with tempfile.TemporaryDirectory(prefix="embrew-doctor-") as scratch:
         run, export, data = (Path(scratch) / name for name in ("run", "export", "pairs.jsonl"))
         rows = [{"query": text[:24], "positive": text[8:]} for text in TEXTS if len(text) > 24]
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        recipe = Recipe.from_values(
-            {
-                "encoder": {
-                    "model": "nano",
-                    "dtype": "float32",
-                    "pooling": {"mode": "mean"},
-                    "max_length": {"query": 64, "document": 64},
-                    "lora": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]},
-                },
-                "stages": [
-                    {
-                        "name": "supervised",
-                        "objective": {"type": "contrastive"},
-                        "data": {"path": str(data)},
-                        "batch": {"size": 4},
-                        "training": {"max_steps": 2, "learning_rate": 0.01, "report_to": "none"},
-                    }
-                ],
-            }
+        settings = (
+            "encoder.dtype=float32",
+            f"stages.supervised.data={{path: {json.dumps(str(data))}}}",
+            "stages.supervised.batch={size: 4}",
+            "stages.supervised.training={max_steps: 2, learning_rate: 0.01, report_to: none}",
         )
+        recipe = Recipe.load("baselines/nli-nano", settings)
         before = np.asarray(assembly.encoder(recipe).encode(list(TEXTS)))
         trained = train(recipe, run)
         after = np.asarray(trained.encode(list(TEXTS)))
@@ -264,12 +233,6 @@ def _compared(name: str, which: str, vectors: np.ndarray, expected: np.ndarray, 
     equal = difference <= allowed  # false for NaN
     value = f"largest difference {which} {difference:.1e}, allowed {allowed:.0e}"
     return Finding(f"self-test: {name}", "ok" if equal else "failed", value, "" if equal else REPORT)
-
-
-def worst(findings: list[Finding]) -> Status:
-    """Return the worst status of all findings."""
-    statuses = {finding.status for finding in findings}
-    return "failed" if "failed" in statuses else "warning" if "warning" in statuses else "ok"
 
 
 if __name__ == "__main__":

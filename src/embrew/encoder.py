@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from embrew import identity
-from embrew.encoding import check_offered, convert, embed_texts, mteb_meta, read_mteb, unit
+from embrew.encoding import check_offered, convert, embed_texts, of_side, read_mteb, unit
 from embrew.files.checksums import NAME as CHECKSUMS
 from embrew.generation import Bos, Source, generate
 from embrew.model.adapters import AdapterState, adapter_state
@@ -321,17 +321,13 @@ class Encoder(nn.Module):
         self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
-        if options.get("max_length") is None:
-            options["max_length"] = self.settings.max_length["query"]
-        return self.encode(inputs, "query" if prompt_name is prompt is None else prompt_name, prompt, **options)
+        return self.encode(inputs, **of_side(self, "query", prompt_name, prompt, options))
 
     def encode_document(
         self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
-        if options.get("max_length") is None:
-            options["max_length"] = self.settings.max_length["document"]
-        return self.encode(inputs, "document" if prompt_name is prompt is None else prompt_name, prompt, **options)
+        return self.encode(inputs, **of_side(self, "document", prompt_name, prompt, options))
 
     def resolve_prompt(
         self, prompt_name: str | None = None, prompt: str | None = None
@@ -689,4 +685,8 @@ class Encoder(nn.Module):
     @property
     def mteb_model_meta(self) -> Any:
         """What mteb notes about the model: its name, the hash of what decides its vectors, and cosine."""
-        return mteb_meta(self)
+        from mteb.models import ModelMeta
+        from mteb.models.model_meta import ScoringFunction
+
+        about = {"name": f"embrew/{Path(self.base.name).name}", "revision": self.weights_hash()}
+        return ModelMeta.create_empty(overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE})

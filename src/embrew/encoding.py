@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,13 +58,13 @@ def read_mteb(
     return texts, prompt_name, max_length
 
 
-def mteb_meta(encoder: Encoder) -> Any:
-    """Return what mteb notes about a model: its name, the hash of what decides its vectors, and cosine."""
-    from mteb.models import ModelMeta
-    from mteb.models.model_meta import ScoringFunction
-
-    about = {"name": f"embrew/{Path(encoder.base.name).name}", "revision": encoder.weights_hash()}
-    return ModelMeta.create_empty(overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE})
+def of_side(
+    encoder: Encoder, side: str, prompt_name: str | None, prompt: str | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return keywords of `encode` for texts of one side: its prompt and its length limit, unless others are given."""
+    limit = encoder.max_length[side] if options.get("max_length") is None else options["max_length"]
+    name = side if prompt_name is prompt is None else prompt_name
+    return {**options, "prompt_name": name, "prompt": prompt, "max_length": limit}
 
 
 def rows_by_text(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from embrew.threads import CGROUP
+from embrew.threads import cgroup
 
 INFO = Path("/proc/meminfo")
 
@@ -15,16 +15,9 @@ def total_and_free() -> tuple[int, int | None]:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     lines = dict(line.split(":", 1) for line in INFO.read_text().splitlines()) if INFO.is_file() else {}
     free = int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
-    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
+    limit, used = cgroup("memory.max").strip(), cgroup("memory.current")
     if limit.isdigit() and int(limit) < total:
         total = int(limit)
-        cached = dict(line.split() for line in _cgroup("memory.stat").splitlines()).get("inactive_file", "0")
+        cached = dict(line.split() for line in cgroup("memory.stat").splitlines()).get("inactive_file", "0")
         free = min(total if free is None else free, total - int(used or 0) + int(cached))
     return total, free
-
-
-def _cgroup(name: str) -> str:
-    try:
-        return (CGROUP / name).read_text().strip()
-    except OSError:
-        return ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, GenerationConfig
+from transformers import DynamicCache, GenerationConfig
 
 from embrew.model.attention import first_prompt
 from embrew.model.batching import plan
@@ -175,9 +175,7 @@ class _Wall:
         if self.has_read:
             return
         self.has_read = True
-        cache: Cache = output.past_key_values
-        layers: Any = cache.layers
-        for layer in layers:
+        for layer in output.past_key_values.layers:
             places = self.places.repeat_interleave(len(layer.keys) // len(self.places), 0)
             index = places[:, None, :, None].expand(-1, layer.keys.shape[1], -1, -1)
             layer.keys = layer.keys.gather(2, index.expand(-1, -1, -1, layer.keys.shape[3]))

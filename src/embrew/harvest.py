@@ -390,10 +390,7 @@ def clean(docstring: str) -> str:
             else:
                 skip_block = indent
             continue
-        if line.lstrip().startswith(".. ") or _ADMONITION.match(line):
-            skip_block = indent
-            continue
-        if line.lstrip().startswith((":type ", ":rtype:", ":meta ")):
+        if line.lstrip().startswith((".. ", ":type ", ":rtype:", ":meta ")) or _ADMONITION.match(line):
             skip_block = indent
             continue
         if _UNDERLINE.match(line):

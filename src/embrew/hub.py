@@ -203,7 +203,7 @@ def upload(
     public: bool = False,
     revision: str | None = None,
     overwrite: bool = False,
-    confirm: Callable[[str], bool] = lambda question: False,
+    confirm: Callable[[str], bool],
 ) -> str:
     """Upload files and card in one commit, so that a repository never holds half of a model.
 

@@ -274,11 +274,9 @@ def report(folder: Path) -> Contents:
     use = {"open": str(page)} if page.is_file() else {}
     if values["command"] and (problems or not values["finished"]):
         use["resume"] = values["command"]
-    summary, facts = (
-        f"{_count(len(values['models']), 'model')} in {page.name}",
-        (f"models: {', '.join(values['models'])}",),
-    )
-    return Contents(folder, "finished" if values["finished"] else "stopped", summary, facts, problems, commands=use)
+    state: State = "finished" if values["finished"] else "stopped"
+    summary = f"{_count(len(values['models']), 'model')} in {page.name}"
+    return Contents(folder, state, summary, (f"models: {', '.join(values['models'])}",), problems, commands=use)
 
 
 def adaptation(folder: Path) -> Contents:

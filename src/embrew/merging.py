@@ -8,7 +8,7 @@ from pathlib import Path
 from embrew.encoder import Encoder
 from embrew.files.writing import check_free
 from embrew.storage.opening import SETTINGS, read_settings, trained_folder
-from embrew.storage.saving import reference_vectors, tolerance
+from embrew.storage.saving import check_same, reference_vectors
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +51,8 @@ def merge_encoder(
     )  # freed before the next one is opened
     encoder = Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
     encoder.backbone.dequantize()
-    difference = float((reference_vectors(encoder) - expected).abs().max())
-    if not difference <= tolerance(encoder.backbone.dtype):
-        raise RuntimeError(
-            f"the merged weights give other vectors than the adapters: largest difference {difference:.2e}, allowed "
-            f"{tolerance(encoder.backbone.dtype):.0e} ({encoder.backbone.dtype})"
-        )
+    what = "the merged weights give other vectors than the adapters"
+    difference = check_same(reference_vectors(encoder), expected, encoder.backbone.dtype, what=what)
     logger.info("merged adapters: %d; largest difference between vectors: %.1e", settings["adapters"], difference)
     encoder.chain = []
     encoder.arithmetic = None  # how much of the adapter rounding would take is not known any more

@@ -24,6 +24,7 @@ from embrew.runtimes.openvino import openvino
 from embrew.settings.encoder import MODES
 from embrew.stock import open_stock
 from embrew.storage.base_model import ASSETS, SMOLLM2, is_encoder, open_config, pick_dtype
+from embrew.storage.foreign import file_of
 from embrew.storage.opening import AS_TRAINED
 from embrew.storage.parts import check_folder
 from embrew.text.texts import SIDES
@@ -77,7 +78,7 @@ def open_model(
         if dtype != "auto":
             pick_dtype(dtype, torch.device("cpu"))
         in_torch = "auto" if dtype == "auto" else "float32"
-        opened: Any = open_model(name, overrides, dtype=in_torch, pooling=pooling)
+        opened = open_model(name, overrides, dtype=in_torch, pooling=pooling)
         return on_openvino(opened, name, bfloat16=dtype == "bfloat16")
     folder = Path(name)
     if overrides and not is_recipe(name):
@@ -99,8 +100,7 @@ def open_model(
         if as_trained and dtype == "auto":
             return Encoder.from_pretrained(folder, dtype=AS_TRAINED)
         return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
-    shipped_or_here = name in (*ASSETS, SMOLLM2) or folder.exists()  # not looked up on the Hub
-    if os.path.lexists(folder / "modules.json") or (not shipped_or_here and on_hub(name, "modules.json")):
+    if is_stock(name):
         return open_stock(name, dtype=dtype)
     if pooling is not None:
         return open_bare(name, pooling, dtype=dtype)
@@ -128,7 +128,7 @@ POOLINGS = {
     "prompteol": "baselines/prompteol",
 }
 """Recipes of the ways to read a bare language model, by the names that users give."""
-OWN = ("embrew.json", "run.json", "parity.json", "modules.json", checksums.NAME)  # files of models with a pooling
+OWN = ("embrew.json", "run.json", "parity.json", checksums.NAME)  # files of models with a pooling
 
 
 def is_recipe(name: str) -> bool:
@@ -150,11 +150,16 @@ def is_bare(name: str) -> bool:
     folder = Path(name)
     if not folder.exists():
         recover(folder)
-    if any(os.path.lexists(folder / file) for file in OWN):
-        return False
-    if name not in (*ASSETS, SMOLLM2) and not folder.exists() and on_hub(name, "modules.json"):
+    if any(os.path.lexists(folder / file) for file in OWN) or is_stock(name):
         return False
     return not is_encoder(open_config(name))
+
+
+def is_stock(name: str) -> bool:
+    """Return whether a name is that of a Sentence-Transformers folder, or of such a model of the Hub or its cache."""
+    if name in (*ASSETS, SMOLLM2) or Path(name).exists():
+        return os.path.lexists(Path(name, "modules.json"))
+    return file_of(name, "modules.json") is not None
 
 
 def open_bare(name: str, pooling: str, *, dtype: str = "auto") -> Encoder:
@@ -168,7 +173,7 @@ def check_pooling(pooling: str) -> str:
     """Return the name of a pooling; raise if it is not one of `POOLINGS`."""
     if pooling not in POOLINGS:
         raise ValueError(f"pooling={pooling!r}; choose from {', '.join(POOLINGS)}")
-    return str(pooling)
+    return pooling
 
 
 def no_pooling(name: str, why: str = "") -> ValueError:
@@ -179,23 +184,11 @@ def no_pooling(name: str, why: str = "") -> ValueError:
     )
 
 
-def on_hub(name: str, filename: str) -> bool:
-    """Return whether a model of the Hub, or of its cache, has a file."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        hf_hub_download(name, filename)
-    except (HFValidationError, HfHubHTTPError, OSError):
-        return False
-    return True
-
-
-def on_openvino(found: Encoder | VariantEncoder | SentenceTransformer, name: str, *, bfloat16: bool) -> RuntimeEncoder:
+def on_openvino(found: Any, name: str, *, bfloat16: bool) -> RuntimeEncoder:
     """Return an opened model, converted for OpenVINO in memory and compared on a few texts.
 
     Args:
-        found: the model.
+        found: the model: an encoder, or a Sentence-Transformers model.
         name: its folder or Hub id.
         bfloat16: compute in bfloat16; also where the model's weights are in bfloat16.
 
@@ -207,12 +200,11 @@ def on_openvino(found: Encoder | VariantEncoder | SentenceTransformer, name: str
         raise ValueError(f"{name} writes variants of each text, which OpenVINO does not run; use --backend torch")
     if isinstance(found, Encoder):
         return convert_encoder(found, bfloat16=bfloat16 or found.backbone.dtype == torch.bfloat16)
-    model: Any = found
     bfloat16 = bfloat16 or next(found.parameters()).dtype == torch.bfloat16
-    return convert_encoder(as_encoder(found, name), bfloat16=bfloat16, origin=model)
+    return convert_encoder(as_encoder(found, name), bfloat16=bfloat16, origin=found)
 
 
-def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
+def as_encoder(model: Any, name: str) -> Encoder:
     """Return an encoder that reads texts as a Sentence-Transformers model does; their vectors are not compared here.
 
     Special tokens within a text are parsed, where the model's tokenizer does so.
@@ -224,8 +216,7 @@ def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
     Raises:
         ValueError: it has other modules, several poolings, or pooling that leaves out the prompt.
     """
-    parts: list[Any] = list(model)
-    asked: Any = model
+    parts = list(model)
     kinds = [type(part).__name__ for part in parts]
     pooling: Any = parts[1] if len(parts) > 1 else None
     stock = {mode.stock: key for key, mode in MODES.items() if mode.stock}
@@ -248,7 +239,7 @@ def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
         device="cpu",
         attention="bidirectional" if not getattr(parts[0].auto_model.config, "is_causal", None) else "causal",
         pooling={"mode": mode},
-        prompts={**asked.prompts, **{side: resolved_prompts(asked)[side] for side in SIDES}},
+        prompts={**model.prompts, **{side: resolved_prompts(model)[side] for side in SIDES}},
         default_prompt_name=model.default_prompt_name,
         max_length=model.max_seq_length,
         normalize="Normalize" in kinds,

@@ -22,44 +22,30 @@ CYCLE: tuple[str, ...] = (
     "#228833",  # green
 )
 
-METHODS: dict[str, str] = {
-    "llm2comp": "#4477AA",
-    "ese": "#228833",
-    "autoregembed": "#999933",
-    "lbr": "#EE6677",
-    "epic": "#CC79A7",
-    "llm2vec": "#009988",
-    "llama2vec": "#CC3311",
-    "matryoshka": "#AA4499",
-    "infonce": "#D55E00",
-    "prompted": "#8866EE",
-    "untrained": "#808080",
-    "stock": "#EE3377",
+# Colour of each method, and words in the name of a series that name it. The first method of this order counts: "ESE on
+# MiniLM" is ESE.
+_METHODS = {
+    "llm2comp": ("#4477AA", r"llm2comp"),
+    "ese": ("#228833", r"ese|espresso"),
+    "autoregembed": ("#999933", r"autoregembed"),
+    "lbr": ("#EE6677", r"lbr"),
+    "epic": ("#CC79A7", r"epic"),
+    "llm2vec": ("#009988", r"llm2vec|mntp"),
+    "llama2vec": ("#CC3311", r"llama2vec|ebae"),
+    "matryoshka": ("#AA4499", r"matryoshka|mrl|2dmse"),
+    "infonce": ("#D55E00", r"infonce|simcse|repllama"),
+    "prompted": ("#8866EE", r"echo|prompteol|metaeol"),
+    "untrained": ("#808080", r"untrained|^(?:baselines/)?(?:last[- ]token|(?:weighted[- ])?mean)$"),
+    "stock": ("#EE3377", r"\S*minilm\S*|bge|gte|e5"),
 }
-
-# Words in the name of a series that name its method. The first method of this order counts: "ESE on MiniLM" is ESE.
-_WORDS = {
-    "llm2comp": r"llm2comp",
-    "ese": r"ese|espresso",
-    "autoregembed": r"autoregembed",
-    "lbr": r"lbr",
-    "epic": r"epic",
-    "llm2vec": r"llm2vec|mntp",
-    "llama2vec": r"llama2vec|ebae",
-    "matryoshka": r"matryoshka|mrl|2dmse",
-    "infonce": r"infonce|simcse|repllama",
-    "prompted": r"echo|prompteol|metaeol",
-    "untrained": r"untrained|^(?:baselines/)?(?:last[- ]token|(?:weighted[- ])?mean)$",
-    "stock": r"\S*minilm\S*|bge|gte|e5",
-}
-_PATTERNS = {method: re.compile(f"(?<![a-z0-9])(?:{words})(?![a-z0-9])") for method, words in _WORDS.items()}
+METHODS: dict[str, str] = {method: colour for method, (colour, _) in _METHODS.items()}
+_PATTERNS = {colour: re.compile(f"(?<![a-z0-9])(?:{words})(?![a-z0-9])") for colour, words in _METHODS.values()}
 
 
 def colours(names: Sequence[str]) -> list[str]:
     """Return one colour per series of a plot: that of the method it names, otherwise one of `CYCLE` that is free."""
     methods = [
-        next((METHODS[method] for method, pattern in _PATTERNS.items() if pattern.search(name.lower())), None)
-        for name in names
+        next((colour for colour, pattern in _PATTERNS.items() if pattern.search(name.lower())), None) for name in names
     ]
     free = cycle([value for value in CYCLE if value not in methods] or CYCLE)
     return [method or next(free) for method in methods]

@@ -18,7 +18,6 @@ from embrew.text_encoder.hashes import model_hash, space_of, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, encode_options
 from embrew.text_encoder.vectors import BLOCK, checked_vectors, unit_vectors
 
-MANIFEST = "manifest.json"
 REPAIR = "build the index again"
 _INDEX, _DOCUMENTS = "index.faiss", "documents.jsonl"
 
@@ -89,8 +88,7 @@ class SearchIndex:
         show_progress_bar: bool = False,
     ) -> "SearchIndex":
         """Embed documents (or those of a file or folder, see `read_documents`), title and text together."""
-        documents = _documents(documents)
-        _check_makes_documents(encoder)
+        documents = _documents(documents, encoder)
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
         index = None
         for vectors in _embedded(encoder, [document.content for document in documents], options):
@@ -153,7 +151,7 @@ class SearchIndex:
         """Write the index, the documents and a manifest atomically."""
         import faiss
 
-        with atomic_folder(Path(folder), marker=MANIFEST, overwrite=overwrite) as new:
+        with atomic_folder(Path(folder), marker=INDEX.file, overwrite=overwrite) as new:
             faiss.write_index(self.index, str(new / _INDEX))
             write_jsonl(new / _DOCUMENTS, (asdict(document) for document in self.documents))
             manifest = {
@@ -166,7 +164,7 @@ class SearchIndex:
                 "files": {name: content_hash([new / name]) for name in (_INDEX, _DOCUMENTS)},
                 "versions": versions(),
             }
-            write_json(new / MANIFEST, {**manifest, "sha256": digest_of(manifest)})
+            write_json(new / INDEX.file, {**manifest, "sha256": digest_of(manifest)})
 
     @classmethod
     def load(cls, folder: str | Path, encoder: TextEncoder) -> "SearchIndex":
@@ -180,11 +178,13 @@ class SearchIndex:
 
         folder = Path(folder)
         recover(folder)
-        if not (folder / MANIFEST).is_file():
-            raise FileNotFoundError(f"{folder} holds no search index (no {MANIFEST}); make one with SearchIndex.build")
-        manifest = read_json(folder / MANIFEST, keys=("sha256",), kind=INDEX, repair=REPAIR)
+        if not (folder / INDEX.file).is_file():
+            raise FileNotFoundError(
+                f"{folder} holds no search index (no {INDEX.file}); make one with SearchIndex.build"
+            )
+        manifest = read_json(folder / INDEX.file, keys=("sha256",), kind=INDEX, repair=REPAIR)
         if manifest.pop("sha256") != digest_of(manifest):
-            raise ValueError(f"{folder / MANIFEST} has changed since it was written; {REPAIR}")
+            raise ValueError(f"{folder / INDEX.file} has changed since it was written; {REPAIR}")
         space = space_of(encoder)
         own = space or model_hash(encoder)
         if manifest["encoder_hash"] != own:
@@ -216,8 +216,7 @@ class SearchIndex:
 
         A document whose title and text are in this index keeps its vector, also under another id; others are embedded.
         """
-        documents = _documents(documents)
-        _check_makes_documents(self.encoder)
+        documents = _documents(documents, self.encoder)
         rows = {document.id: row for row, document in enumerate(self.documents)}
         same = [
             document.id in rows and self.documents[rows[document.id]].content == document.content
@@ -246,21 +245,18 @@ class SearchIndex:
         return SearchIndex(self.encoder, documents, index, query_options=self.query_options), changes
 
 
-def _documents(documents: Sequence[Document] | str | Path) -> Sequence[Document]:
+def _documents(documents: Sequence[Document] | str | Path, encoder: TextEncoder) -> Sequence[Document]:
+    """Return documents to index; raise if there are none, or for an encoder of queries only."""
     if isinstance(documents, str | Path):
         documents = read_documents(documents)
     if not documents:
         raise ValueError("no documents to index")
-    return documents
-
-
-def _check_makes_documents(encoder: TextEncoder) -> None:
-    """Raise for an encoder of queries only."""
     if space_of(encoder):
         raise ValueError(
             "this encoder was trained to encode queries, for documents of another model; build and update the index "
             "with that model"
         )
+    return documents
 
 
 def _empty_index(dimensions: int) -> Any:

@@ -30,6 +30,14 @@ def set_threads() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", PRODUCTS)
 
 
+def cgroup(name: str) -> str:
+    """Return what a file of the container's control group says; empty: there is none."""
+    try:
+        return (CGROUP / name).read_text()
+    except OSError:
+        return ""
+
+
 def _is_busy() -> bool:
     """Whether other processes compute now: the load of the last minute exceeds half a core."""
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5
@@ -41,8 +49,5 @@ def _affinity() -> int:
 
 def _limit() -> int | None:
     """The container's limit in whole cores, rounded up; None: there is none."""
-    try:
-        quota = (CGROUP / "cpu.max").read_text().split()
-    except OSError:
-        return None
+    quota = cgroup("cpu.max").split()
     return max(1, -(-int(quota[0]) // int(quota[1]))) if len(quota) == 2 and quota[0].isdigit() else None

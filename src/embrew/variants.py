@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from embrew.encoding import convert
+from embrew.encoding import convert, of_side
 from embrew.progress import progress
-from embrew.text.texts import SIDES
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -31,7 +30,7 @@ class VariantEncoder:
         generator: the language model that writes the variants, as an encoder that reads all of a prompt.
         settings: how they are written.
         seed: of the sampling.
-        truncate_dim: as that of `Encoder`.
+        truncate_dim, prompts, default_prompt_name, tokenizer: as those of `Encoder`.
     """
 
     similarity_fn_name = "cosine"
@@ -39,26 +38,13 @@ class VariantEncoder:
     def __init__(self, encoder: Encoder, generator: Encoder, settings: Variants, *, seed: int) -> None:
         self.encoder, self.settings, self.seed = encoder, settings, seed
         self.truncate_dim: int | None = None
+        self.prompts, self.default_prompt_name = encoder.prompts, encoder.default_prompt_name
+        self.tokenizer = encoder.tokenizer
         plain: dict[str, Any] = {"preparation": "none", "words_after": None, "prompts": {}, "default_prompt_name": None}
         self.generator = generator.with_settings(**plain, template="{text}", pooling="last")
         self._prompts = [self.generator.with_settings(template=prompt) for prompt in settings.prompts]
         self._then = self.generator.with_settings(template=settings.then) if settings.then else None
         self._raw = encoder.with_settings(normalize=False)
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """The encoder's prompts, before the text and before its variants."""
-        return dict(self.encoder.prompts)
-
-    @property
-    def tokenizer(self) -> Any:
-        """The encoder's tokenizer."""
-        return self.encoder.tokenizer
-
-    @property
-    def default_prompt_name(self) -> str | None:
-        """The prompt that is used where none is named."""
-        return self.encoder.default_prompt_name
 
     def write(self, text: str) -> list[str]:
         """Return a text's variants, `per_prompt` for each prompt in turn; an empty one is the text itself."""
@@ -113,20 +99,13 @@ class VariantEncoder:
         self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
-        return self._encode_side(SIDES[0], inputs, prompt_name, prompt, options)
+        return self.encode(inputs, **of_side(self.encoder, "query", prompt_name, prompt, options))
 
     def encode_document(
         self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
-        return self._encode_side(SIDES[1], inputs, prompt_name, prompt, options)
-
-    def _encode_side(
-        self, side: str, inputs: Any, prompt_name: str | None, prompt: str | None, options: dict[str, Any]
-    ) -> Any:
-        if options.get("max_length") is None:
-            options["max_length"] = self.encoder.max_length[side]
-        return self.encode(inputs, side if prompt_name is prompt is None else prompt_name, prompt, **options)
+        return self.encode(inputs, **of_side(self.encoder, "document", prompt_name, prompt, options))
 
     def _versions(self, texts: Sequence[Any], *, shown: bool) -> dict[str, list[str]]:
         """Return each text with its variants, by text."""

@@ -130,7 +130,7 @@ def test_from_pairs_and_documents_to_an_export(
     other = run(*given, "--seed", 43)
     assert other.exit_code == 1 and "other files or settings (seed)" in other.stderr
     other = run(*given, "--minutes", 3)
-    assert other.exit_code == 1 and "made with other settings (defaults)" in other.stderr
+    assert other.exit_code == 1 and "made of other files or settings (defaults)" in other.stderr
 
 
 def dtype(out: Path) -> list[str]:

@@ -71,8 +71,8 @@ def test_steps_are_what_the_minutes_allow(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(recipes, "seconds_per_step", lambda _: iter([2.0, 10.0]))
 
     def steps(minutes: float, dev_seconds: float) -> tuple[list[int], int]:
-        found = recipes.steps_in_time(recipe, chosen, data, minutes=minutes, evaluations=5, dev_seconds=dev_seconds)
-        return found[:2]
+        defaults = read_defaults([f"adapt.minutes={minutes}", "adapt.evaluations=5"])
+        return recipes.steps_in_time(recipe, chosen, data, defaults, dev_seconds)[:2]
 
     # 600 s less 7 evaluations of 10 s: 265 s for each stage
     assert steps(10, 10.0) == ([132, 26], 5)

@@ -193,8 +193,8 @@ def test_demonstrations_are_fetched_from_files(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("embrew.data.sets.file_sets", lambda: {"mine": source})
     done = CliRunner().invoke(app, ["data", "fetch", "mine", "--to", str(tmp_path)])
     assert done.exit_code == 0 and "downloaded, 2 files" in done.stdout and "licence: MIT" in done.stdout
-    read = read_demonstrations(tmp_path / "mine" / "NQ.jsonl")
-    assert [(one.query, one.passage) for one in read.demonstrations] == [(f"q{i}", "“r”") for i in range(3)]
+    read, _ = read_demonstrations(tmp_path / "mine" / "NQ.jsonl")
+    assert [(one.query, one.passage) for one in read] == [(f"q{i}", "“r”") for i in range(3)]
     assert json.loads((tmp_path / "mine" / "source.json").read_text())["rows"] == {"STS12": 3, "NQ": 3}
     assert not fetch_files(source, tmp_path / "mine")
     with pytest.raises(FileNotFoundError, match=r"absent\.json cannot be downloaded .*with a network"):

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
+from typer.testing import CliRunner
 
+from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.parts import Parts
@@ -70,6 +72,11 @@ def test_opened_again_it_has_the_vectors_the_prompts_and_both_limits(encoder: En
     opened.normalize = False
     with pytest.raises(ValueError, match="normalisation is a part of the exported graph"):
         opened.encode(TEXTS)
+
+
+def test_it_is_not_exported_again(folder: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "again")])
+    assert done.exit_code == 1 and f"{folder} is an export for OpenVINO, and an encoder of embrew" in done.stderr
 
 
 def test_its_hashes_are_the_encoders(encoder: Encoder, folder: Path) -> None:

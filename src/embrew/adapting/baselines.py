@@ -11,15 +11,12 @@ from typing import Any
 import bm25s
 import numpy as np
 
-from embrew.adapting.recipes import as_described
-from embrew.encoder import Encoder
 from embrew.evaluation import Result, evaluate, find_task
 from embrew.evaluation.kinds.retrieval import RANKS, read, scores_of_ranking, top
 from embrew.evaluation.report import finished, write_result
 from embrew.files.checksums import content_hash
 from embrew.files.formats import versions
 from embrew.progress import is_chosen, within
-from embrew.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -30,17 +27,6 @@ def score(encoder: Any, folder: Path, split: str, output: Path, *, name: str, ba
     with within(name):
         (result,) = evaluate(encoder, [folder], output_dir=output, split=split, **options)
     return result
-
-
-def score_poolings(
-    encoder: Encoder, recipes: dict[str, Recipe], dev: Path, output: Path, *, batch_tokens: int
-) -> dict[str, Result]:
-    """Return dev scores of the untrained poolings, whose encoders share the weights of one."""
-    found = {}
-    for name, recipe in recipes.items():
-        reader = as_described(encoder, recipe)
-        found[name] = score(reader, dev, "dev", output / name, name=name, batch_tokens=batch_tokens)
-    return found
 
 
 def score_bm25(folder: Path, split: str, output: Path) -> Result:

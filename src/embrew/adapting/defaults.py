@@ -7,10 +7,10 @@ from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from embrew.config.overrides import apply_overrides
-from embrew.config.validation import Config, explain
+from embrew.config.validation import Config, check_fields
 from embrew.config.yaml_files import parse_yaml
 
 DISTILLATION = "distillation"  # the method that needs a teacher
@@ -91,10 +91,7 @@ def read_defaults(overrides: Sequence[str] = (), *, quick: bool = False) -> Defa
     shorter = values.pop("quick")
     values = values | shorter if quick else values
     values = apply_overrides(values, [override.removeprefix(PREFIX) for override in overrides])
-    try:
-        return Defaults.model_validate(values)
-    except ValidationError as error:
-        raise ValueError(explain(error, Defaults, values, place=lambda _: "adapt: ")) from None
+    return check_fields(Defaults, values, words="adapt: ")
 
 
 @cache
@@ -105,5 +102,4 @@ def method_names() -> list[str]:
 
 def _file() -> dict[str, Any]:
     text = resources.files("embrew").joinpath("adapting", "defaults.yaml").read_text(encoding="utf-8")
-    values: dict[str, Any] = parse_yaml(text, source="defaults.yaml")
-    return values
+    return parse_yaml(text, source="defaults.yaml")

@@ -50,18 +50,13 @@ class Row:
         """Whether it is an encoder."""
         return self.recipe is not None or self.stage is not None
 
-    def summary(self) -> dict[str, Any]:
-        """Return the row as JSON-serialisable data."""
-        found = {f"{split}_{key}": result.scores[key] for split, result in self._results() for key in SCORES}
-        return {"model": self.name, **found, "seconds": self.seconds, "steps": self.steps, "kept_step": self.kept}
-
-    def places(self, results: Path, folder: Path) -> dict[str, Any]:
-        """Return its results and encoder, relative to the output folder."""
+    def summary(self, results: Path, folder: Path) -> dict[str, Any]:
+        """Return the row as JSON-serialisable data; its results and encoder are relative to the output folder."""
+        of_splits = {"dev": self.dev, "test": self.test}
+        found = {f"{split}_{key}": result.scores[key] for split, result in of_splits.items() for key in SCORES}
+        found |= {"seconds": self.seconds, "steps": self.steps, "kept_step": self.kept}
         encoder = None if self.stage is None else str(self.stage.relative_to(folder))
-        return {"results": str(results.relative_to(folder)), "encoder": encoder}
-
-    def _results(self) -> tuple[tuple[str, Result], ...]:
-        return ("dev", self.dev), ("test", self.test)
+        return {"model": self.name, **found, "results": str(results.relative_to(folder)), "encoder": encoder}
 
     def source(self, results: Path) -> Source:
         """Return where the page finds results and encoder."""
@@ -85,12 +80,9 @@ def first_lines(rows: Sequence[Row], best: Row, data: Prepared, *, quick: bool) 
     assert tested is not None, "retrieval has examples"
     scores = f"nDCG@10 {100 * best.test.main_score:.1f} against {100 * before.test.main_score:.1f} of {before.name}"
     interval = f"{_points(tested)} on {data.count('test_queries')} held-out questions"
-    if tested.low > 0:
-        lines = [f"Training paid: {best.name} has {scores}, {interval}."]
-    elif tested.difference > 0:
-        lines = [f"Training has not clearly beaten the best untrained pooling: {best.name} has {scores}, {interval}."]
-    else:
-        lines = [f"Training has not beaten the best untrained pooling: {best.name} has {scores}, {interval}."]
+    clearly = "clearly " if tested.difference > 0 else ""
+    outcome = "paid" if tested.low > 0 else f"has not {clearly}beaten the best untrained pooling"
+    lines = [f"Training {outcome}: {best.name} has {scores}, {interval}."]
     if tested.low <= 0:
         lines += _advice(best, data, quick=quick)
     elif best.kept == best.steps and not quick:

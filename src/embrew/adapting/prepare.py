@@ -17,7 +17,7 @@ from embrew.adapting.leaks import Clean, without_held_out
 from embrew.adapting.matching import key
 from embrew.adapting.reading import Given, read_documents, read_pairs
 from embrew.adapting.scan import check
-from embrew.adapting.split import answer_classes, split_pairs, without_duplicates
+from embrew.adapting.split import Split, answer_classes, split_pairs, without_duplicates
 from embrew.adapting.test_sets import write_test_set
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
@@ -30,7 +30,6 @@ from embrew.files.writing import atomic_folder, write_json, write_jsonl
 from embrew.sampling import sample_in_order
 
 logger = logging.getLogger(__name__)
-MANIFEST = "manifest.json"
 SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which pairs from passages are added
 MOST_MADE = 5000  # pairs from passages
 MOST_QUERIES = 200  # questions from passages, of dev and test each
@@ -123,8 +122,7 @@ def prepare(
         logger.info(
             "    %s", row_text({"query": _short(different[0].question), "positive": _short(different[0].answer)})
         )
-    split = _split(different, found, parts, defaults, seed)
-    by_part, train_passages = split.pairs, split.passages
+    split, by_part, train_passages = _split(different, found, parts, defaults, seed)
     _check_held_out(by_part, what)
     held_pairs = [*by_part["dev"], *by_part["test"]]
     clean = without_held_out(train_passages, by_part["train"], held_pairs)
@@ -138,7 +136,7 @@ def prepare(
     counts: dict[str, Any] = {
         "documents": len(found),
         "passages": len(everything),
-        "documents_held_out": split.documents_held_out,
+        "documents_held_out": len(split.held_out),
         "train_passages": len(clean.passages),
         "pairs": len(different),
         "duplicate_pairs": len(given) - len(different),
@@ -155,7 +153,7 @@ def prepare(
         "questions_made": not different,
         "classes": _classes(different, {**by_part, "train": clean.pairs}),
     }
-    with atomic_folder(folder, marker=MANIFEST) as new:
+    with atomic_folder(folder, marker=ADAPTED.file) as new:
         write_jsonl(new / "passages.jsonl", ({"text": p.content, "document": p.id} for p in clean.passages))
         write_jsonl(new / "pairs.jsonl", rows)
         seen = {passage.id for passage in clean.passages}
@@ -163,24 +161,30 @@ def prepare(
             written = write_test_set(new / part, part, by_part[part], different, everything, seen, most, seed)
             counts |= {f"{part}_{key}": value for key, value in written.items()}
         manifest["checked"] = check(new)
-        write_json(new / MANIFEST, manifest)
+        write_json(new / ADAPTED.file, manifest)
     return Prepared(folder, manifest)
 
 
 def _kept(folder: Path, asked: Mapping[str, Any]) -> Prepared | None:
     """Return what an earlier call has prepared from the same files and settings; None: nothing."""
-    if not (folder / MANIFEST).is_file():
+    if not (folder / ADAPTED.file).is_file():
         return None
     again = f"remove {folder}; the same command makes it again"
-    manifest = read_json(folder / MANIFEST, keys=("made_of", "counts", "by_document"), repair=again)
-    with content_of(folder / MANIFEST, repair=again):
-        ADAPTED.check(manifest["made_of"], folder / MANIFEST)
-        differing = sorted(key for key in asked if manifest["made_of"].get(key) != asked[key])
+    manifest = read_json(folder / ADAPTED.file, keys=("made_of", "counts", "by_document"), repair=again)
+    with content_of(folder / ADAPTED.file, repair=again):
+        ADAPTED.check(manifest["made_of"], folder / ADAPTED.file)
+        check_same(asked, manifest["made_of"], folder)
+    return Prepared(folder, manifest)
+
+
+def check_same(asked: Mapping[str, Any], before: Mapping[str, Any], folder: Path) -> None:
+    """Raise FileExistsError if a folder was made with other settings than are asked for."""
+    differing = sorted(key for key in asked if before.get(key) != asked[key])
     if differing:
         raise FileExistsError(
-            f"{folder} was made of other files or settings ({', '.join(differing)}); choose another output folder"
+            f"{folder} was made of other files or settings ({', '.join(differing)}); choose another output folder, or "
+            "give the same command"
         )
-    return Prepared(folder, manifest)
 
 
 def _short(text: str) -> str:
@@ -196,25 +200,18 @@ def _rows(clean: Clean, held_pairs: Sequence[QA], seed: int) -> list[dict[str, A
     return rows
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """Pairs by part, the passages to train on, and the numbers that a manifest holds of the split."""
-
-    pairs: dict[str, list[QA]]
-    passages: list[Document]
-    documents_held_out: int
-    by_document: bool
-    linked: int
-
-
 def _split(
     pairs: Sequence[QA],
     documents: Sequence[Document],
     parts: Mapping[str, list[Document]],
     defaults: Defaults,
     seed: int,
-) -> _Parts:
-    """Hold out pairs; without pairs, first sentences of held-out passages: the first half of them is dev."""
+) -> tuple[Split, dict[str, list[QA]], list[Document]]:
+    """Hold out pairs; without pairs, first sentences of held-out passages: the first half of them is dev.
+
+    Returns:
+        The split, the pairs of each part, and the passages to train on.
+    """
     if pairs:
         split = split_pairs(pairs, documents, defaults.held_out, seed=seed)
         by_part = {name: [p for p, part in zip(pairs, split.parts, strict=True) if part == name] for name in _PARTS}
@@ -230,7 +227,7 @@ def _split(
         questions = without_repeated((qa for qa in map(cloze_pair, apart) if qa), to_train)
         for part, half in (("dev", questions[: len(questions) // 2]), ("test", questions[len(questions) // 2 :])):
             by_part[part] = sample_in_order(half, MOST_QUERIES, seed=seed)
-    return _Parts(by_part, to_train, len(held), split.by_document, split.linked)
+    return split, by_part, to_train
 
 
 _PARTS = ("train", "dev", "test")
@@ -239,17 +236,14 @@ _PARTS = ("train", "dev", "test")
 def _check_held_out(by_part: Mapping[str, Sequence[QA]], given: str) -> None:
     """Raise if questions of dev or test cannot be compared with answers of others."""
     for part in ("dev", "test"):
-        questions, answers = ({key(text) for text in texts} for texts in _sides(by_part[part]))
+        questions = {key(pair.question) for pair in by_part[part]}
+        answers = {key(pair.answer) for pair in by_part[part]}
         if min(len(questions), len(answers)) < 2:
             raise ValueError(
                 f"{given}: the {part} set would have {len(questions)} different questions and {len(answers)} different "
                 "answers, and needs two or more of each (pairs with the same question or document stay together); give "
                 "more pairs with different answers, or longer documents"
             )
-
-
-def _sides(pairs: Sequence[QA]) -> tuple[list[str], list[str]]:
-    return [pair.question for pair in pairs], [pair.answer for pair in pairs]
 
 
 def _classes(pairs: Sequence[QA], by_part: Mapping[str, Sequence[QA]]) -> dict[str, dict[str, int]]:

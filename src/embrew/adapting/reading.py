@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from embrew.adapting.folder import read_folder
 from embrew.analysis.qa import QA, read_as_trained, read_qa
-from embrew.config.validation import explain
+from embrew.config.validation import check_fields
 from embrew.config.yaml_files import parse_yaml
 from embrew.data.beir import Document
 from embrew.data.datasets import load
@@ -35,12 +33,10 @@ class Given:
     """A data set that a user names: a path or Hub id, or a recipe's `data` keys.
 
     Attributes:
-        what: `pairs` or `documents`.
         config: path and other keys.
         columns: our names of columns -> theirs, of questions and answers.
     """
 
-    what: str
     config: DataConfig
     columns: Mapping[str, str]
 
@@ -83,17 +79,14 @@ def given(source: str | Path | Mapping[str, Any], what: str, *, columns: Mapping
         values = parse_yaml(source, source=what)
     if not isinstance(values, Mapping):
         values = {"path": str(values)}
-    try:
-        config = DataConfig.model_validate(dict(values))
-    except ValidationError as error:
-        raise ValueError(explain(error, DataConfig, values, place=lambda _: f"{what}: ")) from None
+    config = check_fields(DataConfig, values, words=f"{what}: ")
     wrong = next((name for name in NOT_HERE if name in config.model_fields_set), None)
     if wrong is not None or len(config.paths) > 1:
         raise ValueError(f"{what}: {wrong or 'several paths'} cannot be given here; write the rows into one file first")
     place = Path(expand(config.paths[0]))
     if not place.exists() and not HUB_ID.fullmatch(config.paths[0]):
         raise FileNotFoundError(f"{what}: no file or folder {place}")
-    return Given(what, config, dict(columns or {}))
+    return Given(config, dict(columns or {}))
 
 
 def read_pairs(source: Given) -> list[QA]:

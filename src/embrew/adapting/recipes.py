@@ -89,11 +89,10 @@ def untrained_recipe(
 
 def _dtype(model: str, overrides: Sequence[str]) -> str:
     """Return the dtype in which a LoRA on this model would be trained here, so that both are scored alike."""
-    trained = {"encoder": {"model": model, "pooling": {"mode": "mean"}, "lora": {"r": 1}}}
-    chosen = [text for text in overrides if text.startswith("encoder.dtype=")]
-    recipe = Recipe.from_values(apply_overrides(trained, chosen))
+    encoder = {"model": model, "pooling": {"mode": "mean"}, "lora": {"r": 1}}
     stage = {"name": "s", "objective": {"type": "contrastive", "positives": "column"}, "data": {"path": "x"}}
-    recipe = Recipe.from_values({**recipe.model_dump(exclude_unset=True), "stages": [stage]})
+    chosen = [text for text in overrides if text.startswith("encoder.dtype=")]
+    recipe = Recipe.from_values(apply_overrides({"encoder": encoder, "stages": [stage]}, chosen))
     return "bfloat16" if arithmetic(recipe, recipe.stages[0]) == "bfloat16" else recipe.encoder.dtype
 
 
@@ -187,21 +186,21 @@ def batch_size(stage: Any) -> int:
 
 
 def steps_in_time(
-    recipe: Recipe, chosen: ModelDefaults, data: Prepared, *, minutes: float, evaluations: int, dev_seconds: float
+    recipe: Recipe, chosen: ModelDefaults, data: Prepared, defaults: Defaults, dev_seconds: float
 ) -> tuple[list[int], int, list[float]]:
-    """Return the steps of each stage and the evaluations that fit into `minutes`, and the seconds of a step.
+    """Return the steps of each stage and the evaluations that fit into the minutes, and the seconds of a step.
 
     Args:
         recipe: with all settings but steps.
         chosen: shares and epochs of its stages.
         data: the numbers of rows.
-        minutes: of training, with all evaluations on dev.
-        evaluations: wanted within the last stage; fewer, if they would take more than half of the time.
+        defaults: minutes of training, with all evaluations on dev; and evaluations that are wanted within the last
+            stage: fewer, if they would take more than half of the time.
         dev_seconds: of one evaluation.
     """
-    others = len(recipe.stages)  # before training, and after each stage but the last
+    minutes, others = defaults.minutes, len(recipe.stages)  # before training, and after each stage but the last
     fitting = max(1, math.floor(30 * minutes / max(dev_seconds, 1e-6)) - others)
-    evaluations = min(evaluations, fitting)
+    evaluations = min(defaults.evaluations, fitting)
     budget = max(60 * minutes - (others + evaluations) * dev_seconds, 30 * minutes)
     each = list(seconds_per_step(recipe))
     steps = []

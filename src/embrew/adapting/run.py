@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from embrew import assembly
-from embrew.adapting.baselines import score, score_bm25, score_poolings
+from embrew.adapting.baselines import score, score_bm25
 from embrew.adapting.defaults import DISTILLATION, PREFIX, Defaults, ModelDefaults, method_names, read_defaults
 from embrew.adapting.outcome import ADAPTED, Row, first_lines, has_page, write_page
-from embrew.adapting.prepare import MANIFEST, Prepared, prepare
+from embrew.adapting.prepare import Prepared, check_same, prepare
 from embrew.adapting.reading import Given, given
 from embrew.adapting.recipes import (
     as_described,
@@ -153,7 +153,7 @@ def _adapt(
     model: str, documents: Given | None, pairs: Given | None, folder: Path, settings: Settings
 ) -> dict[str, Any]:
     recover(folder / "data")  # of a call that was killed in its first seconds
-    if folder.exists() and any(folder.iterdir()) and not (folder / "data" / MANIFEST).is_file():
+    if folder.exists() and any(folder.iterdir()) and not (folder / "data" / formats.ADAPTED.file).is_file():
         raise FileExistsError(f"{folder} holds other files; choose another output folder")
     defaults = settings.defaults
     data = prepare(documents, pairs, folder / "data", defaults=defaults, seed=settings.seed)
@@ -178,7 +178,7 @@ def _adapt(
         "best": best.name,
         "encoder": str(best.stage.relative_to(folder)),
         "exported": EXPORT if settings.export else None,
-        "models": [{**row.summary(), **row.places(place, folder)} for row, place in zip(rows, results, strict=True)],
+        "models": [row.summary(place, folder) for row, place in zip(rows, results, strict=True)],
         "poolings": plan["poolings"],
         "data": dict(data.manifest),
         "plan": {key: plan[key] for key in ("lengths", "trained", "minutes")},
@@ -262,7 +262,12 @@ def _plan(
     lengths = kept["lengths"] if kept else text_lengths(encoder, data, defaults.longest)
     common: Any = {"lengths": lengths, "encoder": encoder, "overrides": overrides, "seed": seed}
     recipes = {name: untrained_recipe(model, name, **common) for name in defaults.poolings}
-    scored = score_poolings(encoder, recipes, data.dev, folder / DEV, batch_tokens=defaults.batch_tokens)
+    scored = {}
+    for name, recipe in recipes.items():
+        reader = as_described(encoder, recipe)
+        scored[name] = score(
+            reader, data.dev, "dev", folder / DEV / name, name=name, batch_tokens=defaults.batch_tokens
+        )
     scores = {name: result.main_score for name, result in scored.items()}
     before = max(scores, key=lambda name: scores[name])
     logger.info("without training, the best pooling on dev is %s (%.1f)", before, 100 * scores[before])
@@ -297,12 +302,7 @@ def _kept_plan(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
     if not (folder / PLAN).is_file():
         return None
     kept = read_json(folder / PLAN, keys=("asked", "lengths", "poolings", "trained"), repair=REPAIR)
-    differing = sorted(key for key in asked if kept["asked"].get(key) != asked[key])
-    if differing:
-        raise FileExistsError(
-            f"{folder} was made with other settings ({', '.join(differing)}); choose another output folder, or give "
-            "the same command"
-        )
+    check_same(asked, kept["asked"], folder)
     return kept
 
 
@@ -318,14 +318,7 @@ def _in_time(
     """Return the recipe of a model with the steps that the minutes allow, which are logged."""
     one_step = trained_recipe(model, chosen, data, defaults=defaults, **common)
     check(data.folder, _other_rows(one_step, data))
-    steps, evaluations, seconds = steps_in_time(
-        one_step,
-        chosen,
-        data,
-        minutes=defaults.minutes,
-        evaluations=defaults.evaluations,
-        dev_seconds=dev_seconds,
-    )
+    steps, evaluations, seconds = steps_in_time(one_step, chosen, data, defaults, dev_seconds)
     recipe = trained_recipe(model, chosen, data, defaults=defaults, **common, steps=steps, evaluations=evaluations)
     counts = [stage.training["max_steps"] for stage in recipe.stages]
     each = zip(recipe.stages, counts, seconds, strict=True)

@@ -21,7 +21,7 @@ from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
-from embrew.evaluation.kinds.retrieval import RANKS, scores_of_ranking
+from embrew.evaluation.kinds.retrieval import RANKS, scores_of_ranking, top
 from embrew.files import formats
 from embrew.files.names import public_path
 from embrew.files.reading import read_json
@@ -201,8 +201,7 @@ def measure(
 def _ranked(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """Return rows of the documents with the highest cosines, best first, `(queries, at most RANKS)`."""
     own, others = (one / np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-12) for one in (queries, documents))
-    most = min(RANKS, len(others))
-    return np.argsort(-(own @ others.T), axis=1, kind="stable")[:, :most]
+    return top(own @ others.T, RANKS)[1]
 
 
 def _seconds(encoder: Any, texts: Sequence[str], options: Mapping[str, Any]) -> float:

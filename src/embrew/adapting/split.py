@@ -174,11 +174,7 @@ def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None
 
 def without_duplicates(pairs: Sequence[QA]) -> list[QA]:
     """Return the pairs without repetitions, ignoring case and white space."""
-    counts: Counter[tuple[str, str]] = Counter()
-    kept = []
+    kept: dict[tuple[str, str], QA] = {}
     for pair in pairs:
-        said = (normalised(pair.question), normalised(pair.answer))
-        counts[said] += 1
-        if counts[said] == 1:
-            kept.append(pair)
-    return kept
+        kept.setdefault((normalised(pair.question), normalised(pair.answer)), pair)
+    return list(kept.values())

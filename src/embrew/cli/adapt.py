@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from embrew.cli.analyze.domain import Columns, columns_of
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import out, print_json
+from embrew.cli.console import out, plain_table, print_json, say
 from embrew.cli.signals import stopping
 
 METHODS = ("none", "llm2comp", "ese", "autoregembed", "lbr", "epic", "distillation")
@@ -156,10 +155,9 @@ def _into_space(
         report = adapt_into_space(
             model, teacher=teacher, output=output, minutes=minutes or 30.0, seed=seed, overrides=overrides, **options
         )
-    table = Table(box=None, pad_edge=False)
     judged = report["queries"]["judged"]
-    for name in ("", "layers", "dimensions", "of its top 10", *(["nDCG@10"] if judged else []), "ms per query"):
-        table.add_column(name, justify="right" if name else "left")
+    names = ("", "layers", "dimensions", "of its top 10", *(["nDCG@10"] if judged else []), "ms per query")
+    table = plain_table(names)
     for row in report["rows"]:
         cells = [row["model"], "–" if row["layers"] is None else str(row["layers"]), str(row["dimensions"])]
         scores = [row["recall_of_teacher_at_10"], *([row["ndcg_at_10"]] if judged else [])]
@@ -176,10 +174,8 @@ def _show(report: dict[str, Any], output: Path) -> None:
     """Print the sentences, the table of models, and where the results are."""
     console = out()
     for line in report["said"]:
-        console.print(line, markup=False, soft_wrap=True)
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "dev nDCG@10", "test nDCG@10", "Recall@10", "training"):
-        table.add_column(name, justify="right" if name else "left")
+        say(line)
+    table = plain_table(["", "dev nDCG@10", "test nDCG@10", "Recall@10", "training"])
     for row in report["models"]:
         values = [f"{100 * row[key]:.1f}" for key in ("dev_ndcg_at_10", "test_ndcg_at_10", "test_recall_at_10")]
         training = "–" if row["seconds"] is None else f"{row['seconds'] / 60:.1f} min"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -48,29 +47,19 @@ Quiet = Annotated[
 ]
 
 
-class Dtype(StrEnum):
-    """Data type of a model."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-
-
+Dtype = Literal["auto", "float32", "bfloat16"]
 ModelDtype = Annotated[
     Dtype, typer.Option("--dtype", help="Data type of the model; auto = the saved one, or that of its recipe.")
 ]
 
 
-class Pooling(StrEnum):
-    """How a language model without embedding settings is read: the untrained baselines."""
-
-    LAST = "last"
-    MEAN = "mean"
-    WEIGHTED_MEAN = "weighted_mean"
-    ECHO = "echo"
-    PROMPTEOL = "prompteol"
-
-
+Verify = Annotated[
+    Literal["fast", "full", "off"],
+    typer.Option(
+        "--verify", help="Verify what is saved: fast = reopen it in this process, full = load it in a fresh process."
+    ),
+]
+Pooling = Literal["last", "mean", "weighted_mean", "echo", "prompteol"]
 ModelPooling = Annotated[
     Pooling | None,
     typer.Option(
@@ -82,15 +71,8 @@ ModelPooling = Annotated[
 ]
 
 
-class Backend(StrEnum):
-    """Software that computes vectors."""
-
-    TORCH = "torch"
-    OPENVINO = "openvino"
-
-
 ModelBackend = Annotated[
-    Backend,
+    Literal["torch", "openvino"],
     typer.Option(
         "--backend",
         help="Software that computes vectors. openvino (CPU) opens an export for OpenVINO, or converts MODEL in memory "

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Quiet
+from embrew.cli.arguments import Quiet, Verify
 from embrew.cli.console import loading, out
-from embrew.cli.train import Verify
 
 
 def average(
@@ -37,12 +36,7 @@ def average(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")] = False,
-    verify: Annotated[
-        Verify,
-        typer.Option(
-            help="Verify the average: fast = compare vectors in this process, full = load DIR in a fresh process."
-        ),
-    ] = Verify.FULL,
+    verify: Verify = "full",
     quiet: Quiet = False,
 ) -> None:
     """Average encoders that were trained from one base model.
@@ -53,7 +47,7 @@ def average(
     loading(", ".join(map(str, models)))
     from embrew.averaging import average as write
 
-    write(models, output, method=method, mixtures=mixtures, dev=dev or (), overwrite=overwrite, verify=verify.value)
+    write(models, output, method=method, mixtures=mixtures, dev=dev or (), overwrite=overwrite, verify=verify)
     out().print(f'[bold]{escape(str(output))}[/]: open it with Encoder.from_pretrained("{escape(str(output))}")')
 
 

@@ -12,7 +12,7 @@ import typer
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import out, print_json
+from embrew.cli.console import print_json, say
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def compare(
     with stopping(lambda: f"what is finished is in {files_of(output)}; the same command resumes"):
         document = make_report(read_sources(models), tasks, output, command=shlex.join(["embrew", *sys.argv[1:]]))
     for sentence in document["verdict"]:
-        out().print(sentence, markup=False)
-    out().print(f"written to {output}", markup=False, soft_wrap=True)
+        say(sentence)
+    say(f"written to {output}")
     print_json(document)
 
 
@@ -96,4 +96,4 @@ def write_page(name: str, source: Source, tasks: Tasks, file: Path, encoder: Any
     shown = [task for task in tasks if not KINDS[getattr(task, "kind", "sts")].grid]
     command, sources = shlex.join(["embrew", *sys.argv[1:]]), {with_pooling(name, source.pooling): [source]}
     make_report(sources, shown, file, opener=lambda _: encoder, command=command)
-    out().print(f"written to {file}", markup=False, soft_wrap=True)
+    say(f"written to {file}")

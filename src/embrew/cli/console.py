@@ -6,10 +6,12 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import typer
 from rich.console import Console
+from rich.table import Column, Table
 from rich.text import Text
 
 from embrew import progress
@@ -25,6 +27,17 @@ def rank() -> int:
 def out() -> Console:
     """Return the console for results; silent on all processes but the first, and with --json."""
     return Console(quiet=rank() != 0 or _json_only, highlight=False)
+
+
+def say(text: str) -> None:
+    """Print a line of results as it is: brackets are no markup, and the terminal wraps it."""
+    out().print(text, markup=False, soft_wrap=True)
+
+
+def plain_table(names: Iterable[str], *, left: Collection[str] = ("",), **options: Any) -> Table:
+    """Return a table without lines; columns that are named in `left` are on the left, numbers on the right."""
+    columns = [Column(name, justify="left" if name in left else "right") for name in names]
+    return Table(*columns, box=None, pad_edge=False, **options)
 
 
 def show_json_only(asked: bool) -> bool:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import loading, out, print_json
+from embrew.cli.console import loading, out, plain_table, print_json, say
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -65,6 +64,15 @@ def _group() -> None:
     """Prompts with demonstrations."""
 
 
+def _checked(model: Path) -> Path:
+    """Return the folder of an encoder, or of a run's last stage; raise unless it can be opened."""
+    from embrew.storage.opening import final_stage, read_settings
+
+    folder = final_stage(model)
+    read_settings(folder)
+    return folder
+
+
 @app.command()
 def add(
     model: Folder,
@@ -83,11 +91,9 @@ def add(
     loading(model)
     from embrew.encoder import Encoder
     from embrew.model.contexts import Context
-    from embrew.storage.opening import final_stage, read_settings
     from embrew.storage.parts import CONTEXTS, check_name, write_context
 
-    folder = final_stage(model)
-    read_settings(folder)
+    folder = _checked(model)
     check_name(name)
     if (folder / CONTEXTS / name).exists() and not overwrite:
         raise FileExistsError(f"{folder} has a context {name} already; choose another name, or --overwrite")
@@ -119,20 +125,17 @@ def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], fro
     from embrew.evaluation.demonstration_count import choose_demonstrations, read_counts
 
     choice = choose_demonstrations(encoder, context, read_counts(choose), dev, from_train=from_train)
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("demonstrations", justify="right", style="bold")
     columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}
-    for column in (*columns, ""):
-        shown.add_column(column, justify="right" if column else "left")
+    shown = plain_table(["demonstrations", *columns, ""])
     for count in choice.dev:
         scores = (f"{100 * column[count]:.2f}" if count in column else "" for column in columns.values())
         notes = {0: "all off", max(choice.dev): "all on"}
         remarks = [*([notes[count]] if count in notes else []), *(["chosen on dev"] if count == choice.chosen else [])]
-        shown.add_row(str(count), *scores, ", ".join(remarks))
+        shown.add_row(Text(str(count), style="bold"), *scores, ", ".join(remarks))
     out().print(shown)
     for column, sets in (("dev", choice.dev_sets), ("test", choice.test_sets)):
         for name in sets:
-            out().print(Text(f"{column}: {name}"), soft_wrap=True)
+            say(f"{column}: {name}")
     return choice
 
 
@@ -144,24 +147,20 @@ def read_context(instruction: str | None, demos: str | None) -> tuple[str, tuple
         return instruction, ()
     from embrew.cli.demonstrations import read_demonstrations
 
-    read = read_demonstrations(demos)
-    words = read.instruction if instruction is None else instruction
+    pairs, own = read_demonstrations(demos)
+    words = own if instruction is None else instruction
     if words is None:
         raise ValueError(f"{demos} has no instruction; give --instruction (it may be empty)")
-    return words, read.demonstrations
+    return words, pairs
 
 
 @app.command("list")
 def show(model: Folder, as_json: AsJson = False) -> None:
     """List the contexts of a model."""
-    from embrew.storage.opening import final_stage, read_settings
     from embrew.storage.parts import read_contexts
 
-    folder = final_stage(model)
-    read_settings(folder)
-    shown = Table(box=None, pad_edge=False)
-    for column in ("context", "demonstrations", "positions", "instruction"):
-        shown.add_column(column, justify="right" if column in ("demonstrations", "positions") else "left")
+    folder = _checked(model)
+    shown = plain_table(["context", "demonstrations", "positions", "instruction"], left=("context", "instruction"))
     entries = []
     for name, prepared in read_contexts(folder).items():
         context, positions = prepared.context, len(prepared.row.ids)
@@ -182,10 +181,7 @@ def show(model: Folder, as_json: AsJson = False) -> None:
 @app.command()
 def remove(model: Folder, name: KnownName) -> None:
     """Remove a context from a model."""
-    from embrew.storage.opening import final_stage, read_settings
     from embrew.storage.parts import remove_context
 
-    folder = final_stage(model)
-    read_settings(folder)
-    remove_context(folder, name)
+    remove_context(_checked(model), name)
     out().print(f"removed [bold]{escape(name)}[/]")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from embrew.data.formats import SUFFIXES, TABLES, read_file
 from embrew.data.reading import expand
@@ -21,15 +21,8 @@ PASSAGE = ("response", "passage", "positive", "pos", "answer", "label", "sentenc
 INSTRUCTION = ("instruct", "instruction")
 
 
-class Demonstrations(NamedTuple):
-    """Demonstrations, and the instruction that they share, if any."""
-
-    demonstrations: tuple[Demonstration, ...]
-    instruction: str | None
-
-
-def read_demonstrations(path: str | Path) -> Demonstrations:
-    """Return the demonstrations of a file, or of the only file of a folder.
+def read_demonstrations(path: str | Path) -> tuple[tuple[Demonstration, ...], str | None]:
+    """Return the demonstrations of a file, or of the only file of a folder, and their instruction, if there is one.
 
     A row has `query` (or `text`, …) and `response` (or `pos`, `label`, …): the passage, or a list (its first).
 
@@ -48,7 +41,7 @@ def read_demonstrations(path: str | Path) -> Demonstrations:
     different = sorted({str(one) for one in instructions})
     if len(different) > 1:
         raise ValueError(f"{place}: demonstrations of one task have one instruction; here are {', '.join(different)}")
-    return Demonstrations(tuple(pairs), instructions[0])
+    return tuple(pairs), instructions[0]
 
 
 def _file(place: Path) -> Path:

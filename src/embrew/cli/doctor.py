@@ -26,7 +26,7 @@ def doctor(
     Versions and devices are examined. Each line is ok, a warning or failed, with what to do. The exit code is 1 if a
     line has failed.
     """
-    from embrew.doctor import examine, worst
+    from embrew.doctor import examine
 
     console, findings = out(), []
     for finding in examine(self_test=self_test):
@@ -37,7 +37,7 @@ def doctor(
             console.print(Text(f"        {finding.advice}"), soft_wrap=True)
     counts = {name: sum(finding.status == name for finding in findings) for name in STYLES}
     console.print(f"\n{counts['ok']} ok, {counts['warning']} warnings, {counts['failed']} failed")
-    verdict = worst(findings)
+    verdict = next(name for name in ("failed", "warning", "ok") if counts[name])
     if verdict != "ok":
         console.print("for a bug report: embrew doctor --json")
     rows = [asdict(finding) | {"value": _without_home(finding.value)} for finding in findings]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Backend, Dtype, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
+from embrew.cli.arguments import Model, ModelBackend, ModelDtype, ModelPooling, Quiet
 from embrew.cli.console import loading, out
 from embrew.cli.signals import stopping
 
@@ -64,8 +64,8 @@ def encode(
     prompt_name: Side = "document",
     precision: Precision = "float32",
     pooling: ModelPooling = None,
-    dtype: ModelDtype = Dtype.AUTO,
-    backend: ModelBackend = Backend.TORCH,
+    dtype: ModelDtype = "auto",
+    backend: ModelBackend = "torch",
     truncate_dim: TruncateDim = None,
     num_layers: NumLayers = None,
     batch_tokens: BatchTokens = None,
@@ -94,7 +94,7 @@ def encode(
     corpus_files(corpus)  # before a model is opened
     if update:
         read_vectors(job.local_folder, partial=True)
-    options: Any = {"dtype": dtype.value, "backend": backend.value, "pooling": pooling}
+    options: Any = {"dtype": dtype, "backend": backend, "pooling": pooling}
     unfinished = f"{folder} is unchanged; vectors encoded so far are kept" if update else "finished shards are kept"
     with stopping(lambda: f"{unfinished}; the same command resumes"):
         if engine == "ray":

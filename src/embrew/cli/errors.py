@@ -28,9 +28,7 @@ class Commands(TyperGroup):
         show_json_only(False)
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # `embrew recipe show ... | head`
-            raise
-        except (typer.Exit, click.ClickException, click.Abort):
+        except (BrokenPipeError, typer.Exit, click.ClickException, click.Abort):  # the first: `recipe show ... | head`
             raise
         except BaseException as error:
             code = exit_code(error)
@@ -38,9 +36,7 @@ class Commands(TyperGroup):
                 if rank() == 0:
                     err().print("stopped; nothing unfinished was written; give the same command again")
                 raise typer.Exit(code) from None
-            if not is_of_user(error):
-                raise
-            if ctx.params.get("debug"):
+            if ctx.params.get("debug") or not is_of_user(error):
                 raise
             where = f" (process {rank()})" if rank() else ""
             err().print(Text(f"error{where}: {message(error)}"), style="bold red", soft_wrap=True)

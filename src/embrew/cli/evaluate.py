@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Backend, Dtype, Model, ModelBackend, ModelDtype, ModelPooling, Overrides, Quiet
-from embrew.cli.console import loading, out, print_json
+from embrew.cli.arguments import AsJson, Model, ModelBackend, ModelDtype, ModelPooling, Overrides, Quiet
+from embrew.cli.console import loading, out, print_json, say
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def evaluate(
     output: Output = None,
     report: Report = None,
     pooling: ModelPooling = None,
-    dtype: ModelDtype = Dtype.AUTO,
-    backend: ModelBackend = Backend.TORCH,
+    dtype: ModelDtype = "auto",
+    backend: ModelBackend = "torch",
     overwrite: Overwrite = False,
     batch_tokens: BatchTokens = None,
     as_json: AsJson = False,
@@ -124,9 +124,9 @@ def evaluate(
     processes = evaluation.Processes.of_launch()
     common: Any = {"batch_tokens": batch_tokens, "processes": processes}
     with stopping(lambda: f"{finished}; the same command {'starts again' if output is None else 'resumes'}"):
-        choice = choose(model, tasks, output, dtype=dtype.value, **common) if pooling is None else None
+        choice = choose(model, tasks, output, dtype=dtype, **common) if pooling is None else None
         how_read = choice.pooling if choice else pooling
-        how_opened: Any = {"dtype": dtype.value, "backend": backend.value, "as_trained": True}
+        how_opened: Any = {"dtype": dtype, "backend": backend, "as_trained": True}
         encoder: Any = opening.open_model(model, overrides or (), pooling=how_read, **how_opened)
         common |= {"generator": generator, "context": context, "overwrite": overwrite, "show_progress_bar": True}
         results = evaluation.evaluate(encoder, tasks, output_dir=output, **common)
@@ -135,7 +135,7 @@ def evaluate(
         if page is not None and report is not None and processes.rank == 0:
             write_page(name, replace(page, pooling=how_read), tasks, report, encoder)
     if choice is not None:
-        out().print(f"{model}: {choice}", markup=False, soft_wrap=True)
+        say(f"{model}: {choice}")
     _show(results, named)
     print_json(
         {

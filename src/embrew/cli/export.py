@@ -139,14 +139,17 @@ def export(
     from embrew import opening
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
+    from embrew.runtimes.encoder import RuntimeEncoder
     from embrew.variants import VariantEncoder
 
     encoder = opening.open_model(model, pooling=pooling)
     if isinstance(encoder, VariantEncoder):
         raise ValueError(f"{model} writes variants of each text, which no export does; leave encoder.variants out")
-    if not isinstance(encoder, Encoder):
+    is_graph = isinstance(encoder, RuntimeEncoder)
+    if is_graph or not isinstance(encoder, Encoder):
+        what = "an export for OpenVINO" if is_graph else "a Sentence-Transformers model"
         raise ValueError(
-            f"{model} is {_what_it_is(encoder)}, and an encoder of embrew is exported; give the encoder that it was "
+            f"{model} is {what}, and an encoder of embrew is exported; give the encoder that it was "
             "made of, or run it as it is: encode, evaluate and search have --backend openvino"
         )
     targets = [target.value for target in dict.fromkeys(runtimes or [Target.SENTENCE_TRANSFORMERS])]
@@ -167,13 +170,6 @@ def export(
     except RuntimeError as error:  # a runtime gives other vectors, which a user has to read, and not a traceback
         raise ValueError(str(error)) from error
     _show_how_it_is_opened(folder, targets, encoder.backbone.inner.config.model_type)
-
-
-def _what_it_is(opened: object) -> str:
-    """Return what an opened model is that is no encoder of embrew."""
-    from embrew.runtimes.encoder import RuntimeEncoder
-
-    return "an export for OpenVINO" if isinstance(opened, RuntimeEncoder) else "a Sentence-Transformers model"
 
 
 def _show_how_it_is_opened(folder: Path, targets: Sequence[str], family: str) -> None:
@@ -208,10 +204,11 @@ def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) ->
 
 def _scores_on(dev: Path) -> Callable[[TextEncoder], dict[str, float]]:
     """Return a function that scores an encoder on a data folder, on its dev split where it has one."""
-    from embrew.data.reading import DEV_SPLITS, is_beir, qrels_files, splits
+    from embrew.data.reading import DEV_SPLITS
     from embrew.evaluation import KINDS, evaluate, find_task
+    from embrew.evaluation.rows import split_names
 
-    names = list(qrels_files(dev)) if is_beir(dev) else splits(dev) if dev.is_dir() else []
+    names = split_names(dev) if dev.is_dir() else []
     task = find_task(dev, split=next((name for name in DEV_SPLITS if name in names), None))
 
     def scores(encoder: TextEncoder) -> dict[str, float]:

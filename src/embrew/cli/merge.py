@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Dtype, Quiet
+from embrew.cli.arguments import Dtype, Quiet, Verify
 from embrew.cli.console import loading, out
-from embrew.cli.train import Verify
 
 
 def merge(
@@ -18,14 +17,9 @@ def merge(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
     dtype: Annotated[
         Dtype, typer.Option(help="Data type of the merged weights; auto = as the encoder was saved.")
-    ] = Dtype.AUTO,
+    ] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")] = False,
-    verify: Annotated[
-        Verify,
-        typer.Option(
-            help="Verify the merged model: fast = compare vectors in this process, full = load DIR in a fresh process."
-        ),
-    ] = Verify.FULL,
+    verify: Verify = "full",
     quiet: Quiet = False,
 ) -> None:
     """Merge an encoder's adapters into its base model.
@@ -35,5 +29,5 @@ def merge(
     loading(model)
     from embrew.merging import merge_encoder
 
-    merge_encoder(model, folder, dtype=dtype.value, overwrite=overwrite, verify=verify.value)
+    merge_encoder(model, folder, dtype=dtype, overwrite=overwrite, verify=verify)
     out().print(f'[bold]{escape(str(folder))}[/]: open it with Encoder.from_pretrained("{escape(str(folder))}")')

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from embrew.cli.arguments import AsJson, ModelPooling, Quiet
-from embrew.cli.console import loading, out, print_json
+from embrew.cli.console import loading, out, print_json, say
 from embrew.parity import Kind
 
 if TYPE_CHECKING:
@@ -91,10 +91,9 @@ def parity(
 
 def _show(result: Comparison) -> None:
     """Print a comparison: one line per condition and prompt, notes, and the verdict."""
-    out().print(Text(f"{result.runtime} against {result.reference}"), soft_wrap=True)
-    table = Table("texts sent", "prompt")
-    for column in ("texts", "mean cosine", "lowest", "difference"):
-        table.add_column(column, justify="right")
+    say(f"{result.runtime} against {result.reference}")
+    numbers = [Column(name, justify="right") for name in ("texts", "mean cosine", "lowest", "difference")]
+    table = Table("texts sent", "prompt", *numbers)
     for line in result.conditions:
         cells = ["refused", "", ""]
         if line.mean is not None:
@@ -104,8 +103,7 @@ def _show(result: Comparison) -> None:
     if result.token_ids["compared"]:
         out().print(f"token ids: {result.token_ids['different']} of {result.token_ids['compared']} texts differ")
     if result.assumed_weights:
-        weights = f"assumed weights: {result.assumed_weights}; every text has to reach {result.min_cosine:g}"
-        out().print(Text(weights), soft_wrap=True)
+        say(f"assumed weights: {result.assumed_weights}; every text has to reach {result.min_cosine:g}")
     for note in result.notes:
         out().print(Text(note), style="yellow", soft_wrap=True)
     out().print(Text(result.verdict), style="green" if result.equal else "bold red", soft_wrap=True)

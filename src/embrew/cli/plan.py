@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column, Table
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Overrides
-from embrew.cli.console import out, print_json
+from embrew.cli.console import out, print_json, say
 
 if TYPE_CHECKING:
     from embrew.planning.plan import RecipePlan
@@ -21,16 +19,7 @@ if TYPE_CHECKING:
 TOKENS = 180  # of a text that is encoded
 
 
-class Gpu(StrEnum):
-    """Device that is planned for."""
-
-    H200 = "h200"
-    H100 = "h100"
-    A100_80 = "a100-80"
-    A100_40 = "a100-40"
-    L40S = "l40s"
-    RTX_4090 = "4090"
-    CPU = "cpu"
+Gpu = Literal["h200", "h100", "a100-80", "a100-40", "l40s", "4090", "cpu"]
 
 
 def plan(
@@ -43,7 +32,7 @@ def plan(
         ),
     ],
     overrides: Overrides = None,
-    gpu: Annotated[Gpu, typer.Option("--gpu", help="Device to plan for; cpu = this machine.")] = Gpu.H100,
+    gpu: Annotated[Gpu, typer.Option("--gpu", help="Device to plan for; cpu = this machine.")] = "h100",
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="Number of such devices.")] = 1,
     utilization: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="Share of a device's peak FLOP/s that is reached.")
@@ -69,7 +58,7 @@ def plan(
     if texts is None:
         if truncate_dim is not None:
             raise ValueError("--truncate-dim is of the encoding of a corpus; give --texts, too")
-        _plan_training(name, overrides or (), gpu=gpu.value, processes=gpus, utilization=utilization, tokens=tokens)
+        _plan_training(name, overrides or (), gpu=gpu, processes=gpus, utilization=utilization, tokens=tokens)
         return
     from embrew.planning.encoding import plan_encoding
 
@@ -81,7 +70,7 @@ def plan(
         name,
         texts=texts,
         tokens=tokens or TOKENS,
-        gpu=gpu.value,
+        gpu=gpu,
         devices=gpus,
         utilization=utilization,
         truncate_dim=truncate_dim,
@@ -96,26 +85,23 @@ def _plan_training(name: str, overrides: Any, **options: Any) -> None:
 
     recipe = assembly.load_recipe(name, overrides)
     planned = plan_recipe(recipe, **options)
-    console = out()
-    title = f"{name} on {recipe.encoder.model}, {_devices(planned.device.name, planned.processes)}"
-    console.print(Text(title), soft_wrap=True)
-    console.print(_table(planned))
+    say(f"{name} on {recipe.encoder.model}, {_devices(planned.device.name, planned.processes)}")
+    out().print(_table(planned))
     for note in [*planned.notes, *_assumed(planned)]:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
+        say(f"note: {note}")
     for stage in planned.stages:
         if stage.changes:
-            console.print(Text(f"{stage.name} does not fit; any of these helps, or several together:"))
+            say(f"{stage.name} does not fit; any of these helps, or several together:")
             for change in stage.changes:
-                console.print(Text(f"    {change}"), soft_wrap=True)
+                say(f"    {change}")
     print_json(planned.as_dict())
 
 
 def _table(plan: RecipePlan) -> Table:
     """Return what the stages take, one column per stage."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("GB on each device, at the fullest moment of a step", style="bold")
-    for stage in plan.stages:
-        table.add_column(stage.name, justify="right")
+    stages = [Column(stage.name, justify="right") for stage in plan.stages]
+    first = Column("GB on each device, at the fullest moment of a step", style="bold")
+    table = Table(first, *stages, box=None, pad_edge=False)
 
     def row(name: str, cell: Callable[[StagePlan], str]) -> None:
         table.add_row(f"  {name}", *map(cell, plan.stages))
@@ -160,24 +146,21 @@ def _assumed(plan: RecipePlan) -> list[str]:
 
 
 def _show_encoding(plan: dict[str, Any]) -> None:
-    console = out()
     texts = f"{plan['texts']:,} texts of {plan['tokens']} tokens with {plan['model']}"
-    console.print(Text(f"{texts}, {_devices(plan['device'], plan['devices'])}"), soft_wrap=True)
+    say(f"{texts}, {_devices(plan['device'], plan['devices'])}")
     hours = f"{plan['hours']:,.3g} hours at {plan['utilization']:.0%} of the peak FLOP/s"
-    console.print(
-        Text(f"{hours}; {plan['flop_per_text'] / 1e9:,.3g} GFLOP per text; {plan['parameters']:,} parameters")
-    )
+    say(f"{hours}; {plan['flop_per_text'] / 1e9:,.3g} GFLOP per text; {plan['parameters']:,} parameters")
     table = Table(title="GB on disk, with ids", title_justify="left", box=None)
     for name in ("dimensions", "float32", "int8", "binary"):
         table.add_column(name, justify="right")
     for dimensions, sizes in plan["bytes"].items():
         table.add_row(str(dimensions), *map(_gb, sizes.values()))
-    console.print(table)
+    out().print(table)
     lost = f"a lost worker costs at most one shard: {plan['lost_worker_seconds']:,.3g} s of one device"
-    console.print(Text(f"{plan['shards']:,} shards of {plan['shard_rows']:,} texts; {lost}"))
+    say(f"{plan['shards']:,} shards of {plan['shard_rows']:,} texts; {lost}")
     if not plan["own_config"]:
-        console.print(Text("note: the model's config.json is not on this machine: its shape is from embrew's table"))
-    console.print(Text("note: computed, not measured"))
+        say("note: the model's config.json is not on this machine: its shape is from embrew's table")
+    say("note: computed, not measured")
 
 
 def _short(value: float) -> str:

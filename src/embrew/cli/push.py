@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import can_ask, loading, out, print_json, show_transfers
+from embrew.cli.console import can_ask, loading, out, plain_table, print_json, say, show_transfers
 
 if TYPE_CHECKING:
     from embrew.hub import Publication
@@ -84,7 +83,7 @@ def push(
         public=public,
         revision=revision,
         overwrite=overwrite,
-        confirm=_confirm if can_ask() else lambda question: False,
+        confirm=lambda question: can_ask() and typer.confirm(f"{question}. Replace it?", err=True),
     )
     out().print(f"[bold]{escape(address)}[/]", soft_wrap=True)
     print_json(document | {"licenses": complete, "commit": address})
@@ -94,16 +93,10 @@ def _ask(what: str) -> str:
     return str(typer.prompt(f"Licence of {what} (apache-2.0, mit, cc-by-4.0, other, ...)", err=True)).strip()
 
 
-def _confirm(question: str) -> bool:
-    return typer.confirm(f"{question}. Replace it?", err=True)
-
-
 def _show(model: Publication, licences: dict[str, str | None], where: str) -> None:
     """Print the files with their sizes, the visibility and the licences."""
     sizes = {name: path.stat().st_size for name, path in model.files.items()} | {"README.md": len(model.card.encode())}
-    table = Table(box=None, pad_edge=False)
-    table.add_column("file")
-    table.add_column("size", justify="right")
+    table = plain_table(["file", "size"], left=("file",))
     for name, size in sizes.items():
         table.add_row(Text(name), decimal(size))
     out().print(table)
@@ -114,4 +107,4 @@ def _show(model: Publication, licences: dict[str, str | None], where: str) -> No
     if model.left_out:
         lines.append(f"not uploaded, since checksums.json does not list them: {', '.join(model.left_out)}")
     for line in lines:
-        out().print(Text(line), soft_wrap=True)
+        say(line)

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 from rich.syntax import Syntax
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Overrides
-from embrew.cli.console import out, print_json
+from embrew.cli.console import out, print_json, say
 
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[
@@ -82,9 +82,8 @@ def _headline(text: str) -> str:
 
 def _table(kind: str, about: str, described: Mapping[str, str], models: Mapping[str, str] | None = None) -> Table:
     """A table of names and descriptions, each with its model where the description does not name it."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column(kind, style="bold", no_wrap=True)
-    table.add_column(about, overflow="fold")
+    columns = Column(kind, style="bold", no_wrap=True), Column(about, overflow="fold")
+    table = Table(*columns, box=None, pad_edge=False)
     for name, description in described.items():
         model = "" if models is None or models[name] in description else f" ({models[name]})"
         table.add_row(Text(name), Text.assemble(description, (model, "dim")))
@@ -134,7 +133,7 @@ def copy(
     use = (
         f"use it with {launch_command(name, target)}" if launch else f"train it with embrew train {target} --output DIR"
     )
-    out().print(f"{target}: {use}", markup=False, soft_wrap=True)
+    say(f"{target}: {use}")
 
 
 @app.command()
@@ -145,7 +144,7 @@ def check(name: Name, overrides: Overrides = None) -> None:
     recipe = assembly.load_recipe(name, overrides or ())
     assembly.check_recipe(recipe)
     stages = ", ".join(stage.name for stage in recipe.stages) or "no stages"
-    out().print(f"{name}: valid ({stages})", markup=False)
+    say(f"{name}: valid ({stages})")
 
 
 @app.command()

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson
-from embrew.cli.console import out, print_json
+from embrew.cli.console import out, plain_table, print_json, say
 
 if TYPE_CHECKING:
     from embrew.comparison.comparing import Comparison
@@ -66,7 +66,7 @@ def table(
         with atomic_path(output) as temporary:
             text = as_markdown(header, cells) if output.suffix == ".md" else as_csv(header, cells)
             temporary.write_text(text, encoding="utf-8")
-        out().print(f"written to {output}", markup=False, soft_wrap=True)
+        say(f"written to {output}")
     models = [
         {
             "model": row.name,
@@ -104,7 +104,7 @@ def diff(
     console.print(settings if changed else "no differences in settings")
     console.print(scores if comparison.tasks else "no task that can be compared")
     for line in (*(f"not compared: {task}: {reason}" for task, reason in left_out.items()), *sentences):
-        console.print(line, markup=False)
+        say(line)
     print_json(
         {
             "settings": {key: {"a": ours, "b": theirs} for key, (ours, theirs) in changed.items()},
@@ -117,9 +117,8 @@ def diff(
 
 def _differences(comparison: Comparison) -> tuple[Table, dict[str, dict[str, Any]]]:
     """Return the scores of both folders, their differences and tests: as a table, and by task."""
-    table = Table("task", box=None, pad_edge=False, title="scores", title_justify="left")
-    for name in ("A", "B", "B - A", "95 % interval", "p", "p corrected"):
-        table.add_column(name, justify="right")
+    names = ("task", "A", "B", "B - A", "95 % interval", "p", "p corrected")
+    table = plain_table(names, left=("task",), title="scores", title_justify="left")
     by_task: dict[str, dict[str, Any]] = {}
     for task, tested in zip(comparison.tasks, comparison.differences(1), strict=True):
         ours, theirs = task.scores

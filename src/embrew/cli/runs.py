@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from embrew.cli.arguments import AsJson
-from embrew.cli.console import out, print_json
+from embrew.cli.console import out, print_json, say
 from embrew.inspection import Contents, inspect, percentages
 
 STYLES = {"running": "cyan", "stopped": "yellow", "damaged": "bold red"}
@@ -50,7 +50,7 @@ def _print(console: Console, contents: Contents) -> None:
             stages.add_row(f"  {stage.name}", stage.state, stage.progress, percentages(stage.scores))
         console.print(stages)
     for fact in contents.facts:
-        console.print(Text(f"  {fact}"), soft_wrap=True)
+        say(f"  {fact}")
     for problem in contents.problems:
         console.print(Text(f"  {problem}", style="yellow"), soft_wrap=True)
     for purpose, command in contents.commands.items():
@@ -59,9 +59,8 @@ def _print(console: Console, contents: Contents) -> None:
 
 def _table(contents: Contents) -> Table:
     """One row per folder."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("folder", "what it is", "state", ""):
-        table.add_column(column, overflow="fold")
+    columns = [Column(name, overflow="fold") for name in ("folder", "what it is", "state", "")]
+    table = Table(*columns, box=None, pad_edge=False)
     for each in contents.holds:
         state = Text(each.state, style=STYLES.get(each.state, ""))
         table.add_row(Text(each.path.name, style="bold"), each.kind, state, Text(each.summary))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Backend, Dtype, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
+from embrew.cli.arguments import AsJson, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
 from embrew.cli.console import err, loading, out, print_json
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def search(
     update: Update = None,
     corpus: Corpus = None,
     pooling: ModelPooling = None,
-    dtype: ModelDtype = Dtype.AUTO,
-    backend: ModelBackend = Backend.TORCH,
+    dtype: ModelDtype = "auto",
+    backend: ModelBackend = "torch",
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results per question.")] = 5,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build, replace DIR if it exists.")] = False,
     as_json: AsJson = False,
@@ -61,7 +61,8 @@ def search(
     place = place_of(index)
     if build is not None and update is not None:
         raise ValueError("--build makes a new index and --update changes an existing one; give one of them")
-    if not isinstance(place, Path) and (build is not None or update is not None):
+    documents = update if build is None else build
+    if documents is not None and not isinstance(place, Path):
         raise ValueError(
             f"--index {index}: an index is built in a folder of this machine; of a store, vectors are searched"
         )
@@ -83,9 +84,12 @@ def search(
         raise ValueError(f"--corpus {corpus}: {index} has its own texts; leave out the option")
     if not encoded and not isinstance(place, Path):
         raise FileNotFoundError(f"{index} holds no vectors; make them with embrew encode")
-    encoder: Any = open_model(model, dtype=dtype.value, backend=backend.value, pooling=pooling)
-    opened = open_index(index, encoder, corpus) if encoded else _index(Path(index), encoder, build, update)
-    if (build is not None or update is not None) and not questions and not sys.stdin.isatty():
+    encoder: Any = open_model(model, dtype=dtype, backend=backend, pooling=pooling)
+    if documents is None:
+        opened = open_index(index, encoder, corpus)
+    else:
+        opened = _written(Path(index), encoder, documents, update=build is None)
+    if documents is not None and not questions and not sys.stdin.isatty():
         print_json({"questions": []})
         return
     answers = []
@@ -97,21 +101,20 @@ def search(
     print_json({"questions": answers})
 
 
-def _index(folder: Path, encoder: Any, build: str | None, update: str | None) -> SearchIndex:
-    """Open, build or update an index in a folder."""
+def _written(folder: Path, encoder: Any, documents: str, *, update: bool) -> SearchIndex:
+    """Build or update an index in a folder."""
+    from embrew.files.formats import INDEX
     from embrew.files.writing import check_free
-    from embrew.search import MANIFEST, SearchIndex
+    from embrew.search import SearchIndex
 
-    if build is not None:
-        check_free(folder, marker=MANIFEST, overwrite=True)
-        index = SearchIndex.build(encoder, build, show_progress_bar=True)
+    if not update:
+        check_free(folder, marker=INDEX.file, overwrite=True)
+        index = SearchIndex.build(encoder, documents, show_progress_bar=True)
         index.save(folder, overwrite=True)
         return index
-    index = SearchIndex.load(folder, encoder)
-    if update is not None:
-        index, changes = index.updated(update, show_progress_bar=True)
-        index.save(folder, overwrite=True)
-        out().print(str(changes), soft_wrap=True)
+    index, changes = SearchIndex.load(folder, encoder).updated(documents, show_progress_bar=True)
+    index.save(folder, overwrite=True)
+    out().print(str(changes), soft_wrap=True)
     return index
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from embrew.cli import completion
-from embrew.cli.arguments import Backend, Dtype, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
+from embrew.cli.arguments import Model, ModelBackend, ModelDtype, ModelPooling, Quiet
 from embrew.cli.console import loading
 
 
@@ -24,9 +24,9 @@ def serve(
         str, option("Address to listen at; 0.0.0.0 = all addresses of this machine.", "ADDRESS")
     ] = "127.0.0.1",
     port: Annotated[int, option("Port to listen at; 0 = any free one.", "PORT", min=0, max=65535)] = 8000,
-    backend: ModelBackend = Backend.TORCH,
+    backend: ModelBackend = "torch",
     pooling: ModelPooling = None,
-    dtype: ModelDtype = Dtype.AUTO,
+    dtype: ModelDtype = "auto",
     served_model_name: Annotated[
         str | None, option("Name of the model; by default that of its folder.", "NAME")
     ] = None,

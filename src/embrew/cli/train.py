@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from embrew.cli import completion
-from embrew.cli.arguments import Overrides, Quiet
+from embrew.cli.arguments import Overrides, Quiet, Verify
 from embrew.cli.console import out, rank
 from embrew.cli.signals import stopping
 from embrew.files.writing import check_unclaimed
@@ -22,14 +21,6 @@ from embrew.files.writing import check_unclaimed
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
     from embrew.training.stage_evaluation import DevSets
-
-
-class Verify(StrEnum):
-    """How a saved stage is verified."""
-
-    FAST = "fast"
-    FULL = "full"
-    OFF = "off"
 
 
 def train(
@@ -62,12 +53,7 @@ def train(
             help="Start from the trained encoder in this folder, not from the recipe's language model.",
         ),
     ] = None,
-    verify: Annotated[
-        Verify,
-        typer.Option(
-            help="Verify each saved stage: fast re-opens it in this process, full loads it in a fresh process."
-        ),
-    ] = Verify.FAST,
+    verify: Verify = "fast",
     sweep: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +66,7 @@ def train(
 ) -> None:
     """Train a recipe; each stage saves a complete model in DIR."""
     if sweep is not None:
-        _sweep(recipe, sweep, overrides or (), output, resume=resume, verify=verify.value, start=start)
+        _sweep(recipe, sweep, overrides or (), output, resume=resume, verify=verify, start=start)
         return
     from embrew import assembly
 
@@ -104,7 +90,7 @@ def train(
             output,
             resume=resume,
             evaluate=evaluate,
-            verify=verify.value,
+            verify=verify,
             start=start,
             command=command,
             announce=partial(announce, loaded),

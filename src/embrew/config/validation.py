@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatch
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, InstanceOf, ValidationError, create_model
 from pydantic_core import PydanticCustomError
@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from embrew.config.suggestions import MOST, choose_from, did_you_mean
 
 KeyPath = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
 REFUSED = "refused"  # the type of an error of a key
 
 
@@ -160,11 +161,11 @@ def fields_model(
     return create_model(kind.__name__, __base__=Fields, **annotated)
 
 
-def check_fields(model: type[Fields], values: Mapping[str, Any], *, path: KeyPath = (), words: str = "") -> Fields:
+def check_fields(model: type[Model], values: Mapping[str, Any], *, path: KeyPath = (), words: str = "") -> Model:
     """Return checked values, each of its type and within its range.
 
     Args:
-        model: from `fields_model`.
+        model: what they have to fit, for example from `fields_model`.
         values: by name; those that are left out are at their defaults.
         path: their path in a recipe, for messages.
         words: what comes before each message.

@@ -40,18 +40,14 @@ class ContextPrompt:
     room: int
 
 
-def context_prompts(encoder: Encoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, ContextPrompt]:
-    """Add the markers of an encoder's contexts to a stock tokenizer; return the contexts by name.
-
-    Raises:
-        ValueError: the tokenizer cannot give the same tokens as the encoder, or a context leaves no room for a text.
-    """
-    return {name: _context_prompt(encoder, tokenizer, name, context) for name, context in encoder.contexts.items()}
-
-
-def _context_prompt(
+def context_prompt(
     encoder: Encoder, tokenizer: PreTrainedTokenizerBase, name: str, context: PreparedContext
 ) -> ContextPrompt:
+    """Add the markers of a context to a stock tokenizer; return the context.
+
+    Raises:
+        ValueError: the tokenizer cannot give the same tokens as the encoder, or the context leaves no room for a text.
+    """
     row, instruction, limit = context.row, context.context.instruction, encoder.max_seq_length
     room = limit - len(row.ids)
     if room < 16:

@@ -14,14 +14,14 @@ from embrew.export.parts import Int8, Parts, fixed_form, make_parts
 from embrew.export.runtimes import RUNTIMES
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.wrong_vectors import FILE, wrong_vectors
-from embrew.files.checksums import write_checksums
+from embrew.files.checksums import CARD, write_checksums
+from embrew.files.formats import EXPORT
 from embrew.files.writing import atomic_folder, check_free
 from embrew.storage.base_model import quiet
 from embrew.storage.card import STOCK as STOCK_CARD
 from embrew.storage.card import model_card
 
 logger = logging.getLogger(__name__)
-MARKER = "parity.json"
 STOCK = "sentence-transformers"
 
 
@@ -66,25 +66,25 @@ def export_encoder(
     types = {runtime.name: _weights(runtime, weights, alone=len(chosen) == 1) for runtime in chosen}
     if int8 is not None and types.get("openvino") != "int8":
         raise ValueError("calibration texts, dev data and a smallest cosine are for openvino with int8 weights only")
-    check_free(Path(folder), marker=MARKER, overwrite=overwrite)
+    check_free(Path(folder), marker=EXPORT.file, overwrite=overwrite)
     with quiet():
-        fixed = fixed_form(
+        fixed, live = fixed_form(
             encoder, prompt_name=prompt_name, max_length=max_length, num_layers=num_layers, truncate_dim=truncate_dim
         )
         for runtime in chosen:
-            runtime.check(fixed.encoder)
-        parts = make_parts(fixed, int8)
+            runtime.check(fixed)
+        parts = make_parts(fixed, live, int8)
         if not parts.empty_texts:
             logger.warning(
                 "%s: an empty text has no tokens in the export and gets another vector; see the card", folder
             )
-        with atomic_folder(Path(folder), marker=MARKER, overwrite=overwrite) as out:
+        with atomic_folder(Path(folder), marker=EXPORT.file, overwrite=overwrite) as out:
             _write(parts, chosen, types, verify, out)
             if verify == "full":
                 parts.parity["verified"] = {
                     runtime.name: verify_runtime(runtime, out, parts.parity, str(encoder.device)) for runtime in chosen
                 }
-                (out / MARKER).write_text(json.dumps(parts.parity, ensure_ascii=False))
+                (out / EXPORT.file).write_text(json.dumps(parts.parity, ensure_ascii=False))
             write_checksums(out)
 
 
@@ -93,9 +93,9 @@ def _write(parts: Parts, chosen: Sequence[Runtime], types: Mapping[str, str], ve
     for runtime in chosen:
         runtime.write(parts, out, types[runtime.name])
     parts.parity["runtimes"], parts.parity["checks"] = types, {"verify": verify}
-    (out / MARKER).write_text(json.dumps(parts.parity, ensure_ascii=False))
+    (out / EXPORT.file).write_text(json.dumps(parts.parity, ensure_ascii=False))
     wrong_vectors(parts).write(out / FILE)
-    (out / "README.md").write_text(_card(parts, chosen, out), encoding="utf-8")
+    (out / CARD).write_text(_card(parts, chosen, out), encoding="utf-8")
 
 
 def _chosen(names: Sequence[str]) -> list[Runtime]:

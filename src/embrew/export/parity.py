@@ -22,11 +22,13 @@ class Live:
         encoder: with the one length of the export, and nothing else changed.
         instruction: the words of the prompt that is written into the template; None: the export has all prompts.
         options: keywords of every call: the layers and dimensions that the export keeps.
+        lengths: the two length limits of the encoder that is exported.
     """
 
     encoder: Encoder
     instruction: str | None
     options: Mapping[str, Any]
+    lengths: dict[str, int]
 
     def vectors(self, method: str, texts: list[str], prompt_name: str | None = None, **options: Any) -> np.ndarray:
         """Return what a method gives for the texts; with a prompt in the template, all methods are `encode` with it."""

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from embrew.config.yaml_files import parse_yaml
 from embrew.cutting import cut
 from embrew.encoder import Encoder
-from embrew.export.contexts import ContextPrompt, context_prompts
+from embrew.export.contexts import ContextPrompt, context_prompt
 from embrew.export.parity import Live, parity_cases
 from embrew.export.stock import check_text, stock_prompts, stock_tokenizer
 from embrew.files.formats import EXPORT
@@ -47,21 +47,6 @@ class Int8:
             raise ValueError(f"min_cosine={self.min_cosine}; give a cosine from 0 to 1")
 
 
-@dataclass(frozen=True)
-class FixedForm:
-    """An encoder in a form that a tokenizer's post-processor and prompts before the text can reproduce.
-
-    Attributes:
-        encoder: with one length limit, one number of memory tokens, and the layers and dimensions that are kept.
-        live: the encoder as its users call it, which gives the reference vectors.
-        lengths: the two length limits of the encoder that is exported.
-    """
-
-    encoder: Encoder
-    live: Live
-    lengths: dict[str, int]
-
-
 def fixed_form(
     encoder: Encoder,
     *,
@@ -69,14 +54,20 @@ def fixed_form(
     max_length: int | None = None,
     num_layers: int | None = None,
     truncate_dim: int | None = None,
-) -> FixedForm:
-    """Return the fixed form of an encoder; arguments as in `export_encoder`.
+) -> tuple[Encoder, Live]:
+    """Return an encoder in a form that a tokenizer's post-processor and prompts before the text can reproduce.
+
+    Arguments as in `export_encoder`.
+
+    Returns:
+        The encoder with one length limit, one number of memory tokens, and the layers and dimensions that are kept; and
+        the encoder as its users call it, which gives the reference vectors.
 
     Raises:
         ValueError: no stock tokenizer can reproduce the encoder's rows; it has two length limits and `max_length`
             is not given; or texts within its limit get different numbers of memory tokens.
     """
-    lengths, words = dict(encoder.max_length), None
+    words = None
     one_length = _with_one_length(encoder, max_length)
     fixed = _with_fixed_memory(one_length)
     if _needs_one_prompt(fixed, prompt_name):
@@ -86,10 +77,10 @@ def fixed_form(
         contexts = {name: context for name, context in fixed.contexts.items() if name == prompt_name}
         fixed = fixed.with_settings(template=template, prompts={}, default_prompt_name=None)
         fixed.contexts = contexts
-    live = Live(one_length, words, {"num_layers": num_layers, "truncate_dim": truncate_dim})
+    live = Live(one_length, words, {"num_layers": num_layers, "truncate_dim": truncate_dim}, encoder.max_length)
     fixed = cut(fixed, num_layers=num_layers, truncate_dim=truncate_dim)
     check_text(fixed)
-    return FixedForm(fixed, live, lengths)
+    return fixed, live
 
 
 @dataclass(frozen=True)
@@ -105,7 +96,6 @@ class Parts:
             rows of its embedding matrix.
         contexts: contexts by name, as prompts.
         prompts: strings that precede a text, by name, contexts included.
-        default_prompt_name: the prompt of a text where none is named.
         parity: content of `parity.json`: reference texts, token ids and vectors.
         empty_texts: whether an empty text has tokens.
         int8: how weights become int8, for runtimes that are given these.
@@ -118,7 +108,6 @@ class Parts:
     model: Any
     contexts: dict[str, ContextPrompt]
     prompts: dict[str, str]
-    default_prompt_name: str | None
     parity: dict[str, Any]
     empty_texts: bool
     int8: Int8 = field(default_factory=Int8)
@@ -140,15 +129,14 @@ class Parts:
             self.model.config.save_pretrained(out)
 
 
-def make_parts(fixed: FixedForm, int8: Int8 | None = None) -> Parts:
-    """Return the parts of an encoder in its fixed form.
+def make_parts(encoder: Encoder, live: Live, int8: Int8 | None = None) -> Parts:
+    """Return the parts of an encoder in its fixed form, as of `fixed_form`.
 
     Raises:
         ValueError: a context leaves no room for a text, or its tokens cannot be reproduced.
     """
-    encoder = fixed.encoder
     tokenizer, ids = stock_tokenizer(encoder)
-    contexts = context_prompts(encoder, tokenizer)
+    contexts = {name: context_prompt(encoder, tokenizer, name, each) for name, each in encoder.contexts.items()}
     model = merged_model(encoder, ids, len(tokenizer))
     for context in contexts.values():
         write_rows(model, context.rows)
@@ -156,25 +144,24 @@ def make_parts(fixed: FixedForm, int8: Int8 | None = None) -> Parts:
     if nested:  # vLLM reads these before a request may set dimensions
         model.config.is_matryoshka, model.config.matryoshka_dimensions = True, nested
     prompts = {**stock_prompts(encoder), **{name: context.prompt for name, context in contexts.items()}}
-    longest = max(encoder.max_seq_length, *fixed.lengths.values())
+    longest = max(encoder.max_seq_length, *live.lengths.values())
     parity = {
         "format": EXPORT.number,
         "tolerance": tolerance(encoder.backbone.dtype, encoder.backbone.num_layers),
         "max_length": encoder.max_seq_length,
-        "exported_from": {"max_length": fixed.lengths, "data": data_names(encoder.record, steps=encoder.steps)},
+        "exported_from": {"max_length": live.lengths, "data": data_names(encoder.record, steps=encoder.steps)},
         "encoder": encoder.describe(),
         "versions": {name: version(name) for name in ("embrew", "sentence-transformers", "transformers", "torch")},
-        "cases": parity_cases(fixed.live, encoder, longest, prompts, contexts, ids),
+        "cases": parity_cases(live, encoder, longest, prompts, contexts, ids),
     }
     return Parts(
         encoder=encoder,
-        lengths=fixed.lengths,
+        lengths=live.lengths,
         tokenizer=tokenizer,
         ids=ids,
         model=model,
         contexts=contexts,
         prompts=prompts,
-        default_prompt_name=encoder.default_prompt_name or ("text" if "text" in prompts else None),
         parity=parity,
         empty_texts=not any(encoder.template.adds_nothing(words) for words in ("", *encoder.prompts.values())),
         int8=int8 or Int8(),

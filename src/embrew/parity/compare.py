@@ -67,7 +67,7 @@ def compare(
     a: str,
     against: str,
     *,
-    kind: str | None = None,
+    kind: Kind | None = None,
     model: str | None = None,
     timeout: float = 60.0,
     min_cosine: float | None = None,
@@ -81,7 +81,7 @@ def compare(
         a: an encoder, as `open_model` takes it, or folder of an export with `parity.json`, whose model is not opened.
         against: the runtime: a folder of Sentence-Transformers, embrew or OpenVINO, a file `.gguf` or `.onnx`, or the
             address of a server.
-        kind: of the runtime, a name of `Kind`; None: by its name and what is there.
+        kind: of the runtime; None: by its name and what is there.
         model: name of the model on a server of several.
         timeout: seconds to wait for an answer of a server.
         min_cosine: cosine that every text has to reach; None: by the weights, 0.9999 to 0.99.
@@ -95,16 +95,14 @@ def compare(
     """
     if min_cosine is not None and not 0 < min_cosine <= 1:
         raise ValueError(f"min_cosine={min_cosine}; give a cosine above 0, at most 1")
-    chosen = None if kind is None else Kind(kind)
     with quiet():
         reference = reference_of_export(a)
         if reference is not None and (max_length or pooling):
             raise ValueError(f"{a} is an export, whose vectors are known; leave out max_length and pooling")
-        is_url = against.lower().startswith(("http://", "https://"))
-        if is_url:
-            runtime: Runtime = open_server(against, kind=chosen, model=model, timeout=timeout)
+        if against.lower().startswith(("http://", "https://")):
+            runtime: Runtime = open_server(against, kind=kind, model=model, timeout=timeout)
         else:
-            runtime = open_folder(against, kind=chosen)
+            runtime = open_folder(against, kind=kind)
         around = export_around(Path(against))
         if reference is None:
             limit, by_methods = max_length or around.get("max_length"), isinstance(runtime, EmbrewServer)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,12 @@ from embrew.runtimes.graph import OUTPUT
 from embrew.runtimes.openvino import Program, openvino
 from embrew.stock import open_stock
 
-PATTERNS = {
-    Kind.EMBREW: ("embrew.json", "run.json"),
-    Kind.SENTENCE_TRANSFORMERS: ("modules.json",),
-    Kind.OPENVINO: ("*.xml", "openvino/*.xml"),
-    Kind.ONNX: ("*.onnx", "onnx/*.onnx"),
-    Kind.LLAMA_CPP: ("*.gguf",),
+PATTERNS: dict[Kind, tuple[str, ...]] = {
+    "embrew": ("embrew.json", "run.json"),
+    "sentence-transformers": ("modules.json",),
+    "openvino": ("*.xml", "openvino/*.xml"),
+    "onnx": ("*.onnx", "onnx/*.onnx"),
+    "llama.cpp": ("*.gguf",),
 }
 """Files by which a folder or file is known; of an export for several runtimes, Sentence-Transformers first."""
 LLAMA_CPP = """
@@ -70,7 +71,7 @@ def open_folder(name: str, *, kind: Kind | None) -> Runtime:
             files = [path] if kind or any(path.match(pattern) for pattern in patterns) else []
         else:
             files = [file for pattern in patterns for file in sorted(path.glob(pattern))]
-        if files or kind == Kind.SENTENCE_TRANSFORMERS:
+        if files or kind == "sentence-transformers":
             return _open(name, each, files)
     expected = "a folder of Sentence-Transformers, embrew or OpenVINO, a .gguf or .onnx file, or an address"
     what = f"has no {' or '.join(PATTERNS[kind])}" if kind else "is nothing that vectors can be compared with"
@@ -78,13 +79,13 @@ def open_folder(name: str, *, kind: Kind | None) -> Runtime:
 
 
 def _open(name: str, kind: Kind, files: list[Path]) -> Runtime:
-    if kind == Kind.EMBREW:
+    if kind == "embrew":
         return EncoderFolder(name, Encoder.from_pretrained(name, merge_adapter=True))
-    if kind == Kind.SENTENCE_TRANSFORMERS:
+    if kind == "sentence-transformers":
         return SentenceTransformersFolder(name, open_stock(name))
     if len(files) > 1:
         raise ValueError(f"{name} has {', '.join(file.name for file in files)}; give one file")
-    return LlamaCpp(files[0]) if kind == Kind.LLAMA_CPP else Graph(files[0], kind)
+    return LlamaCpp(files[0]) if kind == "llama.cpp" else Graph(files[0], kind)
 
 
 class EncoderFolder(Runtime):
@@ -143,7 +144,7 @@ class Graph(Runtime):
     """
 
     def __init__(self, model: Path, kind: Kind) -> None:
-        title, opened = {Kind.ONNX: ("ONNX Runtime", _open_onnx), Kind.OPENVINO: ("OpenVINO", _open_openvino)}[kind]
+        title, opened = {"onnx": ("ONNX Runtime", _open_onnx), "openvino": ("OpenVINO", _open_openvino)}[kind]
         try:
             software, self.run, self.inputs, outputs = opened(model)
         except ImportError:
@@ -159,7 +160,7 @@ class Graph(Runtime):
         folder = next((each for each in model.parents[:2] if (each / "tokenizer.json").is_file()), None)
         if folder is None:
             raise ValueError(f"{model} has no tokenizer.json beside it or one folder above; copy it there")
-        self.name, self.reads = f"{model} ({software})", (str(kind),)
+        self.name, self.reads = f"{model} ({software})", (kind,)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
@@ -226,11 +227,9 @@ class LlamaCpp(Runtime):
 
     def _answer(self, texts: Sequence[str]) -> dict[str, Any]:
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # the process has ended, and says why
             self.process.stdin.write(json.dumps(list(texts)) + "\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the process has ended, and says why
         answer = self._read()
         if "refused" in answer:
             raise Refused(f"{self.path.name}: {answer['refused']}")
@@ -244,5 +243,4 @@ class LlamaCpp(Runtime):
             self.errors.seek(0)
             lines = self.errors.read().strip().splitlines()
             raise ValueError(f"llama.cpp cannot run {self.path}: {' '.join(lines[-2:]) or 'it gave no message'}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return json.loads(line)

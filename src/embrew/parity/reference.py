@@ -138,7 +138,7 @@ def reference_of_encoder(
         raise ValueError(f"{name} is no encoder of embrew, so there are no reference vectors; give one, or its export")
     if by_methods:
         return _of_methods(name, encoder)
-    parts = make_parts(fixed_form(encoder, max_length=max_length))
+    parts = make_parts(*fixed_form(encoder, max_length=max_length))
     return _reference(name, parts.parity, wrong_vectors(parts))
 
 

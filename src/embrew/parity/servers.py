@@ -22,7 +22,7 @@ from embrew.text.texts import SIDES
 KEY = "EMBREW_API_KEY"
 TRIES, WAIT, LONGEST_WAIT = 3, 1, 30  # of requests that are answered 429 or 503; seconds between them
 MOST = 300  # characters of a server's message that are shown
-PATHS = {"/v1/embeddings": Kind.OPENAI, "/v1": Kind.OPENAI, "/api/embed": Kind.OLLAMA, "/embed": Kind.TEI}
+PATHS: dict[str, Kind] = {"/v1/embeddings": "openai", "/v1": "openai", "/api/embed": "ollama", "/embed": "tei"}
 """Ends of addresses and the kind of server that has them; the longest first."""
 
 
@@ -159,8 +159,8 @@ def _by_index(answer: Any) -> list[object]:
     return [np.frombuffer(b64decode(each), dtype="<f4") if isinstance(each, str) else each for each in ordered]
 
 
-APIS = {
-    Kind.TEI: Api(
+APIS: dict[Kind, Api] = {
+    "tei": Api(
         "Text Embeddings Inference",
         "/embed",
         "inputs",
@@ -169,7 +169,7 @@ APIS = {
         ("/info", "model_id"),
         by_name=True,
     ),
-    Kind.OLLAMA: Api(
+    "ollama": Api(
         "Ollama",
         "/api/embed",
         "input",
@@ -178,7 +178,7 @@ APIS = {
         ("/api/tags", "models"),
         model="name",
     ),
-    Kind.OPENAI: Api(
+    "openai": Api(
         "OpenAI's API", "/v1/embeddings", "input", _by_index, tuple(RUNTIMES), ("/v1/models", "data"), model="id"
     ),
 }

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from embrew.files.reading import read_json
+from embrew.opening import is_recipe
 from embrew.planning.devices import device
 from embrew.planning.shapes import config_of, empty_model, shape_of_model
 from embrew.planning.stage import UTILIZATION
-from embrew.recipe import Recipe, list_recipes
+from embrew.recipe import Recipe
 
 ID = 16  # bytes of an id in a shard, its offset included
 BITS = {"float32": 32, "int8": 8, "binary": 1}
@@ -80,7 +81,7 @@ def plan_encoding(
 
 def _language_model(model: str) -> str:
     """Return the language model under an encoder's folder or a recipe; another name unchanged."""
-    if model in list_recipes() or model.endswith((".yaml", ".yml")):
+    if is_recipe(model):
         return Recipe.load(model).encoder.model
     settings = Path(model, "embrew.json")
     if settings.is_file() and not Path(model, "config.json").is_file():

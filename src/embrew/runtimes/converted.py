@@ -34,7 +34,8 @@ def convert_encoder(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | N
     contexts: dict[str, PreparedContext] = {}
     rows: dict[int, torch.Tensor] = {}
     for name, context in encoder.contexts.items():
-        contexts[name] = _in_vocabulary(context, free)
+        pairs = zip(context.row.ids, context.row.segments, strict=True)
+        contexts[name] = in_vocabulary(context, [i + free if s == Segment.SOFT else i for i, s in pairs])
         rows.update(enumerate(context.vectors, start=free))
         free += len(context.vectors)
     model = merged_model(encoder, {i: i for i in learned}, free)
@@ -83,9 +84,3 @@ def compare(converted: RuntimeEncoder, encoder: TextEncoder) -> None:
         )
         allowed = None if converted.in_bfloat16 else tolerance(torch.float32, converted.backbone.num_layers)
         check_close(ours, theirs, allowed, what=f"OpenVINO ({method})")
-
-
-def _in_vocabulary(context: PreparedContext, first: int) -> PreparedContext:
-    """Return a context whose vectors have ids from `first` on."""
-    pairs = zip(context.row.ids, context.row.segments, strict=True)
-    return in_vocabulary(context, [i + first if s == Segment.SOFT else i for i, s in pairs])

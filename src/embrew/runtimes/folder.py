@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.files.formats import OPENVINO
 from embrew.files.reading import content_of, read_json
+from embrew.files.writing import write_json
 from embrew.model.contexts import Context, PreparedContext
 from embrew.runtimes.encoder import Origin, RuntimeEncoder, Shape, in_vocabulary
 from embrew.runtimes.openvino import Program
@@ -64,8 +64,7 @@ def write_encoder(
         },
         "origin": asdict(origin),
     }
-    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-    (folder / OPENVINO.file).write_text(text, encoding="utf-8")
+    write_json(folder / OPENVINO.file, values)
 
 
 def open_openvino(folder: Path, *, dtype: str = "auto") -> RuntimeEncoder:

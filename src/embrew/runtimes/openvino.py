@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,7 @@ def nncf() -> Any:
         ValueError: it is not installed; names the extra.
     """
     openvino()  # hides the telemetry of both
-    try:
-        import nncf as library
-    except ImportError as error:
-        raise ValueError('NNCF is not installed; install it with: pip install "embrew[openvino]"') from error
-    return library
+    return _imported("nncf", "NNCF")
 
 
 def openvino() -> Any:
@@ -45,11 +42,14 @@ def openvino() -> Any:
     """
     if "openvino_telemetry" not in sys.modules:
         sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    return _imported("openvino", "OpenVINO")
+
+
+def _imported(name: str, title: str) -> Any:
     try:
-        import openvino as library
+        return import_module(name)
     except ImportError as error:
-        raise ValueError('OpenVINO is not installed; install it with: pip install "embrew[openvino]"') from error
-    return library
+        raise ValueError(f'{title} is not installed; install it with: pip install "embrew[openvino]"') from error
 
 
 def convert(graph: nn.Module, second: str) -> Any:

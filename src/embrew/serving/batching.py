@@ -82,7 +82,7 @@ class Queue:
         Raises:
             ApiError: too many tokens wait, or a text cannot be computed.
         """
-        self._check_room(sum(texts.work))
+        self.check_room(sum(texts.work))
         job = Job(texts)
         self.jobs[job] = None
         self._count([(job, index) for index in job.waiting], 1)
@@ -95,14 +95,6 @@ class Queue:
             del self.jobs[job]
             job.done.cancel()
         return job
-
-    def check_not_full(self) -> None:
-        """Refuse a request before its body is read.
-
-        Raises:
-            ApiError: as many tokens wait as may.
-        """
-        self._check_room(1)
 
     def expected_seconds(self) -> float:
         """Return the estimated seconds until all texts that wait are computed, from 1 to 60."""
@@ -185,7 +177,12 @@ class Queue:
                     self._changed.clear()
                     await self._changed.wait()
 
-    def _check_room(self, more: int) -> None:
+    def check_room(self, more: int) -> None:
+        """Refuse a request with that many tokens; 1: before its body is read.
+
+        Raises:
+            ApiError: too many tokens wait.
+        """
         if self.tokens and self.tokens + more > self.most:
             message = f"{self.tokens} tokens wait to be computed, and at most {self.most} may; try again later"
             raise ApiError(429, message, code="queue_full", retry_after=self.expected_seconds())

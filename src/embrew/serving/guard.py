@@ -116,7 +116,7 @@ class Guard:
             reason = f"{len(self.bodies)} requests are being answered, which is the limit"
             raise self._too_busy(reason, code="too_many_requests")
         if scope["facts"]["path"] in QUEUED:
-            self.service.queue.check_not_full()
+            self.service.queue.check_room(1)
         body = bytearray()
         self.bodies[id(body)] = body
         try:

@@ -85,8 +85,7 @@ def deploy(open_service: Callable[[], Service], settings: Settings) -> Applicati
         graceful_shutdown_timeout_s=settings.drain + 5,
         graceful_shutdown_wait_loop_s=0.5,
     )
-    bound: Application = deployment.bind()
-    return bound
+    return deployment.bind()
 
 
 def read_arguments(args: Mapping[str, Any]) -> Settings:

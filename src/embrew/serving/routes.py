@@ -65,8 +65,7 @@ def create_app(service: Service, *, hosts: Collection[str] = (), request_id: boo
 
 
 def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+    return request.app.state.service
 
 
 Served = Annotated[Service, Depends(_service)]

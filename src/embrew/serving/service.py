@@ -84,9 +84,10 @@ class Service:
     def load(self) -> None:
         """Open the model, compare an export with its `parity.json`, and compute a text; keep an error in `failure`."""
         settings = self.settings
-        options: dict[str, Any] = {"dtype": settings.dtype, "backend": settings.backend, "pooling": settings.pooling}
         try:
-            opened = open_model(settings.model, **options)
+            opened = open_model(
+                settings.model, dtype=settings.dtype, backend=settings.backend, pooling=settings.pooling
+            )
             if isinstance(opened, Encoder):
                 model: Model = ServedEncoder(opened.eval(), settings)
             elif isinstance(opened, VariantEncoder):

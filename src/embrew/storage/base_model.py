@@ -146,8 +146,7 @@ def open_tokenizer_of(name: str, *, trust_remote_code: bool = False, **options: 
     with readable(name, **options) as where:
         if path and (parts := gguf_files(path)):
             return complete_tokenizer(TokenizersBackend.from_pretrained(trust_remote_code=False, **where), parts)
-        tokenizer: Any = AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **where)
-        return tokenizer
+        return AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **where)
 
 
 @contextmanager
@@ -192,11 +191,9 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     """
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
-    dtype = {**DTYPES, "float16": torch.float16}.get(name)
-    if dtype is not None:
-        check_speed(dtype, device)
     if name not in DTYPES:
         raise ValueError(f"dtype={name!r}; choose from auto, {', '.join(DTYPES)}")
+    check_speed(DTYPES[name], device)
     return DTYPES[name]
 
 
@@ -371,11 +368,8 @@ def open_weights(
     with readable(name, **options) as where:
         of_gguf = "gguf_file" in where
         if not of_gguf:
-            source, kernels = (
-                where["pretrained_model_name_or_path"],
-                attn_implementation is None and not trust_remote_code,
-            )
-            check_weights(name, source, kernels=kernels, **options)
+            kernels = attn_implementation is None and not trust_remote_code
+            check_weights(name, where["pretrained_model_name_or_path"], kernels=kernels, **options)
         model, loading = kind.from_pretrained(
             config=config if of_gguf else None,
             use_safetensors=True,

@@ -170,8 +170,7 @@ def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> s
         return None
     missing = {"_raise_exceptions_for_gated_repo": False, "_raise_exceptions_for_missing_entries": False}
     missing |= {"_raise_exceptions_for_connection_errors": False}
-    path_in_cache: str | None = cached_file(source, name, subfolder=subfolder, **missing, **options)
-    return path_in_cache
+    return cached_file(source, name, subfolder=subfolder, **missing, **options)
 
 
 def check_adapter(config: Any, *, source: Path) -> None:

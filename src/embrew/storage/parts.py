@@ -25,12 +25,12 @@ from embrew.files.checksums import NAME, check_files, write_checksums
 from embrew.files.formats import CONTEXT, ENCODER, EXPORT, Format
 from embrew.files.names import MAX_NAME_BYTES
 from embrew.files.reading import REPAIR, BrokenFile, broken, content_of, is_content_error, read_json
-from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all
+from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all, write_json
 from embrew.identity import vectors_hash
 from embrew.model.adapters import AdapterState
 from embrew.model.contexts import Context, PreparedContext, prepare
 from embrew.settings.encoder import Demonstration
-from embrew.storage.foreign import asks_for_code, check_adapter
+from embrew.storage.foreign import ADAPTER, asks_for_code, check_adapter
 from embrew.text.tokens import Row
 
 if TYPE_CHECKING:
@@ -109,14 +109,14 @@ def read_tensors(path: Path, *, keys: Collection[str] = (), repair: str = REPAIR
     return tensors
 
 
-CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+TENSORS = "adapter_model.safetensors"
 
 
 def write_adapter(state: AdapterState, folder: Path) -> None:
     """Write both files into a new folder."""
     folder.mkdir(parents=True)
     save_file(state.tensors, folder / TENSORS, metadata={"format": "pt"})
-    (folder / CONFIG).write_text(json.dumps(state.config, indent=2, sort_keys=True))
+    (folder / ADAPTER).write_text(json.dumps(state.config, indent=2, sort_keys=True))
 
 
 def read_adapter(folder: Path) -> AdapterState:
@@ -125,8 +125,8 @@ def read_adapter(folder: Path) -> AdapterState:
     Raises:
         ValueError: it is no LoRA, or one whose settings name other files or modules.
     """
-    config = read_json(folder / CONFIG)
-    check_adapter(config, source=folder / CONFIG)
+    config = read_json(folder / ADAPTER)
+    check_adapter(config, source=folder / ADAPTER)
     return AdapterState(config, read_tensors(folder / TENSORS))
 
 
@@ -163,7 +163,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     config = {key: value for key, value in config.items() if key not in (*REBUILD, *STATE, CODE)}
     config |= {"tokenizer_class": GENERIC, **{name: getattr(tokenizer, name) for name in OF_THE_CLASS}}
-    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(path, config)
 
 
 def open_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -223,7 +223,7 @@ def first_difference(expected: Sequence[int], actual: Sequence[int], tokenizer: 
     return f"index {at} of {len(expected)}: expected {named(wanted)}, given {named(other)} ({len(actual)} tokens)"
 
 
-CONTEXTS, ABOUT, VECTORS = "contexts", "context.json", "vectors.safetensors"
+CONTEXTS, VECTORS = "contexts", "vectors.safetensors"
 AGAIN = "remove the context's folder and add it again (embrew context add)"
 CONTEXT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # no files on Windows
@@ -270,13 +270,9 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
         "segments": context.row.segments,
         "model_hash": context.model_hash,
     }
-    if target.exists() and not overwrite:
-        raise FileExistsError(
-            f"{folder} has a context {name} already; choose another name, or replace it (--overwrite)"
-        )
-    with atomic_folder(target, marker=ABOUT, overwrite=overwrite) as out:
+    with atomic_folder(target, marker=CONTEXT.file, overwrite=overwrite) as out:
         save_file({"vectors": context.vectors.contiguous()}, out / VECTORS)
-        (out / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(out / CONTEXT.file, about)
         write_checksums(out)  # separate, so that adding a context does not change those of the encoder
 
 
@@ -289,7 +285,7 @@ def read_contexts(folder: Path) -> dict[str, PreparedContext]:
     recover_all(folder / CONTEXTS)
     contexts = {}
     for place in _places(folder):
-        context = read_unchanged(place, ABOUT, partial(_read, place))
+        context = read_unchanged(place, CONTEXT.file, partial(_read, place))
         if context is not None:
             contexts[place.name] = context
     return contexts
@@ -298,7 +294,7 @@ def read_contexts(folder: Path) -> dict[str, PreparedContext]:
 def _places(folder: Path) -> list[Path]:
     """Return folders of contexts; others, and those that are being written, are left out."""
     places = sorted((folder / CONTEXTS).iterdir()) if (folder / CONTEXTS).is_dir() else []
-    files = (ABOUT, VECTORS, NAME)
+    files = (CONTEXT.file, VECTORS, NAME)
     return [
         place for place in places if not place.name.startswith(".") and any((place / name).is_file() for name in files)
     ]
@@ -311,7 +307,7 @@ def _read(place: Path) -> PreparedContext | None:
     check_number(place, CONTEXT)
     if (place / NAME).is_file() or (place.parent.parent / NAME).is_file():
         check_folder(place)
-    about = place / ABOUT
+    about = place / CONTEXT.file
     read = read_json(about, repair=AGAIN, kind=CONTEXT)
     vectors = read_tensors(place / VECTORS, keys=("vectors",), repair=AGAIN)["vectors"]
     with content_of(about, repair=AGAIN):

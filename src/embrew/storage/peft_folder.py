@@ -15,7 +15,7 @@ from embrew.files.reading import BrokenFile, content_of, read_json
 from embrew.model.adapters import AdapterState, adapter_state, reopened_lora
 from embrew.model.backbone import Backbone
 from embrew.storage.foreign import ADAPTER, check_adapter, file_of
-from embrew.storage.parts import CONFIG, TENSORS, read_tensors
+from embrew.storage.parts import TENSORS, read_tensors
 
 logger = logging.getLogger(__name__)
 PREFIX = "base_model.model."  # of every key that peft saves
@@ -25,14 +25,14 @@ OTHER_BASE = (
 )
 
 
-def adapter_config(name: str, **options: Any) -> dict[str, Any] | None:
+def adapter_config(name: str) -> dict[str, Any] | None:
     """Return the configuration of a LoRA that peft saved; None: the folder or Hub id is none, or of a whole model.
 
     Raises:
         ValueError: another kind of adapter, or one whose settings name other files or modules.
     """
-    path = file_of(name, CONFIG, **options)
-    if path is None or file_of(name, "config.json", **options) is not None:
+    path = file_of(name, ADAPTER)
+    if path is None or file_of(name, "config.json") is not None:
         return None
     config = read_json(Path(path))
     config.pop("auto_mapping", None)  # of a class that only peft's AutoPeftModel would import
@@ -48,7 +48,7 @@ def base_of_adapter(name: str, config: Mapping[str, Any]) -> str:
     """
     base = config.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
-        raise ValueError(f"{name}: its {CONFIG} does not say which model it was trained on; {OTHER_BASE}")
+        raise ValueError(f"{name}: its {ADAPTER} does not say which model it was trained on; {OTHER_BASE}")
     if base.startswith(("/", "~", ".")) and not Path(base).exists():
         raise FileNotFoundError(f"{name} was trained on {base}, which is not on this machine; {OTHER_BASE}")
     if file_of(base, ADAPTER) is not None:
@@ -58,7 +58,7 @@ def base_of_adapter(name: str, config: Mapping[str, Any]) -> str:
     return base
 
 
-def apply_adapter(backbone: Backbone, name: str, **options: Any) -> AdapterState:
+def apply_adapter(backbone: Backbone, name: str) -> AdapterState:
     """Merge a LoRA that peft saved into a model without an adapter, in float32, and return it under the model's names.
 
     Its keys may be those of `AutoModelForCausalLM` or of `AutoModel`.
@@ -66,15 +66,14 @@ def apply_adapter(backbone: Backbone, name: str, **options: Any) -> AdapterState
     Args:
         backbone: the model.
         name: the adapter's folder or Hub id.
-        options: `revision`, for the Hub.
 
     Raises:
         BrokenFile: a tensor has no place on the model, or one of the model's has none in the file.
         ValueError: it is no LoRA, or its weights are pickled.
     """
-    config, path = adapter_config(name, **options), file_of(name, TENSORS, **options)
+    config, path = adapter_config(name), file_of(name, TENSORS)
     if config is None:
-        raise ValueError(f"{name} is no folder or Hub id of a LoRA that peft saved; it holds {CONFIG} and {TENSORS}")
+        raise ValueError(f"{name} is no folder or Hub id of a LoRA that peft saved; it holds {ADAPTER} and {TENSORS}")
     if path is None:
         raise ValueError(f"{name} has no {TENSORS}; embrew reads no pickled weights: save the adapter again with peft")
     tensors = read_tensors(Path(path))

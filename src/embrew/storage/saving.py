@@ -17,7 +17,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from embrew.files.checksums import write_checksums
+from embrew.files.checksums import CARD, write_checksums
 from embrew.files.formats import ENCODER, versions
 from embrew.files.names import check_file_name
 from embrew.files.writing import atomic_folder
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-CARD = "README.md"
 PACKAGES = ("embrew", "torch", "transformers", "peft", "tokenizers")
 
 
@@ -156,6 +155,18 @@ def tolerance(dtype: torch.dtype, layers: int = 12) -> float:
     return 1e-5 * max(1.0, layers / 12) if dtype == torch.float32 else 2e-2
 
 
+def check_same(vectors: Tensor, expected: Tensor, dtype: torch.dtype, *, what: str) -> float:
+    """Return the largest difference of unit vectors that should be the same.
+
+    Raises:
+        RuntimeError: it is larger than allowed; `what` begins the message.
+    """
+    difference = float((vectors - expected).abs().max())
+    if not difference <= tolerance(dtype):
+        raise RuntimeError(f"{what}: largest difference {difference:.2e}, allowed {tolerance(dtype):.0e} ({dtype})")
+    return difference
+
+
 def reference_vectors(encoder: Encoder) -> Tensor:
     """Return unit vectors of the reference texts, `(16, hidden)` float32; with demonstrations, 16 more after two."""
     how: dict[str, Any] = {"batch_size": 8, "show_progress_bar": False}
@@ -201,12 +212,8 @@ def verify_folder(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]
             reopened, checks["compared_with"] = _in_fresh_process(encoder, folder), "the folder in a fresh process"
         else:
             reopened, checks["compared_with"] = _opened_anew(encoder, folder), "the folder opened anew"
-        difference = checks["reopened_max_difference"] = float((reopened - vectors).abs().max())
-        if not difference <= tolerance(encoder.backbone.dtype):
-            raise RuntimeError(
-                "the saved folder gives other vectors than the encoder in memory: largest difference "
-                f"{difference:.2e}, allowed {tolerance(encoder.backbone.dtype):.0e} ({encoder.backbone.dtype})"
-            )
+        what = "the saved folder gives other vectors than the encoder in memory"
+        checks["reopened_max_difference"] = check_same(reopened, vectors, encoder.backbone.dtype, what=what)
     if isinstance(encoder.backbone.model, PeftModel) and encoder.steps:
         with encoder.backbone.adapter_off():
             base = reference_vectors(encoder)

@@ -8,7 +8,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -29,21 +29,13 @@ from embrew.cli.analyze.kinds import (
     uniformity,
 )
 from embrew.cli.arguments import AsJson, ModelPooling, Quiet
-from embrew.cli.console import out, print_json, wants_json
+from embrew.cli.console import out, print_json, say, wants_json
 
 KINDS: dict[str, Callable[..., Outcome]] = {
     function.__name__: function
     for function in (spectrum, memory, uniformity, sink, surface, truncation, efficiency, cost, demonstrations, domain)
 }
 Kind = StrEnum("Kind", list(KINDS))  # type: ignore[misc]
-
-
-class Picture(StrEnum):
-    """Format of the picture."""
-
-    PNG = "png"
-    SVG = "svg"
-    PDF = "pdf"
 
 
 KindName = Annotated[
@@ -121,7 +113,7 @@ General = Annotated[
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write KIND.json, KIND.csv and KIND.png.")
 ]
-PictureFormat = Annotated[Picture, typer.Option(help="Format of the picture in --output.")]
+PictureFormat = Annotated[Literal["png", "svg", "pdf"], typer.Option(help="Format of the picture in --output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
 
 
@@ -148,7 +140,7 @@ def analyze(
     column: Columns = None,
     pooling: ModelPooling = None,
     output: Output = None,
-    picture: PictureFormat = Picture.PNG,
+    picture: PictureFormat = "png",
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -198,7 +190,7 @@ def show(outcome: Outcome) -> None:
         table.add_row(*(Text(cell(row.get(name))) for name in columns))
     out().print(table)
     for line in outcome.lines:
-        out().print(Text(line), soft_wrap=True)
+        say(line)
 
 
 def cell(value: Any) -> str:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from embrew.cli import completion
-from embrew.cli.console import out
+from embrew.cli.console import say
 
 if TYPE_CHECKING:
     from embrew.data.sets import FileSet, HubSet
@@ -33,37 +32,36 @@ def fetch(
     """Download data of the Hub into a folder: training sets, or a suite's test sets."""
     from embrew.data.sets import file_sets, hub_sets
 
-    console = out()
     for name in names:
         if name in hub_sets():
-            _fetch_set(hub_sets()[name], to / name, console)
+            _fetch_set(hub_sets()[name], to / name)
         elif name in file_sets():
-            _fetch_files(file_sets()[name], to / name, console)
+            _fetch_files(file_sets()[name], to / name)
         else:
-            _fetch_suite(name, to, console)
+            _fetch_suite(name, to)
 
 
-def _fetch_set(source: HubSet, place: Path, console: Console) -> None:
+def _fetch_set(source: HubSet, place: Path) -> None:
     from embrew.data.fetching import ABOUT, fetch
     from embrew.files.reading import read_json
 
     done = "downloaded" if fetch(source, place) else "already there"
     about = read_json(place / ABOUT)
     rows = ", ".join(f"{count:,} rows of {split}" for split, count in about["rows"].items())
-    console.print(f"{place}: {done}, {rows}", markup=False, soft_wrap=True)
-    console.print(f"  {source.about}", markup=False, soft_wrap=True)
-    console.print(f"  {source.hub} at {about['commit']}; licence: {source.licence}", markup=False, soft_wrap=True)
+    say(f"{place}: {done}, {rows}")
+    say(f"  {source.about}")
+    say(f"  {source.hub} at {about['commit']}; licence: {source.licence}")
 
 
-def _fetch_files(source: FileSet, place: Path, console: Console) -> None:
+def _fetch_files(source: FileSet, place: Path) -> None:
     from embrew.data.fetching import fetch_files
 
     done = "downloaded" if fetch_files(source, place) else "already there"
-    console.print(f"{place}: {done}, {len(source.files)} files", markup=False, soft_wrap=True)
-    console.print(f"  {source.about}; licence: {source.licence}", markup=False, soft_wrap=True)
+    say(f"{place}: {done}, {len(source.files)} files")
+    say(f"  {source.about}; licence: {source.licence}")
 
 
-def _fetch_suite(suite: str, to: Path, console: Console) -> None:
+def _fetch_suite(suite: str, to: Path) -> None:
     from embrew.config.suggestions import did_you_mean
     from embrew.data.sets import file_sets, hub_sets
     from embrew.evaluation.hotpotqa import keep
@@ -81,13 +79,9 @@ def _fetch_suite(suite: str, to: Path, console: Console) -> None:
             f"suite {suite} has no task of MTEB or the Hub; provide its folders yourself: {', '.join(local)}"
         )
     for task, now in fetch_tasks(tasks, to):
-        console.print(f"{task.name}: {'downloaded' if now else 'already there'}", markup=False)
+        say(f"{task.name}: {'downloaded' if now else 'already there'}")
     for source in sources:
-        console.print(
-            f"{source.path}: {'downloaded' if keep(source, to / source.folder) else 'already there'}", markup=False
-        )
+        say(f"{source.path}: {'downloaded' if keep(source, to / source.folder) else 'already there'}")
     if local:
-        console.print(f"not downloaded, provide these folders yourself: {', '.join(local)}", markup=False)
-    console.print(
-        f"on another machine: embrew evaluate MODEL --suite {suite} --data {to}", markup=False, soft_wrap=True
-    )
+        say(f"not downloaded, provide these folders yourself: {', '.join(local)}")
+    say(f"on another machine: embrew evaluate MODEL --suite {suite} --data {to}")

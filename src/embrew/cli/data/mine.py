@@ -11,8 +11,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from embrew.cli.analyze.domain import columns_of
 from embrew.cli.arguments import AsJson, Model, ModelPooling, Quiet
-from embrew.cli.console import loading, out, print_json
+from embrew.cli.console import loading, out, print_json, say
 
 if TYPE_CHECKING:
     from embrew.mining import Mined
@@ -51,9 +52,7 @@ def mine(
     """Find hard negatives for pairs, show up to 20 pairs with similarities, and write all of them."""
     if output.exists() and not (overwrite or dry_run):
         raise FileExistsError(f"{output} exists; give another file, or --overwrite to replace it")
-    columns = dict(part.split("=", 1) for part in column or () if "=" in part)
-    if len(columns) < len(column or ()):
-        raise ValueError(f"--column {' '.join(column or ())}: give OURS=THEIRS, e.g. query=question")
+    columns = columns_of(column)
     if split == "test":
         raise ValueError("--split test: mined rows are for training; give another split")
     loading(model)
@@ -81,11 +80,9 @@ def mine(
     }
     if not dry_run:
         write_jsonl(output, mined.rows)
-    out().print(
+    say(
         f"{counts['negatives']:,} negatives for {counts['pairs']:,} pairs; {mined.without:,} pairs have none and are "
         f"left out{'; nothing written' if dry_run else f': {output}'}",
-        markup=False,
-        soft_wrap=True,
     )
     print_json({**counts, "output": None if dry_run else str(output), "examples": shown})
 

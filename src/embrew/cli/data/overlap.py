@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embrew.cli.arguments import AsJson, Overrides
-from embrew.cli.console import out, print_json
+from embrew.cli.console import print_json, say
 from embrew.cli.recipe import Name
 
 
@@ -23,10 +23,9 @@ def overlap(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) 
     for stage in loaded.stages:
         for config in stage.datasets:
             rows = assembly.rows(config, assembly.objective(stage.objective), max_rows=config.max_rows)
-            paths = config.paths
-            name = ", ".join(public_name(path)[0] for path in paths)
+            name = ", ".join(public_name(path)[0] for path in config.paths)
             found = count(rows, known)
             for line in in_words(name, len(rows), found):
-                out().print(f"{stage.name}: {line}", markup=False, soft_wrap=True)
+                say(f"{stage.name}: {line}")
             entries.append({"stage": stage.name, "data": name, "rows": len(rows), "overlap": found})
     print_json({"recipe": recipe, "data": entries})

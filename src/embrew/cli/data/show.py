@@ -99,17 +99,14 @@ def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
         texts = [row["text"] for row in rows]
         return [Column("text", texts, [""] * len(texts), encoder.max_seq_length)]
     prompts = [row["instruction"] if row["instruction"] is not None else encoder.prompts["query"] for row in rows]
+    found = [Column("query", [row["query"] for row in rows], prompts, encoder.max_length["query"])]
     negatives = [negative for row in rows for negative in row["negatives"]]
-    found = [
-        Column("query", [row["query"] for row in rows], prompts, encoder.max_length["query"]),
-        Column("positive", [row["positive"] for row in rows], [], encoder.max_length["document"]),
-        Column("negatives", negatives, [], encoder.max_length["document"]),
-    ]
-    return [
-        column._replace(instructions=column.instructions or [encoder.prompts["document"]] * len(column.texts))
-        for column in found
-        if column.texts
-    ]
+    for name, texts in (("positive", [row["positive"] for row in rows]), ("negatives", negatives)):
+        if texts:
+            found.append(
+                Column(name, texts, [encoder.prompts["document"]] * len(texts), encoder.max_length["document"])
+            )
+    return found
 
 
 def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:

@@ -207,8 +207,7 @@ def note_on_gguf(parts: Parts) -> str:
         LIMIT.format(limit=limit),
         *([] if parts.encoder.normalize else [LENGTH]),
     ]
-    prompt = next((words for words in parts.prompts.values() if words), "")
-    return OPEN.format(file=about["file"], limit=limit, prompt=prompt, duties="\n".join(duties))
+    return OPEN.format(file=about["file"], limit=limit, prompt=parts.first_prompt(), duties="\n".join(duties))
 
 
 def interpreter() -> str | None:

@@ -60,7 +60,7 @@ def write_stock(parts: Parts, out: Path, weights: str) -> None:
         stock = SentenceTransformer(
             modules=modules,
             prompts=parts.prompts,
-            default_prompt_name=parts.default_prompt_name,
+            default_prompt_name=encoder.default_prompt_name or ("text" if "text" in parts.prompts else None),
             similarity_fn_name="cosine",
             device=str(encoder.device),
             trust_remote_code=False,

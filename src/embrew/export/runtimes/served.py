@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from embrew.encoder import Encoder
 from embrew.export.stock import pools_every_token, pools_last_token
 
+# `reading` is an encoder as a server understands a folder:
+# pooling      which states of all tokens become the vector: `cls`, `last` or `mean`
+# causal       the direction of attention; None: that of the model's family
+# max_length   limit in tokens of a text, with its prompt and added tokens
+# normalize    whether vectors have unit length
+# projections  folders of the `Dense` modules that are applied to a pooled state, in order
 SIMULATION = """
 import torch, transformers
 from safetensors.torch import load_file
@@ -33,25 +38,6 @@ ONE_TOKEN = (
     "train one memory token at the end of the template (template: '{instruction}{text}{memory}', memory_tokens: 1, "
     "pooling: {mode: last, over: memory}) or last-token pooling"
 )
-
-
-@dataclass(frozen=True)
-class Reading:
-    """An encoder as a server understands a folder.
-
-    Attributes:
-        pooling: which states of all tokens become the vector: `cls`, `last` or `mean`.
-        causal: the direction of attention; None: that of the model's family.
-        max_length: limit in tokens of a text, with its prompt and added tokens.
-        normalize: whether vectors have unit length.
-        projections: folders of the `Dense` modules that are applied to a pooled state, in order.
-    """
-
-    pooling: str
-    causal: bool | None
-    max_length: int
-    normalize: bool
-    projections: tuple[str, ...]
 
 
 def pooling_refused(encoder: Encoder) -> str | None:

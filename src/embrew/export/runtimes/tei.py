@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from embrew.encoder import Encoder
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.served import (
     SIMULATION,
-    Reading,
     pooling_refused,
     read_json,
     window_exceeded,
@@ -92,7 +90,7 @@ def misread_by_tei(encoder: Encoder) -> str | None:
     return window_exceeded(encoder)
 
 
-def read_as_tei(out: Path) -> Reading:
+def read_as_tei(out: Path) -> dict[str, Any]:
     """Return what Text Embeddings Inference reads from a folder.
 
     Raises:
@@ -122,18 +120,18 @@ def read_as_tei(out: Path) -> Reading:
     else:
         causal = None
     modules = read_json(out / "modules.json")
-    return Reading(
-        pooling=chosen[0],
-        causal=causal,
-        max_length=settings["max_seq_length"],
-        normalize=True,
-        projections=tuple(m["path"] for m in modules if m["type"] == "sentence_transformers.models.Dense"),
-    )
+    return {
+        "pooling": chosen[0],
+        "causal": causal,
+        "max_length": settings["max_seq_length"],
+        "normalize": True,
+        "projections": tuple(m["path"] for m in modules if m["type"] == "sentence_transformers.models.Dense"),
+    }
 
 
 def _options(out: Path, parity: Mapping[str, Any]) -> dict[str, Any]:
     prompts = read_json(out / "config_sentence_transformers.json").get("prompts", {})
-    return {"reading": asdict(read_as_tei(out)), "prompts": prompts}
+    return {"reading": read_as_tei(out), "prompts": prompts}
 
 
 TEI = Runtime(

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from embrew.encoder import Encoder
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.served import (
     SIMULATION,
-    Reading,
     pooling_refused,
     read_json,
     window_exceeded,
@@ -66,7 +64,7 @@ def misread_by_vllm(encoder: Encoder) -> str | None:
     return None
 
 
-def read_as_vllm(out: Path) -> Reading:
+def read_as_vllm(out: Path) -> dict[str, Any]:
     """Return what vLLM reads from a folder.
 
     Raises:
@@ -87,18 +85,18 @@ def read_as_vllm(out: Path) -> Reading:
     if config["model_type"] == "gemma3_text":
         flag = not config["use_bidirectional_attention"]
     settings = read_json(out / "sentence_bert_config.json")
-    return Reading(
-        pooling=names[mode],
-        causal=None if bert else flag,
-        max_length=settings.get("max_seq_length", config["max_position_embeddings"]),
-        normalize="Normalize" in kinds,
-        projections=tuple(m["path"] for m, kind in zip(modules, kinds, strict=True) if kind == "Dense"),
-    )
+    return {
+        "pooling": names[mode],
+        "causal": None if bert else flag,
+        "max_length": settings.get("max_seq_length", config["max_position_embeddings"]),
+        "normalize": "Normalize" in kinds,
+        "projections": tuple(m["path"] for m, kind in zip(modules, kinds, strict=True) if kind == "Dense"),
+    }
 
 
 def _options(out: Path, parity: Mapping[str, Any]) -> dict[str, Any]:
     lower = read_json(out / "sentence_bert_config.json").get("do_lower_case", False)
-    return {"reading": asdict(read_as_vllm(out)), "lower": lower}
+    return {"reading": read_as_vllm(out), "lower": lower}
 
 
 VLLM = Runtime(
