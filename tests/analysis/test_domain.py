@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -47,8 +46,6 @@ def test_separation_is_what_loops_say():
     assert found.nearest == own_first / 9
     assert found.histograms.sum(1).tolist() == [9, 68]
     assert found.ratio == (pytest.approx(np.mean(matched) / np.mean(mismatched)) if np.mean(mismatched) > 0 else None)
-    again = Separation.from_json(json.loads(json.dumps(found.to_json())))
-    assert again.summary() == found.summary() and (again.histograms == found.histograms).all()
 
 
 def test_d_prime_does_not_change_where_cosines_are_moved_and_stretched():
@@ -214,12 +211,11 @@ def test_the_error_of_d_prime_is_the_jackknifes():
         math.sqrt(11 / 12 * sum((d - np.mean(without)) ** 2 for d in without)), rel=1e-4
     )
     assert whole.different == 11
-    assert Separation.from_json(json.loads(json.dumps(whole.to_json()))).interval == whole.interval
 
 
 def test_samples_are_the_same_every_time():
     pairs = [QA(f"q{i}", f"a{i % 4}") for i in range(20)]
     one, other = Sample.of_pairs("x", pairs, most=6), Sample.of_pairs("x", pairs, most=6)
-    assert one == other and one.sha256 == other.sha256 and len(one.questions) == 6
+    assert one == other and len(one.questions) == 6
     assert len(one.texts) == len(set(one.answers))
-    assert one.sha256 != Sample.of_pairs("x", pairs, most=7).sha256
+    assert one != Sample.of_pairs("x", pairs, most=7)

@@ -10,8 +10,6 @@ bits per byte of fewer than `MIN_TEXTS` texts.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,12 +41,6 @@ class Sample:
     questions: tuple[str, ...]
     answers: tuple[str, ...]
     texts: tuple[str, ...]
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the pairs and texts in their order."""
-        parts = (self.questions, self.answers, self.texts)
-        return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()
 
     @classmethod
     def of_pairs(cls, name: str, pairs: Sequence[QA], *, most: int | None = None, seed: int = 42) -> Sample:

@@ -16,7 +16,7 @@ mismatched combinations that share questions and answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,16 +75,6 @@ class Separation:
     def ratio(self) -> float | None:
         """Mean cosine of matched pairs over that of mismatched pairs; None if the latter is not positive."""
         return self.means[0] / self.means[1] if self.means[1] > 0 else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` needs."""
-        return {**vars(self), "histograms": self.histograms.tolist()}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Separation:
-        """Read from the values of a JSON file."""
-        pairs = {name: tuple(values[name]) for name in ("means", "deviations")}
-        return cls(**{**values, **pairs, "histograms": np.array(values["histograms"])})
 
     def summary(self) -> dict[str, Any]:
         """Return the figures without the histograms; an infinite d′ is None."""
