@@ -58,14 +58,6 @@ def test_d_prime_does_not_change_where_cosines_are_moved_and_stretched():
     assert Separation(2, 2, (1.0, 0.5), (0.0, 0.0), 1.0, np.zeros((2, 200)), 10).summary()["d_prime"] is None
 
 
-def test_too_little_to_mismatch():
-    vectors = unit(np.ones((2, 3)))
-    with pytest.raises(ValueError, match="two or more"):
-        separation(vectors[:1], vectors[:1], same=np.zeros((2, 1)))
-    with pytest.raises(ValueError, match="same question or the same answer"):
-        separation(vectors, vectors, same=np.array([[0, 1], [0, 0]]))
-
-
 def test_separation_of_an_encoder_uses_prompts_and_embeds_each_text_once(make_encoder, monkeypatch):
     encoder = make_encoder(prompts={"query": "ask: ", "document": "read: "})
     questions, answers = [SENTENCES[i % 3] for i in range(5)], SENTENCES
@@ -219,3 +211,9 @@ def test_samples_are_the_same_every_time():
     assert one == other and len(one.questions) == 6
     assert len(one.texts) == len(set(one.answers))
     assert one != Sample.of_pairs("x", pairs, most=7)
+
+
+@pytest.mark.parametrize("other", [QA("q", "b"), QA("p", "a"), QA("q", "a")])
+def test_a_sample_needs_different_questions_and_answers(other):
+    with pytest.raises(ValueError, match="give two or more of each"):
+        Sample.of_pairs("x", [QA("q", "a"), other])

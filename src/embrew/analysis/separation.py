@@ -101,18 +101,12 @@ def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray) 
     Args:
         questions: `(pairs, dimensions)` unit vectors.
         answers: likewise.
-        same: `(2, pairs)` integers that are equal where questions (first row) or answers (second) are the same text.
-
-    Raises:
-        ValueError: fewer than two pairs, or all have the same question or answer.
+        same: `(2, pairs)` integers that are equal where questions (first row) or answers (second) are the same text;
+            there are two or more different questions, and answers.
     """
-    if len(questions) < 2:
-        raise ValueError(f"{len(questions)} pairs; give two or more, since pairs are compared with mismatched ones")
     own = (questions.astype(np.float64) * answers).sum(1)
     cosines = questions @ answers.T
     other = (same[0, :, None] != same[0]) & (same[1, :, None] != same[1])
-    if not other.any():
-        raise ValueError(f"all {len(questions)} pairs have the same question or the same answer; give different ones")
     values = np.where(other, cosines, 0).astype(np.float64)
     powers = other, values, values**2
     sums = np.array([power.sum() for power in powers])  # number, sum, sum of squares of mismatched combinations

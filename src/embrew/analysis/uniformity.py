@@ -88,8 +88,6 @@ def alignment_uniformity(
         batch_tokens: padded tokens per batch; for an `Encoder` only.
         show_progress_bar: show a progress bar.
     """
-    if len(set(texts)) < len(texts):
-        raise ValueError(f"{len(texts) - len(set(texts))} of {len(texts)} texts occur twice; give each once")
     every = list(dict.fromkeys([*texts, *(text for pair in positives for text in pair)]))
     position = {text: row for row, text in enumerate(every)}
     vectors = vectors_of(encoder, every, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
