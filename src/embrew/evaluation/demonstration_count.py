@@ -92,7 +92,8 @@ def choose_demonstrations(
         tests = [find_task(task.path, split="test", name=task.name) for task in tested] if all_tested else []
     check_apart([pair.query for pair in context.demonstrations], (*tasks, *tests))
     with TemporaryDirectory() as folder:
-        cached = _DocumentsOnce(encoder, Path(folder))
+        cached = _DocumentsOnce(encoder.with_settings(), Path(folder))
+        cached.encoder.contexts = {}
         on_dev = {count: _results(cached, context, count, tasks, batch_tokens) for count in sorted({0, *counts})}
         dev = {count: _mean(results) for count, results in on_dev.items()}
         chosen = max(dev, key=lambda count: (dev[count], -count))
@@ -106,14 +107,8 @@ def _results(
     cached: _DocumentsOnce, context: Context, count: int, tasks: Sequence[Task], batch_tokens: int | None
 ) -> list[Result]:
     """Return the results of the encoder with the first `count` demonstrations."""
-    encoder = cached.encoder
-    before = encoder.contexts
-    encoder.contexts = dict(before)
-    try:
-        encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
-        return evaluate(cached, list(tasks), context=TRIED, batch_tokens=batch_tokens)
-    finally:
-        encoder.contexts = before
+    cached.encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
+    return evaluate(cached, list(tasks), context=TRIED, batch_tokens=batch_tokens)
 
 
 def _mean(results: Sequence[Result]) -> float:
