@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Quiet
+from embrew.cli.arguments import AsJson, Quiet, read_numbers
 from embrew.cli.console import loading, out, print_json
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def add(
 
 def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], from_train: int | None) -> Choice:
     """Choose the number of demonstrations on dev splits and print all scores."""
-    from embrew.evaluation.demonstration_count import choose_demonstrations, read_counts
+    from embrew.evaluation.demonstration_count import choose_demonstrations
 
-    choice = choose_demonstrations(encoder, context, read_counts(choose), dev, from_train=from_train)
+    choice = choose_demonstrations(encoder, context, read_numbers(choose), dev, from_train=from_train)
     shown = Table(box=None, pad_edge=False)
     shown.add_column("demonstrations", justify="right", style="bold")
     columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -132,17 +131,3 @@ class _DocumentsOnce:
             np.save(file, self.encoder.encode_document(inputs, **options))
         vectors: np.ndarray = np.load(file)
         return vectors
-
-
-def read_counts(words: str) -> list[int]:
-    """Parse the numbers of a command-line option.
-
-    >>> read_counts("0..3"), read_counts("1,2,5")
-    ([0, 1, 2, 3], [1, 2, 5])
-    """
-    span = re.fullmatch(r"(\d+)\.\.(\d+)", words)
-    if span:
-        return list(range(int(span[1]), int(span[2]) + 1))
-    if not re.fullmatch(r"\d+(,\d+)*", words):
-        raise ValueError(f"{words!r} is not a list of numbers; write 0..8, or 0,2,5")
-    return [int(number) for number in words.split(",")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from embrew.cli.analyze.kinds import Outcome, measure_all, tasks_of
+from embrew.cli.arguments import read_numbers
 
 if TYPE_CHECKING:
     from embrew.analysis.demonstrations import Shots
@@ -65,12 +66,11 @@ def demonstrations(
     from embrew.analysis.plots import plot_demonstrations
     from embrew.cli.context import read_context
     from embrew.encoder import Encoder
-    from embrew.evaluation.demonstration_count import read_counts
     from embrew.model.contexts import Context
 
     words, pairs = read_context(instruction, demos)
     tasks = tasks_of(data, suite, split, choosing=False)
-    numbers = read_counts(counts) if counts else [0, len(pairs)]
+    numbers = read_numbers(counts) if counts else [0, len(pairs)]
 
     def measure(encoder: Any) -> list[Shots]:
         if not isinstance(encoder, Encoder):

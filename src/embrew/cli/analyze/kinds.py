@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embrew.cli.arguments import read_numbers
 from embrew.cli.console import loading
 
 if TYPE_CHECKING:
@@ -320,21 +321,6 @@ def read_share(text: str) -> float:
     if not 0 < share <= 1:
         raise ValueError(f'{text!r} is not a share of the full score; write "≥ 98 %", or 0.98')
     return share
-
-
-def read_numbers(text: str) -> list[int]:
-    """Parse numbers such as `4,8,12` or `1-6,12`.
-
-    >>> read_numbers("1-3,6")
-    [1, 2, 3, 6]
-    """
-    numbers: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if match is None:
-            raise ValueError(f"{text!r} is not a list of numbers; write 4,8,12 or 1-6,12")
-        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return numbers
 
 
 def efficiency(models: Sequence[str], *, stage: str | None = None, against: str | None = None) -> Outcome:
