@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from embrew import assembly
 from embrew.cli import app
 from embrew.cli.demonstrations import read_demonstrations
-from embrew.data.fetching import MAKE, SHORTEST, fetch, fetch_files
+from embrew.data.fetching import MAKE, SHORTEST, fetch
 from embrew.data.sets import FileSet, HubSet, file_sets, hub_sets
 from embrew.evaluation import find_task
 from embrew.recipe import Recipe, list_recipes
@@ -196,11 +196,11 @@ def test_demonstrations_are_fetched_from_files(tmp_path: Path, monkeypatch: pyte
     read = read_demonstrations(tmp_path / "mine" / "NQ.jsonl")
     assert [(one.query, one.passage) for one in read.demonstrations] == [(f"q{i}", "“r”") for i in range(3)]
     assert json.loads((tmp_path / "mine" / "source.json").read_text())["rows"] == {"STS12": 3, "NQ": 3}
-    assert not fetch_files(source, tmp_path / "mine")
+    assert not fetch(source, tmp_path / "mine")
     with pytest.raises(FileNotFoundError, match=r"absent\.json cannot be downloaded .*with a network"):
-        fetch_files(replace(source, files=["absent"]), tmp_path / "other")
+        fetch(replace(source, files=["absent"]), tmp_path / "other")
     with pytest.raises(ValueError, match="is no JSON list of rows with text"):
-        fetch_files(replace(source, columns=["text"]), tmp_path / "other")
+        fetch(replace(source, columns=["text"]), tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 

@@ -48,7 +48,7 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
             "sets": [
                 {"task": result.task, "split": result.split, "counts": dict(result.counts)} for result in by_seed[0]
             ],
-            "recipe": next(iter(row.recipes.values())).public().resolved(),
+            "recipe": row.recipe.public().resolved(),
         }
         for row, by_seed, seeds in ((row, by_seed, [_scores(results) for results in by_seed]) for row, by_seed in done)
     ]
@@ -98,4 +98,4 @@ def _scores(results: Sequence[Result]) -> Mapping[str, float]:
 
 
 def _stages(row: Row) -> str:
-    return ", ".join(stage.name for stage in next(iter(row.recipes.values())).stages)
+    return ", ".join(stage.name for stage in row.recipe.stages)

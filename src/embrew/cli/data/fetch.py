@@ -56,9 +56,9 @@ def _fetch_set(source: HubSet, place: Path, console: Console) -> None:
 
 
 def _fetch_files(source: FileSet, place: Path, console: Console) -> None:
-    from embrew.data.fetching import fetch_files
+    from embrew.data.fetching import fetch
 
-    done = "downloaded" if fetch_files(source, place) else "already there"
+    done = "downloaded" if fetch(source, place) else "already there"
     console.print(f"{place}: {done}, {len(source.files)} files", markup=False, soft_wrap=True)
     console.print(f"  {source.about}; licence: {source.licence}", markup=False, soft_wrap=True)
 
