@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from embrew.analysis.plots import drawing, looks
 from embrew.comparison.models import Model
@@ -17,10 +18,16 @@ from embrew.sweep.rows import Row, Sweep
 
 LINES = 6  # tasks that are drawn one by one; for more, averages are drawn
 WIDE = 50  # ratio of largest to smallest x from which the axis is logarithmic
-Done = Sequence[tuple[Row, tuple[list[Result], ...]]]
 
 
-def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
+class Trained(NamedTuple):
+    """A row with its results: one list per seed."""
+
+    row: Row
+    results: tuple[list[Result], ...]
+
+
+def write_results(folder: Path, sweep: Sweep, done: Sequence[Trained]) -> None:
     """Write `sweep.md`, `sweep.json` and, if one number varies and two rows are finished, `sweep.png`."""
     header, cells = grid([Model.from_results(row.name, results) for row, results in done])
     drawn = sweep.axis is not None and len(done) > 1
@@ -31,10 +38,9 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
         lines += ["Some of these are scores on a test split: do not choose a row by them.", ""]
     if drawn:
         lines += [f"![{sweep.axis}](sweep.png)", ""]
-    lines += [
-        f"- {row.name}: {', '.join(map(public_setting, row.overrides)) or 'recipe unchanged'}; stages {_stages(row)}"
-        for row, _ in done
-    ]
+    for row, _ in done:
+        settings = ", ".join(map(public_setting, row.overrides)) or "recipe unchanged"
+        lines.append(f"- {row.name}: {settings}; stages {', '.join(row.stages)}")
     if len(done) < len(sweep.rows):
         lines.append(f"- not trained yet: {', '.join(row.name for row in sweep.rows[len(done) :])}")
     rows = [
@@ -42,7 +48,7 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
             "name": row.name,
             "set": [public_setting(setting) for setting in row.overrides],
             "x": row.x,
-            "stages": _stages(row).split(", "),
+            "stages": row.stages,
             "seeds": list(row.recipes),
             "scores": {name: [one[name] for one in seeds] for name in seeds[0]},
             "sets": [
@@ -67,9 +73,9 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
         plot_sweep(sweep.axis or "", done, folder / "sweep.png")
 
 
-def plot_sweep(axis: str, done: Done, path: Path) -> None:
+def plot_sweep(axis: str, done: Sequence[Trained], path: Path) -> None:
     """Draw main scores over the number that varies: one line per task, with the standard deviation over seeds."""
-    ordered = sorted(done, key=lambda entry: entry[0].x or 0.0)
+    ordered = sorted(done, key=lambda entry: entry.row.x or 0.0)
     numbers = [float(row.x or 0.0) for row, _ in ordered]
     scores = [[_scores(results) for results in by_seed] for _, by_seed in ordered]
     labels = {result.task: label_of(result) for _, by_seed in ordered for result in by_seed[0]}
@@ -95,7 +101,3 @@ def plot_sweep(axis: str, done: Done, path: Path) -> None:
 
 def _scores(results: Sequence[Result]) -> Mapping[str, float]:
     return {**averages(results), **{result.task: result.main_score for result in results}}
-
-
-def _stages(row: Row) -> str:
-    return ", ".join(stage.name for stage in row.recipe.stages)

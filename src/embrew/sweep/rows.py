@@ -82,6 +82,11 @@ class Row:
         """The recipe with the first seed."""
         return next(iter(self.recipes.values()))
 
+    @property
+    def stages(self) -> list[str]:
+        """Names of the stages."""
+        return [stage.name for stage in self.recipe.stages]
+
     def folder(self, root: Path, seed: int | None) -> Path:
         """Return the folder of the row's run with one of its seeds."""
         return root / self.name if seed is None else root / self.name / f"seed-{seed}"
