@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from embrew.corpus.job import MANIFEST, Job
@@ -74,17 +74,8 @@ class Manifest:
 
     def write(self, folder: Place) -> None:
         """Write the manifest atomically."""
-        values = {
-            "format": VECTORS.number,
-            "complete": self.complete,
-            "rows": self.rows,
-            "rejected": self.rejected,
-            "dimensions": self.dimensions,
-            "made_of": self.made_of,
-            "run": self.run,
-            "shards": [asdict(self.shards[number]) for number in sorted(self.shards)],
-            "ranges": None if self.ranges is None else asdict(self.ranges),
-        }
+        shards = [asdict(self.shards[number]) for number in sorted(self.shards)]
+        values = {"format": VECTORS.number, "rows": self.rows, **asdict(self), "shards": shards}
         write_json(folder / MANIFEST, {**values, "sha256": digest_of(values)})
 
 
@@ -106,16 +97,9 @@ def read_manifest(folder: Place) -> Manifest:
         shards = {int(entry.file.removeprefix("part-").removesuffix(".parquet")): entry for entry in entries}
         if [entry.file for entry in entries] != [shard_name(number) for number in shards]:
             raise ValueError("it names a file that is not a shard of this folder")
-        ranges = values["ranges"]
-        return Manifest(
-            made_of=values["made_of"],
-            run=values["run"],
-            dimensions=values["dimensions"],
-            ranges=ranges and Ranges(tuple(ranges["minimum"]), tuple(ranges["step"])),
-            shards=shards,
-            rejected=values["rejected"],
-            complete=values["complete"],
-        )
+        ranges = values["ranges"] and Ranges(**{name: tuple(each) for name, each in values["ranges"].items()})
+        own = {field.name: values[field.name] for field in fields(Manifest)}
+        return Manifest(**{**own, "shards": shards, "ranges": ranges})
 
 
 def shard_name(number: int) -> str:
