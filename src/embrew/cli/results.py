@@ -46,7 +46,7 @@ def table(
     if output is not None and output.suffix not in (".md", ".csv"):
         raise ValueError(f"{output}: unknown format; give a .md or .csv file")
     from embrew.comparison.models import models_of
-    from embrew.comparison.tables import as_csv, as_markdown, grid
+    from embrew.comparison.tables import as_markdown, csv_text, grid
     from embrew.evaluation.report import averages, label_of
     from embrew.files.writing import atomic_path
 
@@ -64,7 +64,8 @@ def table(
     out().print(shown)
     if output is not None:
         with atomic_path(output) as temporary:
-            text = as_markdown(header, cells) if output.suffix == ".md" else as_csv(header, cells)
+            named_header = ["model", *header[1:]]
+            text = as_markdown(header, cells) if output.suffix == ".md" else csv_text([named_header, *cells])
             temporary.write_text(text, encoding="utf-8")
         out().print(f"written to {output}", markup=False, soft_wrap=True)
     models = [

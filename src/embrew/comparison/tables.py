@@ -51,11 +51,6 @@ def as_markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(line)} |" for line in cells)]) + "\n"
 
 
-def as_csv(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    """Return comma-separated values."""
-    return csv_text([["model", *header[1:]], *cells])
-
-
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
     """Return comma-separated values; a text that a spreadsheet would read as a formula begins with an apostrophe."""
     buffer = io.StringIO()

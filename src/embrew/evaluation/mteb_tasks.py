@@ -253,11 +253,10 @@ def _load(kind: Any, path: Path) -> Any:
 
 def _is_plain(value: Any) -> bool:
     """Return whether JSON can represent it, as relevance judgements and rankings by id."""
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
-    if isinstance(value, list):
-        return all(_is_plain(item) for item in value)
-    return isinstance(value, str | int | float | bool)
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except TypeError:
+        return False
 
 
 def _model_name(encoder: TextEncoder, task: MtebTask) -> str:
