@@ -9,6 +9,7 @@ from typing import Any
 
 from embrew.encoder import Encoder
 from embrew.evaluation.targets import scores_under
+from embrew.generation import first_row
 from embrew.model.attention import Attention
 from embrew.text.tokens import Row, Segment
 
@@ -51,8 +52,8 @@ class Perplexity:
 def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> Perplexity | None:
     """Return the perplexity of texts under an encoder's causal language model; None for BERT-type encoders.
 
-    A text is split into windows that do not overlap, each after a BOS token (EOS if there is none), so that every token
-    is predicted once.
+    A text is split into windows that do not overlap, each after what precedes a target without a text
+    (`embrew.generation.first_row`: BOS), so that every token is predicted once.
 
     Args:
         encoder: the encoder; its adapter is active.
@@ -60,19 +61,16 @@ def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int =
         batch_tokens: padded tokens per batch.
 
     Raises:
-        ValueError: all texts are empty; the tokenizer has neither BOS nor EOS.
+        ValueError: all texts are empty.
     """
     if encoder.backbone.is_encoder:
         return None
-    tokenizer = encoder.tokenizer
-    begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-    if begin is None:
-        raise ValueError("the tokenizer has neither a BOS nor an EOS token to start a text with")
     filled = [text for text in texts if text.strip()]
     if not filled:
         raise ValueError("all texts are empty; there is nothing to predict")
-    first, rows = Row.labelled([begin], Segment.PROMPT), []
-    for ids in tokenizer(filled, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]:
+    first, rows = first_row(encoder), []
+    tokenized = encoder.tokenizer(filled, add_special_tokens=False, split_special_tokens=True, verbose=False)
+    for ids in tokenized["input_ids"]:
         rows += [first + Row.labelled(ids[i : i + WINDOW - 1], Segment.TARGET) for i in range(0, len(ids), WINDOW - 1)]
     encoder.eval()
     losses = [own for own, _ in scores_under(encoder, rows, Attention("causal"), batch_tokens=batch_tokens)]
