@@ -119,7 +119,6 @@ STS = TaskKind(
     score=score_sts,
     rows="scored",
     about=("sentence1", "sentence2"),
-    columns=frozenset({"sentence1", "sentence2", "score"}),
     mteb_types=("STS",),
     statistic=_statistic,
 )
