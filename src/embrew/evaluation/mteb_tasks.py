@@ -5,11 +5,9 @@ Data can be stored in a folder, for machines without a network.
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -139,14 +137,13 @@ def evaluate_mteb(
     with_prefix = instructed(encoder, {"instruction": task.instruction or None})
     model = MtebEncoder(with_prefix, name=_model_name(encoder, task), options=options)
     start = time.perf_counter()
-    with _quiet():
-        results = mteb.evaluate(
-            cast(Any, model),
-            [theirs],
-            cache=mteb.ResultCache(cache_path=cache) if cache else None,
-            overwrite_strategy="always" if overwrite else "only-missing",
-            show_progress_bar=False,
-        )
+    results = mteb.evaluate(
+        cast(Any, model),
+        [theirs],
+        cache=mteb.ResultCache(cache_path=cache) if cache else None,
+        overwrite_strategy="always" if overwrite else "only-missing",
+        show_progress_bar=False,
+    )
     (result,) = results.task_results
     seconds = round(time.perf_counter() - start, 3)
     scores = {
@@ -267,17 +264,3 @@ def _model_name(encoder: TextEncoder, task: MtebTask) -> str:
     if task.instruction is None:
         return name
     return f"{name}-{hashlib.sha256(json.dumps(task.instruction).encode()).hexdigest()[:8]}"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Switch off mteb's own progress bars."""
-    before = os.environ.get("TQDM_DISABLE")
-    os.environ["TQDM_DISABLE"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TQDM_DISABLE"]
-        else:
-            os.environ["TQDM_DISABLE"] = before
