@@ -73,10 +73,11 @@ def load(
             the row that it is a sentence of, contains one of them.
         rejects: Policy for rows that cannot be used; by default the first one raises an error.
     """
-    _check_options(kind, max_rows, sentences, instruction)
+    if instruction is not None and kind != "pairs":
+        logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
     paths = [path] if isinstance(path, str | Path) else list(path)
-    reader = _Reader(kind, columns or {}, where or {}, sentences, instruction, instruct, min_chars, max_chars, reserved)
-    reader.rejects = rejects or reader.rejects
+    limits = min_chars, max_chars, reserved, rejects or Rejects()
+    reader = _Reader(kind, columns or {}, where or {}, sentences, instruction, instruct, *limits)
     rows = reader.rows(paths, name, split, revision)
     dataset = _dataset(rows if shuffle_seed is not None else islice(rows, max_rows), kind, marked=reserved is not None)
     dataset.info.description = "\n".join(reader.layouts)
@@ -85,15 +86,6 @@ def load(
         order = np.random.default_rng(shuffle_seed).permutation(len(dataset))
         dataset = dataset.select(order[:max_rows])
     return dataset
-
-
-def _check_options(kind: Kind, max_rows: int | None, sentences: bool, instruction: str | None) -> None:
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows={max_rows}; give a number above 0, or leave it out for all rows")
-    if sentences and kind not in ("text", "pairs"):
-        raise ValueError(f"sentences=True is for text rows and pairs, and these are {kind} rows; leave it out")
-    if instruction is not None and kind != "pairs":
-        logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
 
 
 def describe(dataset: Dataset, *, rows: int = 3, width: int = 80) -> dict[str, Any]:
@@ -138,7 +130,7 @@ class _Reader:
     min_chars: int | None
     max_chars: int | None
     reserved: Collection[int] | None
-    rejects: Rejects = field(default_factory=Rejects)
+    rejects: Rejects
     layouts: dict[str, None] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
