@@ -48,13 +48,11 @@ def table(
     from embrew.comparison.models import models_of
     from embrew.comparison.tables import as_markdown, csv_text, grid
     from embrew.evaluation.report import averages, label_of
+    from embrew.evaluation.suites import read_averages
     from embrew.files.writing import atomic_path
 
-    rows, named = models_of(results), None
-    if suite is not None:
-        from embrew.evaluation.suites import read_averages
-
-        named = read_averages(suite)
+    rows = models_of(results)
+    named = None if suite is None else read_averages(suite)
     header, cells = grid(rows, intervals=intervals, named=named)
     shown = Table(Column("model", style="bold"), box=None, pad_edge=False)
     for row in rows:
@@ -64,8 +62,8 @@ def table(
     out().print(shown)
     if output is not None:
         with atomic_path(output) as temporary:
-            named_header = ["model", *header[1:]]
-            text = as_markdown(header, cells) if output.suffix == ".md" else csv_text([named_header, *cells])
+            is_csv = output.suffix == ".csv"
+            text = csv_text([["model", *header[1:]], *cells]) if is_csv else as_markdown(header, cells)
             temporary.write_text(text, encoding="utf-8")
         out().print(f"written to {output}", markup=False, soft_wrap=True)
     models = [

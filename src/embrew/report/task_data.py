@@ -11,24 +11,14 @@ from typing import Any
 from embrew.comparison import Scored
 from embrew.comparison.comparing import OF_THE_MODEL, Comparison
 from embrew.data.reading import expand
-from embrew.evaluation.find import cells, find_task
+from embrew.evaluation.find import find_task
 from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.paths import read_paths
-from embrew.evaluation.suites import read_suite
 from embrew.evaluation.task import COMMON, PART_OF, Part, Task
 from embrew.files.checksums import content_hash
 from embrew.files.names import shown_path
 
 Tasks = Sequence[Task | MtebTask]
-
-
-def read_tasks(suite: str | None, data: Sequence[str]) -> tuple[Task | MtebTask, ...]:
-    """Return the tasks of a suite, whose data folders are below `data` if it is given, or of data folders."""
-    if suite is None:
-        return tuple(cell for folder in data for cell in cells(find_task(folder)))
-    if len(data) > 1:
-        raise ValueError("--suite defines its tasks; give it with at most one --data, the folder of its data sets")
-    return read_suite(suite, data=data[0] if data else None).tasks
 
 
 def task_of(scored: Scored, tasks: Tasks = (), stored: Sequence[Path] = ()) -> Task | None:

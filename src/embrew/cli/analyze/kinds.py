@@ -262,23 +262,19 @@ def surface(
 
 def tasks_of(data: Sequence[str], suite: str | None, split: str | None, *, choosing: bool) -> list[Task]:
     """Return the tasks to score: for --pick, dev splits unless the user gives a split or a suite."""
-    from embrew.evaluation import Task, find_task
+    from embrew.evaluation import Task
     from embrew.evaluation.dev import dev_task
-    from embrew.evaluation.suites import read_suite
+    from embrew.evaluation.suites import read_tasks
 
-    if suite is not None:
-        if len(data) > 1 or split:
-            raise ValueError("--suite defines tasks and splits; give it with at most one --data")
-        tasks: list[Any] = list(read_suite(suite, data=data[0] if data else None).tasks)
-    elif choosing and split is None:
+    if choosing and suite is None and split is None:
         try:
-            tasks = [dev_task(folder) for folder in data]
+            tasks: list[Any] = [dev_task(folder) for folder in data]
         except ValueError as error:
             raise ValueError(
                 f"--pick needs a dev split: {error}. To pick on the test split anyway, give --split test"
             ) from None
     else:
-        tasks = [find_task(folder, split=split) for folder in data]
+        tasks = list(read_tasks(suite, data, split=split)[0])
     if not tasks:
         raise ValueError("nothing to evaluate on; give --data DIR or --suite NAME")
     for task in tasks:
