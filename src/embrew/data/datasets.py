@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from embrew.config.suggestions import shortened
 from embrew.data.beir import read_beir
 from embrew.data.canonical import canonical_rows, check_filled
 from embrew.data.columns import ACCEPTED, Kind, Layout, match, matched_columns
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 LENGTH_OF = ("text", "query", "positive", "question", "sentence1", "sentence2")
 """Columns that `min_chars` and `max_chars` are about, where they hold one text."""
+SHOWN, WIDTH = 3, 80  # rows, and characters of a text, of a description
 LISTS = ("negatives", "negative", "human_summaries", "machine_summaries", "answers")
 
 
@@ -88,15 +90,15 @@ def load(
     return dataset
 
 
-def describe(dataset: Dataset, *, rows: int = 3, width: int = 80) -> dict[str, Any]:
+def describe(dataset: Dataset) -> dict[str, Any]:
     """Return `rows`, `columns` (see `columns.matched_columns`) and shortened `examples` of a data set."""
 
     def short(value: Any) -> Any:
         if isinstance(value, list):
             return [short(item) for item in value]
-        return value[: width - 1] + "…" if isinstance(value, str) and len(value) > width else value
+        return shortened(value, WIDTH) if isinstance(value, str) else value
 
-    examples = [{column: short(value) for column, value in dataset[i].items()} for i in range(min(rows, len(dataset)))]
+    examples = [{column: short(value) for column, value in dataset[i].items()} for i in range(min(SHOWN, len(dataset)))]
     return {"rows": len(dataset), "columns": dataset.info.description, "examples": examples}
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from embrew.comparison.verdict import best_and_other
+from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds.retrieval import RANKS
 from embrew.evaluation.rows import task_retrieval
 from embrew.plot_style import CYCLE, METHODS
@@ -142,5 +143,4 @@ def _chart(sample: TaskSample, own: Mapping[str, Mapping[str, Any]], groups: Tex
 
 
 def _shortened(texts: Sequence[str]) -> list[str]:
-    lines = [" ".join(text.split()) for text in texts]
-    return [line if len(line) <= TEXT_LENGTH else line[: TEXT_LENGTH - 1] + "…" for line in lines]
+    return [shortened(" ".join(text.split()), TEXT_LENGTH) for text in texts]
