@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from embrew import assembly
-from embrew.config.overrides import parse_override
+from embrew.config.overrides import parse_override, value_at
 from embrew.config.validation import Config, KeyPath, explain
 from embrew.config.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
 from embrew.recipe import Recipe
@@ -195,7 +195,7 @@ def _axis(rows: Sequence[Row], name: str | None) -> tuple[str | None, list[float
         return name or "x", numbers
     resolved = [row.recipe.resolved() for row in rows]
     keys = dict.fromkeys(".".join(parse_override(text)[0]) for row in rows for text in row.overrides)
-    by_key = {key: [_value(recipe, key.split(".")) for recipe in resolved] for key in keys}
+    by_key = {key: [_value(recipe, key) for recipe in resolved] for key in keys}
     varying = [key for key, each in by_key.items() if any(value != each[0] for value in each)]
     values = by_key[varying[0]] if len(varying) == 1 else []
     if not values or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
@@ -203,16 +203,9 @@ def _axis(rows: Sequence[Row], name: str | None) -> tuple[str | None, list[float
     return name or varying[0], [float(value) for value in values]
 
 
-def _value(values: Any, path: Sequence[str]) -> Any:
-    """Return the value at a key path of a resolved recipe; None if the row has no such stage."""
-    for key in path:
-        if isinstance(values, list):
-            named = {item.get("name"): item for item in values if isinstance(item, dict)}
-            if key not in named and not (key.isdecimal() and int(key) < len(values)):
-                return None
-            values = named[key] if key in named else values[int(key)]
-        elif isinstance(values, dict):
-            values = values.get(key)
-        else:
-            return None
-    return values
+def _value(recipe: dict[str, Any], key: str) -> Any:
+    """Return the value of a key of a resolved recipe; None if the row has no such stage."""
+    try:
+        return value_at(recipe, key.split("."), key)
+    except ValueError:
+        return None
