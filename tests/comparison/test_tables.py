@@ -34,7 +34,7 @@ def save(folder, *results, **run):
 
 def test_what_is_written_is_read_again(bag_of_words, sts_folder, retrieval_folder, tmp_path):
     written = evaluate(bag_of_words, [sts_folder, retrieval_folder], output_dir=tmp_path / "out")
-    assert [one.result for one in read_folder(tmp_path / "out")] == written
+    assert list(read_folder(tmp_path / "out")) == written
     assert written[1].examples["score"] == [1.0, 1.0, 0.0]
     assert written[1].examples["rank"] == [1, 1, None]
     assert written[0].examples["gold"] == [5.0, 3.0, 0.0]

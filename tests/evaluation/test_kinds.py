@@ -69,7 +69,7 @@ def test_a_toy_kind_is_evaluated_and_shown(toy: Path, bag_of_words: Any, tmp_pat
     assert json.loads((tmp_path / "out" / "toy.test.run.json").read_text())["kind"] == "length"
     assert evaluate(bag_of_words, [task], output_dir=tmp_path / "out") == [result], "read back"
     assert table([result])[1][0][:5] == ["toy", "test", "share right", "75.00", "4 lengths"]
-    ((read,),) = models_of([f"a={tmp_path / 'out'}"])[0].runs
+    ((read,),) = models_of([f"a={tmp_path / 'out'}"])[0].seeds
     low, high = interval(read) or (1.0, 0.0)
     assert 0 <= low < 0.75 < high <= 1
     with pytest.raises(

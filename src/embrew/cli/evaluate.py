@@ -139,7 +139,7 @@ def evaluate(
     _show(results, named)
     print_json(
         {
-            "results": [{**vars(result), "examples": len(result.examples)} for result in results],
+            "results": [_fields(result) for result in results],
             "averages": evaluation.averages(results, named),
             **({"pooling": choice._asdict()} if choice else {}),
         }
@@ -163,6 +163,13 @@ def _tasks(
     for task in of_mteb:
         load_task(task)
     return [*tasks, *of_mteb], named
+
+
+def _fields(result: Result) -> dict[str, Any]:
+    """Return a result for JSON, with the number of its examples and without its sidecar."""
+    fields = {**vars(result), "examples": len(result.examples)}
+    del fields["run"]
+    return fields
 
 
 def _show(results: Sequence[Result], named: Mapping[str, Sequence[str]]) -> None:

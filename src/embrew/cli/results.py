@@ -71,7 +71,7 @@ def table(
             "model": row.name,
             "seeds": [
                 {"averages": averages(run, named), "tasks": {label_of(result): result.main_score for result in run}}
-                for run in row.runs
+                for run in row.seeds
             ],
         }
         for row in rows

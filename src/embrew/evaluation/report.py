@@ -29,6 +29,7 @@ class Result:
     Attributes:
         examples: What the main score is computed from, one entry per example: `score` (its mean), or `predicted` and
             `gold` (a correlation, or average precision). Empty if a score has no such parts.
+        run: The sidecar, which describes how it was computed; empty if it was not read from files.
     """
 
     task: str
@@ -39,6 +40,7 @@ class Result:
     seconds: float
     counts: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, list[Any]] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
@@ -63,7 +65,7 @@ def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
     return path
 
 
-def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
+def read_result(path: Path) -> Result:
     """Read a result and its sidecar.
 
     Raises:
@@ -78,7 +80,7 @@ def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
         examples_file = path.with_suffix(".examples.json")
         examples = read_json(examples_file) if examples_file.is_file() else {}
         main, seconds = float(entry["main_score"]), float(values["evaluation_time"])
-        return Result(values["task_name"], split, run["kind"], main, scores, seconds, run["counts"], examples), run
+        return Result(values["task_name"], split, run["kind"], main, scores, seconds, run["counts"], examples, run)
     except (BrokenFile, OtherFormat):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -94,9 +96,8 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
     path = result_file(folder, run["task"], run["split"])
     if not (path.is_file() and _sidecar_file(path).is_file()):
         return None
-    result, before = read_result(path)
-    plain = json.loads(json.dumps(run))
-    different = sorted(key for key in {*plain, *before} - {"counts"} if plain.get(key) != before.get(key))
+    result, plain = read_result(path), json.loads(json.dumps(run))
+    different = sorted(key for key in {*plain, *result.run} - {"counts"} if plain.get(key) != result.run.get(key))
     if different:
         raise FileExistsError(
             f"{path} was evaluated with other {', '.join(different)}; choose another output folder, or overwrite"

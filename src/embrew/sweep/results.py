@@ -29,7 +29,7 @@ class Trained(NamedTuple):
 
 def write_results(folder: Path, sweep: Sweep, done: Sequence[Trained]) -> None:
     """Write `sweep.md`, `sweep.json` and, if one number varies and two rows are finished, `sweep.png`."""
-    header, cells = grid([Model.from_results(row.name, results) for row, results in done])
+    header, cells = grid([Model(row.name, results) for row, results in done])
     drawn = sweep.axis is not None and len(done) > 1
     source = public_path(sweep.source)
     lines = [f"# {source}", "", as_markdown(header, cells)]

@@ -33,7 +33,7 @@ def cost(models: Sequence[str]) -> Outcome:
     from embrew.analysis.plots import plot_costs
     from embrew.comparison.models import read_folder
 
-    folders = {name: {(one.result.task, one.result.split): one for one in read_folder(name)} for name in models}
+    folders = {name: {(one.task, one.split): one for one in read_folder(name)} for name in models}
     shared = sorted(set.intersection(*(set(tasks) for tasks in folders.values())))
     if not shared:
         raise ValueError(f"no task is in all folders: {', '.join(models)}; evaluate them on one suite")
@@ -42,8 +42,8 @@ def cost(models: Sequence[str]) -> Outcome:
         found = [scored[task] for task in shared]
         entry = {
             "results": name,
-            "score": statistics.fmean(one.result.main_score for one in found),
-            "seconds": sum(one.result.seconds for one in found),
+            "score": statistics.fmean(one.main_score for one in found),
+            "seconds": sum(one.seconds for one in found),
             "steps": (found[0].run.get("model") or {}).get("steps", 0),
         }
         outcome.models.append(entry)
