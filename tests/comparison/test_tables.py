@@ -183,7 +183,7 @@ def test_a_difference_names_settings_and_scores(tmp_path):
     assert compared.left_out == (("U test", "only b has a result"),)
     (task,), (tested,) = compared.tasks, compared.differences(1)
     assert (task.label, task.scores) == ("T test, 3 queries", (0.5, 0.6))
-    assert tested.test.p_value == tested.corrected < 0.01
+    assert tested.p_value == tested.corrected < 0.01
     assert tested.outcome == "better"
 
 

@@ -120,15 +120,14 @@ def _differences(comparison: Comparison) -> tuple[Table, dict[str, dict[str, Any
     for name in ("A", "B", "B - A", "95 % interval", "p", "p corrected"):
         table.add_column(name, justify="right")
     by_task: dict[str, dict[str, Any]] = {}
-    for task, tested in zip(comparison.tasks, comparison.differences(1), strict=True):
+    for task, test in zip(comparison.tasks, comparison.differences(1), strict=True):
         ours, theirs = task.scores
         by_task[task.label] = {"a": ours, "b": theirs}
         cells = [f"{100 * ours:.2f}", f"{100 * theirs:.2f}", f"{100 * (theirs - ours):+.2f}"]
-        if tested is not None:
-            test = tested.test
-            by_task[task.label]["difference"] = {**vars(test), "corrected": tested.corrected}
+        if test is not None:
+            by_task[task.label]["difference"] = vars(test)
             interval = f"[{100 * test.low:+.1f}, {100 * test.high:+.1f}]"
-            cells += [escape(interval), f"{test.p_value:.3f}", f"{tested.corrected:.3f}"]
+            cells += [escape(interval), f"{test.p_value:.3f}", f"{test.corrected:.3f}"]
         table.add_row(escape(task.label), *cells)
     return table, by_task
 

@@ -25,21 +25,18 @@ from embrew.evaluation.uncertainty import (
 # Settings of a task that belong to the model, and those that change no vector.
 OF_THE_MODEL = frozenset({"instruction", "context", "batch_tokens"})
 OF_THE_TASK = ("counts", "task", "split", "kind")
-Outcome = Literal["better", "worse", "not distinguishable"]
 
 
-class Tested(NamedTuple):
+@dataclass(frozen=True)
+class Tested(Difference):
     """A paired test; `corrected` is the p-value corrected for the number of tested tasks by Holm's method."""
 
-    test: Difference
     corrected: float
 
     @property
-    def outcome(self) -> Outcome:
-        """What the test says at the 5 % level, after the correction."""
-        if self.corrected > LEVEL:
-            return "not distinguishable"
-        return "better" if self.test.difference > 0 else "worse"
+    def outcome(self) -> Literal["better", "worse"] | None:
+        """What the test says at the 5 % level, after the correction; None: not distinguishable."""
+        return None if self.corrected > LEVEL else "better" if self.difference > 0 else "worse"
 
 
 class LeftOut(NamedTuple):
@@ -116,7 +113,7 @@ class Comparison:
             for task, samples in zip(self.tasks, self._samples, strict=True)
         ]
         corrected = iter(holm([test.p_value for test in tests if test is not None]))
-        return tuple(None if test is None else Tested(test, next(corrected)) for test in tests)
+        return tuple(None if test is None else Tested(**vars(test), corrected=next(corrected)) for test in tests)
 
     def mean_difference(
         self, model: int, base: int = 0, tasks: Sequence[TaskScores] | None = None

@@ -105,11 +105,9 @@ def _on_tasks(comparison: Comparison, best: int, other: int) -> str:
         return f"No difference between {b} and {a} can be tested: the results of {_names(untested)} hold no examples."
     parts = []
     for outcome, sign in (("better", -1), ("worse", 1)):
-        some = sorted(
-            (pair for pair in tested if pair[1].outcome == outcome), key=lambda p: sign * p[1].test.difference
-        )
+        some = sorted((pair for pair in tested if pair[1].outcome == outcome), key=lambda p: sign * p[1].difference)
         parts.append(f"{outcome} on {len(some)}{_shown(some)}")
-    same = sum(one.outcome == "not distinguishable" for _, one in tested)
+    same = sum(one.outcome is None for _, one in tested)
     corrected = f"5 % level, corrected for {len(tested)} tasks by Holm's method" if len(tested) > 1 else "5 % level"
     return (
         f"Task by task, {b} is {parts[0]} and {parts[1]} of {len(tested)}, and not distinguishable from {a} on {same} "
@@ -125,7 +123,7 @@ def points(test: Difference) -> str:
 def _shown(tested: Sequence[tuple[TaskScores, Tested]]) -> str:
     if not tested:
         return ""
-    shown = [f"{task.first.task} {100 * one.test.difference:+.2f}" for task, one in tested[:MOST_NAMED]]
+    shown = [f"{task.first.task} {100 * one.difference:+.2f}" for task, one in tested[:MOST_NAMED]]
     return f" ({'largest: ' if len(tested) > MOST_NAMED else ''}{', '.join(shown)})"
 
 

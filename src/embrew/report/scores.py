@@ -116,13 +116,13 @@ def _row(task: TaskScores, tests: Sequence[Tested | None]) -> dict[str, Any]:
         "metric": task.metric,
         "seeds": seeds,
         "scores": task.scores,
-        "differences": [test and {**vars(test.test), "corrected": test.corrected} for test in tests],
+        "differences": [test and vars(test) for test in tests],
     }
     cells = _cells(task.scores)
     for cell, own, test in zip(cells, seeds, tests, strict=True):
         cell["spread"] = statistics.stdev(own) if len(own) > 1 else None
         if test is not None:
-            cell |= {"test": test.test, "outcome": None if test.outcome == "not distinguishable" else test.outcome}
+            cell |= {"test": test, "outcome": test.outcome}
     return {
         "name": task.first.task,
         "split": task.first.split,
