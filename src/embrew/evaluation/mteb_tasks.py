@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -158,12 +158,6 @@ def evaluate_mteb(
         {"subsets": scores, "metric": theirs.metadata.main_score, "mteb_version": result.mteb_version},
         seconds,
     )
-
-
-def fetch(tasks: Sequence[MtebTask], folder: Path) -> Iterator[tuple[MtebTask, bool]]:
-    """Store each task's data below `folder`; yield the task, and True if it was fetched now or False if before."""
-    for task in tasks:
-        yield task, keep(load_task(task), fetched_folder(folder, task))
 
 
 def fetched_folder(folder: Path, task: MtebTask) -> Path:

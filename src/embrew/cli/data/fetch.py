@@ -67,7 +67,8 @@ def _fetch_suite(suite: str, to: Path, console: Console) -> None:
     from embrew.config.suggestions import did_you_mean
     from embrew.data.sets import file_sets, hub_sets
     from embrew.evaluation.hotpotqa import keep
-    from embrew.evaluation.mteb_tasks import fetch as fetch_tasks
+    from embrew.evaluation.mteb_tasks import fetched_folder, load_task
+    from embrew.evaluation.mteb_tasks import keep as keep_task
     from embrew.evaluation.suites import fetchable
 
     try:
@@ -80,7 +81,8 @@ def _fetch_suite(suite: str, to: Path, console: Console) -> None:
         raise ValueError(
             f"suite {suite} has no task of MTEB or the Hub; provide its folders yourself: {', '.join(local)}"
         )
-    for task, now in fetch_tasks(tasks, to):
+    for task in tasks:
+        now = keep_task(load_task(task), fetched_folder(to, task))
         console.print(f"{task.name}: {'downloaded' if now else 'already there'}", markup=False)
     for source in sources:
         console.print(
