@@ -15,6 +15,7 @@ from pathlib import Path
 from embrew.encoder import Encoder
 from embrew.encoding import rows_by_text
 from embrew.evaluation import evaluate
+from embrew.evaluation.report import mean_score
 from embrew.evaluation.task import Task
 from embrew.evaluation.task_texts import TRIED, check_apart, task_texts
 from embrew.files import formats
@@ -66,9 +67,8 @@ def by_demonstrations(
             start = time.perf_counter()
             trying.encode(texts, prompt_name=TRIED, batch_tokens=batch_tokens, max_length=limit)
             seconds.append(time.perf_counter() - start)
-        score = statistics.fmean(result.main_score for result in results)
         length = statistics.fmean(len(row.ids) for (row,) in rows)
-        found.append(Shots(count, score, 1000 * statistics.median(seconds) / len(texts), length))
+        found.append(Shots(count, mean_score(results), 1000 * statistics.median(seconds) / len(texts), length))
     return found
 
 

@@ -57,22 +57,16 @@ def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int =
 
     Args:
         encoder: the encoder; its adapter is active.
-        texts: texts to predict; empty ones are skipped.
+        texts: texts to predict; none of them is blank.
         batch_tokens: padded tokens per batch.
-
-    Raises:
-        ValueError: all texts are empty.
     """
     if encoder.backbone.is_encoder:
         return None
-    filled = [text for text in texts if text.strip()]
-    if not filled:
-        raise ValueError("all texts are empty; there is nothing to predict")
     first, rows = first_row(encoder), []
-    tokenized = encoder.tokenizer(filled, add_special_tokens=False, split_special_tokens=True, verbose=False)
+    tokenized = encoder.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
     for ids in tokenized["input_ids"]:
         rows += [first + Row.labelled(ids[i : i + WINDOW - 1], Segment.TARGET) for i in range(0, len(ids), WINDOW - 1)]
     encoder.eval()
     losses = [own for own, _ in scores_under(encoder, rows, Attention("causal"), batch_tokens=batch_tokens)]
     nats = sum(float(own.double().sum()) for own in losses)
-    return Perplexity(len(filled), sum(map(len, losses)), sum(len(text.encode()) for text in filled), nats)
+    return Perplexity(len(texts), sum(map(len, losses)), sum(len(text.encode()) for text in texts), nats)

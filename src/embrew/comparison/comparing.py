@@ -10,7 +10,7 @@ import numpy as np
 
 from embrew.comparison.models import Model
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.report import Result, label_of, size_of
+from embrew.evaluation.report import Result, label_of, mean_score, size_of
 from embrew.evaluation.uncertainty import (
     LEVEL,
     SAMPLES,
@@ -18,7 +18,6 @@ from embrew.evaluation.uncertainty import (
     bootstrap,
     check_same_examples,
     holm,
-    main_score,
     of_samples,
 )
 
@@ -80,7 +79,7 @@ class TaskScores:
     @property
     def scores(self) -> tuple[float, ...]:
         """Main score of each model, from 0 to 1: the mean over its seeds."""
-        return tuple(map(main_score, self.results))
+        return tuple(map(mean_score, self.results))
 
     @property
     def is_tested(self) -> bool:
@@ -142,14 +141,7 @@ class Comparison:
 
 
 def compare_models(models: Sequence[Model]) -> Comparison:
-    """Compare models on the tasks that all have alike; what is left out is named with the reason.
-
-    Raises:
-        ValueError: no model, or two of one name.
-    """
-    names = [model.name for model in models]
-    if not names or len(set(names)) < len(names):
-        raise ValueError(f"a comparison of {', '.join(names) or 'no model'}; give models, each once")
+    """Compare models, each of another name, on the tasks that all have alike; the rest is named with the reason."""
     by_task: dict[tuple[str, str], list[list[Result]]] = {}  # one list per model, one result per seed
     for i, model in enumerate(models):
         for result in chain(*model.seeds):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from embrew.encoder import Encoder
 from embrew.evaluation import Result, evaluate
 from embrew.evaluation.dev import dev_sets, dev_task
 from embrew.evaluation.find import find_task
-from embrew.evaluation.report import label_of
+from embrew.evaluation.report import label_of, mean_score
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.task import Task
 from embrew.evaluation.task_texts import TRIED, check_apart
@@ -94,10 +93,10 @@ def choose_demonstrations(
         cached = _DocumentsOnce(encoder.with_settings(), Path(folder))
         cached.encoder.contexts = {}
         on_dev = {count: _results(cached, context, count, tasks, batch_tokens) for count in sorted({0, *counts})}
-        dev = {count: _mean(results) for count, results in on_dev.items()}
+        dev = {count: mean_score(results) for count, results in on_dev.items()}
         chosen = max(dev, key=lambda count: (dev[count], -count))
         on_test = {n: _results(cached, context, n, tests, batch_tokens) for n in sorted({0, chosen, most}) if tests}
-    test = {count: _mean(results) for count, results in on_test.items()}
+    test = {count: mean_score(results) for count, results in on_test.items()}
     labels = [tuple(label_of(result) for result in on.get(0, ())) for on in (on_dev, on_test)]
     return Choice(dev, test, chosen, *labels)
 
@@ -108,10 +107,6 @@ def _results(
     """Return the results of the encoder with the first `count` demonstrations."""
     cached.encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
     return evaluate(cached, list(tasks), context=TRIED, batch_tokens=batch_tokens)
-
-
-def _mean(results: Sequence[Result]) -> float:
-    return statistics.fmean(result.main_score for result in results)
 
 
 class _DocumentsOnce:

@@ -119,6 +119,11 @@ def label_of(result: Result) -> str:
     return f"{result.task} {result.split}, {size_of(result.counts)}"
 
 
+def mean_score(results: Sequence[Result]) -> float:
+    """Return the mean of main scores."""
+    return statistics.fmean(result.main_score for result in results)
+
+
 def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None) -> dict[str, float]:
     """Return means of main scores: per kind, over the kinds' means, over all tasks (where several), and `named` ones.
 
@@ -132,7 +137,7 @@ def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | Non
     if len(by_kind) > 1:
         means["mean over kinds"] = statistics.fmean(statistics.fmean(scores) for scores in by_kind.values())
     if len(results) > 1:
-        means["mean over tasks"] = statistics.fmean(result.main_score for result in results)
+        means["mean over tasks"] = mean_score(results)
     scores = {result.task: result.main_score for result in results}
     complete = {name: tasks for name, tasks in (named or {}).items() if scores.keys() >= set(tasks)}
     return means | {name: statistics.fmean(scores[task] for task in tasks) for name, tasks in complete.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +31,7 @@ def cost(models: Sequence[str]) -> Outcome:
     """Show the score of each result folder against the time of its evaluation, on the tasks that all of them have."""
     from embrew.analysis.plots import plot_costs
     from embrew.comparison.models import read_folder
+    from embrew.evaluation.report import mean_score
 
     folders = {name: {(one.task, one.split): one for one in read_folder(name)} for name in models}
     shared = sorted(set.intersection(*(set(tasks) for tasks in folders.values())))
@@ -42,7 +42,7 @@ def cost(models: Sequence[str]) -> Outcome:
         found = [scored[task] for task in shared]
         entry = {
             "results": name,
-            "score": statistics.fmean(one.main_score for one in found),
+            "score": mean_score(found),
             "seconds": sum(one.seconds for one in found),
             "steps": (found[0].run.get("model") or {}).get("steps", 0),
         }
