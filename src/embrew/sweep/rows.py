@@ -21,13 +21,25 @@ RESERVED = "results"
 Seed = Annotated[int, Field(ge=0)]
 
 
-class RowConfig(Config):
-    """A row in a sweep's file: name, overrides, stages and seeds."""
+class Settings(Config):
+    """Overrides, stages and seeds, of a row or of all rows."""
+
+    set: list[str] = Field(default_factory=list)
+    stages: Annotated[list[str], Field(min_length=1)] | None = None
+    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, seeds: list[int] | None) -> list[int] | None:
+        if seeds and len(set(seeds)) < len(seeds):
+            raise ValueError(f"seeds={seeds}; name each seed once")
+        return seeds
+
+
+class RowConfig(Settings):
+    """A row in a sweep's file."""
 
     name: str
-    set: list[str] = Field(default_factory=list)
-    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
-    stages: Annotated[list[str], Field(min_length=1)] | None = None
     x: float | int | None = None
 
     @field_validator("name")
@@ -40,15 +52,8 @@ class RowConfig(Config):
             )
         return name
 
-    @field_validator("seeds")
-    @classmethod
-    def _check_seeds(cls, seeds: list[int] | None) -> list[int] | None:
-        if seeds and len(set(seeds)) < len(seeds):
-            raise ValueError(f"seeds={seeds}; name each seed once")
-        return seeds
 
-
-class SweepConfig(Config):
+class SweepConfig(Settings):
     """A sweep's file; a plain list is its `rows`.
 
     Attributes:
@@ -61,9 +66,6 @@ class SweepConfig(Config):
     """
 
     rows: Annotated[list[RowConfig], Field(min_length=1)]
-    set: list[str] = Field(default_factory=list)
-    stages: Annotated[list[str], Field(min_length=1)] | None = None
-    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
     suite: str | None = None
     x: str | None = None
 

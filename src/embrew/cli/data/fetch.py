@@ -31,41 +31,34 @@ def fetch(
     ] = Path("data"),
 ) -> None:
     """Download data of the Hub into a folder: training sets, or a suite's test sets."""
-    from embrew.data.sets import file_sets, hub_sets
+    from embrew.data.sets import data_sets
 
     console = out()
     for name in names:
-        if name in hub_sets():
-            _fetch_set(hub_sets()[name], to / name, console)
-        elif name in file_sets():
-            _fetch_files(file_sets()[name], to / name, console)
+        if name in data_sets():
+            _fetch_set(data_sets()[name], to / name, console)
         else:
             _fetch_suite(name, to, console)
 
 
-def _fetch_set(source: HubSet, place: Path, console: Console) -> None:
+def _fetch_set(source: HubSet | FileSet, place: Path, console: Console) -> None:
     from embrew.data.fetching import ABOUT, fetch
+    from embrew.data.sets import FileSet
     from embrew.files.reading import read_json
 
     done = "downloaded" if fetch(source, place) else "already there"
     about = read_json(place / ABOUT)
-    rows = ", ".join(f"{count:,} rows of {split}" for split, count in about["rows"].items())
-    console.print(f"{place}: {done}, {rows}", markup=False, soft_wrap=True)
-    console.print(f"  {source.about}", markup=False, soft_wrap=True)
-    console.print(f"  {source.hub} at {about['commit']}; licence: {source.licence}", markup=False, soft_wrap=True)
-
-
-def _fetch_files(source: FileSet, place: Path, console: Console) -> None:
-    from embrew.data.fetching import fetch
-
-    done = "downloaded" if fetch(source, place) else "already there"
-    console.print(f"{place}: {done}, {len(source.files)} files", markup=False, soft_wrap=True)
-    console.print(f"  {source.about}; licence: {source.licence}", markup=False, soft_wrap=True)
+    size, origin = f"{len(about['rows'])} files", ""
+    if not isinstance(source, FileSet):
+        size = ", ".join(f"{count:,} rows of {split}" for split, count in about["rows"].items())
+        origin = f"{source.hub} at {about['commit']}; "
+    for line in (f"{place}: {done}, {size}", f"  {source.about}", f"  {origin}licence: {source.licence}"):
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _fetch_suite(suite: str, to: Path, console: Console) -> None:
     from embrew.config.suggestions import did_you_mean
-    from embrew.data.sets import file_sets, hub_sets
+    from embrew.data.sets import data_sets
     from embrew.evaluation.hotpotqa import keep
     from embrew.evaluation.mteb_tasks import fetched_folder, load_task
     from embrew.evaluation.mteb_tasks import keep as keep_task
@@ -74,9 +67,8 @@ def _fetch_suite(suite: str, to: Path, console: Console) -> None:
     try:
         tasks, sources, local = fetchable(suite)
     except FileNotFoundError as error:
-        known = [*hub_sets(), *file_sets()]
-        hint = did_you_mean(suite, known)
-        raise FileNotFoundError(f"{error}; data sets: {', '.join(known)}{hint}") from None
+        hint = did_you_mean(suite, data_sets())
+        raise FileNotFoundError(f"{error}; data sets: {', '.join(data_sets())}{hint}") from None
     if not tasks and not sources:
         raise ValueError(
             f"suite {suite} has no task of MTEB or the Hub; provide its folders yourself: {', '.join(local)}"
