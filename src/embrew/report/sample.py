@@ -108,7 +108,7 @@ def _spectrum(vectors: np.ndarray) -> dict[str, Any]:
 
 def _sample(task: Task, most: int, seed: int) -> TaskSample:
     kind = KINDS[task.kind]
-    if kind.rows is None or (kind.corpus and is_beir(task.path)):
+    if is_beir(task.path):
         return _of_corpus(task, most, seed)
     rows = task_rows(task, kind, task.settings.get("columns"))
     in_pairs = kind.rows in ("scored", "labelled_pairs")
