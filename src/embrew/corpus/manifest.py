@@ -16,8 +16,7 @@ from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.stores import Place
-from embrew.text_encoder.hashes import tokenizer_sha256
-from embrew.text_encoder.interface import TextEncoder, resolved_prompts
+from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.provenance import describe_run
 
 logger = logging.getLogger(__name__)
@@ -110,19 +109,12 @@ def shard_name(number: int) -> str:
 def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
     """Return the manifest of a job without finished shards."""
     described = describe_run(encoder)
+    settings = ("prompt_name", "num_layers", "precision", "id_column", "text_column", "shard_rows")
     made_of = {
-        "model": described["model"],
-        "model_hash": described["model_hash"],
-        "tokenizer_sha256": tokenizer_sha256(encoder),
-        "dtype": described["dtype"],
-        "prompt_name": job.prompt_name,
-        "prompt": resolved_prompts(encoder)[job.prompt_name],
-        "num_layers": job.num_layers,
-        "truncate_dim": job.truncate_dim or getattr(encoder, "truncate_dim", None),
-        "precision": job.precision,
-        "id_column": job.id_column,
-        "text_column": job.text_column,
-        "shard_rows": job.shard_rows,
+        **{name: described[name] for name in ("model", "model_hash", "tokenizer_sha256", "dtype")},
+        **{name: getattr(job, name) for name in settings},
+        "prompt": described["resolved_prompts"][job.prompt_name],
+        "truncate_dim": job.truncate_dim or described["truncate_dim"],
         "input": fingerprint(corpus_files(job.input)),
     }
     run = {"versions": described["versions"], "batch_tokens": job.batch_tokens}

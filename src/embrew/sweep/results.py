@@ -58,15 +58,8 @@ def write_results(folder: Path, sweep: Sweep, done: Sequence[Trained]) -> None:
         }
         for row, by_seed, seeds in ((row, by_seed, [_scores(results) for results in by_seed]) for row, by_seed in done)
     ]
-    record = {
-        "format": SWEEP.number,
-        "sweep": source,
-        "suite": sweep.suite,
-        "x": sweep.axis,
-        "versions": versions(),
-        "rows": rows,
-    }
-    write_json(folder / "sweep.json", record)
+    about = {"sweep": source, "suite": sweep.suite, "x": sweep.axis, "versions": versions()}
+    write_json(folder / SWEEP.file, {"format": SWEEP.number, **about, "rows": rows})
     with atomic_path(folder / "sweep.md") as temporary:
         temporary.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     if drawn:

@@ -25,7 +25,6 @@ from embrew.training import stages
 from embrew.training.stage_json import STAGE
 
 logger = logging.getLogger(__name__)
-JSON = SWEEP.file
 
 
 def run_sweep(
@@ -58,10 +57,10 @@ def run_sweep(
     process, root = PartialState(cpu=not torch.accelerator.is_available()), Path(folder)
     done: list[Trained] = []
     with claimed_by_first(root, "sweeping in"):
-        if (root / JSON).exists():
+        if (root / SWEEP.file).exists():
             if not resume:
                 raise FileExistsError(f"{root} holds a sweep; give --resume to continue it, or choose another folder")
-            read_json(root / JSON, kind=SWEEP)
+            read_json(root / SWEEP.file, kind=SWEEP)
         suite = None if sweep.suite is None else read_suite(sweep.suite)
         for row in sweep.rows:  # missing data is found before training
             for recipe in row.recipes.values():
