@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from embrew.comparison.models import Model
-from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.report import Result, label_of, mean_score, size_of
+from embrew.evaluation.report import Result, label_of, mean_score
 from embrew.evaluation.uncertainty import (
     LEVEL,
     SAMPLES,
@@ -65,16 +64,6 @@ class TaskScores:
     def label(self) -> str:
         """Task, split and size."""
         return label_of(self.first)
-
-    @property
-    def size(self) -> str:
-        """Size, such as `1379 pairs`."""
-        return size_of(self.first.counts)
-
-    @property
-    def metric(self) -> str:
-        """Name of the main score."""
-        return "exact match" if "exact_match" in self.first.scores else KINDS[self.first.kind].metric
 
     @property
     def scores(self) -> tuple[float, ...]:

@@ -18,7 +18,9 @@ def verdict(comparison: Comparison) -> list[str]:
     model, one sentence with its mean.
     """
     if len(comparison.models) == 1:
-        return [_of_one(comparison)]
+        (mean,), tasks = comparison.means(), comparison.tasks
+        over = tasks[0].label if len(tasks) == 1 else f"the mean of {len(tasks)} tasks"
+        return [f"{comparison.models[0].name} scores {100 * mean:.2f} on {over}."]
     best, other = best_and_other(comparison)
     first = f"{_on_the_mean(comparison, best, other)}{_chosen(comparison, best, other)}."
     sentences = [first, _on_tasks(comparison, best, other)]
@@ -37,13 +39,6 @@ def best_and_other(comparison: Comparison) -> tuple[int, int]:
 def _order(comparison: Comparison) -> list[int]:
     """Return the models by their mean, the best first."""
     return [int(i) for i in np.argsort([-mean for mean in comparison.means()], kind="stable")]
-
-
-def _of_one(comparison: Comparison) -> str:
-    (mean,) = comparison.means()
-    tasks = comparison.tasks
-    over = tasks[0].label if len(tasks) == 1 else f"the mean of {len(tasks)} tasks"
-    return f"{comparison.models[0].name} scores {100 * mean:.2f} on {over}."
 
 
 def _on_the_mean(comparison: Comparison, best: int, other: int) -> str:

@@ -119,6 +119,11 @@ def label_of(result: Result) -> str:
     return f"{result.task} {result.split}, {size_of(result.counts)}"
 
 
+def metric_of(result: Result) -> str:
+    """Return the name of the main score: exact match where a generator answered, else that of the kind."""
+    return "exact match" if "exact_match" in result.scores else KINDS[result.kind].metric
+
+
 def mean_score(results: Sequence[Result]) -> float:
     """Return the mean of main scores."""
     return statistics.fmean(result.main_score for result in results)
@@ -152,8 +157,7 @@ def table(
     for result in results:
         size = size_of(result.counts)
         score = f"{100 * result.main_score:.2f}"
-        metric = "exact match" if "exact_match" in result.scores else KINDS[result.kind].metric
-        rows.append([result.task, result.split, metric, score, size, f"{result.seconds:.1f}"])
+        rows.append([result.task, result.split, metric_of(result), score, size, f"{result.seconds:.1f}"])
     seconds = f"{sum(result.seconds for result in results):.1f}"
     means = averages(results, named)
     for name, mean in means.items():
