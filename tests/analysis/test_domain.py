@@ -165,7 +165,6 @@ def test_words():
         (figures("d", 2.5, pairs=49), None, "no verdict from 49 pairs of d: d′ needs 50 or more"),
         (figures("d", 2.5, pairs=80, different=2), None, "80 pairs (2 different) of d: d′ needs 50 or more"),
         (figures("d", 0.1), None, "the 95 % interval of d′ of d, [-0.10, 0.30], includes 0, which is chance"),
-        (figures("d", 0.1, error=None), None, "the interval of d′ of d is not known; analyze it again"),
         (figures("d", 1.0), figures("g", 2.0, pairs=3), "no verdict from 3 pairs of g: d′ needs 50 or more"),
         (figures("d", bits=1.0, texts=3), figures("g", bits=2.0), "3 texts of d: bits per byte need 20 or more"),
     ],

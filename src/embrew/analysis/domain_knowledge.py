@@ -10,7 +10,6 @@ bits per byte of fewer than `MIN_TEXTS` texts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -173,10 +172,8 @@ def _few_pairs(name: str, apart: Separation) -> str:
     if apart.different < MIN_PAIRS:
         counts = f"{apart.matched} pairs" + (f" ({apart.different} different)" * (apart.different < apart.matched))
         return f"{counts} of {name}: d′ needs {MIN_PAIRS} or more"
-    if not math.isfinite(apart.d_prime):
+    if apart.interval is None:  # d′ is infinite
         return ""
-    if apart.interval is None:
-        return f"the interval of d′ of {name} is not known; analyze it again"
     low, high = apart.interval
     if low <= 0 <= high:
         return f"the 95 % interval of d′ of {name}, [{low:.2f}, {high:.2f}], includes 0, which is chance"

@@ -213,12 +213,11 @@ def _save(value: Any, path: Path) -> Any:
     """Store nested mappings and data sets; return a JSON description of their structure for `_load`."""
     from datasets import Dataset
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(value, Dataset):
-        path.parent.mkdir(parents=True, exist_ok=True)
         value.to_parquet(path.with_name(path.name + ".parquet"))
         return "dataset"
     if isinstance(value, Mapping) and _is_plain(value):
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(path.name + ".json").write_text(json.dumps(value), encoding="utf-8")
         return "json"
     if isinstance(value, Mapping):
