@@ -80,8 +80,7 @@ class Surface:
     @property
     def means(self) -> np.ndarray:
         """Mean score over the tasks, `(layers, dims)`."""
-        mean: np.ndarray = self.scores.mean(0)
-        return mean
+        return np.asarray(self.scores.mean(0))
 
     @property
     def cells(self) -> list[Cell]:

@@ -124,5 +124,4 @@ class _DocumentsOnce:
         file = self._folder / f"{hashlib.sha256(texts.encode()).hexdigest()}.npy"
         if not file.exists():
             np.save(file, self.encoder.encode_document(inputs, **options))
-        vectors: np.ndarray = np.load(file)
-        return vectors
+        return np.asarray(np.load(file))

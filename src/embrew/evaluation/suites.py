@@ -54,10 +54,8 @@ class TaskEntry(BaseModel):
         """The data set of the Hub."""
         if self.hub is None:
             return None
-        splits = {"split": self.split} if self.split else {}
-        return HotpotQA(
-            self.hub, self.subset, corpus_splits=tuple(self.corpus_splits or ()), revision=self.revision, **splits
-        )
+        split, others = self.split or HotpotQA.split, tuple(self.corpus_splits or ())
+        return HotpotQA(self.hub, self.subset, split, others, self.revision)
 
     @property
     def folder(self) -> str | None:

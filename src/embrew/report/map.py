@@ -70,8 +70,7 @@ def aligned(points: np.ndarray, reference: np.ndarray) -> np.ndarray:
         centred = one - one.mean(0)
         size = np.sqrt((centred**2).sum(1).mean())
         units.append(centred / size if size > 0 else centred)
-    turn: Any = orthogonal_procrustes(*units)[0]
-    return np.asarray(units[0] @ turn)
+    return np.asarray(units[0] @ orthogonal_procrustes(*units)[0])
 
 
 def text_groups(subject: Subject, key: Key, sample: TaskSample) -> TextGroups:

@@ -51,8 +51,7 @@ def pair_cosines(encoder: TextEncoder, left: Sequence[str], right: Sequence[str]
         position.setdefault(text, len(position))
     vectors = unit_vectors(encoder.encode(list(position), **options), what="sentences", texts=list(position))
     rows = [vectors[[position[text] for text in side]] for side in (left, right)]
-    cosines: np.ndarray = np.einsum("nd,nd->n", rows[0], rows[1])
-    return cosines
+    return np.asarray(np.einsum("nd,nd->n", rows[0], rows[1]))
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray, *, what: str = "the data") -> float:
