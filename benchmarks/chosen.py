@@ -29,10 +29,11 @@ from planned import expand, parser_of, read_plan
 from shots import candidates, rows_of
 
 from embrew import opening
+from embrew.cli.arguments import read_numbers
 from embrew.data.beir import read_beir
 from embrew.data.reading import splits
 from embrew.evaluation import evaluate, read_suite
-from embrew.evaluation.demonstration_count import TRIED, Choice, choose_demonstrations, read_counts
+from embrew.evaluation.demonstration_count import TRIED, Choice, choose_demonstrations
 from embrew.files.writing import write_json
 from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration
@@ -58,7 +59,7 @@ def main() -> None:
 
 def chosen(encoder: Any, task: Any, plan: dict[str, Any]) -> Choice:
     """What dev rows choose for a task, judged on its own split; without dev rows, none and all."""
-    source, counts = Path(task.path), read_counts(plan["counts"])
+    source, counts = Path(task.path), read_numbers(plan["counts"])
     shown = candidates(source.name)[: max(counts)]
     counts = [count for count in counts if count <= len(shown)]
     settings = dict(task.settings)

@@ -130,7 +130,7 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
         read["texts"],
         tuple(task["size"] for task in read["tasks"]),
     )
-    results = [read_result(path.with_name(path.name.replace(".run", "")))[0] for path in halved.glob("*.run.json")]
+    results = [read_result(path.with_name(path.name.replace(".run", ""))) for path in halved.glob("*.run.json")]
     plane = None
     if draw:
         with np.load(drawn) as arrays:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -47,8 +46,6 @@ def test_separation_is_what_loops_say():
     assert found.nearest == own_first / 9
     assert found.histograms.sum(1).tolist() == [9, 68]
     assert found.ratio == (pytest.approx(np.mean(matched) / np.mean(mismatched)) if np.mean(mismatched) > 0 else None)
-    again = Separation.from_json(json.loads(json.dumps(found.to_json())))
-    assert again.summary() == found.summary() and (again.histograms == found.histograms).all()
 
 
 def test_d_prime_does_not_change_where_cosines_are_moved_and_stretched():
@@ -59,14 +56,6 @@ def test_d_prime_does_not_change_where_cosines_are_moved_and_stretched():
     assert one.ratio == pytest.approx(5.0) and other.ratio == pytest.approx(0.95 / 0.91)
     assert Separation(10, 90, (0.5, -0.1), (0.2, 0.1), 1.0, np.zeros((2, 200)), 10).ratio is None
     assert Separation(2, 2, (1.0, 0.5), (0.0, 0.0), 1.0, np.zeros((2, 200)), 10).summary()["d_prime"] is None
-
-
-def test_too_little_to_mismatch():
-    vectors = unit(np.ones((2, 3)))
-    with pytest.raises(ValueError, match="two or more"):
-        separation(vectors[:1], vectors[:1], same=np.zeros((2, 1)))
-    with pytest.raises(ValueError, match="same question or the same answer"):
-        separation(vectors, vectors, same=np.array([[0, 1], [0, 0]]))
 
 
 def test_separation_of_an_encoder_uses_prompts_and_embeds_each_text_once(make_encoder, monkeypatch):
@@ -86,9 +75,9 @@ def test_separation_of_an_encoder_uses_prompts_and_embeds_each_text_once(make_en
 def test_perplexity_is_the_models_own_loss(attention, make_encoder):
     """Text by text, with the library's loss; the encoder's own attention and memory tokens have no say."""
     encoder = make_encoder(attention=attention)
-    texts = [*SENTENCES, " ", "é"]
+    texts = [*SENTENCES, "é"]
     nats, tokens = 0.0, 0
-    for text in [*SENTENCES, "é"]:
+    for text in texts:
         ids = torch.tensor([[1, *encoder.tokenizer(text, add_special_tokens=False)["input_ids"]]])
         with torch.no_grad():
             loss = encoder.backbone.causal_lm(input_ids=ids, labels=ids, is_causal=True).loss
@@ -98,7 +87,7 @@ def test_perplexity_is_the_models_own_loss(attention, make_encoder):
         found = perplexity_of(encoder, texts, batch_tokens=batch_tokens)
         assert found is not None and (found.texts, found.tokens) == (6, tokens)
         assert found.nats == pytest.approx(nats, rel=1e-5)
-    size = sum(len(text.encode()) for text in [*SENTENCES, "é"])
+    size = sum(len(text.encode()) for text in texts)
     assert found.bits_per_byte == pytest.approx(nats / math.log(2) / size)
     assert found.perplexity == pytest.approx(math.exp(nats / tokens))
 
@@ -117,8 +106,6 @@ def test_long_texts_are_read_in_windows(make_encoder, monkeypatch):
             nats += float(encoder.backbone.causal_lm(input_ids=row, labels=row).loss) * (row.shape[1] - 1)
     assert found is not None and found.tokens == len(ids)
     assert found.nats == pytest.approx(nats, rel=1e-5)
-    with pytest.raises(ValueError, match="all texts are empty"):
-        perplexity_of(encoder, [""])
 
 
 def test_encoders_have_no_perplexity(encoder_folder):
@@ -178,7 +165,6 @@ def test_words():
         (figures("d", 2.5, pairs=49), None, "no verdict from 49 pairs of d: d′ needs 50 or more"),
         (figures("d", 2.5, pairs=80, different=2), None, "80 pairs (2 different) of d: d′ needs 50 or more"),
         (figures("d", 0.1), None, "the 95 % interval of d′ of d, [-0.10, 0.30], includes 0, which is chance"),
-        (figures("d", 0.1, error=None), None, "the interval of d′ of d is not known; analyze it again"),
         (figures("d", 1.0), figures("g", 2.0, pairs=3), "no verdict from 3 pairs of g: d′ needs 50 or more"),
         (figures("d", bits=1.0, texts=3), figures("g", bits=2.0), "3 texts of d: bits per byte need 20 or more"),
     ],
@@ -214,12 +200,17 @@ def test_the_error_of_d_prime_is_the_jackknifes():
         math.sqrt(11 / 12 * sum((d - np.mean(without)) ** 2 for d in without)), rel=1e-4
     )
     assert whole.different == 11
-    assert Separation.from_json(json.loads(json.dumps(whole.to_json()))).interval == whole.interval
 
 
 def test_samples_are_the_same_every_time():
     pairs = [QA(f"q{i}", f"a{i % 4}") for i in range(20)]
     one, other = Sample.of_pairs("x", pairs, most=6), Sample.of_pairs("x", pairs, most=6)
-    assert one == other and one.sha256 == other.sha256 and len(one.questions) == 6
+    assert one == other and len(one.questions) == 6
     assert len(one.texts) == len(set(one.answers))
-    assert one.sha256 != Sample.of_pairs("x", pairs, most=7).sha256
+    assert one != Sample.of_pairs("x", pairs, most=7)
+
+
+@pytest.mark.parametrize("other", [QA("q", "b"), QA("p", "a"), QA("q", "a")])
+def test_a_sample_needs_different_questions_and_answers(other):
+    with pytest.raises(ValueError, match="give two or more of each"):
+        Sample.of_pairs("x", [QA("q", "a"), other])

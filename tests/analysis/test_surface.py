@@ -10,7 +10,8 @@ import pytest
 
 from embrew.analysis.surface import Surface, milliseconds_of, surface_of
 from embrew.analysis.truncation import truncation_of
-from embrew.cli.analyze.kinds import read_numbers, read_share
+from embrew.cli.analyze.kinds import read_share
+from embrew.cli.arguments import read_numbers
 from embrew.cutting import cut
 from embrew.evaluation import evaluate, find_task
 from embrew.settings.encoder import Pooling
@@ -202,8 +203,8 @@ def test_other_shares_are_refused(text):
 
 
 def test_numbers_are_read():
-    assert read_numbers("1-3, 6") == [1, 2, 3, 6]
-    for text in ("", "a", "3-", "-1"):
+    assert read_numbers("1-3, 6") == [1, 2, 3, 6] and read_numbers("0..3") == [0, 1, 2, 3]
+    for text in ("", "a", "3-", "-1", "1..", "1,,2"):
         with pytest.raises(ValueError, match="is not a list of numbers"):
             read_numbers(text)
 

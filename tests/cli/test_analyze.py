@@ -199,7 +199,7 @@ def test_domain_opens_recipes_untrained(data):
         (["surface", "one", "--data", "STS", "--pick", "98"], 'write "≥ 98 %", or 0.98'),
         (["surface", "one", "--data", "STS", "--pick", "0.9"], "STS has no dev split; it has test"),
         (["surface", "one", "--data", "STS", "--layers", "all"], "'all' is not a list of numbers"),
-        (["surface", "one", "--suite", "quick", "--split", "dev"], "--suite defines tasks and splits"),
+        (["surface", "one", "--suite", "quick", "--split", "dev"], "--suite defines tasks, splits and kinds"),
         (["truncation", "one", "--data", "STS", "--dims", "4,8"], "takes one number of dimensions"),
         (["domain", "one", "--data", "none"], "no file or folder none"),
         (["domain", "one", "--data", "pairs.jsonl", "--column", "question"], "give OURS=THEIRS"),

@@ -13,9 +13,7 @@ def sentences(*models: tuple[str, float], examples: bool = True) -> Sequence[str
     made = []
     for name, score in models:
         scores = {"score": [score] * 40} if examples else {}
-        made.append(
-            Model.from_results(name, [[Result("T", "test", "retrieval", score, {}, 1.0, {"queries": 40}, scores)]])
-        )
+        made.append(Model(name, [[Result("T", "test", "retrieval", score, {}, 1.0, {"queries": 40}, scores)]]))
     return verdict(compare_models(made))
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embrew.corpus import Changes, encode_corpus, read_vectors, texts_of, update_corpus
+from embrew.corpus import encode_corpus, read_vectors, texts_of, update_corpus
 from embrew.encoder import Encoder
+from embrew.search import Changes
 from tests.corpus.stub import Stub
 from tests.corpus.test_resume import content
 

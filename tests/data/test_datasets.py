@@ -109,8 +109,6 @@ def test_texts_become_sentences(tmp_path):
         "One is here.",
         "Dr. X came.",
     ]
-    with pytest.raises(ValueError, match="sentences=True is for text rows and pairs, and these are scored rows"):
-        load(file, kind="scored", sentences=True)
 
 
 def test_lengths_of_pairs_are_of_query_and_positive(tmp_path):

@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 from embrew import assembly
 from embrew.cli import app
 from embrew.cli.demonstrations import read_demonstrations
-from embrew.data.fetching import MAKE, SHORTEST, fetch, fetch_files
-from embrew.data.sets import FileSet, HubSet, file_sets, hub_sets
+from embrew.data.fetching import MAKE, SHORTEST, fetch
+from embrew.data.sets import FileSet, HubSet, data_sets
 from embrew.evaluation import find_task
 from embrew.recipe import Recipe, list_recipes
 
+HUB_SETS = {name: source for name, source in data_sets().items() if isinstance(source, HubSet)}
 COMMIT = "c0ffee" * 6 + "c0ff"
 CONTEXT = "The Rhine rises in the Alps. It flows through Basel and Bonn. In Bonn it is wide. Ships sail on it."
 LONG = " ".join(f"Paragraph {i} is about the river and its towns, of which there are many." for i in range(10))
@@ -111,7 +112,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_rows_of_the_hub_become_rows_of_the_folder(name: str, hub: list[Any], tmp_path: Path) -> None:
-    source = hub_sets()[name]
+    source = HUB_SETS[name]
     assert fetch(source, tmp_path / name)
     assert rows(tmp_path / name / "train.jsonl.gz") == EXPECTED[name]
     commit = source.revision or COMMIT
@@ -123,7 +124,7 @@ def test_rows_of_the_hub_become_rows_of_the_folder(name: str, hub: list[Any], tm
 
 def test_test_sets_have_their_splits(hub: list[Any], tmp_path: Path) -> None:
     for name, tested, count in (("stsb", "test", 6), ("biosses", "test", 5)):
-        fetch(hub_sets()[name], tmp_path / name)
+        fetch(HUB_SETS[name], tmp_path / name)
         task = find_task(tmp_path / name)
         assert (task.kind, task.split, task.name) == ("sts", tested, name)
         assert len(rows(task.files[0])) == count
@@ -134,7 +135,7 @@ def test_test_sets_have_their_splits(hub: list[Any], tmp_path: Path) -> None:
 def test_a_set_is_downloaded_once_and_equal_rows_are_equal_files(
     hub: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = hub_sets()["medquad"]
+    source = HUB_SETS["medquad"]
     assert fetch(source, tmp_path / "a")
     assert not fetch(source, tmp_path / "a")
     assert len(hub) == 1
@@ -157,7 +158,7 @@ def test_what_cannot_be_fetched_leaves_nothing(hub: list[Any], tmp_path: Path, m
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "train.jsonl").write_text("{}\n")
     with pytest.raises(FileExistsError):
-        fetch(hub_sets()["medquad"], tmp_path / "mine")
+        fetch(HUB_SETS["medquad"], tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["train.jsonl"]
 
     def unreachable(*_: object, **__: object) -> None:
@@ -165,7 +166,7 @@ def test_what_cannot_be_fetched_leaves_nothing(hub: list[Any], tmp_path: Path, m
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", unreachable)
     with pytest.raises(FileNotFoundError, match=r"data set lavita/MedQuAD of the Hub .*\(offline\).* with a network"):
-        fetch(hub_sets()["medquad"], tmp_path / "x")
+        fetch(HUB_SETS["medquad"], tmp_path / "x")
 
 
 def test_the_command_fetches_several_sets_below_data(
@@ -180,7 +181,7 @@ def test_the_command_fetches_several_sets_below_data(
     assert "data/squad-pairs: already there, 2 rows of train" in again.stdout
     unknown = CliRunner().invoke(app, ["data", "fetch", "squad-pair"])
     assert unknown.exit_code == 1
-    assert all(name in unknown.stderr for name in (*hub_sets(), "papers/ese-rag", "did you mean 'squad-pairs'?"))
+    assert all(name in unknown.stderr for name in (*data_sets(), "papers/ese-rag", "did you mean 'squad-pairs'?"))
 
 
 def test_demonstrations_are_fetched_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,26 +191,26 @@ def test_demonstrations_are_fetched_from_files(tmp_path: Path, monkeypatch: pyte
     for name in ("STS12", "NQ"):
         (tmp_path / "there" / f"{name}.json").write_text(json.dumps(pairs))
     source = FileSet(f"file://{tmp_path}/there/{{name}}.json", "pairs", "MIT", ["query", "response"], ["STS12", "NQ"])
-    monkeypatch.setattr("embrew.data.sets.file_sets", lambda: {"mine": source})
+    monkeypatch.setattr("embrew.data.sets.data_sets", lambda: {"mine": source})
     done = CliRunner().invoke(app, ["data", "fetch", "mine", "--to", str(tmp_path)])
     assert done.exit_code == 0 and "downloaded, 2 files" in done.stdout and "licence: MIT" in done.stdout
     read, _ = read_demonstrations(tmp_path / "mine" / "NQ.jsonl")
     assert [(one.query, one.passage) for one in read] == [(f"q{i}", "“r”") for i in range(3)]
     assert json.loads((tmp_path / "mine" / "source.json").read_text())["rows"] == {"STS12": 3, "NQ": 3}
-    assert not fetch_files(source, tmp_path / "mine")
+    assert not fetch(source, tmp_path / "mine")
     with pytest.raises(FileNotFoundError, match=r"absent\.json cannot be downloaded .*with a network"):
-        fetch_files(replace(source, files=["absent"]), tmp_path / "other")
+        fetch(replace(source, files=["absent"]), tmp_path / "other")
     with pytest.raises(ValueError, match="is no JSON list of rows with text"):
-        fetch_files(replace(source, columns=["text"]), tmp_path / "other")
+        fetch(replace(source, columns=["text"]), tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
 def test_the_sets_are_defined_whole() -> None:
-    (name, icl), *others = file_sets().items()
-    assert name == "bge-en-icl" and not others and not {name} & set(hub_sets())
+    (icl,) = (source for source in data_sets().values() if isinstance(source, FileSet))
+    assert data_sets()["bge-en-icl"] is icl
     assert len(set(icl.files)) == 56 and re.search(r"/[0-9a-f]{40}/.*/\{name\}\.json$", icl.url)
-    assert {"nli-triplets", "squad-pairs", "squad-instruct", "wiki-paragraphs", "medquad"} < set(hub_sets())
-    for name, source in hub_sets().items():
+    assert {"nli-triplets", "squad-pairs", "squad-instruct", "wiki-paragraphs", "medquad"} < set(HUB_SETS)
+    for name, source in HUB_SETS.items():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
         assert bool(source.columns) != (source.make in MAKE), name
         assert source.about and source.licence
@@ -221,7 +222,7 @@ def test_every_shipped_recipe_reads_the_hub_files_of_its_user_or_what_can_be_fet
 ) -> None:
     """Rows of every stage that names a fetched folder are read from it, with the columns and limits of the recipe."""
     monkeypatch.chdir(tmp_path)
-    for name, source in hub_sets().items():
+    for name, source in HUB_SETS.items():
         fetch(source, tmp_path / "data" / name)
     used = set()
     for name in list_recipes():
@@ -236,14 +237,14 @@ def test_every_shipped_recipe_reads_the_hub_files_of_its_user_or_what_can_be_fet
         for one in [*recipe.evaluation.dev, *recipe.evaluation.guard] if recipe.evaluation else ():
             used.add(one)
             assert find_task(str(one)).kind == "sts", name
-    assert used == {f"data/{name}" for name in hub_sets()}
+    assert used == {f"data/{name}" for name in HUB_SETS}
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("name", hub_sets())
+@pytest.mark.parametrize("name", HUB_SETS)
 def test_the_real_hub_has_the_rows(name: str, tmp_path: Path) -> None:
     """Downloads up to some hundred MB; needs HF_HUB_OFFLINE=0."""
-    source = hub_sets()[name]
+    source = HUB_SETS[name]
     assert fetch(source, tmp_path / name)
     about = json.loads((tmp_path / name / "source.json").read_text())
     assert set(about["rows"]) == set(source.splits)

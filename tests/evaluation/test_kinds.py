@@ -41,7 +41,6 @@ TOY = TaskKind(
     score=score,
     rows="labelled",
     about=("text",),
-    columns=frozenset({"text", "label", "length"}),
     mteb_types=("Length",),
     statistic=agreement,
 )
@@ -70,7 +69,7 @@ def test_a_toy_kind_is_evaluated_and_shown(toy: Path, bag_of_words: Any, tmp_pat
     assert json.loads((tmp_path / "out" / "toy.test.run.json").read_text())["kind"] == "length"
     assert evaluate(bag_of_words, [task], output_dir=tmp_path / "out") == [result], "read back"
     assert table([result])[1][0][:5] == ["toy", "test", "share right", "75.00", "4 lengths"]
-    ((read,),) = models_of([f"a={tmp_path / 'out'}"])[0].runs
+    ((read,),) = models_of([f"a={tmp_path / 'out'}"])[0].seeds
     low, high = interval(read) or (1.0, 0.0)
     assert 0 <= low < 0.75 < high <= 1
     with pytest.raises(
@@ -88,7 +87,7 @@ def test_a_toy_kind_is_recognised_by_its_columns(toy: Path, monkeypatch: pytest.
     assert find_task(toy).kind == "length"
     assert find_task(toy / "test.jsonl").kind == "length"
     (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
-    with pytest.raises(ValueError, match=r"known are length \(label, length, text\); sts"):
+    with pytest.raises(ValueError, match=r"known are length \(label, text\); sts"):
         find_task(tmp_path / "x.jsonl")
     with pytest.raises(ValueError, match="kind='lengths'; choose from length, sts"):
         find_task(toy, kind="lengths")
@@ -112,7 +111,7 @@ def test_every_kind_says_what_it_reads() -> None:
     assert len(set(types)) == len(types)
     for name, kind in KINDS.items():
         assert name == kind.name and kind.metric and kind.settings[-2:] == ["instruction", "context"]
-        assert kind.corpus or (kind.rows and kind.about and kind.columns), name
+        assert kind.corpus or (kind.rows and kind.about), name
         assert set(kind.grid) <= set(kind.settings), name
         if kind.rows:  # its text columns are columns of its layout
             layout = accepted_layouts(kind.rows)

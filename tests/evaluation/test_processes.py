@@ -90,7 +90,7 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
-    return [{**json.loads(json.dumps(vars(result))), "seconds": 0} for result in results]
+    return [{**json.loads(json.dumps(vars(result))), "seconds": 0, "run": None} for result in results]
 
 
 @pytest.mark.parametrize("count", [2, 5])

@@ -70,15 +70,15 @@ def test_the_two_protocols_differ():
 
 def test_what_is_not_defined_is_an_error():
     encoder = Lookup({"a": [1, 0], "b": [1, 1], "0": [0, 0], "nan": [float("nan"), 1]})
-    with pytest.raises(ValueError, match="all gold scores are 2.0; check the score column"):
+    with pytest.raises(ValueError, match="all 2 gold scores are 2.0; check the score column"):
         scored(encoder, ["a", "b"], ["b", "b"], [2, 2])
-    with pytest.raises(ValueError, match="all cosines are .*; the vectors have collapsed"):
+    with pytest.raises(ValueError, match="all 2 cosines are .*; the vectors have collapsed"):
         scored(encoder, ["a", "a"], ["b", "b"], [1, 2])
     with pytest.raises(ValueError, match="1 of 3 vectors of sentences are zero or not finite"):
         scored(encoder, ["a", "nan"], ["b", "b"], [1, 2])
     with pytest.raises(ValueError, match="1 of 3 vectors of sentences are zero"):
         scored(encoder, ["a", "0"], ["b", "b"], [1, 2])
-    with pytest.raises(ValueError, match="1 gold scores"):
+    with pytest.raises(ValueError, match="all 1 gold scores are 1.0"):
         scored(encoder, ["a"], ["b"], [1])
     with pytest.raises(ValueError, match="protocol='mean'; choose from all, per-subset"):
         scored(encoder, ["a", "b"], ["b", "b"], [1, 2], protocol="mean")

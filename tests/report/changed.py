@@ -44,6 +44,6 @@ def ranked(task: str, found: Mapping[str, tuple[int | None, Sequence[str]]], kin
 
 def subject(models: Mapping[str, Sequence[Result]], *folders: Path, seeds: int = 1, **settings: Any) -> Subject:
     """Return what a report is about: one result per task and model, and the folders with their texts."""
-    compared = compare_models([Model.from_results(name, [results] * seeds) for name, results in models.items()])
+    compared = compare_models([Model(name, [results] * seeds) for name, results in models.items()])
     tasks = [find_task(folder, split="test", **settings) for folder in folders]
     return Subject(compared, {(task.name, "test"): task for task in tasks})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from embrew.comparison import Model, Scored, compare_models
+from embrew.comparison import Model, compare_models
 from embrew.evaluation.report import Result
 from embrew.report.section import Subject
 
@@ -42,20 +43,20 @@ def subject(
         made.append(
             Model(
                 name,
-                tuple(
-                    tuple(
-                        Scored(
+                [
+                    [
+                        replace(
                             result(
                                 task,
                                 np.clip(base[task] + shift[task] + rng.normal(0, 0.05, queries), 0, 1).tolist(),
                                 documents,
                             ),
-                            run,
+                            run=run,
                         )
                         for task in tasks
-                    )
+                    ]
                     for _ in range(seeds)
-                ),
+                ],
             )
         )
     return Subject(compare_models(made), command="embrew compare A B")

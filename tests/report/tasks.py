@@ -45,5 +45,5 @@ def subject_of(tasks: Mapping[str, Task], examples: Mapping[str, Mapping[str, Ma
         for name, columns in by_task.items():
             size = len(next(iter(columns.values())))
             results.append(Result(name, "test", tasks[name].kind, 0.5, {}, 1.0, {"pairs": size}, dict(columns)))
-        models.append(Model.from_results(model, [results]))
+        models.append(Model(model, [results]))
     return Subject(compare_models(models), data={(name, "test"): task for name, task in tasks.items()})

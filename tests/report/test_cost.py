@@ -29,9 +29,7 @@ def test_a_front_has_what_no_cheaper_point_beats() -> None:
 
 @pytest.fixture
 def subject() -> Subject:
-    models = [
-        Model.from_results(name, [[result("T", [score] * 40)]]) for name, score in (("base", 0.4), ("nested", 0.5))
-    ]
+    models = [Model(name, [[result("T", [score] * 40)]]) for name, score in (("base", 0.4), ("nested", 0.5))]
     whole = {"dimensions": 8, "texts": 10, "milliseconds": 100.0, "nested": None}
     nested = {"layers": [1, 2], "dims": [4, 8], "scores": [[0.2, 0.3], [0.45, 0.5]]}
     sizes = {**whole, "nested": {**nested, "milliseconds": [1.0, 4.0]}}

@@ -48,7 +48,7 @@ def subject(tmp_path: Path) -> Subject:
         ],
     }
     (stage / "recipe.yaml").write_text(json.dumps(recipe))  # JSON is YAML
-    models = [Model.from_results(name, [[result("T", [0.5] * 20)]]) for name in ("other", "trained")]
+    models = [Model(name, [[result("T", [0.5] * 20)]]) for name in ("other", "trained")]
     sources = {"other": (Source(),), "trained": (Source(run=tmp_path / "run", stage="only"),)}
     return Subject(compare_models(models), data={("T", "test"): task}, sources=sources)
 

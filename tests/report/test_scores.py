@@ -27,7 +27,7 @@ def result(task: str, main: float, kind: str = "sts") -> Result:
 def test_means_and_differences_by_hand() -> None:
     base = [[result("a", 0.2), result("b", 0.4), result("c", 0.9, "clustering")]]
     seeds = [[result("a", x), result("b", 0.1), result("c", 0.8, "clustering")] for x in (0.3, 0.5)]
-    compared = compare_models([Model.from_results("base", base), Model.from_results("other", seeds)])
+    compared = compare_models([Model("base", base), Model("other", seeds)])
     rows = {row["name"]: row["cells"] for row in section(Subject(compared)).values["groups"]["Tasks"]}
     assert list(rows) == ["b", "c", "a"]  # the largest loss first: -0.3, -0.1, +0.2
     assert rows["a"][1]["score"] == pytest.approx(0.4) and rows["a"][1]["spread"] == pytest.approx(0.02**0.5)
@@ -55,9 +55,7 @@ def test_page_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
     with (tmp_path / "r.csv").open() as file:
         lines = [line for line in csv.DictReader(file) if line["section"] == "scores"]
     by_hand = {
-        task: statistics.fmean(
-            statistics.fmean(seed[i].result.examples["score"]) for seed in made.comparison.models[1].seeds
-        )
+        task: statistics.fmean(statistics.fmean(seed[i].examples["score"]) for seed in made.comparison.models[1].seeds)
         for i, task in enumerate(("T1", "T2", "T3"))
     }
     for entry in document["scores"]["tasks"]:

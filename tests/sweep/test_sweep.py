@@ -160,8 +160,11 @@ def test_from_a_trained_encoder(recipe: Path, write: Callable[[str], Path], trai
         ("", "sweep.yaml is empty"),
         ("3", "a sweep is a list of rows"),
         ("[]", "rows"),
-        ("- {set: []}", "sweep.yaml:1: rows.0.name: Field required"),
-        ("- {name: a}\n- {name: b, sets: []}", "sweep.yaml:2: unknown key rows.1.sets; it has name, set, seeds"),
+        ("- {set: []}", "sweep.yaml:1: rows.0.name is missing; it is required"),
+        (
+            "- {name: a}\n- {name: b, sets: []}",
+            "sweep.yaml:2: unknown key rows.1.sets; valid keys: set, stages, seeds",
+        ),
         ("- {name: a/b}", "'a/b' names a folder"),
         ("- {name: sweep.json}", "names a folder"),
         ("- {name: a}\n- {name: A, set: [seed=3]}", "sweep.yaml:2: row A: two rows have this name"),

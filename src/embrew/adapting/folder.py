@@ -6,9 +6,10 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from embrew.data.beir import Document, text_id
+from embrew.data.beir import Document, check_unique, documents_of
 from embrew.data.fingerprints import normalised
 from embrew.data.formats import TABLES, read_file
 from embrew.data.reading import data_files, expand, find_file, is_beir, is_saved
@@ -78,23 +79,13 @@ def read_folder(folder: str | Path) -> list[Document]:
         logger.warning("%s: %d documents have the text of another one and are left out", place, twice)
     if not documents:
         raise ValueError(f"{place}: all documents are empty; give some with text")
-    ids = Counter(document.id for document in documents)
-    repeated = next((name for name, count in ids.items() if count > 1), None)
-    if repeated is not None:
-        raise ValueError(f"{place}: two documents have the id {repeated!r}; make ids unique")
+    check_unique(documents, place)
     return documents
 
 
 def _documents(file: Path, name: str) -> Iterator[Document]:
     if file.name.lower().endswith(ROWS):
-        for record in read_file(file):
-            text, title = record.get("text"), record.get("title")
-            if not isinstance(text, str) or not isinstance(title, str | None):
-                raise ValueError(
-                    f"{record.where}: a document needs a column text (and may have _id, title); found "
-                    f"{', '.join(record.values)}"
-                )
-            yield Document(id=f"{name}#{text_id(record, '_id', 'id')}", text=text, title=title or "")
+        yield from (replace(document, id=f"{name}#{document.id}") for document in documents_of(read_file(file)))
         return
     if file.suffix.lower() == ".pdf":
         yield Document(id=name, text=_pdf_text(file))

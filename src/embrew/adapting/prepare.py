@@ -20,6 +20,7 @@ from embrew.adapting.scan import check
 from embrew.adapting.split import Split, answer_classes, split_pairs, without_duplicates
 from embrew.adapting.test_sets import write_test_set
 from embrew.analysis.qa import QA
+from embrew.config.suggestions import shortened
 from embrew.data.beir import Document
 from embrew.data.datasets import row_text
 from embrew.data.formats import read_file
@@ -119,9 +120,8 @@ def prepare(
     what = ", ".join(part for part in (of_pairs, of_documents) if part)
     logger.info("read %s", what)
     if different:
-        logger.info(
-            "    %s", row_text({"query": _short(different[0].question), "positive": _short(different[0].answer)})
-        )
+        first = {"query": different[0].question, "positive": different[0].answer}
+        logger.info("    %s", row_text({name: shortened(text, SHOWN) for name, text in first.items()}))
     split, by_part, train_passages = _split(different, found, parts, defaults, seed)
     _check_held_out(by_part, what)
     held_pairs = [*by_part["dev"], *by_part["test"]]
@@ -185,10 +185,6 @@ def check_same(asked: Mapping[str, Any], before: Mapping[str, Any], folder: Path
             f"{folder} was made of other files or settings ({', '.join(differing)}); choose another output folder, or "
             "give the same command"
         )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
 def _rows(clean: Clean, held_pairs: Sequence[QA], seed: int) -> list[dict[str, Any]]:

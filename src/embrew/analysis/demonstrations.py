@@ -15,6 +15,7 @@ from pathlib import Path
 from embrew.encoder import Encoder
 from embrew.encoding import rows_by_text
 from embrew.evaluation import evaluate
+from embrew.evaluation.report import mean_score
 from embrew.evaluation.task import Task
 from embrew.evaluation.task_texts import TRIED, check_apart, task_texts
 from embrew.files import formats
@@ -55,24 +56,19 @@ def by_demonstrations(
         raise ValueError(f"counts={','.join(map(str, counts))}; the file has {there} demonstrations: give 0 to {there}")
     check_apart([pair.query for pair in context.demonstrations], tasks)
     texts = sample_in_order(list(dict.fromkeys(next(task_texts(tasks[0]))[1])), SAMPLE, seed=42)
-    before, found = encoder.contexts, []
+    trying, limit, found = encoder.with_settings(), encoder.max_length["query"], []
+    trying.contexts = {}
     for count in sorted(set(counts)):
-        encoder.contexts = dict(before)
-        try:
-            prepared = encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
-            results = evaluate(encoder, list(tasks), context=TRIED, batch_tokens=batch_tokens)
-            limit = encoder.max_length["query"]
-            rows = rows_by_text(encoder, texts, prepared.context.instruction, prepared, limit)
-            seconds = []
-            for _ in range(ROUNDS):
-                start = time.perf_counter()
-                encoder.encode(texts, prompt_name=TRIED, batch_tokens=batch_tokens, max_length=limit)
-                seconds.append(time.perf_counter() - start)
-        finally:
-            encoder.contexts = before
-        score = statistics.fmean(result.main_score for result in results)
+        prepared = trying.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
+        results = evaluate(trying, list(tasks), context=TRIED, batch_tokens=batch_tokens)
+        rows = rows_by_text(trying, texts, prepared.context.instruction, prepared, limit)
+        seconds = []
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            trying.encode(texts, prompt_name=TRIED, batch_tokens=batch_tokens, max_length=limit)
+            seconds.append(time.perf_counter() - start)
         length = statistics.fmean(len(row.ids) for (row,) in rows)
-        found.append(Shots(count, score, 1000 * statistics.median(seconds) / len(texts), length))
+        found.append(Shots(count, mean_score(results), 1000 * statistics.median(seconds) / len(texts), length))
     return found
 
 

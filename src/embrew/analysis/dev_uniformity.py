@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embrew.analysis.input_texts import find_split
 from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
@@ -43,8 +43,7 @@ class DevSetsWithUniformity(DevSets):
 
     def __call__(self, encoder: TextEncoder) -> dict[str, float]:
         """Return the scores of the sets, `alignment` and `uniformity`."""
-        opened: Any = encoder
-        spread = alignment_uniformity(opened, self.positives, self.different, batch_tokens=self.batch_tokens)
+        spread = alignment_uniformity(encoder, self.positives, self.different, batch_tokens=self.batch_tokens)
         return {**super().__call__(encoder), "alignment": spread.alignment, "uniformity": spread.uniformity}
 
 

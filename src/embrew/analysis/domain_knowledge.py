@@ -10,9 +10,6 @@ bits per byte of fewer than `MIN_TEXTS` texts.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -43,12 +40,6 @@ class Sample:
     questions: tuple[str, ...]
     answers: tuple[str, ...]
     texts: tuple[str, ...]
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the pairs and texts in their order."""
-        parts = (self.questions, self.answers, self.texts)
-        return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()
 
     @classmethod
     def of_pairs(cls, name: str, pairs: Sequence[QA], *, most: int | None = None, seed: int = 42) -> Sample:
@@ -181,10 +172,8 @@ def _few_pairs(name: str, apart: Separation) -> str:
     if apart.different < MIN_PAIRS:
         counts = f"{apart.matched} pairs" + (f" ({apart.different} different)" * (apart.different < apart.matched))
         return f"{counts} of {name}: d′ needs {MIN_PAIRS} or more"
-    if not math.isfinite(apart.d_prime):
+    if apart.interval is None:  # d′ is infinite
         return ""
-    if apart.interval is None:
-        return f"the interval of d′ of {name} is not known; analyze it again"
     low, high = apart.interval
     if low <= 0 <= high:
         return f"the 95 % interval of d′ of {name}, [{low:.2f}, {high:.2f}], includes 0, which is chance"

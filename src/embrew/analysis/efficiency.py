@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embrew.files import formats
+from embrew.files.formats import GUARD, RUN
 from embrew.files.reading import content_of, read_json
-
-RUN, GUARD = formats.RUN.file, formats.GUARD
 
 
 @dataclass(frozen=True)
@@ -81,10 +79,10 @@ def read_curve(folder: str | Path, *, stage: str | None = None) -> Curve:
         FileNotFoundError: the folder has no `run.json`.
         ValueError: no such stage, or it was not evaluated during training.
     """
-    file = Path(folder) / RUN
+    file = Path(folder) / RUN.file
     if not file.is_file():
-        raise FileNotFoundError(f"{folder} holds no {RUN}; give a folder that embrew train wrote")
-    log = read_json(file, keys=("scores",), kind=formats.RUN)
+        raise FileNotFoundError(f"{folder} holds no {RUN.file}; give a folder that embrew train wrote")
+    log = read_json(file, keys=("scores",), kind=RUN)
     scores, curves, samples = log["scores"], log.get("curves", {}), log.get("samples", {})
     names = list(samples)  # in the order in which they were started
     if stage is not None and stage not in names:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from embrew.data.formats import named
 from embrew.data.reading import DEV_SPLITS, expand, find_file, read, splits, stem
 from embrew.encoder import Encoder
 from embrew.sampling import sample_in_order
-from embrew.text_encoder.interface import encode_options
+from embrew.text_encoder.interface import TextEncoder, encode_options
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -92,14 +92,14 @@ def _text_columns(path: str | Path, split: str) -> list[str]:
     )
 
 
-def unnormalised(encoder: Encoder | SentenceTransformer) -> Encoder | SentenceTransformer:
+def unnormalised(encoder: Encoder | SentenceTransformer) -> TextEncoder:
     """Return the encoder, on the same weights, without normalisation of its vectors."""
     if isinstance(encoder, Encoder):
         return encoder.with_settings(normalize=False)
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize
 
-    return SentenceTransformer(
+    return SentenceTransformer(  # type: ignore[return-value]  # its prompts may be None
         modules=[module for module in encoder if not isinstance(module, Normalize)],
         prompts={name: prompt or "" for name, prompt in encoder.prompts.items()},
         default_prompt_name=encoder.default_prompt_name,
@@ -110,7 +110,7 @@ def unnormalised(encoder: Encoder | SentenceTransformer) -> Encoder | SentenceTr
 
 
 def vectors_of(
-    encoder: Encoder | SentenceTransformer,
+    encoder: TextEncoder,
     texts: Sequence[str],
     *,
     side: Side = "text",
@@ -118,7 +118,6 @@ def vectors_of(
     show_progress_bar: bool = False,
 ) -> np.ndarray:
     """Return float32 vectors `(texts, dimensions)`: of `encode`, or for `document` of `encode_document`."""
-    embedding: Any = encoder  # the annotations of SentenceTransformer are narrower than what it accepts
-    encode = embedding.encode_document if side == "document" else embedding.encode
-    options = encode_options(embedding, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    encode = encoder.encode_document if side == "document" else encoder.encode
+    options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     return np.asarray(encode(list(texts), **options), dtype=np.float32)

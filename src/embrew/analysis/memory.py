@@ -67,8 +67,7 @@ def memory_similarity(
             batch_tokens=batch_tokens,
             show_progress_bar=show_progress_bar,
         )
-    similarity: np.ndarray = every.mean(0, dtype=torch.float64).view(k, k).numpy()
-    return similarity
+    return np.asarray(every.mean(0, dtype=torch.float64).view(k, k))
 
 
 def clusters(similarity: np.ndarray, *, threshold: float = 0.9) -> list[list[int]]:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from embrew.encoder import Encoder
-from embrew.losses.vocabulary import token_log_probs
-from embrew.model.frozen import FrozenLM
-from embrew.text.tokens import Row, Segment, Tokens
+from embrew.evaluation.targets import scores_under
+from embrew.generation import first_row
+from embrew.model.attention import Attention
+from embrew.text.tokens import Row, Segment
 
 BATCH_TOKENS = 4096
 WINDOW = 512  # maximum tokens of a row, the first token included
@@ -53,40 +52,21 @@ class Perplexity:
 def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> Perplexity | None:
     """Return the perplexity of texts under an encoder's causal language model; None for BERT-type encoders.
 
-    A text is split into windows that do not overlap, each after a BOS token (EOS if there is none), so that every token
-    is predicted once. Logits are computed in float32 for a few rows at a time.
+    A text is split into windows that do not overlap, each after what precedes a target without a text
+    (`embrew.generation.first_row`: BOS), so that every token is predicted once.
 
     Args:
         encoder: the encoder; its adapter is active.
-        texts: texts to predict; empty ones are skipped.
+        texts: texts to predict; none of them is blank.
         batch_tokens: padded tokens per batch.
-
-    Raises:
-        ValueError: all texts are empty; the tokenizer has neither BOS nor EOS.
     """
     if encoder.backbone.is_encoder:
         return None
-    tokenizer = encoder.tokenizer
-    begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-    if begin is None:
-        raise ValueError("the tokenizer has neither a BOS nor an EOS token to start a text with")
-    filled = [text for text in texts if text.strip()]
-    if not filled:
-        raise ValueError("all texts are empty; there is nothing to predict")
-    first, rows = Row.labelled([begin], Segment.PROMPT), []
-    for ids in tokenizer(filled, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]:
+    first, rows = first_row(encoder), []
+    tokenized = encoder.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
+    for ids in tokenized["input_ids"]:
         rows += [first + Row.labelled(ids[i : i + WINDOW - 1], Segment.TARGET) for i in range(0, len(ids), WINDOW - 1)]
-    rows.sort(key=lambda row: len(row.ids))
-    model = FrozenLM(encoder.backbone.causal_lm)
-    weight, bias, scale, softcap = model.head
-    head = weight.float(), None if bias is None else bias.float(), scale, softcap
     encoder.eval()
-    size, tokens, nats = max(1, batch_tokens // WINDOW), 0, 0.0
-    with torch.inference_mode():
-        for start in range(0, len(rows), size):
-            batch = Tokens.pad(rows[start : start + size]).to(encoder.device)
-            states = model.hidden_states(batch)[batch.predicting(Segment.TARGET)]
-            labels = batch.input_ids[batch.where(Segment.TARGET)]
-            tokens += len(labels)
-            nats -= float(token_log_probs(states.float(), labels, *head).double().sum())
-    return Perplexity(len(filled), tokens, sum(len(text.encode()) for text in filled), nats)
+    losses = [own for own, _ in scores_under(encoder, rows, Attention("causal"), batch_tokens=batch_tokens)]
+    nats = sum(float(own.double().sum()) for own in losses)
+    return Perplexity(len(texts), sum(map(len, losses)), sum(len(text.encode()) for text in texts), nats)

@@ -22,7 +22,6 @@ from embrew.analysis.uniformity import AlignmentUniformity
 from embrew.files.writing import atomic_path
 from embrew.plot_style import CYCLE, colours, matplotlib_settings
 
-FORMATS = (".png", ".pdf", ".svg")
 FLOOR = 1e-10  # shares of the largest singular value below this are rounding errors
 LINES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D")  # of the series that share a colour
 BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}  # a legend to the right of the axes
@@ -37,8 +36,6 @@ AXES = {"uniformity": "uniformity (less is more evenly spread)", "alignment": "a
 @contextmanager
 def drawing(path: Path, width: float, height: float, *, layout: str = "constrained") -> Iterator[Any]:
     """Provide an empty figure in embrew's style, and write it atomically at the end; sizes in inches."""
-    if path.suffix not in FORMATS:
-        raise ValueError(f"{path}: cannot write this format; choose from {', '.join(FORMATS)}")
     from matplotlib import rc_context
     from matplotlib.figure import Figure  # not pyplot, which would set a backend for the whole process
 

@@ -16,7 +16,7 @@ mismatched combinations that share questions and answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,16 +76,6 @@ class Separation:
         """Mean cosine of matched pairs over that of mismatched pairs; None if the latter is not positive."""
         return self.means[0] / self.means[1] if self.means[1] > 0 else None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` needs."""
-        return {**vars(self), "histograms": self.histograms.tolist()}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Separation:
-        """Read from the values of a JSON file."""
-        pairs = {name: tuple(values[name]) for name in ("means", "deviations")}
-        return cls(**{**values, **pairs, "histograms": np.array(values["histograms"])})
-
     def summary(self) -> dict[str, Any]:
         """Return the figures without the histograms; an infinite d′ is None."""
         return {
@@ -111,18 +101,12 @@ def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray) 
     Args:
         questions: `(pairs, dimensions)` unit vectors.
         answers: likewise.
-        same: `(2, pairs)` integers that are equal where questions (first row) or answers (second) are the same text.
-
-    Raises:
-        ValueError: fewer than two pairs, or all have the same question or answer.
+        same: `(2, pairs)` integers that are equal where questions (first row) or answers (second) are the same text;
+            there are two or more different questions, and answers.
     """
-    if len(questions) < 2:
-        raise ValueError(f"{len(questions)} pairs; give two or more, since pairs are compared with mismatched ones")
     own = (questions.astype(np.float64) * answers).sum(1)
     cosines = questions @ answers.T
     other = (same[0, :, None] != same[0]) & (same[1, :, None] != same[1])
-    if not other.any():
-        raise ValueError(f"all {len(questions)} pairs have the same question or the same answer; give different ones")
     values = np.where(other, cosines, 0).astype(np.float64)
     powers = other, values, values**2
     sums = np.array([power.sum() for power in powers])  # number, sum, sum of squares of mismatched combinations

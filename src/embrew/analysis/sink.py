@@ -46,8 +46,7 @@ class Sink:
 
     def of(self, part: str) -> np.ndarray:
         """Return one part's weight by layer, `(layers,)`."""
-        column: np.ndarray = self.shares[:, PARTS.index(part)]
-        return column
+        return np.asarray(self.shares[:, PARTS.index(part)])
 
     def at(self, depth: float) -> float:
         """Return the first token's weight at a relative depth: 0.5 is layer 16 of 32."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import random
 import statistics
 import time
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from embrew.evaluation.scoring import prepare
 from embrew.evaluation.task import Task
 from embrew.free_memory import total_and_free
 from embrew.model.batching import encode_rows
+from embrew.sampling import sample_in_order
 from embrew.text.template import Template
 from embrew.text.tokens import Tokens
 from embrew.text_encoder.interface import encode_options
@@ -80,8 +80,7 @@ class Surface:
     @property
     def means(self) -> np.ndarray:
         """Mean score over the tasks, `(layers, dims)`."""
-        mean: np.ndarray = self.scores.mean(0)
-        return mean
+        return np.asarray(self.scores.mean(0))
 
     @property
     def cells(self) -> list[Cell]:
@@ -303,13 +302,13 @@ class TruncatedEncoder:
 
 
 def milliseconds_of(
-    encoder: Encoder, texts: Sequence[str], layers: Sequence[int], *, batch_tokens: int | None = None, seed: int = 42
+    encoder: Encoder, texts: Sequence[str], layers: Sequence[int], *, batch_tokens: int | None = None
 ) -> list[float]:
     """Return milliseconds per text of `encode` at each number of layers: the median over rounds on 64 of the texts.
 
     Layers alternate within a round, so that other load on the machine affects all of them.
     """
-    sample = random.Random(seed).sample(texts, min(SAMPLE, len(texts)))
+    sample = sample_in_order(texts, SAMPLE, seed=42)
     options: Any = {"batch_size": len(sample), "batch_tokens": batch_tokens, "show_progress_bar": False}
     seconds: dict[int, list[float]] = {layer: [] for layer in layers}
     for number in range(ROUNDS + 1):

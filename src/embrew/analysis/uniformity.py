@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from embrew.analysis.input_texts import vectors_of
+from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import unit_vectors
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
-    from embrew.encoder import Encoder
-
 
 BLOCK = 1024  # rows of the matrix of cosines that are in memory at a time
 
@@ -72,7 +66,7 @@ def positive_pairs(
 
 
 def alignment_uniformity(
-    encoder: Encoder | SentenceTransformer,
+    encoder: TextEncoder,
     positives: Sequence[tuple[str, str]],
     texts: Sequence[str],
     *,
@@ -88,8 +82,6 @@ def alignment_uniformity(
         batch_tokens: padded tokens per batch; for an `Encoder` only.
         show_progress_bar: show a progress bar.
     """
-    if len(set(texts)) < len(texts):
-        raise ValueError(f"{len(texts) - len(set(texts))} of {len(texts)} texts occur twice; give each once")
     every = list(dict.fromkeys([*texts, *(text for pair in positives for text in pair)]))
     position = {text: row for row, text in enumerate(every)}
     vectors = vectors_of(encoder, every, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import typer
@@ -79,3 +80,18 @@ ModelBackend = Annotated[
         "and compares both; --dtype is then that of the arithmetic.",
     ),
 ]
+
+
+def read_numbers(text: str) -> list[int]:
+    """Parse numbers such as `4,8,12`, `1-6,12` or `0..8`.
+
+    >>> read_numbers("1-3,6"), read_numbers("0..2")
+    ([1, 2, 3, 6], [0, 1, 2])
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:(?:-|\.\.)(\d+))?", part.strip())
+        if match is None:
+            raise ValueError(f"{text!r} is not a list of numbers; write 4,8,12, 1-6,12 or 0..8")
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return numbers

@@ -59,13 +59,13 @@ def compare(
 
     The first model is the base of all differences. The same command resumes; finished evaluations are not repeated.
     """
+    from embrew.evaluation.suites import read_tasks
     from embrew.report.making import files_of, make_report
     from embrew.report.sources import read_sources
-    from embrew.report.task_data import read_tasks
 
     if output.suffix != ".html":
         raise ValueError(f"--output {output}: the report is an HTML page; give FILE.html")
-    tasks = read_tasks(suite, data or ())
+    tasks, _ = read_tasks(suite, data or ())
     with stopping(lambda: f"what is finished is in {files_of(output)}; the same command resumes"):
         document = make_report(read_sources(models), tasks, output, command=shlex.join(["embrew", *sys.argv[1:]]))
     for sentence in document["verdict"]:

@@ -27,7 +27,7 @@ def suites(incomplete: str) -> list[str]:
 
 def fetchable(incomplete: str) -> list[str]:
     """Return the data sets that can be fetched, and the shipped suites."""
-    return [*_shipped("sets", incomplete), *_shipped("file_sets", incomplete), *suites(incomplete)]
+    return [*_shipped("sets", incomplete), *suites(incomplete)]
 
 
 def sweeps(incomplete: str) -> list[str]:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Quiet
+from embrew.cli.arguments import AsJson, Quiet, read_numbers
 from embrew.cli.console import loading, out, plain_table, print_json, say
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ def add(
 
 def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], from_train: int | None) -> Choice:
     """Choose the number of demonstrations on dev splits and print all scores."""
-    from embrew.evaluation.demonstration_count import choose_demonstrations, read_counts
+    from embrew.evaluation.demonstration_count import choose_demonstrations
 
-    choice = choose_demonstrations(encoder, context, read_counts(choose), dev, from_train=from_train)
+    choice = choose_demonstrations(encoder, context, read_numbers(choose), dev, from_train=from_train)
     columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}
     shown = plain_table(["demonstrations", *columns, ""])
     for count in choice.dev:

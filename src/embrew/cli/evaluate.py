@@ -139,7 +139,7 @@ def evaluate(
     _show(results, named)
     print_json(
         {
-            "results": [{**vars(result), "examples": len(result.examples)} for result in results],
+            "results": [_fields(result) for result in results],
             "averages": evaluation.averages(results, named),
             **({"pooling": choice._asdict()} if choice else {}),
         }
@@ -150,20 +150,26 @@ def _tasks(
     data: Sequence[str], suite: str | None, mteb: Sequence[str], split: str | None, kind: str | None
 ) -> tuple[Sequence[Any], Mapping[str, Sequence[str]]]:
     """Return the tasks of a suite with its named averages, or those of data folders and of MTEB."""
-    from embrew.evaluation import MtebTask, find_task, read_suite
+    from embrew.evaluation import MtebTask
     from embrew.evaluation.mteb_tasks import load_task
+    from embrew.evaluation.suites import read_tasks
 
-    if suite is not None:
-        if len(data) > 1 or mteb or split or kind:
-            raise ValueError("--suite defines tasks, splits and kinds; give it with at most one --data")
-        read = read_suite(suite, data=data[0] if data else None)
-        return read.tasks, read.averages
-    if not data and not mteb:
+    if not data and not mteb and suite is None:
         raise ValueError("nothing to evaluate on; give --data DIR, --mteb TASK or --suite NAME")
-    tasks = [MtebTask(name, name) for name in mteb]
-    for task in tasks:
+    if mteb and suite is not None:
+        raise ValueError("--suite defines tasks; leave out --mteb")
+    tasks, named = read_tasks(suite, data, split=split, kind=kind)
+    of_mteb = [MtebTask(name, name) for name in mteb]
+    for task in of_mteb:
         load_task(task)
-    return [*(find_task(folder, split=split, kind=kind) for folder in data), *tasks], {}
+    return [*tasks, *of_mteb], named
+
+
+def _fields(result: Result) -> dict[str, Any]:
+    """Return a result for JSON, with the number of its examples and without its sidecar."""
+    fields = {**vars(result), "examples": len(result.examples)}
+    del fields["run"]
+    return fields
 
 
 def _show(results: Sequence[Result], named: Mapping[str, Sequence[str]]) -> None:

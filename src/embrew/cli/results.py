@@ -46,15 +46,13 @@ def table(
     if output is not None and output.suffix not in (".md", ".csv"):
         raise ValueError(f"{output}: unknown format; give a .md or .csv file")
     from embrew.comparison.models import models_of
-    from embrew.comparison.tables import as_csv, as_markdown, grid
+    from embrew.comparison.tables import as_markdown, csv_text, grid
     from embrew.evaluation.report import averages, label_of
+    from embrew.evaluation.suites import read_averages
     from embrew.files.writing import atomic_path
 
-    rows, named = models_of(results), None
-    if suite is not None:
-        from embrew.evaluation.suites import read_averages
-
-        named = read_averages(suite)
+    rows = models_of(results)
+    named = None if suite is None else read_averages(suite)
     header, cells = grid(rows, intervals=intervals, named=named)
     shown = Table(Column("model", style="bold"), box=None, pad_edge=False)
     for row in rows:
@@ -64,7 +62,8 @@ def table(
     out().print(shown)
     if output is not None:
         with atomic_path(output) as temporary:
-            text = as_markdown(header, cells) if output.suffix == ".md" else as_csv(header, cells)
+            is_csv = output.suffix == ".csv"
+            text = csv_text([["model", *header[1:]], *cells]) if is_csv else as_markdown(header, cells)
             temporary.write_text(text, encoding="utf-8")
         say(f"written to {output}")
     models = [
@@ -72,7 +71,7 @@ def table(
             "model": row.name,
             "seeds": [
                 {"averages": averages(run, named), "tasks": {label_of(result): result.main_score for result in run}}
-                for run in row.runs
+                for run in row.seeds
             ],
         }
         for row in rows
@@ -120,15 +119,14 @@ def _differences(comparison: Comparison) -> tuple[Table, dict[str, dict[str, Any
     names = ("task", "A", "B", "B - A", "95 % interval", "p", "p corrected")
     table = plain_table(names, left=("task",), title="scores", title_justify="left")
     by_task: dict[str, dict[str, Any]] = {}
-    for task, tested in zip(comparison.tasks, comparison.differences(1), strict=True):
+    for task, test in zip(comparison.tasks, comparison.differences(1), strict=True):
         ours, theirs = task.scores
         by_task[task.label] = {"a": ours, "b": theirs}
         cells = [f"{100 * ours:.2f}", f"{100 * theirs:.2f}", f"{100 * (theirs - ours):+.2f}"]
-        if tested is not None:
-            test = tested.test
-            by_task[task.label]["difference"] = {**vars(test), "corrected": tested.corrected}
+        if test is not None:
+            by_task[task.label]["difference"] = vars(test)
             interval = f"[{100 * test.low:+.1f}, {100 * test.high:+.1f}]"
-            cells += [escape(interval), f"{test.p_value:.3f}", f"{tested.corrected:.3f}"]
+            cells += [escape(interval), f"{test.p_value:.3f}", f"{test.corrected:.3f}"]
         table.add_row(escape(task.label), *cells)
     return table, by_task
 

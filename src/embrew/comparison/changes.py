@@ -116,7 +116,9 @@ def moved_pairs(before: Result, after: Result) -> list[PairChange]:
     """
     gold = np.asarray(before.examples["gold"], dtype=np.float64)
     cosines = [np.asarray(result.examples["predicted"], dtype=np.float64) for result in (before, after)]
-    groups = _groups(before, len(gold))
+    groups = np.zeros(len(gold), dtype=np.int64)
+    if before.scores.get("protocol") == "per-subset":
+        groups = np.unique(np.asarray(before.examples["subset"]), return_inverse=True)[1]
     by_gold, *by_cosine = (_ranks(values, groups) for values in (gold, *cosines))
     if before.kind == "sts":
         off = [np.abs(ranks - by_gold) for ranks in by_cosine]
@@ -151,13 +153,6 @@ def confused_classes(before: Result, after: Result) -> list[Confusion]:
     pairs = [Confusion(*pair, counts[0][pair], counts[1][pair], totals[pair[0]]) for pair in confused]
     changed = [one for one in pairs if one.before != one.after]
     return sorted(changed, key=lambda one: abs(one.after - one.before), reverse=True)
-
-
-def _groups(result: Result, count: int) -> np.ndarray:
-    """Return the subset of each pair as a number; all the same unless subsets are scored apart."""
-    if result.scores.get("protocol") != "per-subset":
-        return np.zeros(count, dtype=np.int64)
-    return np.unique(np.asarray(result.examples["subset"]), return_inverse=True)[1]
 
 
 def _ranks(values: np.ndarray, groups: np.ndarray) -> np.ndarray:

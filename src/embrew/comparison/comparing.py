@@ -8,9 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from embrew.comparison.models import Model, Scored
-from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.report import Result, label_of, size_of
+from embrew.comparison.models import Model
+from embrew.evaluation.report import Result, label_of, mean_score
 from embrew.evaluation.uncertainty import (
     LEVEL,
     SAMPLES,
@@ -18,28 +17,24 @@ from embrew.evaluation.uncertainty import (
     bootstrap,
     check_same_examples,
     holm,
-    main_score,
     of_samples,
 )
 
 # Settings of a task that belong to the model, and those that change no vector.
 OF_THE_MODEL = frozenset({"instruction", "context", "batch_tokens"})
 OF_THE_TASK = ("counts", "task", "split", "kind")
-Outcome = Literal["better", "worse", "not distinguishable"]
 
 
-class Tested(NamedTuple):
+@dataclass(frozen=True)
+class Tested(Difference):
     """A paired test; `corrected` is the p-value corrected for the number of tested tasks by Holm's method."""
 
-    test: Difference
     corrected: float
 
     @property
-    def outcome(self) -> Outcome:
-        """What the test says at the 5 % level, after the correction."""
-        if self.corrected > LEVEL:
-            return "not distinguishable"
-        return "better" if self.test.difference > 0 else "worse"
+    def outcome(self) -> Literal["better", "worse"] | None:
+        """What the test says at the 5 % level, after the correction; None: not distinguishable."""
+        return None if self.corrected > LEVEL else "better" if self.difference > 0 else "worse"
 
 
 class LeftOut(NamedTuple):
@@ -71,19 +66,9 @@ class TaskScores:
         return label_of(self.first)
 
     @property
-    def size(self) -> str:
-        """Size, such as `1379 pairs`."""
-        return size_of(self.first.counts)
-
-    @property
-    def metric(self) -> str:
-        """Name of the main score."""
-        return "exact match" if "exact_match" in self.first.scores else KINDS[self.first.kind].metric
-
-    @property
     def scores(self) -> tuple[float, ...]:
         """Main score of each model, from 0 to 1: the mean over its seeds."""
-        return tuple(map(main_score, self.results))
+        return tuple(map(mean_score, self.results))
 
     @property
     def is_tested(self) -> bool:
@@ -116,7 +101,7 @@ class Comparison:
             for task, samples in zip(self.tasks, self._samples, strict=True)
         ]
         corrected = iter(holm([test.p_value for test in tests if test is not None]))
-        return tuple(None if test is None else Tested(test, next(corrected)) for test in tests)
+        return tuple(None if test is None else Tested(**vars(test), corrected=next(corrected)) for test in tests)
 
     def mean_difference(
         self, model: int, base: int = 0, tasks: Sequence[TaskScores] | None = None
@@ -145,49 +130,41 @@ class Comparison:
 
 
 def compare_models(models: Sequence[Model]) -> Comparison:
-    """Compare models on the tasks that all have alike; what is left out is named with the reason.
-
-    Raises:
-        ValueError: no model, or two of one name.
-    """
-    names = [model.name for model in models]
-    if not names or len(set(names)) < len(names):
-        raise ValueError(f"a comparison of {', '.join(names) or 'no model'}; give models, each once")
-    by_task: dict[tuple[str, str], list[list[Scored]]] = {}  # one list per model, one result per seed
+    """Compare models, each of another name, on the tasks that all have alike; the rest is named with the reason."""
+    by_task: dict[tuple[str, str], list[list[Result]]] = {}  # one list per model, one result per seed
     for i, model in enumerate(models):
-        for scored in (scored for seed in model.seeds for scored in seed):
-            key = (scored.result.task, scored.result.split)
-            by_task.setdefault(key, [[] for _ in models])[i].append(scored)
+        for result in chain(*model.seeds):
+            by_task.setdefault((result.task, result.split), [[] for _ in models])[i].append(result)
     tasks, left_out = [], []
     for (task, split), results in by_task.items():
         reason = _not_comparable(models, results)
         if reason is not None:
             left_out.append(LeftOut(f"{task} {split}", reason))
             continue
-        tasks.append(TaskScores(tuple(tuple(scored.result for scored in seeds) for seeds in results)))
+        tasks.append(TaskScores(tuple(map(tuple, results))))
         if tasks[-1].is_tested:
             check_same_examples(list(chain(*tasks[-1].results)))
     return Comparison(tuple(models), tuple(tasks), tuple(left_out))
 
 
-def _not_comparable(models: Sequence[Model], results: Sequence[Sequence[Scored]]) -> str | None:
+def _not_comparable(models: Sequence[Model], results: Sequence[Sequence[Result]]) -> str | None:
     """Return why the models' results of a task cannot be compared; None if they can."""
     both = list(zip(models, results, strict=True))
     there = [model.name for model, seeds in both if len(seeds) == len(model.seeds)]
     if len(there) < len(models):
         return f"only {', '.join(there)} {'has' if len(there) == 1 else 'have'} a result" if there else "not all seeds"
     for model, seeds in both:
-        for scored in seeds:
-            different = _different(results[0][0], scored)
+        for result in seeds:
+            different = _different(results[0][0], result)
             if different:
                 return f"{model.name} was evaluated {different} than {models[0].name}"
     return None
 
 
-def _different(one: Scored, other: Scored) -> str | None:
+def _different(one: Result, other: Result) -> str | None:
     """Return in what two results of a task differ that changes its score for any model; None if in nothing."""
-    if one.result.kind != other.result.kind:
-        return f"as {other.result.kind}, not {one.result.kind}: another kind of task"
+    if one.kind != other.kind:
+        return f"as {other.kind}, not {one.kind}: another kind of task"
     if one.run.get("dataset_revision") != other.run.get("dataset_revision"):
         return "on another version of the data"
     ours, theirs = (
@@ -197,9 +174,9 @@ def _different(one: Scored, other: Scored) -> str | None:
     keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if keys:
         return "by another protocol (" + ", ".join(f"{k}: {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys) + ")"
-    if one.result.counts and other.result.counts and dict(one.result.counts) != dict(other.result.counts):
+    if one.counts and other.counts and dict(one.counts) != dict(other.counts):
         return "on another number of examples"
-    if one.result.scores.get("metric") != other.result.scores.get("metric"):
+    if one.scores.get("metric") != other.scores.get("metric"):
         return "by another metric"
     return None
 
@@ -209,7 +186,7 @@ def differing_settings(models: Sequence[Model]) -> dict[str, tuple[Any, ...]]:
 
     Values are those of each model's first seed, and of the first task on which they differ.
     """
-    runs = [{(s.result.task, s.result.split): s.run for s in model.seeds[0]} for model in models]
+    runs = [{(one.task, one.split): one.run for one in model.seeds[0]} for model in models]
     differing: dict[str, tuple[Any, ...]] = {}
     for task in (key for key in runs[0] if all(key in run for run in runs)):
         flat = [flattened(run[task]) for run in runs]

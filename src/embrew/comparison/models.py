@@ -1,22 +1,14 @@
 """Models that are compared: a name, and the results of each seed with their sidecars."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from embrew.evaluation.report import Result, read_result
 from embrew.files.reading import read_json
 
 CHOICE = Path("untrained", "choice.json")
 """In a result folder: the pooling that was chosen for a bare language model, beside its dev scores."""
-
-
-class Scored(NamedTuple):
-    """A result, and the sidecar that describes how it was computed; empty if it is not known."""
-
-    result: Result
-    run: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -29,20 +21,10 @@ class Model:
     """
 
     name: str
-    seeds: tuple[tuple[Scored, ...], ...]
-
-    @property
-    def runs(self) -> tuple[tuple[Result, ...], ...]:
-        """Results of each seed, without sidecars."""
-        return tuple(tuple(scored.result for scored in seed) for seed in self.seeds)
-
-    @classmethod
-    def from_results(cls, name: str, runs: Iterable[Iterable[Result]]) -> "Model":
-        """Return a model from results without sidecars."""
-        return cls(name, tuple(tuple(Scored(result) for result in run) for run in runs))
+    seeds: Sequence[Sequence[Result]]
 
 
-def read_folder(folder: str | Path) -> tuple[Scored, ...]:
+def read_folder(folder: str | Path) -> tuple[Result, ...]:
     """Read the results of a folder with their sidecars, sorted by file name.
 
     Raises:
@@ -51,7 +33,7 @@ def read_folder(folder: str | Path) -> tuple[Scored, ...]:
     files = sorted(file for file in Path(folder).glob("*.json") if file.with_suffix(".run.json").is_file())
     if not files:
         raise FileNotFoundError(f"{folder} holds no results; embrew evaluate --output {folder} writes them")
-    return tuple(Scored(*read_result(file)) for file in files)
+    return tuple(map(read_result, files))
 
 
 def pooling_of_results(folder: str | Path) -> str | None:
@@ -100,7 +82,7 @@ def models_of(entries: Sequence[str]) -> list[Model]:
 
 def check_same_tasks(model: Model) -> None:
     """Raise if the seeds of a model have results of different tasks."""
-    if len({tuple((result.task, result.split) for result in run) for run in model.runs}) > 1:
+    if len({tuple((result.task, result.split) for result in run) for run in model.seeds}) > 1:
         raise ValueError(
             f"the folders of {model.name!r} hold different tasks; give them different names, or the same tasks"
         )

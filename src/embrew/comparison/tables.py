@@ -27,16 +27,16 @@ def grid(
     A cell is the mean over seeds ± their standard deviation; with one seed and `intervals`, the score and its 95 %
     bootstrap interval.
     """
-    sets = [set(map(label_of, run)) for row in rows for run in row.runs]
+    sets = [set(map(label_of, run)) for row in rows for run in row.seeds]
     common = set.intersection(*sets)  # means over different tasks are not comparable
-    tables = [[_scores([one for one in run if label_of(one) in common], named) for run in row.runs] for row in rows]
+    tables = [[_scores([one for one in run if label_of(one) in common], named) for run in row.seeds] for row in rows]
     columns = [name for name in tables[0][0] if all(name in scores for table in tables for scores in table)]
     if not columns:
-        there = "; ".join(f"{row.name}: {', '.join(map(label_of, row.runs[0]))}" for row in rows)
+        there = "; ".join(f"{row.name}: {', '.join(map(label_of, row.seeds[0]))}" for row in rows)
         raise ValueError(f"the results have no task, split and size in common ({there}); evaluate the models alike")
     cells = []
     for row, table in zip(rows, tables, strict=True):
-        first_seed = {label_of(result): result for result in row.runs[0]}
+        first_seed = {label_of(result): result for result in row.seeds[0]}
         line = [row.name]
         for column in columns:
             values = [scores[column] for scores in table]
@@ -49,11 +49,6 @@ def as_markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table."""
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     return "\n".join([*lines, *(f"| {' | '.join(line)} |" for line in cells)]) + "\n"
-
-
-def as_csv(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    """Return comma-separated values."""
-    return csv_text([["model", *header[1:]], *cells])
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:

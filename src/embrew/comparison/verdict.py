@@ -18,7 +18,9 @@ def verdict(comparison: Comparison) -> list[str]:
     model, one sentence with its mean.
     """
     if len(comparison.models) == 1:
-        return [_of_one(comparison)]
+        (mean,), tasks = comparison.means(), comparison.tasks
+        over = tasks[0].label if len(tasks) == 1 else f"the mean of {len(tasks)} tasks"
+        return [f"{comparison.models[0].name} scores {100 * mean:.2f} on {over}."]
     best, other = best_and_other(comparison)
     first = f"{_on_the_mean(comparison, best, other)}{_chosen(comparison, best, other)}."
     sentences = [first, _on_tasks(comparison, best, other)]
@@ -37,13 +39,6 @@ def best_and_other(comparison: Comparison) -> tuple[int, int]:
 def _order(comparison: Comparison) -> list[int]:
     """Return the models by their mean, the best first."""
     return [int(i) for i in np.argsort([-mean for mean in comparison.means()], kind="stable")]
-
-
-def _of_one(comparison: Comparison) -> str:
-    (mean,) = comparison.means()
-    tasks = comparison.tasks
-    over = tasks[0].label if len(tasks) == 1 else f"the mean of {len(tasks)} tasks"
-    return f"{comparison.models[0].name} scores {100 * mean:.2f} on {over}."
 
 
 def _on_the_mean(comparison: Comparison, best: int, other: int) -> str:
@@ -105,11 +100,9 @@ def _on_tasks(comparison: Comparison, best: int, other: int) -> str:
         return f"No difference between {b} and {a} can be tested: the results of {_names(untested)} hold no examples."
     parts = []
     for outcome, sign in (("better", -1), ("worse", 1)):
-        some = sorted(
-            (pair for pair in tested if pair[1].outcome == outcome), key=lambda p: sign * p[1].test.difference
-        )
+        some = sorted((pair for pair in tested if pair[1].outcome == outcome), key=lambda p: sign * p[1].difference)
         parts.append(f"{outcome} on {len(some)}{_shown(some)}")
-    same = sum(one.outcome == "not distinguishable" for _, one in tested)
+    same = sum(one.outcome is None for _, one in tested)
     corrected = f"5 % level, corrected for {len(tested)} tasks by Holm's method" if len(tested) > 1 else "5 % level"
     return (
         f"Task by task, {b} is {parts[0]} and {parts[1]} of {len(tested)}, and not distinguishable from {a} on {same} "
@@ -125,7 +118,7 @@ def points(test: Difference) -> str:
 def _shown(tested: Sequence[tuple[TaskScores, Tested]]) -> str:
     if not tested:
         return ""
-    shown = [f"{task.first.task} {100 * one.test.difference:+.2f}" for task, one in tested[:MOST_NAMED]]
+    shown = [f"{task.first.task} {100 * one.difference:+.2f}" for task, one in tested[:MOST_NAMED]]
     return f" ({'largest: ' if len(tested) > MOST_NAMED else ''}{', '.join(shown)})"
 
 

@@ -53,7 +53,7 @@ def apply_overrides(
     parsed = [(*parse_override(text), text) for text in overrides]
     types = {} if keys_of is None else {tuple(k[:-1]): (v, text) for k, v, text in parsed if k[-1] == "type"}
     for path, (kind, text) in types.items():
-        node: Any = _enter(result, path, text) if "objective" in path else None
+        node: Any = value_at(result, path, text) if "objective" in path else None
         allowed = keys_of(kind) if keys_of and isinstance(node, dict) and node.get("type") != kind else None
         lacking = [] if allowed is None else [key for key in node if key not in allowed and key != "type"]
         for key in lacking:
@@ -64,13 +64,17 @@ def apply_overrides(
                 ".".join(path), kind, ", ".join(lacking), kind,
             )  # fmt: skip
     for keys, value, text in parsed:
-        node = _enter(result, keys[:-1], text)
+        node = value_at(result, keys[:-1], text)
         node[_place(node, keys[-1], where=".".join(keys[:-1]), override=text)] = value
     return result
 
 
-def _enter(node: Any, path: Sequence[str], override: str) -> Any:
-    """Return the value at a path; missing mappings are created."""
+def value_at(node: Any, path: Sequence[str], override: str) -> Any:
+    """Return the value at a path; missing mappings are created.
+
+    Raises:
+        ValueError: a list has no such item, or a value no keys; names the override.
+    """
     for depth, key in enumerate(path):
         place = _place(node, key, where=".".join(path[:depth]), override=override)
         if isinstance(node, dict) and node.get(place) is None:

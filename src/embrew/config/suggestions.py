@@ -30,6 +30,15 @@ def one_of(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most `most` characters, with `…` for the rest.
+
+    >>> shortened("a long title", 6)
+    'a lon…'
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def quoted(text: str, most: int = 300) -> str:
     """Return the text in quotes, truncated to `most` characters.
 

@@ -5,10 +5,8 @@ from embrew.corpus.job import Job
 from embrew.corpus.precision import Ranges, dequantize
 from embrew.corpus.update import update_corpus
 from embrew.corpus.vectors import Vectors, holds_vectors, open_index, query_options, read_vectors, texts_of
-from embrew.search import Changes
 
 __all__ = [
-    "Changes",
     "Job",
     "Ranges",
     "Summary",

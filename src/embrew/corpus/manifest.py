@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from embrew.corpus.job import MANIFEST, Job
@@ -16,8 +16,7 @@ from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.stores import Place
-from embrew.text_encoder.hashes import tokenizer_sha256
-from embrew.text_encoder.interface import TextEncoder, resolved_prompts
+from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.provenance import describe_run
 
 logger = logging.getLogger(__name__)
@@ -74,17 +73,8 @@ class Manifest:
 
     def write(self, folder: Place) -> None:
         """Write the manifest atomically."""
-        values = {
-            "format": VECTORS.number,
-            "complete": self.complete,
-            "rows": self.rows,
-            "rejected": self.rejected,
-            "dimensions": self.dimensions,
-            "made_of": self.made_of,
-            "run": self.run,
-            "shards": [asdict(self.shards[number]) for number in sorted(self.shards)],
-            "ranges": None if self.ranges is None else asdict(self.ranges),
-        }
+        shards = [asdict(self.shards[number]) for number in sorted(self.shards)]
+        values = {"format": VECTORS.number, "rows": self.rows, **asdict(self), "shards": shards}
         write_json(folder / MANIFEST, {**values, "sha256": digest_of(values)})
 
 
@@ -106,16 +96,9 @@ def read_manifest(folder: Place) -> Manifest:
         shards = {int(entry.file.removeprefix("part-").removesuffix(".parquet")): entry for entry in entries}
         if [entry.file for entry in entries] != [shard_name(number) for number in shards]:
             raise ValueError("it names a file that is not a shard of this folder")
-        ranges = values["ranges"]
-        return Manifest(
-            made_of=values["made_of"],
-            run=values["run"],
-            dimensions=values["dimensions"],
-            ranges=ranges and Ranges(tuple(ranges["minimum"]), tuple(ranges["step"])),
-            shards=shards,
-            rejected=values["rejected"],
-            complete=values["complete"],
-        )
+        ranges = values["ranges"] and Ranges(**{name: tuple(each) for name, each in values["ranges"].items()})
+        own = {field.name: values[field.name] for field in fields(Manifest)}
+        return Manifest(**{**own, "shards": shards, "ranges": ranges})
 
 
 def shard_name(number: int) -> str:
@@ -126,19 +109,12 @@ def shard_name(number: int) -> str:
 def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
     """Return the manifest of a job without finished shards."""
     described = describe_run(encoder)
+    settings = ("prompt_name", "num_layers", "precision", "id_column", "text_column", "shard_rows")
     made_of = {
-        "model": described["model"],
-        "model_hash": described["model_hash"],
-        "tokenizer_sha256": tokenizer_sha256(encoder),
-        "dtype": described["dtype"],
-        "prompt_name": job.prompt_name,
-        "prompt": resolved_prompts(encoder)[job.prompt_name],
-        "num_layers": job.num_layers,
-        "truncate_dim": job.truncate_dim or getattr(encoder, "truncate_dim", None),
-        "precision": job.precision,
-        "id_column": job.id_column,
-        "text_column": job.text_column,
-        "shard_rows": job.shard_rows,
+        **{name: described[name] for name in ("model", "model_hash", "tokenizer_sha256", "dtype")},
+        **{name: getattr(job, name) for name in settings},
+        "prompt": described["resolved_prompts"][job.prompt_name],
+        "truncate_dim": job.truncate_dim or described["truncate_dim"],
         "input": fingerprint(corpus_files(job.input)),
     }
     run = {"versions": described["versions"], "batch_tokens": job.batch_tokens}

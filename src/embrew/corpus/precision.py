@@ -55,11 +55,6 @@ def quantize(vectors: np.ndarray, precision: Precision, ranges: Ranges | None = 
     return (np.clip(levels, 0, LEVELS) - 128).astype(np.int8), cut
 
 
-def columns(dimensions: int, precision: Precision) -> int:
-    """Return how many numbers are stored per vector: one per dimension, or one per eight dimensions."""
-    return -(-dimensions // 8) if precision == "binary" else dimensions
-
-
 def dequantize(codes: np.ndarray, *, dimensions: int, ranges: Ranges | None = None) -> np.ndarray:
     """Return float32 `(rows, dimensions)` vectors of codes: int8 within half a step, binary as -1 and 1.
 

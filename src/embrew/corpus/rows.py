@@ -192,7 +192,7 @@ def _unique(job: Job, rejects: Rejects) -> Iterator[Text]:
             if isinstance(row, Bad):
                 rejects(row)
             elif not next(new):
-                rejects(_repeated(row, job, skips=rejects.skips))
+                rejects(_repeated(row, job, skips=rejects.file is not None))
             else:
                 rejects.good()
                 yield row

@@ -9,7 +9,6 @@ has changed once more.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +32,7 @@ from embrew.corpus.job import MANIFEST, Job
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same, shard_name
 from embrew.corpus.rows import Seen, Shard, Text, in_shards, job_rejects, shards, text_hashes, unlisted_rejects
 from embrew.corpus.shards import encode_options_of, is_whole, read_hashes, read_shard, write_codes, write_hashes
-from embrew.files.writing import atomic_folder, claimed, recover
+from embrew.files.writing import atomic_folder, claimed, link_or_copy, recover
 from embrew.search import Changes
 from embrew.text_encoder.interface import TextEncoder
 
@@ -228,7 +227,7 @@ def _assemble(job: Job, manifest: Manifest, rows: _Rows) -> tuple[Changes, int]:
             if shard.sha256 in rows.unchanged:
                 file, entry = rows.unchanged[shard.sha256]
                 entry = replace(entry, file=shard_name(shard.number))
-                _link(file, folder / entry.file)
+                link_or_copy(file, folder / entry.file)
                 write_hashes(folder, shard)
                 unchanged, same = unchanged + 1, same + entry.rows
             else:
@@ -245,11 +244,3 @@ def _assemble(job: Job, manifest: Manifest, rows: _Rows) -> tuple[Changes, int]:
     manifest.write(folder)
     new, dropped = manifest.rows - same - changed, max(rows.ids.count - same - changed, 0)
     return Changes(kept=same, changed=changed, new=new, dropped=dropped), unchanged
-
-
-def _link(file: Path, new: Path) -> None:
-    """Link a shard into the new version, or copy it if the file system has no links."""
-    try:
-        os.link(file, new)
-    except OSError:
-        shutil.copyfile(file, new)

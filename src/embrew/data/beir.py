@@ -3,7 +3,7 @@
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,31 +26,36 @@ class Document:
         return " ".join(part for part in (self.title, self.text) if part)
 
 
-def read_documents(path: str | Path, *, split: str = "train") -> list[Document]:
+def read_documents(path: str | Path) -> list[Document]:
     """Return the documents of a BEIR folder, or of rows with `text` (and `_id` or `id`, `title`).
 
     Rows without an id get their row number. Ids must be unique.
     """
     folder = Path(expand(path))
     corpus = find_file(folder, "corpus") if folder.is_dir() else None
-    documents = list(_documents(read_file(corpus) if corpus else read(path, split=split)))
+    documents = list(documents_of(read_file(corpus) if corpus else read(path)))
     if not documents:
         raise ValueError(f"{folder} holds no documents")
-    seen: set[str] = set()
-    for document in documents:
-        if document.id in seen:
-            raise ValueError(f"{folder}: two documents have the id {document.id!r}; make ids unique")
-        seen.add(document.id)
+    check_unique(documents, folder)
     return documents
 
 
-def text_id(record: Record, *columns: str) -> str:
-    """Return the id of a row as text; the row number if it has no such column.
+def check_unique(documents: Sequence[Document], place: Path) -> None:
+    """Raise if two documents of a place have the same id."""
+    seen: set[str] = set()
+    for document in documents:
+        if document.id in seen:
+            raise ValueError(f"{place}: two documents have the id {document.id!r}; make ids unique")
+        seen.add(document.id)
+
+
+def text_id(record: Record) -> str:
+    """Return the `_id` or `id` of a row as text; the row number if it has no such column.
 
     Raises:
         ValueError: its id is null, or neither a text nor an integer.
     """
-    for column in columns:
+    for column in ("_id", "id"):
         value = record.get(column)
         if value is None and column in record.values:
             raise ValueError(f"{record.where}: {column} is null; give every row an id, or leave the column out")
@@ -61,7 +66,8 @@ def text_id(record: Record, *columns: str) -> str:
     return str(record.number)
 
 
-def _documents(records: Iterator[Record]) -> Iterator[Document]:
+def documents_of(records: Iterable[Record]) -> Iterator[Document]:
+    """Yield the documents of rows with `text` (and `_id` or `id`, `title`)."""
     for record in records:
         text, title = record.get("text"), record.get("title")
         if not isinstance(text, str) or not isinstance(title, str | None):
@@ -69,7 +75,7 @@ def _documents(records: Iterator[Record]) -> Iterator[Document]:
             raise ValueError(
                 f"{record.where}: a document needs a column text (and may have _id, title); found {columns}"
             )
-        yield Document(id=text_id(record, "_id", "id"), text=text, title=title or "")
+        yield Document(id=text_id(record), text=text, title=title or "")
 
 
 @dataclass(frozen=True)
@@ -89,9 +95,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
         text = (gzip.decompress(content) if path.name.endswith(".gz") else content).decode("utf-8")
     for number, line in enumerate(io.StringIO(text, newline=None), start=1):
         fields = line.rstrip("\r\n").split("\t")
-        if number == 1 and fields[-1].strip() in ("score", "relevance"):
-            continue
-        if not line.strip():
+        if not line.strip() or (number == 1 and fields[-1].strip() in ("score", "relevance")):
             continue
         try:
             query, document, grade = fields
@@ -111,7 +115,7 @@ def read_beir(folder: Path, split: str) -> RetrievalData:
         raise FileNotFoundError(f"{folder} has no queries.jsonl or queries.jsonl.gz")
     queries: dict[str, str] = {}
     for record in read_file(queries_file):
-        name, text = text_id(record, "_id", "id"), record.get("text")
+        name, text = text_id(record), record.get("text")
         if not isinstance(text, str):
             raise ValueError(f"{record.where}: a query needs a column text; found {', '.join(record.values)}")
         if name in qrels:

@@ -113,12 +113,16 @@ def match(
     return layout
 
 
+def required(kind: Kind) -> list[str]:
+    """Return the canonical columns that every row of `kind` has."""
+    return [canonical for canonical in ACCEPTED[kind] if canonical not in OPTIONAL]
+
+
 def find_layout(columns: Collection[str], kind: Kind) -> Layout | None:
     """Return what the required columns of `kind` can be read from; None: they are not there."""
     for names in _layouts(kind):
         if _complete(columns, names, {}):
-            required = [canonical for canonical in names if canonical not in OPTIONAL]
-            return {canonical: _candidates(columns, names[canonical])[0] for canonical in required}
+            return {canonical: _candidates(columns, names[canonical])[0] for canonical in required(kind)}
     return None
 
 
@@ -142,11 +146,11 @@ def _names(columns: Collection[str], kind: Kind, mapping: Mapping[str, str]) -> 
     first, *others = _layouts(kind)
     complete = [] if _complete(columns, first, mapping) else [one for one in others if _complete(columns, one, mapping)]
     if len(complete) > 1:
-        required = [canonical for canonical in first if canonical not in OPTIONAL]
-        sides = [", ".join(str(_candidates(columns, names[one])[0][0]) for one in required) for names in complete]
+        needed = required(kind)
+        sides = [", ".join(str(_candidates(columns, names[one])[0][0]) for one in needed) for names in complete]
         raise ValueError(
-            f"{' and '.join(sides)} could both be {', '.join(required)}; say which, e.g. columns: "
-            f"{{{', '.join(f'{one}: {column}' for one, column in zip(required, sides[0].split(', '), strict=True))}}}"
+            f"{' and '.join(sides)} could both be {', '.join(needed)}; say which, e.g. columns: "
+            f"{{{', '.join(f'{one}: {column}' for one, column in zip(needed, sides[0].split(', '), strict=True))}}}"
         )
     return complete[0] if complete else first
 

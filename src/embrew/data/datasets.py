@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from embrew.config.suggestions import shortened
 from embrew.data.beir import read_beir
 from embrew.data.canonical import canonical_rows, check_filled
 from embrew.data.columns import ACCEPTED, Kind, Layout, match, matched_columns
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 LENGTH_OF = ("text", "query", "positive", "question", "sentence1", "sentence2")
 """Columns that `min_chars` and `max_chars` are about, where they hold one text."""
+SHOWN, WIDTH = 3, 80  # rows, and characters of a text, of a description
 LISTS = ("negatives", "negative", "human_summaries", "machine_summaries", "answers")
 
 
@@ -73,10 +75,11 @@ def load(
             the row that it is a sentence of, contains one of them.
         rejects: Policy for rows that cannot be used; by default the first one raises an error.
     """
-    _check_options(kind, max_rows, sentences, instruction)
+    if instruction is not None and kind != "pairs":
+        logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
     paths = [path] if isinstance(path, str | Path) else list(path)
-    reader = _Reader(kind, columns or {}, where or {}, sentences, instruction, instruct, min_chars, max_chars, reserved)
-    reader.rejects = rejects or reader.rejects
+    limits = min_chars, max_chars, reserved, rejects or Rejects()
+    reader = _Reader(kind, columns or {}, where or {}, sentences, instruction, instruct, *limits)
     rows = reader.rows(paths, name, split, revision)
     dataset = _dataset(rows if shuffle_seed is not None else islice(rows, max_rows), kind, marked=reserved is not None)
     dataset.info.description = "\n".join(reader.layouts)
@@ -87,24 +90,15 @@ def load(
     return dataset
 
 
-def _check_options(kind: Kind, max_rows: int | None, sentences: bool, instruction: str | None) -> None:
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows={max_rows}; give a number above 0, or leave it out for all rows")
-    if sentences and kind not in ("text", "pairs"):
-        raise ValueError(f"sentences=True is for text rows and pairs, and these are {kind} rows; leave it out")
-    if instruction is not None and kind != "pairs":
-        logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
-
-
-def describe(dataset: Dataset, *, rows: int = 3, width: int = 80) -> dict[str, Any]:
+def describe(dataset: Dataset) -> dict[str, Any]:
     """Return `rows`, `columns` (see `columns.matched_columns`) and shortened `examples` of a data set."""
 
     def short(value: Any) -> Any:
         if isinstance(value, list):
             return [short(item) for item in value]
-        return value[: width - 1] + "…" if isinstance(value, str) and len(value) > width else value
+        return shortened(value, WIDTH) if isinstance(value, str) else value
 
-    examples = [{column: short(value) for column, value in dataset[i].items()} for i in range(min(rows, len(dataset)))]
+    examples = [{column: short(value) for column, value in dataset[i].items()} for i in range(min(SHOWN, len(dataset)))]
     return {"rows": len(dataset), "columns": dataset.info.description, "examples": examples}
 
 
@@ -138,7 +132,7 @@ class _Reader:
     min_chars: int | None
     max_chars: int | None
     reserved: Collection[int] | None
-    rejects: Rejects = field(default_factory=Rejects)
+    rejects: Rejects
     layouts: dict[str, None] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 

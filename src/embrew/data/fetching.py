@@ -24,43 +24,29 @@ SHORTEST = 200  # characters of a paragraph
 WORD = re.compile(r"\w+")
 
 
-def fetch(source: HubSet, place: Path) -> bool:
-    """Download a data set and write it into `place`; return False if it is there already.
+def fetch(source: HubSet | FileSet, place: Path) -> bool:
+    """Download a data set, or a set of files, and write it into `place`; return False if it is there already.
 
-    The commit that is downloaded is written into `source.json`, with the number of rows of each split.
-
-    Raises:
-        FileExistsError: `place` holds something else.
-        FileNotFoundError: no such data set or commit on the Hub, or the Hub is not reached.
-        ValueError: its rows are not of the form that the conversion reads, or none is left.
-    """
-    about = {"source": asdict(source)}
-    if (place / ABOUT).is_file() and read_json(place / ABOUT).get("source") == about["source"]:
-        return False
-    commit = _commit(source)
-    with atomic_folder(place, marker=ABOUT, overwrite=True) as new:
-        counts = {
-            split: write_jsonl(new / f"{split}.jsonl.gz", _rows(source, split, commit)) for split in source.splits
-        }
-        if not all(counts.values()):
-            raise ValueError(f"{source.hub} at {commit} has no rows that can be used: {counts}")
-        write_json(new / ABOUT, {**about, "commit": commit, "rows": counts})
-    return True
-
-
-def fetch_files(source: FileSet, place: Path) -> bool:
-    """Download a set of files into `place`, one of JSON Lines each; return False if it is there already.
+    The number of rows of each split or file is written into `source.json`, and the commit of a data set of the Hub.
 
     Raises:
         FileExistsError: `place` holds something else.
-        FileNotFoundError: a file is not there, or there is no network.
-        ValueError: a file is no list of rows with the columns.
+        FileNotFoundError: no such data set, commit or file, or there is no network.
+        ValueError: rows are not of the form that the conversion reads, or of a data set none is left.
     """
-    about = {"source": asdict(source)}
+    about: dict[str, Any] = {"source": asdict(source)}
     if (place / ABOUT).is_file() and read_json(place / ABOUT).get("source") == about["source"]:
         return False
     with atomic_folder(place, marker=ABOUT, overwrite=True) as new:
-        counts = {name: write_jsonl(new / f"{name}.jsonl", _download(source, name)) for name in source.files}
+        if isinstance(source, FileSet):
+            counts = {name: write_jsonl(new / f"{name}.jsonl", _download(source, name)) for name in source.files}
+        else:
+            about["commit"] = commit = _commit(source)
+            counts = {
+                split: write_jsonl(new / f"{split}.jsonl.gz", _rows(source, split, commit)) for split in source.splits
+            }
+            if not all(counts.values()):
+                raise ValueError(f"{source.hub} at {commit} has no rows that can be used: {counts}")
         write_json(new / ABOUT, {**about, "rows": counts})
     return True
 

@@ -153,12 +153,10 @@ def _by_suffix(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
 def _state(path: Place) -> tuple[object, ...] | None:
     """Return what changes with a file's content or if it is replaced; None if it does not exist."""
     try:
-        if not isinstance(path, Path):
-            return path.stat()
         about = path.stat()
     except FileNotFoundError:
         return None
-    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+    return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns) if isinstance(path, Path) else about
 
 
 def _bad(path: Place, number: int, reason: str, *, unit: str = "line", rest_lost: bool = False) -> Bad:

@@ -44,11 +44,6 @@ class Rejects:
         self.first: Bad | None = None
 
     @property
-    def skips(self) -> bool:
-        """Whether bad rows are left out instead of raising an error."""
-        return self.file is not None
-
-    @property
     def count(self) -> int:
         """Number of bad rows."""
         return self.files.total()
@@ -83,7 +78,7 @@ class Rejects:
 
     def refuse(self, record: Record, error: ValueError) -> None:
         """List a row that was read and cannot be used; raise the error if bad rows are not accepted."""
-        if not self.skips:
+        if self.file is None:
             raise error
         self(Bad(record.source, record.number, record.where, str(error).removeprefix(f"{record.where}: ")))
 

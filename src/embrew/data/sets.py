@@ -1,4 +1,4 @@
-"""The data sets that `embrew data fetch` knows: YAML files in the package's folders `sets` (Hub) and `file_sets`."""
+"""The data sets that `embrew data fetch` knows: YAML files in the package's folder `sets`."""
 
 from __future__ import annotations
 
@@ -59,17 +59,11 @@ class FileSet:
 
 
 @cache
-def file_sets() -> dict[str, FileSet]:
-    """Return the sets of files that can be fetched, by name."""
-    texts = {name: read_shipped("file_sets", name, what="data set") for name in list_shipped("file_sets")}
-    return {name: FileSet(**parse_yaml(text, source=source)) for name, (text, source) in texts.items()}
-
-
-@cache
-def hub_sets() -> dict[str, HubSet]:
-    """Return the data sets that can be fetched, by name."""
+def data_sets() -> dict[str, HubSet | FileSet]:
+    """Return the data sets that can be fetched, by name; those with a `url` are files."""
     texts = {name: read_shipped("sets", name, what="data set") for name in list_shipped("sets")}
-    return {name: HubSet(**parse_yaml(text, source=source)) for name, (text, source) in texts.items()}
+    values = {name: parse_yaml(text, source=source) for name, (text, source) in texts.items()}
+    return {name: FileSet(**one) if "url" in one else HubSet(**one) for name, one in values.items()}
 
 
 def fetch_hint(path: str | Path) -> str:
@@ -79,4 +73,4 @@ def fetch_hint(path: str | Path) -> str:
     ('; run `embrew data fetch nli-triplets`, which downloads it', '')
     """
     folder, _, name = str(path).partition("/")
-    return f"; run `embrew data fetch {name}`, which downloads it" if folder == FOLDER and name in hub_sets() else ""
+    return f"; run `embrew data fetch {name}`, which downloads it" if folder == FOLDER and name in data_sets() else ""

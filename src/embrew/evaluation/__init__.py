@@ -149,7 +149,7 @@ def _evaluate(
     if processes.rank == 0:
         _remove_parts(folder, runs)
     paths = [result_file(folder, run["task"], run["split"]) for run in runs]
-    return [result or read_result(path)[0] for result, path in zip(results, paths, strict=True)]
+    return [result or read_result(path) for result, path in zip(results, paths, strict=True)]
 
 
 def _corpora(

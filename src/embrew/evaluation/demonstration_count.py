@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +21,7 @@ from embrew.encoder import Encoder
 from embrew.evaluation import Result, evaluate
 from embrew.evaluation.dev import dev_sets, dev_task
 from embrew.evaluation.find import find_task
-from embrew.evaluation.report import label_of
+from embrew.evaluation.report import label_of, mean_score
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.task import Task
 from embrew.evaluation.task_texts import TRIED, check_apart
@@ -92,12 +90,13 @@ def choose_demonstrations(
         tests = [find_task(task.path, split="test", name=task.name) for task in tested] if all_tested else []
     check_apart([pair.query for pair in context.demonstrations], (*tasks, *tests))
     with TemporaryDirectory() as folder:
-        cached = _DocumentsOnce(encoder, Path(folder))
+        cached = _DocumentsOnce(encoder.with_settings(), Path(folder))
+        cached.encoder.contexts = {}
         on_dev = {count: _results(cached, context, count, tasks, batch_tokens) for count in sorted({0, *counts})}
-        dev = {count: _mean(results) for count, results in on_dev.items()}
+        dev = {count: mean_score(results) for count, results in on_dev.items()}
         chosen = max(dev, key=lambda count: (dev[count], -count))
         on_test = {n: _results(cached, context, n, tests, batch_tokens) for n in sorted({0, chosen, most}) if tests}
-    test = {count: _mean(results) for count, results in on_test.items()}
+    test = {count: mean_score(results) for count, results in on_test.items()}
     labels = [tuple(label_of(result) for result in on.get(0, ())) for on in (on_dev, on_test)]
     return Choice(dev, test, chosen, *labels)
 
@@ -106,18 +105,8 @@ def _results(
     cached: _DocumentsOnce, context: Context, count: int, tasks: Sequence[Task], batch_tokens: int | None
 ) -> list[Result]:
     """Return the results of the encoder with the first `count` demonstrations."""
-    encoder = cached.encoder
-    before = encoder.contexts
-    encoder.contexts = dict(before)
-    try:
-        encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
-        return evaluate(cached, list(tasks), context=TRIED, batch_tokens=batch_tokens)
-    finally:
-        encoder.contexts = before
-
-
-def _mean(results: Sequence[Result]) -> float:
-    return statistics.fmean(result.main_score for result in results)
+    cached.encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
+    return evaluate(cached, list(tasks), context=TRIED, batch_tokens=batch_tokens)
 
 
 class _DocumentsOnce:
@@ -135,19 +124,4 @@ class _DocumentsOnce:
         file = self._folder / f"{hashlib.sha256(texts.encode()).hexdigest()}.npy"
         if not file.exists():
             np.save(file, self.encoder.encode_document(inputs, **options))
-        vectors: np.ndarray = np.load(file)
-        return vectors
-
-
-def read_counts(words: str) -> list[int]:
-    """Parse the numbers of a command-line option.
-
-    >>> read_counts("0..3"), read_counts("1,2,5")
-    ([0, 1, 2, 3], [1, 2, 5])
-    """
-    span = re.fullmatch(r"(\d+)\.\.(\d+)", words)
-    if span:
-        return list(range(int(span[1]), int(span[2]) + 1))
-    if not re.fullmatch(r"\d+(,\d+)*", words):
-        raise ValueError(f"{words!r} is not a list of numbers; write 0..8, or 0,2,5")
-    return [int(number) for number in words.split(",")]
+        return np.asarray(np.load(file))

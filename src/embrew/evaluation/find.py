@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from embrew.data.columns import required
 from embrew.data.formats import read_file
 from embrew.data.reading import (
     DEV_SPLITS,
@@ -139,7 +140,8 @@ def _recognise(file: Path, folder: Path) -> TaskKind:
     for kind in KINDS.values():
         if kind.matches(record.values) and (has_train or not kind.train):
             return kind
-    kinds = "; ".join(f"{kind.name} ({', '.join(sorted(kind.columns))})" for kind in KINDS.values() if kind.columns)
+    with_rows = [(kind.name, required(kind.rows)) for kind in KINDS.values() if kind.rows and not kind.corpus]
+    kinds = "; ".join(f"{name} ({', '.join(sorted(needed))})" for name, needed in with_rows)
     columns = ", ".join(sorted(record.values))
     raise ValueError(
         f"{folder}: no kind of task has rows with the columns {columns}; known are {kinds}, and "

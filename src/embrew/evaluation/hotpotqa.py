@@ -6,12 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from embrew.data.fetching import ABOUT
 from embrew.data.formats import Record
 from embrew.data.reading import read
 from embrew.files.reading import read_json
 from embrew.files.writing import atomic_folder, atomic_path, write_json, write_jsonl
-
-ABOUT = "source.json"  # in each folder: its source; written last, so a folder with it is complete
 
 
 @dataclass(frozen=True)

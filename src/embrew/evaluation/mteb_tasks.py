@@ -5,11 +5,9 @@ Data can be stored in a folder, for machines without a network.
 
 import hashlib
 import json
-import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -139,14 +137,13 @@ def evaluate_mteb(
     with_prefix = instructed(encoder, {"instruction": task.instruction or None})
     model = MtebEncoder(with_prefix, name=_model_name(encoder, task), options=options)
     start = time.perf_counter()
-    with _quiet():
-        results = mteb.evaluate(
-            cast(Any, model),
-            [theirs],
-            cache=mteb.ResultCache(cache_path=cache) if cache else None,
-            overwrite_strategy="always" if overwrite else "only-missing",
-            show_progress_bar=False,
-        )
+    results = mteb.evaluate(
+        cast(Any, model),
+        [theirs],
+        cache=mteb.ResultCache(cache_path=cache) if cache else None,
+        overwrite_strategy="always" if overwrite else "only-missing",
+        show_progress_bar=False,
+    )
     (result,) = results.task_results
     seconds = round(time.perf_counter() - start, 3)
     scores = {
@@ -161,12 +158,6 @@ def evaluate_mteb(
         {"subsets": scores, "metric": theirs.metadata.main_score, "mteb_version": result.mteb_version},
         seconds,
     )
-
-
-def fetch(tasks: Sequence[MtebTask], folder: Path) -> Iterator[tuple[MtebTask, bool]]:
-    """Store each task's data below `folder`; yield the task, and True if it was fetched now or False if before."""
-    for task in tasks:
-        yield task, keep(load_task(task), fetched_folder(folder, task))
 
 
 def fetched_folder(folder: Path, task: MtebTask) -> Path:
@@ -222,12 +213,11 @@ def _save(value: Any, path: Path) -> Any:
     """Store nested mappings and data sets; return a JSON description of their structure for `_load`."""
     from datasets import Dataset
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(value, Dataset):
-        path.parent.mkdir(parents=True, exist_ok=True)
         value.to_parquet(path.with_name(path.name + ".parquet"))
         return "dataset"
     if isinstance(value, Mapping) and _is_plain(value):
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(path.name + ".json").write_text(json.dumps(value), encoding="utf-8")
         return "json"
     if isinstance(value, Mapping):
@@ -253,11 +243,10 @@ def _load(kind: Any, path: Path) -> Any:
 
 def _is_plain(value: Any) -> bool:
     """Return whether JSON can represent it, as relevance judgements and rankings by id."""
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
-    if isinstance(value, list):
-        return all(_is_plain(item) for item in value)
-    return isinstance(value, str | int | float | bool)
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except TypeError:
+        return False
 
 
 def _model_name(encoder: TextEncoder, task: MtebTask) -> str:
@@ -268,17 +257,3 @@ def _model_name(encoder: TextEncoder, task: MtebTask) -> str:
     if task.instruction is None:
         return name
     return f"{name}-{hashlib.sha256(json.dumps(task.instruction).encode()).hexdigest()[:8]}"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Switch off mteb's own progress bars."""
-    before = os.environ.get("TQDM_DISABLE")
-    os.environ["TQDM_DISABLE"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TQDM_DISABLE"]
-        else:
-            os.environ["TQDM_DISABLE"] = before

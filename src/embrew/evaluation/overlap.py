@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
+from embrew.config.suggestions import shortened
 from embrew.data.fingerprints import TEXTS, fingerprints, flat
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def overlap(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, Overlap]
                 for match in matches:
                     if len(overlaps[name]["examples"]) < EXAMPLES and int(hashes[match]) not in seen[name]:
                         seen[name].add(int(hashes[match]))
-                        overlaps[name]["examples"].append(_short(texts[match]))
+                        overlaps[name]["examples"].append(shortened(" ".join(texts[match].split()), WIDTH))
         for name in sets:
             overlaps[name]["rows"] += int(hit[name].sum())
     for entry in overlaps.values():
@@ -74,8 +75,3 @@ def in_words(data: str, rows: int, overlaps: Mapping[str, Overlap]) -> list[str]
                 f"({columns}), for example {entry['examples'][0]!r}"
             )
     return lines or [f"no row of {data} ({rows:,}) holds a text of {', '.join(overlaps)}"]
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= WIDTH else flat[: WIDTH - 1] + "…"

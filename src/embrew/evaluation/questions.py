@@ -60,7 +60,7 @@ def _own(folder: Path, data: RetrievalData, columns: Mapping[str, str] | None) -
     wanted = (columns or {}).get("answers")
     answers: dict[str, Sequence[str]] = {}
     for record in read_file(file):
-        query = text_id(record, "_id", "id")
+        query = text_id(record)
         if query not in data.qrels:
             continue
         column = wanted or named(record.values, "answers") or named(record.values, "answer")

@@ -29,6 +29,7 @@ class Result:
     Attributes:
         examples: What the main score is computed from, one entry per example: `score` (its mean), or `predicted` and
             `gold` (a correlation, or average precision). Empty if a score has no such parts.
+        run: The sidecar, which describes how it was computed; empty if it was not read from files.
     """
 
     task: str
@@ -39,6 +40,7 @@ class Result:
     seconds: float
     counts: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, list[Any]] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
@@ -63,7 +65,7 @@ def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
     return path
 
 
-def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
+def read_result(path: Path) -> Result:
     """Read a result and its sidecar.
 
     Raises:
@@ -78,7 +80,7 @@ def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
         examples_file = path.with_suffix(".examples.json")
         examples = read_json(examples_file) if examples_file.is_file() else {}
         main, seconds = float(entry["main_score"]), float(values["evaluation_time"])
-        return Result(values["task_name"], split, run["kind"], main, scores, seconds, run["counts"], examples), run
+        return Result(values["task_name"], split, run["kind"], main, scores, seconds, run["counts"], examples, run)
     except (BrokenFile, OtherFormat):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -94,9 +96,8 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
     path = result_file(folder, run["task"], run["split"])
     if not (path.is_file() and _sidecar_file(path).is_file()):
         return None
-    result, before = read_result(path)
-    plain = json.loads(json.dumps(run))
-    different = sorted(key for key in {*plain, *before} - {"counts"} if plain.get(key) != before.get(key))
+    result, plain = read_result(path), json.loads(json.dumps(run))
+    different = sorted(key for key in {*plain, *result.run} - {"counts"} if plain.get(key) != result.run.get(key))
     if different:
         raise FileExistsError(
             f"{path} was evaluated with other {', '.join(different)}; choose another output folder, or overwrite"
@@ -118,6 +119,16 @@ def label_of(result: Result) -> str:
     return f"{result.task} {result.split}, {size_of(result.counts)}"
 
 
+def metric_of(result: Result) -> str:
+    """Return the name of the main score: exact match where a generator answered, else that of the kind."""
+    return "exact match" if "exact_match" in result.scores else KINDS[result.kind].metric
+
+
+def mean_score(results: Sequence[Result]) -> float:
+    """Return the mean of main scores."""
+    return statistics.fmean(result.main_score for result in results)
+
+
 def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None) -> dict[str, float]:
     """Return means of main scores: per kind, over the kinds' means, over all tasks (where several), and `named` ones.
 
@@ -131,7 +142,7 @@ def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | Non
     if len(by_kind) > 1:
         means["mean over kinds"] = statistics.fmean(statistics.fmean(scores) for scores in by_kind.values())
     if len(results) > 1:
-        means["mean over tasks"] = statistics.fmean(result.main_score for result in results)
+        means["mean over tasks"] = mean_score(results)
     scores = {result.task: result.main_score for result in results}
     complete = {name: tasks for name, tasks in (named or {}).items() if scores.keys() >= set(tasks)}
     return means | {name: statistics.fmean(scores[task] for task in tasks) for name, tasks in complete.items()}
@@ -146,8 +157,7 @@ def table(
     for result in results:
         size = size_of(result.counts)
         score = f"{100 * result.main_score:.2f}"
-        metric = "exact match" if "exact_match" in result.scores else KINDS[result.kind].metric
-        rows.append([result.task, result.split, metric, score, size, f"{result.seconds:.1f}"])
+        rows.append([result.task, result.split, metric_of(result), score, size, f"{result.seconds:.1f}"])
     seconds = f"{sum(result.seconds for result in results):.1f}"
     means = averages(results, named)
     for name, mean in means.items():

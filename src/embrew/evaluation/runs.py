@@ -94,10 +94,9 @@ def _machine_independent(task: Task, encoder: TextEncoder, generators: Mapping[s
 
 def _with_settings(task: Task, encoder: TextEncoder, generator: str | None, context: str | None) -> Task:
     """Return the task with a generator, if it has such a setting, and a context, which the encoder must have."""
-    if generator is not None and _is_answered(task):
-        task = replace(task, settings={**task.settings, "generator": generator})
-    if context is not None:
-        task = replace(task, settings={**task.settings, "context": context})
+    given = {"generator": generator if _is_answered(task) else None, "context": context}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    task = replace(task, settings={**task.settings, **chosen})
     instructed(encoder, task.settings)  # raises if both an instruction and a context are set
     name, contexts = task.settings.get("context"), getattr(encoder, "contexts", {})
     if name is not None and name not in contexts:

@@ -12,7 +12,7 @@ from embrew.evaluation.kinds.rag import depth_option
 from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import read_rows
-from embrew.evaluation.task import COMMON, Evaluate, Evaluated, GridCache, Task, instructed
+from embrew.evaluation.task import Evaluate, Evaluated, GridCache, Task, instructed
 from embrew.text_encoder.interface import TextEncoder
 
 
@@ -27,11 +27,7 @@ def prepare(task: Task, cache: GridCache | None = None, chunks: CorpusChunks | N
     """
     kind, cache = KINDS[task.kind], cache or GridCache()
     reading = {name: task.settings[name] for name in kind.reading if name in task.settings}
-    scoring = {
-        name: value
-        for name, value in task.settings.items()
-        if name not in COMMON and (name in kind.scoring or name not in reading)
-    }
+    scoring = {name: task.settings[name] for name in kind.scoring if name in task.settings}
 
     def read() -> Any:
         return read_rows(task, kind, **reading) if kind.read is None else kind.read(task, **reading)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -54,10 +54,8 @@ class TaskEntry(BaseModel):
         """The data set of the Hub."""
         if self.hub is None:
             return None
-        splits = {"split": self.split} if self.split else {}
-        return HotpotQA(
-            self.hub, self.subset, corpus_splits=tuple(self.corpus_splits or ()), revision=self.revision, **splits
-        )
+        split, others = self.split or HotpotQA.split, tuple(self.corpus_splits or ())
+        return HotpotQA(self.hub, self.subset, split, others, self.revision)
 
     @property
     def folder(self) -> str | None:
@@ -141,6 +139,22 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
                 + choose_from(unknown, sorted(names))
             )
     return Suite(str(name_or_path), tuple(tasks), {name: tuple(members) for name, members in suite.averages.items()})
+
+
+def read_tasks(
+    suite: str | None, data: Sequence[str], *, split: str | None = None, kind: str | None = None
+) -> tuple[tuple[Task | MtebTask, ...], Mapping[str, Sequence[str]]]:
+    """Return the tasks of a suite, below `data` if it is given, and its averages; or the tasks of data folders.
+
+    Raises:
+        ValueError: a suite with several data folders, a split or a kind.
+    """
+    if suite is None:
+        return tuple(find_task(folder, split=split, kind=kind) for folder in data), {}
+    if len(data) > 1 or split or kind:
+        raise ValueError("--suite defines tasks, splits and kinds; give it with at most one --data")
+    read = read_suite(suite, data=data[0] if data else None)
+    return read.tasks, read.averages
 
 
 def read_averages(name_or_path: str | Path) -> dict[str, list[str]]:

@@ -50,6 +50,13 @@ def target_scores(
     """
     check(encoder, source)
     attention = Attention("causal", bottleneck=bos) if source == "memory" else Attention("causal")
+    return scores_under(encoder, rows, attention, batch_tokens=batch_tokens)
+
+
+def scores_under(
+    encoder: Encoder, rows: Sequence[Row], attention: Attention, *, batch_tokens: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each row's target as `target_scores` does, under an attention."""
     head = FrozenLM(encoder.backbone.causal_lm).head
     scores: list[tuple[Tensor, Tensor] | None] = [None] * len(rows)
     for group in plan([len(row.ids) for row in rows], batch_size=1, batch_tokens=batch_tokens):

@@ -38,13 +38,13 @@ class TaskKind:
             parameters are settings of the kind, further keywords go to the encode methods.
         read: Read the data of a task; its keyword-only parameters are settings too. None: the columns of `rows`, as
             lists by name, those of the training rows with the prefix `train_`.
-        rows: Layout of its rows; None if it only reads folders with a corpus.
+        rows: Layout of its rows, by whose columns `find_task` recognises the kind if it reads nothing else; None if it
+            only reads folders with a corpus.
         about: Text columns that a row is about. A dev row's are excluded from training, a task's may not be
             demonstrations.
         other: Further text columns.
         documents: Text columns that hold the candidates of a query.
-        columns: Columns by which `find_task` recognises the kind; empty if it has to be named.
-        lists: Those of `columns` that must hold lists.
+        lists: Columns that must hold lists.
         corpus: Whether it reads folders with a corpus, queries and relevance judgements. The first such kind in the
             registry is the default for these folders.
         train: Whether it also reads the training split.
@@ -64,7 +64,6 @@ class TaskKind:
     about: tuple[str, ...] = ()
     other: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
-    columns: frozenset[str] = frozenset()
     lists: frozenset[str] = frozenset()
     corpus: bool = False
     train: bool = False
@@ -96,7 +95,7 @@ class TaskKind:
 
     def matches(self, values: Mapping[str, Any]) -> bool:
         """Return whether a row with these values is recognised as one of this kind."""
-        layout = find_layout(values, self.rows) if self.columns and self.rows else None
+        layout = find_layout(values, self.rows) if self.rows and not self.corpus else None
         return layout is not None and all(isinstance(values[layout[column][0]], list) for column in self.lists)
 
 

@@ -15,7 +15,7 @@ TRIED = "being-chosen"  # temporary context name while a number of demonstration
 def task_texts(task: Task) -> Iterator[tuple[str, Iterator[str]]]:
     """Yield names and lazily read texts; queries and documents are separate entries."""
     kind = KINDS[task.kind]
-    if _has_corpus(task):
+    if is_beir(task.path):
         yield f"{task.name} queries", iter(task_retrieval(task).queries.values())
         yield f"{task.name} documents", _corpus_texts(task)
     elif kind.documents:
@@ -47,14 +47,9 @@ def reserved_texts(task: Task) -> list[str]:
     """Return texts of dev rows that are split off training rows, which may not be trained on; of other tasks, none."""
     if task.part is None:
         return []
-    if _has_corpus(task):
+    if is_beir(task.path):
         return list(task_retrieval(task).queries.values())
     return list(_texts(task, KINDS[task.kind].about))
-
-
-def _has_corpus(task: Task) -> bool:
-    kind = KINDS[task.kind]
-    return kind.rows is None or (kind.corpus and is_beir(task.path))
 
 
 def _corpus_texts(task: Task) -> Iterator[str]:

@@ -63,11 +63,6 @@ def check_same_examples(results: Sequence[Result]) -> None:
             )
 
 
-def main_score(results: Sequence[Result]) -> float:
-    """Return the mean of main scores over seeds."""
-    return sum(result.main_score for result in results) / len(results)
-
-
 def bootstrap(models: Sequence[Sequence[Result]], *, samples: int = SAMPLES, seed: int = 0) -> np.ndarray:
     """Return main scores of bootstrap samples of one task, float64 `(models, samples)`.
 

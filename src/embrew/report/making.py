@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison import Model, Scored, compare_models, read_folder
+from embrew.comparison import Model, compare_models, read_folder
 from embrew.comparison.models import check_same_tasks, with_pooling
+from embrew.evaluation.report import Result
 from embrew.files.formats import REPORT
 from embrew.files.names import shown_path
 from embrew.files.reading import read_json
@@ -121,7 +122,7 @@ def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Mod
     """Return models with their results, evaluated where an encoder lacks them, and sources with chosen poolings."""
     models, with_poolings = list[Model](), dict[str, Sequence[Source]]()
     for name, seeds in sources.items():
-        folder, scored, opened = results_of(output, name), list[tuple[Scored, ...]](), list[Source]()
+        folder, scored, opened = results_of(output, name), list[tuple[Result, ...]](), list[Source]()
         for number, source in enumerate(seeds, start=1):
             choice = None
             if source.model and not (source.results or source.untrained or source.pooling):
@@ -137,12 +138,12 @@ def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Mod
     return models, with_poolings
 
 
-def _results(source: Source, tasks: Tasks, folder: Path) -> tuple[Scored, ...]:
+def _results(source: Source, tasks: Tasks, folder: Path) -> tuple[Result, ...]:
     """Return the results of a source; tasks that it lacks are evaluated, and their results written into a folder."""
     from embrew.evaluation import evaluate
 
     scored = read_folder(source.results) if source.results else ()
-    there = {(one.result.task, one.result.split) for one in scored}
+    there = {(one.task, one.split) for one in scored}
     wanted = [task for task in tasks if (task.name, task.shown_split) not in there]
     if not wanted or source.model is None or source.stored:
         return scored
@@ -154,7 +155,7 @@ def _results(source: Source, tasks: Tasks, folder: Path) -> tuple[Scored, ...]:
         logger.warning("results of another model or other data in %s are replaced", folder)
         results = evaluate(encoder, wanted, output_dir=folder, show_progress_bar=True, overwrite=True)
     names = {(result.task, result.split) for result in results}
-    return scored + tuple(one for one in read_folder(folder) if (one.result.task, one.result.split) in names)
+    return scored + tuple(one for one in read_folder(folder) if (one.task, one.split) in names)
 
 
 def _measured(subject: Subject, opener: Opener) -> Subject:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from embrew.comparison.verdict import best_and_other
+from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds.retrieval import RANKS
 from embrew.evaluation.rows import task_retrieval
 from embrew.plot_style import CYCLE, METHODS
@@ -69,8 +70,7 @@ def aligned(points: np.ndarray, reference: np.ndarray) -> np.ndarray:
         centred = one - one.mean(0)
         size = np.sqrt((centred**2).sum(1).mean())
         units.append(centred / size if size > 0 else centred)
-    turn: Any = orthogonal_procrustes(*units)[0]
-    return np.asarray(units[0] @ turn)
+    return np.asarray(units[0] @ orthogonal_procrustes(*units)[0])
 
 
 def text_groups(subject: Subject, key: Key, sample: TaskSample) -> TextGroups:
@@ -142,5 +142,4 @@ def _chart(sample: TaskSample, own: Mapping[str, Mapping[str, Any]], groups: Tex
 
 
 def _shortened(texts: Sequence[str]) -> list[str]:
-    lines = [" ".join(text.split()) for text in texts]
-    return [line if len(line) <= TEXT_LENGTH else line[: TEXT_LENGTH - 1] + "…" for line in lines]
+    return [shortened(" ".join(text.split()), TEXT_LENGTH) for text in texts]

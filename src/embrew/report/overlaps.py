@@ -41,13 +41,10 @@ def _of_model(subject: Subject, source: Source) -> dict[str, list[str]]:
         not_checked.append(f"training data: not checked, because {reason}")
     trained = source.stages()
     for i, stage in enumerate(recipe.stages if recipe and not reason else ()):
-        for number, config in enumerate(stage.datasets if stage.name in trained else ()):
-            place = f"stages.{i}.data.{number}.path" if isinstance(stage.data, list) else f"stages.{i}.data.path"
-            paths = [config.path] if isinstance(config.path, str) else list(config.path)
-            places = [place] if isinstance(config.path, str) else [f"{place}.{n}" for n in range(len(paths))]
-            names = ", ".join(map(base_name, paths))
+        for key, config in stage.placed_datasets if stage.name in trained else ():
+            names = ", ".join(map(base_name, config.paths))
             try:
-                unavailable = _unavailable(source, dict(zip(places, paths, strict=True)), config.split)
+                unavailable = _unavailable(source, f"stages.{i}.{key}.path", config)
                 if unavailable is None:
                     lines += _lines(names, stage, config, subject)
             except (OSError, ValueError) as error:
@@ -57,19 +54,19 @@ def _of_model(subject: Subject, source: Source) -> dict[str, list[str]]:
     return {"found": list(dict.fromkeys(lines)), "not_checked": list(dict.fromkeys(not_checked))}
 
 
-def _unavailable(source: Source, paths: Mapping[str, str], split: str) -> str | None:
+def _unavailable(source: Source, place: str, config: DataConfig) -> str | None:
     """Return why the rows of a data set cannot be read as they were trained on; None if they can.
 
     Args:
         source: The model.
-        paths: Its files or folders, by their places in the recipe.
-        split: Its split.
+        place: Key of the data set's path in the recipe.
+        config: The data set.
     """
     assert source.run is not None
     assert source.stage is not None
     file = source.run / source.stage / STAGE.file
     content: Mapping[str, Any] = read_json(file, kind=STAGE).get("content", {}) if file.is_file() else {}
-    for place, path in paths.items():
+    for number, path in enumerate(config.paths):
         if path.startswith(LOCAL_PREFIX):
             return "its folder is not stored in the run"
         try:
@@ -78,8 +75,9 @@ def _unavailable(source: Source, paths: Mapping[str, str], split: str) -> str | 
             return str(error)
         if not there:
             return f"{path} is not on this machine"
-        trained = content.get(place, {}).get("sha256")
-        if trained and data_identity(path, split=split, sha256=file_sha256).get("sha256") != trained:
+        key = place if isinstance(config.path, str) else f"{place}.{number}"
+        trained = content.get(key, {}).get("sha256")
+        if trained and data_identity(path, split=config.split, sha256=file_sha256).get("sha256") != trained:
             return "its files have changed since training"
     return None
 

@@ -162,8 +162,8 @@ def _vega() -> str:
     """Return Vega with Vega-Lite and Vega-Embed, as an inline script."""
     import vl_convert
 
-    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its default is missing in the stub
-    return bundle.replace("</script", "<\\/script")
+    # the default of its argument is missing in the stub
+    return str(vl_convert.javascript_bundle()).replace("</script", "<\\/script")  # type: ignore[call-arg]
 
 
 def _policy(scripts: Sequence[str]) -> str:

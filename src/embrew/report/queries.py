@@ -15,6 +15,7 @@ from embrew.comparison.changes import (
     ranked,
 )
 from embrew.comparison.comparing import TaskScores
+from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.reranking import candidate_names
 from embrew.evaluation.rows import task_retrieval, task_rows
@@ -57,7 +58,7 @@ class PageTexts:
         """Return the number of a text."""
         if (name, text) not in self._numbers:
             self._numbers[name, text] = len(self.rows)
-            row = [_shortened(name), text and text[:TEXT_LENGTH]]
+            row = [shortened(name, NAME_LENGTH), text and text[:TEXT_LENGTH]]
             self.rows.append([*row, len(text)] if text and len(text) > TEXT_LENGTH else row)
         return self._numbers[name, text]
 
@@ -167,7 +168,7 @@ def listed(changes: Sequence[Any], limit: int) -> list[Any]:
 def page_entry(change: Change, of_task: TaskTexts, texts: PageTexts) -> dict[str, Any]:
     """Return the page's entry of a change, which names texts by number."""
     if isinstance(change, Confusion):
-        classes = [_shortened(change.gold), _shortened(change.predicted)]
+        classes = [shortened(name, NAME_LENGTH) for name in (change.gold, change.predicted)]
         counts = [change.before, change.after]
         return {"classes": classes, "counts": counts, "total": change.total, "won": change.is_won}
     if isinstance(change, PairChange):
@@ -193,7 +194,3 @@ def page_entry(change: Change, of_task: TaskTexts, texts: PageTexts) -> dict[str
         "right": right_numbers,
         "missed": missed,
     }
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - 1] + "…"

@@ -19,7 +19,7 @@ from embrew.threads import cores
 def section(subject: Subject) -> Section:
     """Return the section."""
     comparison = subject.comparison
-    of_first = {(one.result.task, one.result.split): one.run for one in comparison.models[0].seeds[0]}
+    of_first = {(one.task, one.split): one.run for one in comparison.models[0].seeds[0]}
     values = {
         "command": subject.command,
         "hardware": hardware(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -109,7 +108,7 @@ def _spectrum(vectors: np.ndarray) -> dict[str, Any]:
 
 def _sample(task: Task, most: int, seed: int) -> TaskSample:
     kind = KINDS[task.kind]
-    if kind.rows is None or (kind.corpus and is_beir(task.path)):
+    if is_beir(task.path):
         return _of_corpus(task, most, seed)
     rows = task_rows(task, kind, task.settings.get("columns"))
     in_pairs = kind.rows in ("scored", "labelled_pairs")
@@ -143,7 +142,7 @@ def _of_corpus(task: Task, most: int, seed: int) -> TaskSample:
     needed = list(dict.fromkeys(best[query] for query in queries))
     others = sorted(set(texts) - set(needed))
     room = max(most - len(queries) - len(needed), 0)
-    ids = sorted({*needed, *random.Random(seed).sample(others, min(room, len(others)))})
+    ids = sorted({*needed, *sample_in_order(others, room, seed=seed)})
     documents = {name: texts[name] for name in ids if texts[name].strip()}
     texts_of_queries = dict.fromkeys(data.queries[query] for query in queries if best[query] in documents)
     return TaskSample("document", tuple(documents), tuple(documents.values()), queries=tuple(texts_of_queries))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from embrew.comparison.comparing import Comparison, TaskScores, Tested, differing_settings
+from embrew.evaluation.report import metric_of, size_of
 from embrew.evaluation.uncertainty import LEVEL
 from embrew.inspection import gap_closed
 from embrew.report.section import Section, Subject
@@ -113,20 +114,20 @@ def _row(task: TaskScores, tests: Sequence[Tested | None]) -> dict[str, Any]:
     seeds = [[result.main_score for result in results] for results in task.results]
     entry = {
         "task": task.label,
-        "metric": task.metric,
+        "metric": metric_of(task.first),
         "seeds": seeds,
         "scores": task.scores,
-        "differences": [test and {**vars(test.test), "corrected": test.corrected} for test in tests],
+        "differences": [test and vars(test) for test in tests],
     }
     cells = _cells(task.scores)
     for cell, own, test in zip(cells, seeds, tests, strict=True):
         cell["spread"] = statistics.stdev(own) if len(own) > 1 else None
         if test is not None:
-            cell |= {"test": test.test, "outcome": None if test.outcome == "not distinguishable" else test.outcome}
+            cell |= {"test": test, "outcome": test.outcome}
     return {
         "name": task.first.task,
         "split": task.first.split,
-        "about": f"{task.metric}, {task.size}",
+        "about": f"{metric_of(task.first)}, {size_of(task.first.counts)}",
         "cells": cells,
         "is_regression": any(cell["outcome"] == "worse" for cell in cells),
         "entry": entry,

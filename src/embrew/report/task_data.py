@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison import Scored
 from embrew.comparison.comparing import OF_THE_MODEL, Comparison
 from embrew.data.reading import expand
-from embrew.evaluation.find import cells, find_task
+from embrew.evaluation.find import find_task
 from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.paths import read_paths
-from embrew.evaluation.suites import read_suite
+from embrew.evaluation.report import Result
 from embrew.evaluation.task import COMMON, PART_OF, Part, Task
 from embrew.files.checksums import content_hash
 from embrew.files.names import shown_path
@@ -22,46 +21,37 @@ from embrew.files.names import shown_path
 Tasks = Sequence[Task | MtebTask]
 
 
-def read_tasks(suite: str | None, data: Sequence[str]) -> tuple[Task | MtebTask, ...]:
-    """Return the tasks of a suite, whose data folders are below `data` if it is given, or of data folders."""
-    if suite is None:
-        return tuple(cell for folder in data for cell in cells(find_task(folder)))
-    if len(data) > 1:
-        raise ValueError("--suite defines its tasks; give it with at most one --data, the folder of its data sets")
-    return read_suite(suite, data=data[0] if data else None).tasks
-
-
-def task_of(scored: Scored, tasks: Tasks = (), stored: Sequence[Path] = ()) -> Task | None:
+def task_of(result: Result, tasks: Tasks = (), stored: Sequence[Path] = ()) -> Task | None:
     """Return the task of a result with its data; None if data with the same content is not at hand.
 
     Folders are looked for among the given tasks, then those that were stored with results, then in `$EMBREW_DATA`, by
     the task's name.
     """
-    name, split = scored.result.task, scored.result.split
+    name, split = result.task, result.split
     for task in tasks:
-        if isinstance(task, Task) and (task.name, task.shown_split) == (name, split) and _is_same(task, scored.run):
+        if isinstance(task, Task) and (task.name, task.shown_split) == (name, split) and _is_same(task, result.run):
             return task
     places = [*stored, *([Path(expand("$EMBREW_DATA")) / name] if "EMBREW_DATA" in os.environ else [])]
-    in_places = (_in_place(place, scored) for place in dict.fromkeys(places) if place.exists())
+    in_places = (_in_place(place, result) for place in dict.fromkeys(places) if place.exists())
     return next((task for task in in_places if task is not None), None)
 
 
-def _in_place(place: Path, scored: Scored) -> Task | None:
+def _in_place(place: Path, result: Result) -> Task | None:
     """Return the task of a result with the data of a folder or file; None if their content is another."""
-    settings = {key: value for key, value in scored.run.get("settings", {}).items() if key not in OF_THE_MODEL}
+    settings = {key: value for key, value in result.run.get("settings", {}).items() if key not in OF_THE_MODEL}
     part = settings.pop("part", None)
     try:
         task = find_task(
             place,
-            split=scored.result.split.removeprefix(PART_OF),
-            kind=scored.result.kind,
-            name=scored.result.task,
+            split=result.split.removeprefix(PART_OF),
+            kind=result.kind,
+            name=result.task,
             part=None if part is None else Part(**{**part, "left_out": tuple(part.get("left_out", ()))}),
             **settings,
         )
     except (OSError, ValueError):  # another folder of the same name
         return None
-    return task if _is_same(task, scored.run) else None
+    return task if _is_same(task, result.run) else None
 
 
 def data_of(
@@ -79,10 +69,7 @@ def data_of(
     data, reasons = {}, {}
     paths = [read_paths(folder).data for folder in results if folder is not None]
     for key in (task.key for task in comparison.tasks):
-        scored = [
-            next(one for one in model.seeds[0] if (one.result.task, one.result.split) == key)
-            for model in comparison.models
-        ]
+        scored = [next(one for one in model.seeds[0] if (one.task, one.split) == key) for model in comparison.models]
         stored = [each[".".join(key)] for each in paths if ".".join(key) in each]
         task = task_of(scored[0], tasks, stored)
         if task is not None:

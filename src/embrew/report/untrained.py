@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.processes import Processes
-from embrew.evaluation.report import size_of
+from embrew.evaluation.report import mean_score, size_of
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.scoring import prepare
 from embrew.evaluation.task import Part, Task
@@ -81,7 +80,7 @@ def choose(
         how: dict[str, Any] = {"batch_tokens": batch_tokens, "processes": processes, "show_progress_bar": True}
         with within(pooling):
             results = evaluation.evaluate(encoder, on_dev, output_dir=output, **how)
-        scores[pooling] = statistics.fmean(result.main_score for result in results)
+        scores[pooling] = mean_score(results)
         logger.info("%s pooling: %.4f on the dev splits", pooling, scores[pooling])
         on = [f"{task.name} {task.split} ({size_of(r.counts)})" for task, r in zip(on_dev, results, strict=True)]
         del encoder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from embrew.analysis.plots import drawing, looks
 from embrew.comparison.models import Model
@@ -17,12 +18,18 @@ from embrew.sweep.rows import Row, Sweep
 
 LINES = 6  # tasks that are drawn one by one; for more, averages are drawn
 WIDE = 50  # ratio of largest to smallest x from which the axis is logarithmic
-Done = Sequence[tuple[Row, tuple[list[Result], ...]]]
 
 
-def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
+class Trained(NamedTuple):
+    """A row with its results: one list per seed."""
+
+    row: Row
+    results: tuple[list[Result], ...]
+
+
+def write_results(folder: Path, sweep: Sweep, done: Sequence[Trained]) -> None:
     """Write `sweep.md`, `sweep.json` and, if one number varies and two rows are finished, `sweep.png`."""
-    header, cells = grid([Model.from_results(row.name, results) for row, results in done])
+    header, cells = grid([Model(row.name, results) for row, results in done])
     drawn = sweep.axis is not None and len(done) > 1
     source = public_path(sweep.source)
     lines = [f"# {source}", "", as_markdown(header, cells)]
@@ -31,10 +38,9 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
         lines += ["Some of these are scores on a test split: do not choose a row by them.", ""]
     if drawn:
         lines += [f"![{sweep.axis}](sweep.png)", ""]
-    lines += [
-        f"- {row.name}: {', '.join(map(public_setting, row.overrides)) or 'recipe unchanged'}; stages {_stages(row)}"
-        for row, _ in done
-    ]
+    for row, _ in done:
+        settings = ", ".join(map(public_setting, row.overrides)) or "recipe unchanged"
+        lines.append(f"- {row.name}: {settings}; stages {', '.join(row.stages)}")
     if len(done) < len(sweep.rows):
         lines.append(f"- not trained yet: {', '.join(row.name for row in sweep.rows[len(done) :])}")
     rows = [
@@ -42,34 +48,27 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
             "name": row.name,
             "set": [public_setting(setting) for setting in row.overrides],
             "x": row.x,
-            "stages": _stages(row).split(", "),
+            "stages": row.stages,
             "seeds": list(row.recipes),
             "scores": {name: [one[name] for one in seeds] for name in seeds[0]},
             "sets": [
                 {"task": result.task, "split": result.split, "counts": dict(result.counts)} for result in by_seed[0]
             ],
-            "recipe": next(iter(row.recipes.values())).public().resolved(),
+            "recipe": row.recipe.public().resolved(),
         }
         for row, by_seed, seeds in ((row, by_seed, [_scores(results) for results in by_seed]) for row, by_seed in done)
     ]
-    record = {
-        "format": SWEEP.number,
-        "sweep": source,
-        "suite": sweep.suite,
-        "x": sweep.axis,
-        "versions": versions(),
-        "rows": rows,
-    }
-    write_json(folder / "sweep.json", record)
+    about = {"sweep": source, "suite": sweep.suite, "x": sweep.axis, "versions": versions()}
+    write_json(folder / SWEEP.file, {"format": SWEEP.number, **about, "rows": rows})
     with atomic_path(folder / "sweep.md") as temporary:
         temporary.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     if drawn:
         plot_sweep(sweep.axis or "", done, folder / "sweep.png")
 
 
-def plot_sweep(axis: str, done: Done, path: Path) -> None:
+def plot_sweep(axis: str, done: Sequence[Trained], path: Path) -> None:
     """Draw main scores over the number that varies: one line per task, with the standard deviation over seeds."""
-    ordered = sorted(done, key=lambda entry: entry[0].x or 0.0)
+    ordered = sorted(done, key=lambda entry: entry.row.x or 0.0)
     numbers = [float(row.x or 0.0) for row, _ in ordered]
     scores = [[_scores(results) for results in by_seed] for _, by_seed in ordered]
     labels = {result.task: label_of(result) for _, by_seed in ordered for result in by_seed[0]}
@@ -95,7 +94,3 @@ def plot_sweep(axis: str, done: Done, path: Path) -> None:
 
 def _scores(results: Sequence[Result]) -> Mapping[str, float]:
     return {**averages(results), **{result.task: result.main_score for result in results}}
-
-
-def _stages(row: Row) -> str:
-    return ", ".join(stage.name for stage in next(iter(row.recipes.values())).stages)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from embrew import assembly
-from embrew.config.overrides import parse_override
-from embrew.config.validation import dotted
+from embrew.config.overrides import parse_override, value_at
+from embrew.config.validation import Config, KeyPath, explain
 from embrew.config.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
 from embrew.recipe import Recipe
 
@@ -21,17 +21,25 @@ RESERVED = "results"
 Seed = Annotated[int, Field(ge=0)]
 
 
-class _Config(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+class Settings(Config):
+    """Overrides, stages and seeds, of a row or of all rows."""
+
+    set: list[str] = Field(default_factory=list)
+    stages: Annotated[list[str], Field(min_length=1)] | None = None
+    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, seeds: list[int] | None) -> list[int] | None:
+        if seeds and len(set(seeds)) < len(seeds):
+            raise ValueError(f"seeds={seeds}; name each seed once")
+        return seeds
 
 
-class RowConfig(_Config):
-    """A row in a sweep's file: name, overrides, stages and seeds."""
+class RowConfig(Settings):
+    """A row in a sweep's file."""
 
     name: str
-    set: list[str] = []
-    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
-    stages: Annotated[list[str], Field(min_length=1)] | None = None
     x: float | int | None = None
 
     @field_validator("name")
@@ -44,15 +52,8 @@ class RowConfig(_Config):
             )
         return name
 
-    @field_validator("seeds")
-    @classmethod
-    def _check_seeds(cls, seeds: list[int] | None) -> list[int] | None:
-        if seeds and len(set(seeds)) < len(seeds):
-            raise ValueError(f"seeds={seeds}; name each seed once")
-        return seeds
 
-
-class SweepConfig(_Config):
+class SweepConfig(Settings):
     """A sweep's file; a plain list is its `rows`.
 
     Attributes:
@@ -65,9 +66,6 @@ class SweepConfig(_Config):
     """
 
     rows: Annotated[list[RowConfig], Field(min_length=1)]
-    set: list[str] = []
-    stages: Annotated[list[str], Field(min_length=1)] | None = None
-    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
     suite: str | None = None
     x: str | None = None
 
@@ -80,6 +78,16 @@ class Row:
     recipes: Mapping[int | None, Recipe]
     overrides: tuple[str, ...]
     x: float | None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe with the first seed."""
+        return next(iter(self.recipes.values()))
+
+    @property
+    def stages(self) -> list[str]:
+        """Names of the stages."""
+        return [stage.name for stage in self.recipe.stages]
 
     def folder(self, root: Path, seed: int | None) -> Path:
         """Return the folder of the row's run with one of its seeds."""
@@ -120,42 +128,36 @@ def read_sweep(name_or_path: str | Path, recipe: str | Path, overrides: Sequence
     if not bare and not isinstance(values, dict):
         raise ValueError(f"{source}: a sweep is a list of rows {{name, set: [key.path=value]}}, or has it as `rows`")
 
-    def place(*path: str | int) -> str:
+    def place(path: KeyPath) -> str:
         line = line_of(text, path[1:] if bare else path)
-        return f"{source}:{line}" if line else source
+        return f"{source}:{line}: " if line else f"{source}: "
 
+    values = {"rows": values} if bare else values
     try:
-        config = SweepConfig.model_validate({"rows": values} if bare else values)
+        config = SweepConfig.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "extra_forbidden":
-            model = RowConfig if len(first["loc"]) > 1 else SweepConfig
-            what = f"unknown key {dotted(first['loc'])}; it has {', '.join(model.model_fields)}"
-        else:
-            what = f"{dotted(first['loc'])}: {first['msg'].removeprefix('Value error, ')}"
-        raise ValueError(f"{place(*first['loc'])}: {what}") from None
+        raise ValueError(explain(error, SweepConfig, values, place=place)) from None
     rows: list[Row] = []
     for number, entry in enumerate(config.rows):
-        here = f"{place('rows', number)}: row {entry.name}"
+        here = f"{place(('rows', number))}row {entry.name}"
         if entry.name.lower() in [row.name.lower() for row in rows]:
             raise ValueError(f"{here}: two rows have this name; each names its own folder")
         try:
             row = _checked(entry, config, recipe, overrides)
         except (ValueError, FileNotFoundError) as error:
             raise type(error)(f"{here}: {error}") from None
-        ours = next(iter(row.recipes.values()))
-        same = next((other.name for other in rows if next(iter(other.recipes.values())) == ours), None)
+        same = next((other.name for other in rows if other.recipe == row.recipe), None)
         if same is not None:
             raise ValueError(f"{here} has the same settings as row {same}; leave one out, or change a setting")
-        if config.suite is None and ours.evaluation is None:
+        if config.suite is None and row.recipe.evaluation is None:
             raise ValueError(
                 f"{here} has no evaluation: the recipe has no evaluation, and the sweep no suite; give one of them, "
                 "for example evaluation.dev=[my-beir-folder]"
             )
         rows.append(row)
     axis, numbers = _axis(rows, config.x)
-    placed = (Row(row.name, row.recipes, row.overrides, x) for row, x in zip(rows, numbers, strict=True))
-    return Sweep(source, tuple(placed), config.suite, axis)
+    placed = tuple(replace(row, x=x) for row, x in zip(rows, numbers, strict=True))
+    return Sweep(source, placed, config.suite, axis)
 
 
 def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, overrides: Sequence[str]) -> Row:
@@ -193,9 +195,9 @@ def _axis(rows: Sequence[Row], name: str | None) -> tuple[str | None, list[float
                 f"{present} of {len(rows)} rows have x, row {missing} has none; give x for all rows, or for none"
             )
         return name or "x", numbers
-    resolved = [next(iter(row.recipes.values())).resolved() for row in rows]
+    resolved = [row.recipe.resolved() for row in rows]
     keys = dict.fromkeys(".".join(parse_override(text)[0]) for row in rows for text in row.overrides)
-    by_key = {key: [_value(recipe, key.split(".")) for recipe in resolved] for key in keys}
+    by_key = {key: [_value(recipe, key) for recipe in resolved] for key in keys}
     varying = [key for key, each in by_key.items() if any(value != each[0] for value in each)]
     values = by_key[varying[0]] if len(varying) == 1 else []
     if not values or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
@@ -203,16 +205,9 @@ def _axis(rows: Sequence[Row], name: str | None) -> tuple[str | None, list[float
     return name or varying[0], [float(value) for value in values]
 
 
-def _value(values: Any, path: Sequence[str]) -> Any:
-    """Return the value at a key path of a resolved recipe; None if the row has no such stage."""
-    for key in path:
-        if isinstance(values, list):
-            named = {item.get("name"): item for item in values if isinstance(item, dict)}
-            if key not in named and not (key.isdecimal() and int(key) < len(values)):
-                return None
-            values = named[key] if key in named else values[int(key)]
-        elif isinstance(values, dict):
-            values = values.get(key)
-        else:
-            return None
-    return values
+def _value(recipe: dict[str, Any], key: str) -> Any:
+    """Return the value of a key of a resolved recipe; None if the row has no such stage."""
+    try:
+        return value_at(recipe, key.split("."), key)
+    except ValueError:
+        return None

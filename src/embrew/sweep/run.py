@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,13 @@ from embrew.files.formats import SWEEP
 from embrew.files.reading import read_json
 from embrew.progress import is_chosen, within
 from embrew.recipe import Recipe
-from embrew.sweep.results import write_results
+from embrew.sweep.results import Trained, write_results
 from embrew.sweep.reuse import reuse_stages
-from embrew.sweep.rows import RESERVED, Row, Sweep
+from embrew.sweep.rows import RESERVED, Sweep
 from embrew.training import stages
 from embrew.training.stage_json import STAGE
 
 logger = logging.getLogger(__name__)
-JSON = SWEEP.file
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A row with its results: one list per seed."""
-
-    row: Row
-    results: tuple[list[Result], ...]
 
 
 def run_sweep(
@@ -64,48 +54,35 @@ def run_sweep(
         FileExistsError: `folder` holds a sweep and `resume` is off, or another process uses it.
         FileNotFoundError, ValueError: as `read_suite`, `dev_sets` and `train`; missing data is found before training.
     """
-    process = PartialState(cpu=not torch.accelerator.is_available())
-    with claimed_by_first(Path(folder), "sweeping in"):
-        return _all_rows(sweep, Path(folder), process, resume, verify, start, batch_tokens)
-
-
-def _all_rows(
-    sweep: Sweep,
-    root: Path,
-    process: PartialState,
-    resume: bool,
-    verify: str,
-    start: str | Path | None,
-    batch_tokens: int | None,
-) -> list[Trained]:
-    if (root / JSON).exists() and not resume:
-        raise FileExistsError(f"{root} holds a sweep already; give --resume to continue it, or choose another folder")
-    if (root / JSON).exists():
-        read_json(root / JSON, kind=SWEEP)
-    suite = None if sweep.suite is None else read_suite(sweep.suite)
-    for row in sweep.rows:  # missing data is found before training
-        for recipe in row.recipes.values():
-            evaluation_of(recipe)
-    process.wait_for_everyone()  # all processes have checked before the first one writes
+    process, root = PartialState(cpu=not torch.accelerator.is_available()), Path(folder)
     done: list[Trained] = []
-    for number, row in enumerate(sweep.rows, start=1):
-        results = []
-        for seed, recipe in row.recipes.items():
-            place = row.folder(root, seed)
-            with_seed = "" if seed is None else f", seed {seed}"
-            logger.info("row %d of %d: %s%s", number, len(sweep.rows), row.name, with_seed)
-            if process.is_main_process and start is None:
-                reuse_stages(recipe, place, finished_runs(root))
-            process.wait_for_everyone()
-            watched = evaluation_of(recipe) if suite is not None or _needed(recipe) else None
-            with within(f"row {number} of {len(sweep.rows)}"):
-                stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
-                if process.is_main_process:
-                    results.append(_evaluate(recipe, place, suite, batch_tokens))
-            process.wait_for_everyone()
-        if process.is_main_process:
-            done.append(Trained(row, tuple(results)))
-            write_results(root, sweep, [(each.row, each.results) for each in done])
+    with claimed_by_first(root, "sweeping in"):
+        if (root / SWEEP.file).exists():
+            if not resume:
+                raise FileExistsError(f"{root} holds a sweep; give --resume to continue it, or choose another folder")
+            read_json(root / SWEEP.file, kind=SWEEP)
+        suite = None if sweep.suite is None else read_suite(sweep.suite)
+        for row in sweep.rows:  # missing data is found before training
+            for recipe in row.recipes.values():
+                evaluation_of(recipe)
+        process.wait_for_everyone()  # all processes have checked before the first one writes
+        for number, row in enumerate(sweep.rows, start=1):
+            results, about = [], f"row {number} of {len(sweep.rows)}"
+            for seed, recipe in row.recipes.items():
+                place = row.folder(root, seed)
+                logger.info("%s: %s%s", about, row.name, "" if seed is None else f", seed {seed}")
+                if process.is_main_process and start is None:
+                    reuse_stages(recipe, place, finished_runs(root))
+                process.wait_for_everyone()
+                watched = evaluation_of(recipe) if suite is not None or _needed(recipe) else None
+                with within(about):
+                    stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
+                    if process.is_main_process:
+                        results.append(_evaluate(recipe, place, suite, batch_tokens))
+                process.wait_for_everyone()
+            if process.is_main_process:
+                done.append(Trained(row, tuple(results)))
+                write_results(root, sweep, done)
     return done
 
 

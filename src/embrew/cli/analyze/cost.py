@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from embrew.cli.analyze.kinds import Outcome, measure_all, tasks_of
+from embrew.cli.arguments import read_numbers
 
 if TYPE_CHECKING:
     from embrew.analysis.demonstrations import Shots
@@ -31,8 +31,9 @@ def cost(models: Sequence[str]) -> Outcome:
     """Show the score of each result folder against the time of its evaluation, on the tasks that all of them have."""
     from embrew.analysis.plots import plot_costs
     from embrew.comparison.models import read_folder
+    from embrew.evaluation.report import mean_score
 
-    folders = {name: {(one.result.task, one.result.split): one for one in read_folder(name)} for name in models}
+    folders = {name: {(one.task, one.split): one for one in read_folder(name)} for name in models}
     shared = sorted(set.intersection(*(set(tasks) for tasks in folders.values())))
     if not shared:
         raise ValueError(f"no task is in all folders: {', '.join(models)}; evaluate them on one suite")
@@ -41,8 +42,8 @@ def cost(models: Sequence[str]) -> Outcome:
         found = [scored[task] for task in shared]
         entry = {
             "results": name,
-            "score": statistics.fmean(one.result.main_score for one in found),
-            "seconds": sum(one.result.seconds for one in found),
+            "score": mean_score(found),
+            "seconds": sum(one.seconds for one in found),
             "steps": (found[0].run.get("model") or {}).get("steps", 0),
         }
         outcome.models.append(entry)
@@ -65,12 +66,11 @@ def demonstrations(
     from embrew.analysis.plots import plot_demonstrations
     from embrew.cli.context import read_context
     from embrew.encoder import Encoder
-    from embrew.evaluation.demonstration_count import read_counts
     from embrew.model.contexts import Context
 
     words, pairs = read_context(instruction, demos)
     tasks = tasks_of(data, suite, split, choosing=False)
-    numbers = read_counts(counts) if counts else [0, len(pairs)]
+    numbers = read_numbers(counts) if counts else [0, len(pairs)]
 
     def measure(encoder: Any) -> list[Shots]:
         if not isinstance(encoder, Encoder):

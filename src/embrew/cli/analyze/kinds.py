@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embrew.cli.arguments import read_numbers
 from embrew.cli.console import loading
 
 if TYPE_CHECKING:
@@ -261,23 +262,19 @@ def surface(
 
 def tasks_of(data: Sequence[str], suite: str | None, split: str | None, *, choosing: bool) -> list[Task]:
     """Return the tasks to score: for --pick, dev splits unless the user gives a split or a suite."""
-    from embrew.evaluation import Task, find_task
+    from embrew.evaluation import Task
     from embrew.evaluation.dev import dev_task
-    from embrew.evaluation.suites import read_suite
+    from embrew.evaluation.suites import read_tasks
 
-    if suite is not None:
-        if len(data) > 1 or split:
-            raise ValueError("--suite defines tasks and splits; give it with at most one --data")
-        tasks: list[Any] = list(read_suite(suite, data=data[0] if data else None).tasks)
-    elif choosing and split is None:
+    if choosing and suite is None and split is None:
         try:
-            tasks = [dev_task(folder) for folder in data]
+            tasks: list[Any] = [dev_task(folder) for folder in data]
         except ValueError as error:
             raise ValueError(
                 f"--pick needs a dev split: {error}. To pick on the test split anyway, give --split test"
             ) from None
     else:
-        tasks = [find_task(folder, split=split) for folder in data]
+        tasks = list(read_tasks(suite, data, split=split)[0])
     if not tasks:
         raise ValueError("nothing to evaluate on; give --data DIR or --suite NAME")
     for task in tasks:
@@ -320,21 +317,6 @@ def read_share(text: str) -> float:
     if not 0 < share <= 1:
         raise ValueError(f'{text!r} is not a share of the full score; write "≥ 98 %", or 0.98')
     return share
-
-
-def read_numbers(text: str) -> list[int]:
-    """Parse numbers such as `4,8,12` or `1-6,12`.
-
-    >>> read_numbers("1-3,6")
-    [1, 2, 3, 6]
-    """
-    numbers: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if match is None:
-            raise ValueError(f"{text!r} is not a list of numbers; write 4,8,12 or 1-6,12")
-        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return numbers
 
 
 def efficiency(models: Sequence[str], *, stage: str | None = None, against: str | None = None) -> Outcome:

@@ -30,55 +30,49 @@ def fetch(
     ] = Path("data"),
 ) -> None:
     """Download data of the Hub into a folder: training sets, or a suite's test sets."""
-    from embrew.data.sets import file_sets, hub_sets
+    from embrew.data.sets import data_sets
 
     for name in names:
-        if name in hub_sets():
-            _fetch_set(hub_sets()[name], to / name)
-        elif name in file_sets():
-            _fetch_files(file_sets()[name], to / name)
+        if name in data_sets():
+            _fetch_set(data_sets()[name], to / name)
         else:
             _fetch_suite(name, to)
 
 
-def _fetch_set(source: HubSet, place: Path) -> None:
+def _fetch_set(source: HubSet | FileSet, place: Path) -> None:
     from embrew.data.fetching import ABOUT, fetch
+    from embrew.data.sets import FileSet
     from embrew.files.reading import read_json
 
     done = "downloaded" if fetch(source, place) else "already there"
     about = read_json(place / ABOUT)
-    rows = ", ".join(f"{count:,} rows of {split}" for split, count in about["rows"].items())
-    say(f"{place}: {done}, {rows}")
-    say(f"  {source.about}")
-    say(f"  {source.hub} at {about['commit']}; licence: {source.licence}")
-
-
-def _fetch_files(source: FileSet, place: Path) -> None:
-    from embrew.data.fetching import fetch_files
-
-    done = "downloaded" if fetch_files(source, place) else "already there"
-    say(f"{place}: {done}, {len(source.files)} files")
-    say(f"  {source.about}; licence: {source.licence}")
+    size, origin = f"{len(about['rows'])} files", ""
+    if not isinstance(source, FileSet):
+        size = ", ".join(f"{count:,} rows of {split}" for split, count in about["rows"].items())
+        origin = f"{source.hub} at {about['commit']}; "
+    for line in (f"{place}: {done}, {size}", f"  {source.about}", f"  {origin}licence: {source.licence}"):
+        say(line)
 
 
 def _fetch_suite(suite: str, to: Path) -> None:
     from embrew.config.suggestions import did_you_mean
-    from embrew.data.sets import file_sets, hub_sets
+    from embrew.data.sets import data_sets
     from embrew.evaluation.hotpotqa import keep
-    from embrew.evaluation.mteb_tasks import fetch as fetch_tasks
+    from embrew.evaluation.mteb_tasks import fetched_folder, load_task
+    from embrew.evaluation.mteb_tasks import keep as keep_task
     from embrew.evaluation.suites import fetchable
 
     try:
         tasks, sources, local = fetchable(suite)
     except FileNotFoundError as error:
-        known = [*hub_sets(), *file_sets()]
-        hint = did_you_mean(suite, known)
-        raise FileNotFoundError(f"{error}; data sets: {', '.join(known)}{hint}") from None
+        hint = did_you_mean(suite, data_sets())
+        raise FileNotFoundError(f"{error}; data sets: {', '.join(data_sets())}{hint}") from None
     if not tasks and not sources:
         raise ValueError(
             f"suite {suite} has no task of MTEB or the Hub; provide its folders yourself: {', '.join(local)}"
         )
-    for task, now in fetch_tasks(tasks, to):
+    for task in tasks:
+        now = keep_task(load_task(task), fetched_folder(to, task))
         say(f"{task.name}: {'downloaded' if now else 'already there'}")
     for source in sources:
         say(f"{source.path}: {'downloaded' if keep(source, to / source.folder) else 'already there'}")

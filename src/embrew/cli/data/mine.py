@@ -14,11 +14,13 @@ from rich.text import Text
 from embrew.cli.analyze.domain import columns_of
 from embrew.cli.arguments import AsJson, Model, ModelPooling, Quiet
 from embrew.cli.console import loading, out, print_json, say
+from embrew.config.suggestions import shortened
 
 if TYPE_CHECKING:
     from embrew.mining import Mined
 
 EXAMPLES = 20
+WIDTH = 110  # characters of a text
 
 Corpus = Annotated[
     str | None,
@@ -91,18 +93,13 @@ def _show(pairs: Sequence[Mapping[str, Any]], mined: Mined) -> None:
     """Print pairs with their negatives, and a histogram of all similarities."""
     console = out()
     for row in pairs:
-        console.print(Text(_short(row["query"]), style="bold"), no_wrap=True)
+        console.print(Text(shortened(" ".join(row["query"].split()), WIDTH), style="bold"), no_wrap=True)
         for kind, text, score in zip(
             ("+", *"-" * len(row["negatives"])), (row["positive"], *row["negatives"]), row["scores"], strict=True
         ):
-            style = "green" if kind == "+" else "red"
-            console.print(Text(f"  {kind} {score:.3f}  {_short(text)}", style=style), no_wrap=True)
+            line = f"  {kind} {score:.3f}  {shortened(' '.join(text.split()), WIDTH)}"
+            console.print(Text(line, style="green" if kind == "+" else "red"), no_wrap=True)
     console.print(_histogram(*mined.scores()))
-
-
-def _short(text: str, width: int = 110) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= width else flat[: width - 1] + "…"
 
 
 def _histogram(positive: Sequence[float], negative: Sequence[float], *, bins: int = 12, width: int = 30) -> Table:

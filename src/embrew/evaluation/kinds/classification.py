@@ -103,7 +103,6 @@ CLASSIFICATION = TaskKind(
     score=score_classification,
     rows="labelled",
     about=("text",),
-    columns=frozenset({"text", "label"}),
     train=True,
     mteb_types=("Classification",),
 )

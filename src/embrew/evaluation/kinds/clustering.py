@@ -48,6 +48,5 @@ CLUSTERING = TaskKind(
     score=score_clustering,
     rows="labelled",
     about=("text",),
-    columns=frozenset({"text", "label"}),
     mteb_types=("Clustering",),
 )

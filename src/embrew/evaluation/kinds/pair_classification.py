@@ -67,7 +67,6 @@ PAIR_CLASSIFICATION = TaskKind(
     score=score_pair_classification,
     rows="labelled_pairs",
     about=("sentence1", "sentence2"),
-    columns=frozenset({"sentence1", "sentence2", "label"}),
     mteb_types=("PairClassification",),
     statistic=_statistic,
 )

@@ -63,7 +63,6 @@ RERANKING = TaskKind(
     rows="candidates",
     about=("query",),
     documents=("positive", "negative"),
-    columns=frozenset({"query", "positive", "negative"}),
     lists=frozenset({"positive"}),
     mteb_types=("Reranking",),
 )

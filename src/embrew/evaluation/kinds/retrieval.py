@@ -5,7 +5,6 @@ Documents with equal scores rank by id (ascending), so that a ranking does not d
 
 import logging
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from embrew.data.beir import Document, RetrievalData
 from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
 from embrew.evaluation.task import Task, TaskKind
+from embrew.sampling import sample_in_order
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import unit_vectors
 
@@ -48,7 +48,7 @@ def select_documents(
     others = sorted(document.id for document in data.corpus if document.id not in judged)
     if distractors > len(others):
         raise ValueError(f"distractors={distractors}, but the corpus has {len(others)} documents that are not judged")
-    chosen = judged | set(random.Random(seed).sample(others, distractors))
+    chosen = judged | set(sample_in_order(others, distractors, seed=seed))
     return replace(data, corpus=[document for document in data.corpus if document.id in chosen])
 
 

@@ -56,6 +56,5 @@ SUMMARIZATION = TaskKind(
     rows="summaries",
     about=("text",),
     other=("human_summaries", "machine_summaries"),
-    columns=frozenset({"text", "human_summaries", "machine_summaries", "relevance"}),
     mteb_types=("Summarization",),
 )
