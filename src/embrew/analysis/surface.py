@@ -228,7 +228,7 @@ class TruncatedEncoder:
         self, encoder: Encoder, layers: Sequence[int], *, batch_tokens: int | None, show_progress_bar: bool
     ) -> None:
         self.encoder, self.layers = encoder.eval(), list(layers)
-        self.settings, self.prompts = encoder.settings, encoder.prompts
+        self.max_length, self.prompts = encoder.max_length, encoder.prompts
         self.options: Any = {"batch_tokens": batch_tokens, "show_progress_bar": show_progress_bar}
         self.layer = self.dim = 0
         self.texts: list[str] = []
