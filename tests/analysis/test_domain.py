@@ -92,6 +92,27 @@ def test_perplexity_is_the_models_own_loss(attention, make_encoder):
     assert found.perplexity == pytest.approx(math.exp(nats / tokens))
 
 
+def test_logits_are_not_rounded_to_bfloat16(make_encoder):
+    """The head's product is in float32, of states in bfloat16."""
+    encoder = make_encoder(attention="causal")
+    encoder.backbone.to(torch.bfloat16)
+    ids = torch.tensor([[1, *encoder.tokenizer(SENTENCES[0], add_special_tokens=False)["input_ids"]]])
+    with torch.no_grad():
+        lm = encoder.backbone.causal_lm
+        states = lm.base_model(input_ids=ids, is_causal=True).last_hidden_state[0, :-1].float()
+        logits = states @ lm.get_output_embeddings().weight.float().T
+        nats = float(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum"))
+        rounded = float(torch.nn.functional.cross_entropy(logits.bfloat16().float(), ids[0, 1:], reduction="sum"))
+    found = perplexity_of(encoder, [SENTENCES[0]])
+    assert found is not None and found.nats == pytest.approx(nats, rel=1e-6)
+    assert found.nats != pytest.approx(rounded, rel=1e-6)
+
+
+def test_nothing_to_predict_is_refused(make_encoder):
+    with pytest.raises(ValueError, match="no text has a token to predict"):
+        perplexity_of(make_encoder(), ["", ""])
+
+
 def test_long_texts_are_read_in_windows(make_encoder, monkeypatch):
     """Every token is predicted once, in windows that know nothing of each other."""
     monkeypatch.setattr("embrew.analysis.perplexity.WINDOW", 11)

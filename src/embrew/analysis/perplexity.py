@@ -59,6 +59,9 @@ def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int =
         encoder: the encoder; its adapter is active.
         texts: texts to predict; none of them is blank.
         batch_tokens: padded tokens per batch.
+
+    Raises:
+        ValueError: no token to predict.
     """
     if encoder.backbone.is_encoder:
         return None
@@ -66,6 +69,8 @@ def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int =
     tokenized = encoder.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
     for ids in tokenized["input_ids"]:
         rows += [first + Row.labelled(ids[i : i + WINDOW - 1], Segment.TARGET) for i in range(0, len(ids), WINDOW - 1)]
+    if not rows:
+        raise ValueError("no text has a token to predict; give texts that are not empty")
     encoder.eval()
     losses = [own for own, _ in scores_under(encoder, rows, Attention("causal"), batch_tokens=batch_tokens)]
     nats = sum(float(own.double().sum()) for own in losses)

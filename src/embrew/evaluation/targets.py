@@ -58,6 +58,8 @@ def scores_under(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each row's target as `target_scores` does, under an attention."""
     head = FrozenLM(encoder.backbone.causal_lm).head
+    bias = None if head.bias is None else head.bias.float()
+    head = head._replace(weight=head.weight.float(), bias=bias)  # logits are not rounded to the states' precision
     scores: list[tuple[Tensor, Tensor] | None] = [None] * len(rows)
     for group in plan([len(row.ids) for row in rows], batch_size=1, batch_tokens=batch_tokens):
         tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
@@ -66,7 +68,7 @@ def scores_under(
             labels = tokens.input_ids[tokens.where(Segment.TARGET)]
             losses, right = [], []
             for some, wanted in zip(states.split(SCORED), labels.split(SCORED), strict=True):
-                logits = head.logits(some)
+                logits = head.logits(some.float())
                 losses.append(nn.functional.cross_entropy(logits, wanted, reduction="none"))
                 right.append(logits.argmax(-1) == wanted)
         counts = tokens.where(Segment.TARGET).sum(1).tolist()
