@@ -3,7 +3,8 @@
 A row is a recipe with settings, judged on the plan's suite after each of its stages (an untrained recipe: as it is),
 once for each of its seeds. Everything is kept in `runs/evidence/NAME/`; what is finished there is not done again, so
 that a plan can be stopped and given again, and its parts can run beside each other (`--only`). A stage that another row
-or plan has trained with the same settings is taken over. The table goes to `benchmarks/results/NAME.md` and `.json`.
+or plan has trained with the same settings is taken over. The table goes to `benchmarks/results/NAME.md` and `.json`;
+`--finished` keeps what that table has of rows that were run elsewhere with the plan's settings.
 
 `also`, in a plan, names further scores of its tasks, which are shown in a table of their own. `claims` says before the
 runs what is expected; see `claims.py`. Stages that measure the share of the gap closed have a table of it, and claims
@@ -33,7 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evidence_tables import Judged, gap_of, write
+from evidence_tables import Earlier, Judged, gap_of, write
 from planned import check_found, expand, file_name, parser_of_rows, read_plan, started_from
 from shots import judge_shown
 
@@ -71,15 +72,16 @@ def main() -> None:
     suite = read_suite(plan["suite"])
     work = arguments.work / arguments.plan.stem
     judged: list[Judged] = []
-    missing: list[str] = []
+    table = arguments.output / f"{arguments.plan.stem}.json"
+    earlier = Earlier(table, plan, [task.name for task in suite.tasks]) if arguments.finished else None
     for entry in plan["rows"]:
-        for found in run(entry, plan, suite, work, arguments.only, missing if arguments.finished else None):
-            kinds = " ".join(f"{name} {100 * mean:.1f}" for name, mean in averages(found.results).items())
+        for found in run(entry, plan, suite, work, arguments.only, earlier):
+            kinds = " ".join(f"{name} {100 * mean:.1f}" for name, mean in found.averages.items())
             print(f"{found.row} (seed {found.seed}): {kinds}", flush=True)
             judged.append(found)
     if not arguments.only:
         check_found(judged, arguments.plan)
-        write(arguments.plan, plan, judged, missing, arguments.output)
+        write(arguments.plan, plan, judged, earlier.missing if earlier else [], arguments.output)
 
 
 def run(
@@ -88,11 +90,11 @@ def run(
     suite: Any,
     work: Path,
     only: str | None,
-    missing: list[str] | None,
+    earlier: Earlier | None,
 ) -> Iterator[Judged]:
     """Train a row's recipe with each seed and judge it after each stage, in the dtype of the plan.
 
-    With a list of what is missing, nothing is trained or judged, and what is not there is added to the list.
+    With an earlier table, nothing is trained or judged, and what is not there is taken from it.
     """
     dtype = plan.get("dtype", "auto")
     place = work / file_name(entry["row"])
@@ -103,11 +105,13 @@ def run(
         ):
             continue
         if "model" in entry:
-            if missing is not None and not complete(place / "results", suite):
-                missing.append(entry["row"])
+            if earlier and not complete(place / "results", suite):
+                if found := earlier.find(entry["row"], seed, settings_of(entry), seeded=False, drawn=False):
+                    yield found
                 continue
             peer: Any = opening.open_model(expand(entry["model"]), dtype=dtype)
-            yield Judged(entry["row"], seed, model_hash(peer), judge(peer, suite, place / "results"), drawn=False)
+            results = judge(peer, suite, place / "results")
+            yield judged_of(entry["row"], seed, model_hash(peer), results, entry, plan, drawn=False)
             continue
         recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
         several = len(recipe.stages) > 1
@@ -115,7 +119,7 @@ def run(
             kept = [stage for stage in recipe.stages if stage.name in entry["stages"]]
             recipe = recipe.model_copy(update={"stages": kept})
         folder = place / str(seed)
-        if recipe.stages and missing is None:
+        if recipe.stages and not earlier:
             start = started_from(entry)
             if start is None:
                 take_over_results(recipe, folder, work.parent)
@@ -123,7 +127,7 @@ def run(
         for name in [stage.name for stage in recipe.stages] or ["untrained"]:
             if name in entry.get("judge", [name]):
                 label = f"{entry['row']}: {name}" if several else entry["row"]
-                yield from judge_stage(entry, plan, suite, recipe, folder, name, label, missing)
+                yield from judge_stage(entry, plan, suite, recipe, folder, name, label, earlier)
 
 
 def judge_stage(
@@ -134,16 +138,21 @@ def judge_stage(
     folder: Path,
     name: str,
     label: str,
-    missing: list[str] | None,
+    earlier: Earlier | None,
 ) -> Iterator[Judged]:
     """Judge what a row's folder has after a stage, or its untrained encoder, in each way that the row asks for."""
     dtype = plan.get("dtype", "auto")
     encoder: Any = None
+    facts = {
+        "drawn": bool(recipe.stages),
+        "compresses": any(one.name == name and one.objective["type"] == "compression" for one in recipe.stages),
+    }
     for count, condition in ways(entry):
         said = said_of(count, condition)
         results_folder = folder / "results" / (name + file_name(said))
-        if missing is not None and not (complete(results_folder, suite) and trained(entry, recipe, folder, name)):
-            missing.append(f"{label}{said} (seed {recipe.seed})")
+        if earlier and not (complete(results_folder, suite) and trained(entry, recipe, folder, name)):
+            if kept := earlier.find(label + said, recipe.seed, settings_of(entry), **facts):
+                yield kept
             continue
         if encoder is None and recipe.stages:  # its adapter is merged where rounding takes little of it
             encoder = Encoder.from_pretrained(folder / "model" / name, dtype=dtype)
@@ -153,15 +162,23 @@ def judge_stage(
         backbone = encoder.describe()["base"]["sha256"] or "unknown"
         to, form = partial(judge, folder=results_folder), entry.get("prompt", "{instruction}: ")
         found = to(encoder, suite) if count is None else judge_shown(encoder, form, suite, count, condition, to)
-        yield Judged(
-            label + said,
-            recipe.seed,
-            backbone,
-            found,
-            gap_of(folder / "model", name),
-            drawn=bool(recipe.stages),
-            compresses=any(one.name == name and one.objective["type"] == "compression" for one in recipe.stages),
-        )
+        gap = gap_of(folder / "model", name)
+        yield judged_of(label + said, recipe.seed, backbone, found, entry, plan, gap=gap, **facts)
+
+
+def judged_of(
+    row: str, seed: int, backbone: str, results: list[Result], entry: dict[str, Any], plan: dict[str, Any], **facts: Any
+) -> Judged:
+    """A row of the table, of the suite's results."""
+    scores = {result.task: result.scores for result in results}
+    further = {f"{task}: {name}": scores[task][name] for task, some in plan.get("also", {}).items() for name in some}
+    tasks = {result.task: result.main_score for result in results}
+    return Judged(row, seed, backbone, averages(results), tasks, further, settings_of(entry), results=results, **facts)
+
+
+def settings_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """What decides what an entry's row is; its name decides stages, demonstrations and their number."""
+    return {key: entry[key] for key in ("recipe", "set", "model", "from", "prompt") if entry.get(key)}
 
 
 def ways(entry: dict[str, Any]) -> Iterator[tuple[int | None, str]]:
@@ -196,8 +213,7 @@ def names_of(plan: dict[str, Any]) -> set[str]:
     names: set[str] = set()
     made: dict[str, Any] = {}
     for entry in plan["rows"]:
-        settings = {key: entry.get(key) for key in ("recipe", "set", "model", "from", "prompt")}
-        if made.setdefault(entry["row"], settings) != settings:
+        if made.setdefault(entry["row"], settings_of(entry)) != settings_of(entry):
             raise SystemExit(f"the entries of row {entry['row']!r} have different settings; give them different names")
         if "model" in entry:
             names.add(entry["row"])

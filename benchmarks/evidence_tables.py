@@ -1,10 +1,15 @@
-"""The result files of a plan that `evidence.py` has run: one Markdown and one JSON file, a row's means over seeds."""
+"""The result files of a plan that `evidence.py` has run: one Markdown and one JSON file, a row's means over seeds.
+
+A table may be made on several machines: a row and seed that this one has not run keep the scores of the JSON file that
+is there, if it says that suite, dtype and settings were the plan's.
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +17,90 @@ from claims import settle
 from harness import circumstances, origin, table
 from planned import cell
 
-from embrew.evaluation import Result, averages, grid_table
+from embrew.evaluation import Result, grid_table
 
 GAP = ("share", "other")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One row after one stage with one seed; `drawn`: something depends on the seed; `compresses`: its stage does."""
+    """One row after one stage with one seed.
+
+    Args:
+        averages, tasks: main scores by name, 0 to 1.
+        further: scores of the plan's `also` by `task: score`, as they are.
+        settings: the keys of the plan's entry that decide what the row is.
+        drawn: something depends on the seed.
+        compresses: its last stage does.
+        results: of the tasks; empty where the scores were read from a table.
+        origin: commit, hardware and date of the table that the scores were read from.
+    """
 
     row: str
     seed: int
     backbone: str
-    results: list[Result]
-    gap: dict[str, float] | None = None
+    averages: Mapping[str, float]
+    tasks: Mapping[str, float]
+    further: Mapping[str, float | None]
+    settings: Mapping[str, Any]
+    gap: Mapping[str, float] | None = None
     drawn: bool = True
     compresses: bool = False
+    results: list[Result] = field(default_factory=list)
+    origin: Mapping[str, Any] | None = None
+
+
+class Earlier:
+    """The rows of a table that was written before, with the suite, dtype and settings of the plan.
+
+    Args:
+        file: the table's JSON file; it need not exist.
+        plan: what is judged now.
+        tasks: names of the suite's tasks.
+    """
+
+    def __init__(self, file: Path, plan: Mapping[str, Any], tasks: Collection[str]) -> None:
+        record = json.loads(file.read_text()) if file.exists() else {}
+        same = all(record.get(key) == (plan.get(key) or None) for key in ("suite", "dtype", "set"))
+        self.record = record if same else {}
+        self.tasks = set(tasks)
+        self.missing: list[str] = []
+
+    def find(
+        self, row: str, seed: int, settings: Mapping[str, Any], *, seeded: bool = True, **facts: bool
+    ) -> Judged | None:
+        """Return what the table has of a row and seed.
+
+        It is noted as missing where the table has nothing, or has it with other settings or other tasks.
+        """
+        record = self.record
+        scores = record.get("rows", {}).get(row, {})
+        seeds, means = record.get("seeds", {}).get(row, []), record.get("averages", [])
+        if seed not in seeds or record["settings"].get(row) != settings or set(scores) - set(means) != self.tasks:
+            self.missing.append(f"{row} (seed {seed})" if seeded else row)
+            return None
+        number = seeds.index(seed)
+
+        def at(kind: str) -> dict[str, Any]:
+            return {name: values[number] for name, values in record.get(kind, {}).get(row, {}).items()}
+
+        mine = at("rows")
+        gap = {name.removeprefix("gap: "): value for name, value in at("gap").items() if value is not None}
+        return Judged(
+            row,
+            seed,
+            record["backbones"][row],
+            {name: mine[name] for name in means},
+            {name: score for name, score in mine.items() if name not in means},
+            at("also"),
+            settings,
+            gap or None,
+            origin=next(
+                (one for one in record.get("earlier", []) if seed in one["seeds"].get(row, [])),
+                record,
+            ),
+            **facts,
+        )
 
 
 def gap_of(folder: Path, stage: str) -> dict[str, float] | None:
@@ -43,20 +116,25 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
     rows: dict[str, list[Judged]] = {}
     for found in judged:
         rows.setdefault(found.row, []).append(found)
-    tasks = [result.task for result in judged[0].results]
-    columns = [*averages(judged[0].results), *tasks]
+    means, tasks = list(judged[0].averages), list(judged[0].tasks)
     values = {
-        row: {column: [scores(found)[column] for found in several] for column in columns}
+        row: {
+            **{name: [found.averages[name] for found in several] for name in means},
+            **{name: [found.tasks[name] for found in several] for name in tasks},
+        }
         for row, several in rows.items()
     }
-    further = {row: also(several, plan.get("also", {})) for row, several in rows.items()}
+    further = {
+        row: {name: [found.further[name] for found in several] for name in several[0].further}
+        for row, several in rows.items()
+    }
     gaps = {
         row: {f"gap: {name}": [found.gap[name] if found.gap else None for found in several] for name in GAP}
         for row, several in rows.items()
         if any(found.compresses for found in several)
     }
     shared = {name: plan[name] for name in ("dtype", "set") if plan.get(name)}
-    record = {"title": plan["title"], "suite": plan["suite"], **shared, **around, "rows": values}
+    record = {"title": plan["title"], "suite": plan["suite"], **shared, **around, "averages": means, "rows": values}
     if plan.get("also"):
         record["also"] = further
     if gaps:
@@ -69,10 +147,13 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
         record["claims"] = settled
     record["backbones"] = {row: several[0].backbone for row, several in rows.items()}
     record["seeds"] = seeds
+    record["settings"] = {row: several[0].settings for row, several in rows.items()}
+    earlier = earlier_runs(judged)
+    if earlier:
+        record["earlier"] = earlier
     if missing:
         record["missing"] = missing
     (folder / f"{plan_file.stem}.json").write_text(json.dumps(record, indent=2) + "\n")
-    means = list(averages(judged[0].results))
     lines = [
         f"# {plan['title']}",
         "",
@@ -88,11 +169,30 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
         *claims_table(settled),
         "- backbones, sha256: " + "; ".join(f"{row}: {several[0].backbone[:12]}" for row, several in rows.items()),
         *origin(around),
+        *map(origin_line, earlier),
         f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
         *([f"- in the plan and not measured yet: {', '.join(missing)}"] if missing else []),
         f"- seeds: {sorted({found.seed for found in judged})}",
     ]
     (folder / f"{plan_file.stem}.md").write_text("\n".join(lines) + "\n")
+
+
+def earlier_runs(judged: list[Judged]) -> list[dict[str, Any]]:
+    """The tables that scores were read from: commit, hardware, date, and seeds by row."""
+    runs: dict[str, dict[str, Any]] = {}
+    for found in judged:
+        if found.origin:
+            facts = {key: found.origin[key] for key in ("commit", "dirty", "hardware", "date")}
+            one = runs.setdefault(json.dumps(facts), {**facts, "seeds": {}})
+            one["seeds"].setdefault(found.row, []).append(found.seed)
+    return list(runs.values())
+
+
+def origin_line(run: Mapping[str, Any]) -> str:
+    """An earlier run as a line of a list."""
+    rows = "; ".join(f"{row}, seed {', '.join(map(str, seeds))}" for row, seeds in run["seeds"].items())
+    changed = " with changes" if run["dirty"] else ""
+    return f"- kept from {run['date']} (commit {run['commit']}{changed}, {run['hardware']['processor']}): {rows}"
 
 
 def claims_table(settled: list[dict[str, Any]]) -> list[str]:
@@ -139,14 +239,6 @@ def grid(values: dict[str, dict[str, list[float]]], columns: list[str]) -> list[
     return table(["", *columns], [[row, *shown(numbers)] for row, numbers in values.items()])
 
 
-def also(several: list[Judged], names: dict[str, list[str]]) -> dict[str, list[float | None]]:
-    """Further scores of a row by `task: score`, one a seed."""
-    by_task = [{result.task: result.scores for result in found.results} for found in several]
-    return {
-        f"{task}: {score}": [found[task][score] for found in by_task] for task, some in names.items() for score in some
-    }
-
-
 def further_grid(further: dict[str, dict[str, list[float | None]]]) -> list[str]:
     """A Markdown table of further scores: means over seeds, nothing where a score does not apply."""
     columns = list(next(iter(further.values())))
@@ -156,8 +248,3 @@ def further_grid(further: dict[str, dict[str, list[float | None]]]) -> list[str]
         return f"{statistics.fmean(known):.4g}" if known else ""
 
     return table(["", *columns], [[row, *(shown(found[name]) for name in columns)] for row, found in further.items()])
-
-
-def scores(found: Judged) -> dict[str, float]:
-    """Averages and tasks by name."""
-    return {**averages(found.results), **{result.task: result.main_score for result in found.results}}

@@ -86,6 +86,37 @@ def test_a_plan_in_parts(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_a_table_of_two_machines(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table keeps the seed that ran elsewhere, with where that was; not with other settings, tasks or dtype."""
+    with pytest.raises(FileNotFoundError):  # a part writes no table
+        run(plan, monkeypatch, "--only", "A, seed 1|untrained")
+    first = run(plan, monkeypatch, "--finished")
+    assert "earlier" not in first
+    shutil.rmtree(plan / "work")
+    run(plan, monkeypatch, "--only", "A, seed 2")
+    whole = run(plan, monkeypatch, "--finished")
+    assert "missing" not in whole and whole["seeds"] == {"untrained: untrained": [1], "A: compress": [1, 2]}
+    for row, columns in first["rows"].items():
+        assert all(whole["rows"][row][name][0] == values[0] for name, values in columns.items())
+    assert whole["gap"]["A: compress"]["gap: share"][0] == first["gap"]["A: compress"]["gap: share"][0]
+    assert len(whole["claims"][0]["differences"]) == 2  # of an untrained row, which has every seed
+    kept = {"untrained: untrained": [1], "A: compress": [1]}
+    assert [(one["commit"], one["seeds"]) for one in whole["earlier"]] == [(first["commit"], kept)]
+    again = run(plan, monkeypatch, "--finished")  # what was kept once keeps its commit and date
+    assert again["earlier"] == whole["earlier"] and again["rows"] == whole["rows"]
+    page = (plan / "results" / "plan.md").read_text()
+    assert f"- kept from {first['date']} (commit {first['commit']}" in page and "A: compress, seed 1\n" in page
+
+    rows = yaml.safe_load((plan / "plan.yaml").read_text())["rows"]
+    rows[0]["set"] = ["encoder.normalize=false"]
+    write(plan, rows=rows)
+    assert run(plan, monkeypatch, "--finished")["missing"] == ["untrained: untrained (seed 1)"]
+    shutil.rmtree(plan / "work")
+    write(plan, dtype="bfloat16")
+    with pytest.raises(SystemExit, match="nothing of it is finished"):
+        run(plan, monkeypatch, "--finished")
+
+
 def test_what_is_finished_is_the_plans(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With other settings, neither a table of what is there nor a further run takes the old scores."""
     run(plan, monkeypatch)
@@ -96,6 +127,7 @@ def test_what_is_finished_is_the_plans(plan: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(ValueError, match="was trained with other settings"):
             run(plan, monkeypatch, *options)
     shutil.rmtree(plan / "work" / "plan" / "A" / "1" / "model")  # scores without the model that they are of
+    (plan / "results" / "plan.json").unlink()
     del rows[1]["set"]
     write(plan, rows=rows)
     assert run(plan, monkeypatch, "--finished")["missing"] == ["A: compress (seed 1)"]
