@@ -250,7 +250,7 @@ def test_help_fits_one_screen_and_names_every_verb():
 
 def test_python_m_embrew():
     done = subprocess.run(
-        [sys.executable, "-m", "embrew", "recipe", "show", "no-such"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "embrew", "recipe", "copy", "no-such"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
     assert done.stderr.startswith("error: no recipe named 'no-such'")
