@@ -19,7 +19,7 @@ from embrew.search import SearchIndex
 from embrew.stock import open_stock
 from tests.conftest import SENTENCES
 
-TINY = ["stages.distill.training.max_steps=20"]
+TINY = ["stages.distill.training.max_steps=10"]
 NAMES = ["river", "bank", "shell", "number", "vector", "fox", "dog", "word", "sea", "text"]
 
 
@@ -63,7 +63,7 @@ def test_from_queries_to_a_search(model_folder: Callable[[str], Path], minilm: P
     assert first["recall_of_teacher_at_10"] == 1.0 and first["ndcg_at_10"] > 0.5
     assert [(row["layers"], row["dimensions"]) for row in rows] == [(i, d) for i in (1, 2) for d in (96, 192, 384)]
     trained = Recipe.load(corpus / "out" / "recipes" / "distill.yaml").stages[0].training
-    assert (trained["max_steps"], trained["warmup_steps"]) == (20, 2)  # of the steps that are asked for
+    assert (trained["max_steps"], trained["warmup_steps"]) == (10, 1)  # of the steps that are asked for
     student = Encoder.from_pretrained(corpus / "out" / report["encoder"])
     assert student.get_embedding_dimension() == 384
     (hits,) = open_index(str(corpus / "index"), student).search(["what is a fox"], top_k=20)
