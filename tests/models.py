@@ -167,14 +167,19 @@ def encoder_folder(
     return folder
 
 
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verification opens folders in processes that are forked from one with libraries in it: see `fresh`."""
+def verify_in_forks(patch: pytest.MonkeyPatch) -> None:
+    """Let verification open folders in processes that are forked from one with libraries in it: see `fresh`."""
     from embrew.export import fresh_process
     from embrew.storage import saving
 
     for module in (fresh_process, saving):
-        monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fresh.run))
+        patch.setattr(module, "subprocess", SimpleNamespace(run=fresh.run))
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification in forks, for one test."""
+    verify_in_forks(monkeypatch)
 
 
 def by_default(chosen: Collection[Any], values: Iterable[Any]) -> list[Any]:
