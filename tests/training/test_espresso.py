@@ -62,22 +62,22 @@ def test_parts_are_logged_and_written(
 ) -> None:
     """Two steps a line, with gradient caching too; a run that is resumed has all lines."""
     settings = recipe(
-        {"max_steps": 10, "learning_rate": 1e-3, "logging_steps": 2, "save_steps": 4}, compress_weight=1e4, batch=batch
+        {"max_steps": 6, "learning_rate": 1e-3, "logging_steps": 2, "save_steps": 4}, compress_weight=1e4, batch=batch
     )
     with caplog.at_level(logging.INFO, logger="embrew"):
         train_counted(settings, tmp_path / "run", stop=5)
         del seen[4:]  # of which no checkpoint is left
         train_counted(settings, tmp_path / "run", resume=True)
-    assert len(seen) == 10
+    assert len(seen) == 6
     lines = json.loads((tmp_path / "run" / "run.json").read_text())["losses"]["one"]
-    assert [line["step"] for line in lines] == [2, 4, 6, 8, 10]
+    assert [line["step"] for line in lines] == [2, 4, 6]
     for line, pair in zip(lines, zip(seen[::2], seen[1::2], strict=True), strict=True):
         assert line["express"] == pytest.approx(statistics.fmean(one["express"] for one in pair), rel=1e-6)
         assert line["compress"] == pytest.approx(statistics.fmean(one["compress"] for one in pair), rel=1e-6)
         assert line["loss"] == pytest.approx(line["express"] + 1e4 * line["compress"], rel=1e-5)
-        shown = f"one  step {line['step']}/10  loss {line['loss']:.4g}  grad_norm "
+        shown = f"one  step {line['step']}/6  loss {line['loss']:.4g}  grad_norm "
         assert sum(message.startswith(shown) for message in caplog.messages) == 1
-    assert sum("express" in message and "compress" in message for message in caplog.messages) >= 5
+    assert sum("express" in message and "compress" in message for message in caplog.messages) >= 3
 
 
 def test_stopped_and_resumed_is_never_stopped(
