@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import copy
 import functools
-import importlib.metadata
 import json
 import os
 from collections.abc import Callable, Collection, Iterable
@@ -50,8 +49,6 @@ from tests.copies import Copies
 torch.set_num_threads(1)
 # Typer builds all commands anew for every call, in 0.05 s, and what it builds is the same.
 typer.testing._get_command = functools.cache(typer.main.get_command)
-# Every saved folder names versions, each of which is read from a package's metadata; they stay the same.
-importlib.metadata.version = functools.cache(importlib.metadata.version)
 
 SIZES: dict[str, Any] = {
     "vocab_size": 300,

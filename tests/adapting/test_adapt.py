@@ -53,7 +53,7 @@ def run(*arguments: object) -> Any:
 
 
 def test_from_pairs_and_documents_to_an_export(
-    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None
+    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command; stopped and given again, it trains what is missing, and gives the same report."""
     trained: list[str] = []
