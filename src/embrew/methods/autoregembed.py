@@ -19,8 +19,7 @@ from embrew.distributed import rank, world_size
 from embrew.encoder import Encoder
 from embrew.files.writing import atomic_path
 from embrew.identity import vectors_hash
-from embrew.losses.conditional_alignment import conditional_alignment_loss, token_divergences
-from embrew.losses.vocabulary import token_log_probs
+from embrew.losses.vocabulary import conditional_alignment_loss, token_divergences, token_log_probs
 from embrew.methods.base import (
     Positive,
     RowsKind,

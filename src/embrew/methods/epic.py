@@ -330,7 +330,6 @@ class InContext(Contrastive):
                 + ("any length" if budget is None else f"up to {query + budget} tokens"),
                 "set encoder.demonstrations.budget, or max_length.query, so that both together fit",
             )
-        super().setup(encoder)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return InfoNCE of the queries after their demonstrations."""
