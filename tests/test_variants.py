@@ -12,7 +12,7 @@ from embrew.recipe import Recipe
 from embrew.recipe.encoder import Variants
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
-from embrew.text_encoder.provenance import describe_run
+from embrew.text_encoder import describe_run
 from embrew.variants import VariantEncoder
 
 TEXTS = ["A man plays the guitar.", "How deep is the lake?", "A dog sleeps."]

@@ -34,7 +34,7 @@ from embrew.storage.foreign import file_of
 from embrew.storage.opening import SETTINGS, final_stage
 from embrew.text.texts import SIDES
 from embrew.text.tokens import Tokens
-from embrew.text_encoder.hashes import vectors_hash
+from embrew.text_encoder import vectors_hash
 
 if TYPE_CHECKING:
     from datasets import Dataset
