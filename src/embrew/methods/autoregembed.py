@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, distributed
+from torch import Tensor
 
-from embrew.distributed import rank, world_size
+from embrew.distributed import rank, wait, world_size
 from embrew.encoder import Encoder
 from embrew.files.writing import atomic_path
 from embrew.identity import vectors_hash
@@ -120,7 +120,7 @@ class Alignment(FrozenDecoder):
         if folder is not None and world_size() > 1:
             for start in units[rank() :: world_size()]:
                 scores_of(start)
-            distributed.barrier()
+            wait()
         scores: list[Scores] = []
         for number, start in enumerate(units, start=1):
             scores += scores_of(start)

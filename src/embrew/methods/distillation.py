@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
 from embrew.data.reading import expand
-from embrew.distributed import rank, world_size
+from embrew.distributed import rank, wait, world_size
 from embrew.encoder import Encoder
 from embrew.files.checksums import digest_of
 from embrew.files.formats import TEACHER
@@ -94,7 +94,7 @@ class TeacherVectors:
         """
         for file in sorted(self.folder.glob("*.safetensors")):
             self._read(file)
-        _wait()  # all have seen the same files
+        wait()  # all have seen the same files
         wanted = [(role, text) for role, of in texts.items() for text in dict.fromkeys(of)]
         missing = [(role, text) for role, text in wanted if key(role, text) not in self.places]
         missing.sort(key=lambda pair: pair[0])
@@ -103,7 +103,7 @@ class TeacherVectors:
             if number % world_size() == rank():
                 self._compute(unit)
                 logger.info("teacher's vectors  %d/%d texts", min((number + 1) * UNIT, len(missing)), len(missing))
-        _wait()
+        wait()
         for unit in units:
             self._read(self._file(unit))
 
@@ -151,11 +151,6 @@ def key(role: str, text: str) -> bytes:
     """Return 16 bytes that stand for a text as a query, as a document, or as neither."""
     side = role if role in SIDES else ""
     return blake2b(f"{side}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _wait() -> None:
-    if world_size() > 1:
-        distributed.barrier()
 
 
 FIT_ROWS = 64  # embedded at a time
