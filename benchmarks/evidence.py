@@ -43,7 +43,7 @@ from embrew.encoder import Encoder
 from embrew.evaluation import Result, averages, evaluate, read_suite
 from embrew.recipe import Recipe
 from embrew.sweep.reuse import reuse_stages
-from embrew.text_encoder.hashes import model_hash
+from embrew.text_encoder import model_hash
 from embrew.training import stages
 from embrew.training.stage_json import StageSettings
 

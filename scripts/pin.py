@@ -139,14 +139,16 @@ def recipes(folder: Path) -> Pins:
     shrunk.SHIPPED_MODEL = 2
     pins: Pins = {}
     for name in shrunk.RECIPES:
-        model = shrunk.SHIPPED_RECIPES[name].encoder.model
+        shipped = shrunk.SHIPPED_RECIPES[name]
+        model = shipped.encoder.model
         nano = name in shrunk.QUICK
         stand_in = model if nano else shrunk.stand_in(model, lambda family: folder / "models" / family, bert)
-        recipe = shrunk.shrunk(name, stand_in, files)
+        recipe = shrunk.shrunk(shipped, stand_in, files)
         for stage in recipe.stages:
             stage.training["max_steps"] = 2
         out = folder / "runs" / name
-        encoder = train(recipe, out, verify="off") if recipe.stages else assembly.encoder(recipe)
+        without = assembly.encoder if recipe.encoder.variants is None else shrunk.with_variants
+        encoder = train(recipe, out, verify="off") if recipe.stages else without(recipe)
         pins[name] = np.asarray(encoder.encode(shrunk.SENTENCES))
     return pins
 

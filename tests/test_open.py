@@ -7,7 +7,7 @@ from peft import PeftModel
 
 from embrew import opening
 from embrew.storage import base_model
-from embrew.text_encoder.hashes import model_hash
+from embrew.text_encoder import model_hash
 from tests.conftest import SENTENCES
 
 

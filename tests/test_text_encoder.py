@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import normalizers, pre_tokenizers
 
-from embrew.text_encoder.hashes import vectors_hash
-from embrew.text_encoder.vectors import checked_vectors, unit_vectors
+from embrew.text_encoder import checked_vectors, unit_vectors, vectors_hash
 
 
 def test_vectors_without_a_direction_are_an_error():

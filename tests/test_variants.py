@@ -9,10 +9,10 @@ from embrew.cli import app
 from embrew.evaluation import evaluate as score
 from embrew.evaluation import find_task
 from embrew.recipe import Recipe
+from embrew.recipe.encoder import Variants
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
-from embrew.settings.variants import Variants
-from embrew.text_encoder.provenance import describe_run
+from embrew.text_encoder import describe_run
 from embrew.variants import VariantEncoder
 
 TEXTS = ["A man plays the guitar.", "How deep is the lake?", "A dog sleeps."]

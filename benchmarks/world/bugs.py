@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from embrew.methods import autoregembed, gap, lbr, llm2comp
-from embrew.methods.demonstrations import DemonstratedPairs
+from embrew.methods.epic import DemonstratedPairs
 from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone
 from embrew.model.frozen import FrozenLM

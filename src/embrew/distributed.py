@@ -25,6 +25,12 @@ def rank() -> int:
     return distributed.get_rank() if world_size() > 1 else 0
 
 
+def wait() -> None:
+    """Wait until all processes are here."""
+    if world_size() > 1:
+        distributed.barrier()
+
+
 def decided(decide: Callable[[], Decision]) -> Decision:
     """Return what the first process decides; where it raises one of a user's errors, all processes raise it.
 

@@ -28,7 +28,7 @@ from embrew.storage.foreign import file_of
 from embrew.storage.opening import AS_TRAINED
 from embrew.storage.parts import check_folder
 from embrew.text.texts import SIDES
-from embrew.text_encoder.interface import resolved_prompts
+from embrew.text_encoder import resolved_prompts
 from embrew.variants import VariantEncoder
 
 if TYPE_CHECKING:

@@ -14,9 +14,16 @@ from embrew.files.formats import INDEX, versions
 from embrew.files.reading import read_json
 from embrew.files.writing import atomic_folder, recover, write_json, write_jsonl
 from embrew.progress import progress
-from embrew.text_encoder.hashes import model_hash, space_of, tokenizer_sha256
-from embrew.text_encoder.interface import TextEncoder, encode_options
-from embrew.text_encoder.vectors import BLOCK, checked_vectors, unit_vectors
+from embrew.text_encoder import (
+    BLOCK,
+    TextEncoder,
+    checked_vectors,
+    encode_options,
+    model_hash,
+    space_of,
+    tokenizer_sha256,
+    unit_vectors,
+)
 
 REPAIR = "build the index again"
 _INDEX, _DOCUMENTS = "index.faiss", "documents.jsonl"

@@ -16,7 +16,7 @@ from embrew.progress import progress
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
-    from embrew.settings.variants import Variants
+    from embrew.recipe.encoder import Variants
 
 
 class VariantEncoder:

@@ -6,8 +6,7 @@ import pytest
 
 from embrew.evaluation import evaluate, find_task, table
 from embrew.files.checksums import content_hash
-from embrew.text_encoder.hashes import model_hash
-from embrew.text_encoder.interface import TextEncoder, encode_options, resolved_prompts
+from embrew.text_encoder import TextEncoder, encode_options, model_hash, resolved_prompts
 
 
 def test_both_kinds_in_one_call(bag_of_words, sts_folder, retrieval_folder):

@@ -12,7 +12,7 @@ import pytest
 
 from embrew.evaluation import MtebTask, evaluate, mteb_tasks, read_suite
 from embrew.evaluation.mteb_tasks import MtebEncoder, load_task
-from embrew.text_encoder.hashes import vectors_hash
+from embrew.text_encoder import vectors_hash
 from tests.conftest import by_default
 from tests.evaluation.conftest import BagOfWords
 

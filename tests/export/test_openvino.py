@@ -22,7 +22,7 @@ from embrew.opening import open_model
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.openvino import openvino
 from embrew.settings.encoder import Pooling
-from embrew.text_encoder.hashes import tokenizer_sha256
+from embrew.text_encoder import tokenizer_sha256
 from embrew.threads import cores
 from tests.conftest import SENTENCES
 

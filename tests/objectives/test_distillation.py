@@ -17,8 +17,7 @@ from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.losses.contrastive import spread_out
-from embrew.methods.distillation import EmbeddingDistillation, ridge
-from embrew.methods.teacher import TeacherVectors, open_teacher
+from embrew.methods.distillation import EmbeddingDistillation, TeacherVectors, open_teacher, ridge
 from embrew.model.pooling import orthogonal
 from embrew.settings.encoder import Pooling
 from embrew.training.step import Chunks, TrainStep
@@ -126,7 +125,7 @@ def test_a_real_teacher_reads_each_text_once(minilm: Path, tmp_path: Path, monke
     mended = TeacherVectors(str(minilm), tmp_path)
     mended.add({"text": texts})
     np.testing.assert_allclose(mended.of("text", texts), expected, atol=1e-6)
-    monkeypatch.setattr("embrew.methods.teacher.vectors_hash", lambda _: "other")
+    monkeypatch.setattr("embrew.methods.distillation.vectors_hash", lambda _: "other")
     with pytest.raises(ValueError, match=r"holds vectors of model, and objective\.teacher=.* name another folder"):
         TeacherVectors(str(minilm), tmp_path)
 

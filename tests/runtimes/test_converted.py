@@ -17,7 +17,7 @@ from embrew.opening import open_model
 from embrew.runtimes.converted import convert_encoder
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from embrew.storage.base_model import computes
-from embrew.text_encoder.hashes import model_hash, vectors_hash
+from embrew.text_encoder import model_hash, vectors_hash
 from tests import fresh
 from tests.conftest import SENTENCES
 

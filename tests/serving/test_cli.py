@@ -19,7 +19,7 @@ from embrew.encoder import Encoder
 from embrew.serving import server
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
-from embrew.text_encoder.hashes import tokenizer_sha256
+from embrew.text_encoder import tokenizer_sha256
 from tests.serving.running import serving
 
 KEY = "EMBREW_API_KEY"

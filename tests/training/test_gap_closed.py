@@ -24,8 +24,7 @@ from embrew.report.page import write_report
 from embrew.report.sources import Source
 from embrew.sweep.reuse import reuse_stages
 from embrew.training import run_json
-from embrew.training.gap_closed import MARGIN, GapClosed
-from embrew.training.stage_evaluation import gap_words
+from embrew.training.stage_evaluation import MARGIN, GapClosed, gap_words
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES
 from tests.report.subjects import subject

@@ -23,7 +23,7 @@ from embrew.files.names import public_path
 from embrew.files.writing import atomic_path
 from embrew.opening import POOLINGS
 from embrew.recipe import DataConfig, Recipe
-from embrew.recipe.paths import with_paths
+from embrew.recipe.recipe import with_paths
 from embrew.settings.encoder import EncoderSettings
 from embrew.training.step import Chunks, TrainStep
 

@@ -30,8 +30,7 @@ from embrew.opening import open_model
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.text.texts import SIDES
-from embrew.text_encoder.hashes import model_hash
-from embrew.text_encoder.interface import encode_options, fixed
+from embrew.text_encoder import encode_options, fixed, model_hash
 from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from embrew.data.reading import DEV_SPLITS, read
 from embrew.evaluation.dev import DevSets, dev_sets_of
 from embrew.files.names import check_path_known
 from embrew.sampling import sample_in_order
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder
 
 if TYPE_CHECKING:
     from embrew.recipe import Recipe

@@ -19,7 +19,7 @@ from embrew.analysis.qa import QA
 from embrew.analysis.separation import Separation, separation_of
 from embrew.encoder import Encoder
 from embrew.sampling import sample_in_order
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder
 
 MIN_PAIRS = 50  # pairs with different questions and answers; below, d′ is mostly chance
 MIN_TEXTS = 20  # of the domain and of general text, for bits per byte

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embrew.text_encoder.interface import encode_options
-from embrew.text_encoder.vectors import unit_vectors
+from embrew.text_encoder import encode_options, unit_vectors
 
 if TYPE_CHECKING:
-    from embrew.text_encoder.interface import TextEncoder
+    from embrew.text_encoder import TextEncoder
 
 NORMAL_95 = 1.96  # half the width of a 95 % interval, in standard errors
 BINS = np.linspace(-1, 1, 2001)

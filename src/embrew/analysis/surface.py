@@ -30,7 +30,7 @@ from embrew.model.batching import encode_rows
 from embrew.sampling import sample_in_order
 from embrew.text.template import Template
 from embrew.text.tokens import Tokens
-from embrew.text_encoder.interface import encode_options
+from embrew.text_encoder import encode_options
 
 logger = logging.getLogger(__name__)
 LAST = 12  # number of last layers in the paper

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embrew.text_encoder.vectors import unit_vectors
+from embrew.text_encoder import unit_vectors
 
 PERPLEXITY = 30
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from embrew.analysis.input_texts import vectors_of
-from embrew.text_encoder.interface import TextEncoder
-from embrew.text_encoder.vectors import unit_vectors
+from embrew.text_encoder import TextEncoder, unit_vectors
 
 BLOCK = 1024  # rows of the matrix of cosines that are in memory at a time
 

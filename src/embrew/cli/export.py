@@ -16,7 +16,7 @@ from embrew.cli.console import loading, out
 
 if TYPE_CHECKING:
     from embrew.export.parts import Int8
-    from embrew.text_encoder.interface import TextEncoder
+    from embrew.text_encoder import TextEncoder
 
 
 CALIBRATION_TEXTS = 300

@@ -73,7 +73,7 @@ def search(
     loading(model)
     from embrew.corpus import holds_vectors, open_index
     from embrew.opening import open_model
-    from embrew.text_encoder.interface import fixed
+    from embrew.text_encoder import fixed
 
     encoded = build is None and holds_vectors(place)
     if update is not None and encoded:

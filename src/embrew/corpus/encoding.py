@@ -30,7 +30,7 @@ from embrew.model.batching import ahead
 from embrew.progress import progress
 from embrew.search import Changes
 from embrew.stores import Place, StorePath, locked
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
 

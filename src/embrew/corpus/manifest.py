@@ -16,8 +16,7 @@ from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.stores import Place
-from embrew.text_encoder.interface import TextEncoder
-from embrew.text_encoder.provenance import describe_run
+from embrew.text_encoder import TextEncoder, describe_run
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from embrew.corpus.rows import Shard, Text, job_rejects, shards, unlisted_reject
 from embrew.corpus.shards import encode_options_of, shard_vectors, write_shard
 from embrew.data.reading import expand
 from embrew.stores import Place, place_of
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder
 
 Opener = Callable[[], TextEncoder]
 TRIES = 6

@@ -26,8 +26,7 @@ from embrew.files.writing import atomic_path
 from embrew.model.batching import NotFinite, usual_tokens
 from embrew.storage.base_model import check_speed
 from embrew.stores import Place, local_copy
-from embrew.text_encoder.interface import TextEncoder, encode_options
-from embrew.text_encoder.vectors import BLOCK
+from embrew.text_encoder import BLOCK, TextEncoder, encode_options
 
 
 def device_of(encoder: Any) -> torch.device:

@@ -34,7 +34,7 @@ from embrew.corpus.rows import Seen, Shard, Text, in_shards, job_rejects, shards
 from embrew.corpus.shards import encode_options_of, is_whole, read_hashes, read_shard, write_codes, write_hashes
 from embrew.files.writing import atomic_folder, claimed, link_or_copy, recover
 from embrew.search import Changes
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,7 @@ from embrew.data.rejects import Rejects
 from embrew.files.writing import recover
 from embrew.search import SearchIndex
 from embrew.stores import Place, place_of
-from embrew.text_encoder.hashes import model_hash, space_of, tokenizer_sha256
-from embrew.text_encoder.interface import TextEncoder, resolved_prompts
-from embrew.text_encoder.provenance import describe_run
+from embrew.text_encoder import TextEncoder, describe_run, model_hash, resolved_prompts, space_of, tokenizer_sha256
 
 
 @dataclass(frozen=True)

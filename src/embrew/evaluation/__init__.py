@@ -29,7 +29,7 @@ from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.task import GridCache, Task
 from embrew.files.checksums import digest_of
 from embrew.progress import in_context, within
-from embrew.text_encoder.interface import TextEncoder, encode_options, fixed
+from embrew.text_encoder import TextEncoder, encode_options, fixed
 
 __all__ = [
     "MtebTask",

@@ -25,7 +25,7 @@ from embrew.evaluation.task_texts import reserved_texts, task_texts
 from embrew.files.formats import GAP, GAP_OTHER, GUARD
 from embrew.progress import is_chosen
 from embrew.recipe import DevRows, Recipe
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,8 +20,7 @@ from embrew.evaluation.task import inner, instructed
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, read_json
 from embrew.files.writing import atomic_folder
-from embrew.text_encoder.hashes import vectors_hash
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder, vectors_hash
 
 AGAIN = "remove its folder, and fetch the data again (embrew data fetch)"
 ABOUT = "mteb-task.json"  # describes the stored task; written last, so it marks a complete folder

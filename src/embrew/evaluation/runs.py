@@ -15,8 +15,7 @@ from embrew.evaluation.suites import Suite
 from embrew.evaluation.task import Task, instructed
 from embrew.evaluation.task_texts import TRIED, check_apart
 from embrew.files.checksums import content_hash
-from embrew.text_encoder.interface import TextEncoder
-from embrew.text_encoder.provenance import describe_run
+from embrew.text_encoder import TextEncoder, describe_run
 
 
 def tasks_to_run(

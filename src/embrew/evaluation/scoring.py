@@ -13,7 +13,7 @@ from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import read_rows
 from embrew.evaluation.task import Evaluate, Evaluated, GridCache, Task, instructed
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder
 
 
 def prepare(task: Task, cache: GridCache | None = None, chunks: CorpusChunks | None = None) -> Evaluate:

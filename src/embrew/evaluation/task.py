@@ -14,7 +14,7 @@ import numpy as np
 
 from embrew.data.columns import Kind as RowKind
 from embrew.data.columns import find_layout
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder
 
 PART_OF = "dev-from-"  # prefix of the split's name where rows are split off another split
 COMMON = ("instruction", "context")  # settings of every kind

@@ -24,7 +24,7 @@ from embrew.storage.card import data_names
 from embrew.storage.parts import check_tokenizer, write_tokenizer
 from embrew.storage.saving import tolerance
 from embrew.text.pattern import HOLE
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder
 
 
 @dataclass(frozen=True)

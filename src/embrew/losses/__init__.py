@@ -1,7 +1,5 @@
 """Losses: pure functions of tensors, independent of models."""
 
-from embrew.losses.bag import bag_of_words_nll
-from embrew.losses.conditional_alignment import conditional_alignment_loss, token_divergences
 from embrew.losses.contrastive import (
     angle,
     angle_similarity,
@@ -14,7 +12,14 @@ from embrew.losses.contrastive import (
     spread_out,
 )
 from embrew.losses.espresso import compression_loss, compression_target, layer_weights
-from embrew.losses.vocabulary import token_kl, token_log_probs, token_nll
+from embrew.losses.vocabulary import (
+    bag_of_words_nll,
+    conditional_alignment_loss,
+    token_divergences,
+    token_kl,
+    token_log_probs,
+    token_nll,
+)
 
 __all__ = [
     "angle",

@@ -34,12 +34,8 @@ def info_nce(
         >>> round(float(info_nce(q, q, torch.arange(2), temperature=1.0)), 4)  # log(1 + exp(-1))
         0.3133
     """
-    if temperature <= 0:
-        raise ValueError(f"temperature={temperature}; it must be positive")
     with full_float32(queries.device.type):
-        scores = (
-            normalize(full_precision(queries), dim=-1) @ normalize(full_precision(candidates), dim=-1).T / temperature
-        )
+        scores = _cosines(queries, candidates) / _checked(temperature)
         if mask is not None:
             if mask.device.type == "cpu" and bool(mask.gather(1, labels[:, None]).any()):
                 raise ValueError("mask covers a query's own positive")
@@ -104,7 +100,7 @@ def closer_than_positive(queries: Tensor, candidates: Tensor, labels: Tensor, *,
         `(batch, columns)` bool for `info_nce`; never a query's own positive.
     """
     with torch.no_grad(), full_float32(queries.device.type):
-        cosines = normalize(full_precision(queries), dim=-1) @ normalize(full_precision(candidates), dim=-1).T
+        cosines = _cosines(queries, candidates)
         return (cosines > cosines.gather(1, labels[:, None]) - margin).scatter(1, labels[:, None], False)
 
 
@@ -203,6 +199,11 @@ def _checked(temperature: float) -> float:
     if temperature <= 0:
         raise ValueError(f"temperature={temperature}; it must be positive")
     return temperature
+
+
+def _cosines(one: Tensor, other: Tensor) -> Tensor:
+    """Return the cosines of all pairs, `(rows of one, rows of the other)`."""
+    return normalize(full_precision(one), dim=-1) @ normalize(full_precision(other), dim=-1).T
 
 
 def full_precision(vectors: Tensor) -> Tensor:

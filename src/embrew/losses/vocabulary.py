@@ -1,18 +1,22 @@
-"""Losses over a vocabulary that never hold the logits of all rows.
+"""Losses over a vocabulary that never hold the logits of all rows, and what is computed of such distributions.
 
-Rows are projected chunk by chunk, and each chunk overwrites the previous one: peak memory is one or two blocks of
-`chunk × vocabulary`, independent of the number of rows. With a frozen head, the gradient for the hidden states is
-computed in the forward pass. A trained head gets its gradient in the backward pass, which projects the chunks again.
+In `token_kl` and `token_nll`, rows are projected chunk by chunk, and each chunk overwrites the previous one: peak
+memory is one or two blocks of `chunk × vocabulary`, independent of the number of rows. With a frozen head, the gradient
+for the hidden states is computed in the forward pass. A trained head gets its gradient in the backward pass, which
+projects the chunks again. The other losses recompute their logits in the backward pass.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from embrew.float32 import full_float32
 
@@ -273,19 +277,14 @@ def _chunk_kl(
     return loss[:, 0], wanted if slope is None else wanted.mul_(slope[rows:])
 
 
-def _project(hidden: Tensor, weight: Tensor, out: Tensor) -> None:
-    """Write the head's products with hidden states to `out`, `(rows, vocabulary)`."""
-    if weight.dtype == out.dtype:
-        torch.mm(hidden.to(weight.dtype), weight.T, out=out)
-    else:
-        out.copy_(hidden.to(weight.dtype) @ weight.T)
-
-
 def _shifted_logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, softcap: float | None
 ) -> tuple[Tensor, Tensor | None]:
     """Write logits minus their row's maximum to `out`, `(rows, vocabulary)`; return them and the soft cap's slope."""
-    _project(hidden, weight, out)
+    if weight.dtype == out.dtype:
+        torch.mm(hidden.to(weight.dtype), weight.T, out=out)
+    else:
+        out.copy_(hidden.to(weight.dtype) @ weight.T)
     if bias is not None:
         out += bias.to(out.dtype)
     slope = None
@@ -294,3 +293,141 @@ def _shifted_logits(
         slope = 1 - out**2
         out.mul_(softcap)
     return out.sub_(out.amax(-1, keepdim=True)), slope
+
+
+TEXTS_AT_A_TIME = 4  # texts whose logits are held; they are recomputed in the backward pass
+
+
+def bag_of_words_nll(
+    hidden: Tensor,
+    targets: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    *,
+    row_weights: Tensor | None = None,
+) -> Tensor:
+    """Σ_r −w_r mean_{t ∈ T_r} log softmax(max_j head(h_rj))_t, over the slots j of a text.
+
+    The embedding-based objectives of "Making Large Language Models A Better Foundation For Dense Retrieval" (arXiv
+    2312.15503), Eqs. 2–4, in the authors' form: the largest logit of the slots, mean over the set of target tokens.
+
+    Args:
+        hidden: `(texts, slots, hidden)` states.
+        targets: `(texts, most)` int64, the distinct tokens of each target, padded with −1. A text without any does
+            not contribute.
+        weight: `(vocabulary, hidden)` of the head, differentiable as `hidden` is.
+        bias: `(vocabulary,)` or None.
+        scale: factor of the logits.
+        softcap: c in logits = c tanh(logits / c), or None.
+        row_weights: `(texts,)` w; by default the mean over texts that have targets.
+
+    Returns:
+        A scalar, float32.
+
+    Raises:
+        ValueError: a target is outside the vocabulary (on a CPU; a GPU raises its own error), or the numbers of texts
+            differ.
+    """
+    if len(targets) != len(hidden):
+        raise ValueError(f"targets of {len(targets)} texts for states of {len(hidden)}; give one row per text")
+    if targets.device.type == "cpu" and targets.numel() and int(targets.max()) >= len(weight):
+        raise ValueError(f"target {int(targets.max())}; the vocabulary has {len(weight)}")
+    there = targets >= 0
+    if row_weights is None:
+        row_weights = there.any(1).float() / there.any(1).sum().clamp(min=1)
+    total: Any = torch.zeros((), device=hidden.device)
+    for start in range(0, len(hidden), TEXTS_AT_A_TIME):
+        rows = slice(start, start + TEXTS_AT_A_TIME)
+        losses = checkpoint(_bag_losses, hidden[rows], targets[rows], weight, bias, scale, softcap, use_reentrant=False)
+        total = total + (losses * row_weights[rows]).sum()
+    return total
+
+
+def _bag_losses(hidden: Tensor, targets: Tensor, *head: Any) -> Tensor:
+    """Return losses `(texts,)`, each the mean over the targets of a text."""
+    with full_float32(hidden.device.type):
+        logits = head_logits(hidden, *head).float()
+        log_p = logits.amax(1).log_softmax(-1)
+        there = (targets >= 0).float()
+        log_probs = log_p.gather(1, targets.clamp(min=0)) * there
+        return -log_probs.sum(1) / there.sum(1).clamp(min=1)
+
+
+def conditional_alignment_loss(
+    near: Tensor, far: Tensor, owner: Tensor, *, temperature: float = 0.1, logarithm: bool = False
+) -> Tensor:
+    """mean_i −log [ e^{S1_i/τ} / (e^{S1_i/τ} + Σ_{j of i} e^{S2_j/τ}) ], S1 = −σ(near), S2 = −σ(far).
+
+    *Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment*, Eq. 2.
+
+    Args:
+        near: `(pairs,)` to be minimised: β |a − b|, or a divergence.
+        far: `(negatives,)` to be maximised: β times the margin over a negative, or a divergence.
+        owner: `(negatives,)` int64: the pair that a negative belongs to.
+        temperature: τ.
+        logarithm: −log σ in place of −σ.
+
+    Returns:
+        A scalar, float32.
+
+    Raises:
+        ValueError: the numbers of owners and negatives differ.
+    """
+    if len(owner) != len(far):
+        raise ValueError(f"{len(owner)} owners of {len(far)} negatives; give one each")
+    near, far = near.float(), far.float()
+    s1, s2 = (-functional.logsigmoid(x) if logarithm else -torch.sigmoid(x) for x in (near, far))
+    # Σ_j e^{(S2_j − S1)/τ} of each pair, without overflow in float32
+    differences = (s2 - s1[owner]) / temperature
+    largest = torch.zeros_like(near).scatter_reduce(0, owner, differences.detach(), "amax", include_self=True)
+    total = (-largest).exp().index_add(0, owner, (differences - largest[owner]).exp())
+    losses = largest + total.log()
+    return losses.mean() if len(losses) else losses.sum()
+
+
+def token_divergences(
+    one: Tensor,
+    other: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    *,
+    kind: Literal["kl", "js"] = "kl",
+    chunk_size: int = 64,
+) -> Tensor:
+    """KL(P_r ‖ Q_r), or Jensen–Shannon, of next-token distributions under one head: `(rows,)` float32.
+
+    Differentiable in both sides, unlike `token_kl`, and in the head; the backward pass computes the logits again.
+
+    Args:
+        one: `(rows, hidden)` states of P.
+        other: `(rows, hidden)` states of Q.
+        weight: `(vocabulary, hidden)` of the head.
+        bias: `(vocabulary,)` or None.
+        scale: as in `token_kl`, likewise `softcap`.
+        softcap: or None.
+        kind: KL or Jensen–Shannon.
+        chunk_size: rows per projection.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if one.shape != other.shape:
+        raise ValueError(f"states {tuple(one.shape)} and {tuple(other.shape)} must have the same rows")
+    parts = [
+        checkpoint(_divergences, kind, p, q, weight, bias, scale, softcap, use_reentrant=False)
+        for p, q in zip(one.split(chunk_size), other.split(chunk_size), strict=True)
+    ]
+    return torch.cat(parts) if parts else one.new_zeros(0, dtype=torch.float32)
+
+
+def _divergences(kind: str, one: Tensor, other: Tensor, *head: Any) -> Tensor:
+    with full_float32(one.device.type):
+        p, q = (head_logits(h, *head).log_softmax(-1) for h in (one, other))
+        if kind == "kl":
+            return (p.exp() * (p - q)).sum(-1)
+        middle = torch.logaddexp(p, q) - math.log(2.0)
+        return ((p.exp() * (p - middle)).sum(-1) + (q.exp() * (q - middle)).sum(-1)) / 2

@@ -6,7 +6,7 @@ from embrew.methods.angle import Angle
 from embrew.methods.autoregembed import Alignment
 from embrew.methods.base import Objective
 from embrew.methods.distillation import EmbeddingDistillation
-from embrew.methods.embedding import EmbeddingObjective
+from embrew.methods.embedding import EmbeddingObjective as EmbeddingObjective
 from embrew.methods.epic import Epic, InContext
 from embrew.methods.ese import Espresso
 from embrew.methods.generative import Joint, LanguageModel, SupervisedFineTuning
@@ -35,25 +35,3 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "mntp": MaskedNextToken,
     "sft": SupervisedFineTuning,
 }
-
-__all__ = [
-    "OBJECTIVES",
-    "Alignment",
-    "Angle",
-    "Bottleneck",
-    "Compression",
-    "Contrastive",
-    "EmbeddingDistillation",
-    "EmbeddingObjective",
-    "Epic",
-    "Espresso",
-    "InContext",
-    "Joint",
-    "LanguageModel",
-    "Llama2Vec",
-    "MaskedNextToken",
-    "Matryoshka",
-    "Matryoshka2d",
-    "Objective",
-    "SupervisedFineTuning",
-]

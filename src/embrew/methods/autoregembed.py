@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, distributed
+from torch import Tensor
 
-from embrew.distributed import rank, world_size
+from embrew.distributed import rank, wait, world_size
 from embrew.encoder import Encoder
 from embrew.files.writing import atomic_path
 from embrew.identity import vectors_hash
-from embrew.losses.conditional_alignment import conditional_alignment_loss, token_divergences
-from embrew.losses.vocabulary import token_log_probs
+from embrew.losses.vocabulary import conditional_alignment_loss, token_divergences, token_log_probs
 from embrew.methods.base import (
     Positive,
     RowsKind,
@@ -121,7 +120,7 @@ class Alignment(FrozenDecoder):
         if folder is not None and world_size() > 1:
             for start in units[rank() :: world_size()]:
                 scores_of(start)
-            distributed.barrier()
+            wait()
         scores: list[Scores] = []
         for number, start in enumerate(units, start=1):
             scores += scores_of(start)

@@ -164,12 +164,13 @@ def usable(dataset: Dataset, rows: Sequence[int], *, otherwise: str, left_out: s
 
 def text_ids(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:
     """Return token ids of texts without special tokens; the names of special tokens in a text stay text."""
-    if not texts:
-        return []
-    encoded = encoder.tokenizer(
-        list(texts), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
-    )
-    return [list(ids) for ids in encoded["input_ids"]]
+    return [list(ids) for ids in tokenized(texts, encoder)["input_ids"]] if texts else []
+
+
+def tokenized(texts: Sequence[str], encoder: Encoder, **options: Any) -> Any:
+    """Return what the tokenizer makes of texts, as `text_ids` reads them."""
+    how: dict[str, Any] = {"add_special_tokens": False, "split_special_tokens": True, "return_attention_mask": False}
+    return encoder.tokenizer(list(texts), **how, verbose=False, **options)
 
 
 def end_ids(encoder: Encoder, *, end: bool) -> list[int]:

@@ -2,29 +2,156 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
 from embrew.data.reading import expand
+from embrew.distributed import rank, wait, world_size
 from embrew.encoder import Encoder
+from embrew.files.checksums import digest_of
+from embrew.files.formats import TEACHER
+from embrew.files.reading import read_json
+from embrew.files.writing import atomic_path, write_json
 from embrew.float32 import full_float32
 from embrew.methods.base import Count, CountOrNone, NotNegative
 from embrew.methods.embedding import EmbeddingObjective, Inputs, plain_tokens, text_keys
-from embrew.methods.teacher import TeacherVectors
 from embrew.model.batching import embed_by_length
 from embrew.model.pooling import orthogonal, pool
+from embrew.stock import MODULES, open_stock
+from embrew.storage.foreign import file_of
+from embrew.storage.opening import SETTINGS, final_stage
 from embrew.text.texts import SIDES
 from embrew.text.tokens import Tokens
+from embrew.text_encoder import vectors_hash
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+UNIT = 1024  # texts of a shard
+
+
+def open_teacher(name: str) -> Any:
+    """Return a trained encoder, or a Sentence-Transformers model, by folder or Hub id."""
+    folder = final_stage(Path(name))
+    if (folder / SETTINGS).is_file():
+        return Encoder.from_pretrained(folder)
+    if file_of(name, MODULES) is None:
+        raise ValueError(
+            f"objective.teacher={name} is no embedding model: it has neither {MODULES} (Sentence-Transformers) nor "
+            f"{SETTINGS} (embrew); give one, or a folder that embrew trained"
+        )
+    return open_stock(name)
+
+
+class TeacherVectors:
+    """A folder of unit vectors by text and role; those that are missing are computed.
+
+    Attributes:
+        dimensions: of a vector.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.folder = folder
+        self.teacher: Any = open_teacher(name)
+        self.hash = vectors_hash(self.teacher)
+        self.dimensions = int(self.teacher.get_embedding_dimension())
+        about = folder / TEACHER.file
+        if about.is_file():
+            kept = read_json(about, keys=("teacher", "hash"), kind=TEACHER)
+            if kept["hash"] != self.hash:
+                raise ValueError(
+                    f"{folder} holds vectors of {kept['teacher']}, and objective.teacher={name} gives others; name "
+                    "another folder in objective.vectors"
+                )
+        elif rank() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(about, {"format": TEACHER.number, "teacher": Path(name).name, "hash": self.hash})
+        self.places: dict[bytes, tuple[int, int]] = {}
+        self.shards: list[Tensor] = []
+        self.files: set[Path] = set()  # that were read
+
+    def add(self, texts: Mapping[str, Sequence[str]]) -> None:
+        """Make sure that there is a vector of each text, by role.
+
+        Processes share the work; finished shards are kept, and a resumed run computes only what is missing.
+
+        Raises:
+            ValueError: a vector of the teacher is zero or not finite.
+        """
+        for file in sorted(self.folder.glob("*.safetensors")):
+            self._read(file)
+        wait()  # all have seen the same files
+        wanted = [(role, text) for role, of in texts.items() for text in dict.fromkeys(of)]
+        missing = [(role, text) for role, text in wanted if key(role, text) not in self.places]
+        missing.sort(key=lambda pair: pair[0])
+        units = [missing[start : start + UNIT] for start in range(0, len(missing), UNIT)]
+        for number, unit in enumerate(units):
+            if number % world_size() == rank():
+                self._compute(unit)
+                logger.info("teacher's vectors  %d/%d texts", min((number + 1) * UNIT, len(missing)), len(missing))
+        wait()
+        for unit in units:
+            self._read(self._file(unit))
+
+    def of(self, role: str, texts: Sequence[str]) -> Tensor:
+        """Return unit vectors of texts, float32 `(texts, dimensions)`."""
+        places = [self.places[key(role, text)] for text in texts]
+        rows = [self.shards[shard][row] for shard, row in places]
+        return torch.stack(rows) if rows else torch.zeros(0, self.dimensions)
+
+    def _file(self, unit: Sequence[tuple[str, str]]) -> Path:
+        return self.folder / f"{digest_of([self.hash, unit])[:32]}.safetensors"
+
+    def _compute(self, unit: Sequence[tuple[str, str]]) -> None:
+        vectors = np.empty((len(unit), self.dimensions), dtype=np.float32)
+        for role in {role for role, _ in unit}:
+            rows = [row for row, pair in enumerate(unit) if pair[0] == role]
+            encode = getattr(self.teacher, f"encode_{role}" if role in SIDES else "encode")  # others: plain texts
+            vectors[rows] = encode([unit[row][1] for row in rows], show_progress_bar=False, convert_to_numpy=True)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        wrong = np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))
+        if len(wrong):
+            raise ValueError(
+                f"the teacher's vector of {unit[wrong[0]][1][:60]!r} is zero or not finite; remove the row"
+            )
+        keys = np.frombuffer(b"".join(key(role, text) for role, text in unit), dtype=np.uint8).reshape(len(unit), -1)
+        tensors = {"keys": torch.from_numpy(keys.copy()), "vectors": torch.from_numpy(vectors / norms)}
+        with atomic_path(self._file(unit)) as temporary:
+            save_file(tensors, temporary, metadata={"teacher": self.hash})
+
+    def _read(self, file: Path) -> None:
+        if file in self.files:
+            return
+        try:
+            tensors = load_file(file)  # mapped into memory
+        except (OSError, SafetensorError):
+            logger.warning("%s is damaged; its vectors are computed again", file)
+            return
+        for row, one in enumerate(tensors["keys"].numpy()):
+            self.places.setdefault(one.tobytes(), (len(self.shards), row))
+        self.shards.append(tensors["vectors"])
+        self.files.add(file)
+
+
+def key(role: str, text: str) -> bytes:
+    """Return 16 bytes that stand for a text as a query, as a document, or as neither."""
+    side = role if role in SIDES else ""
+    return blake2b(f"{side}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
 
 FIT_ROWS = 64  # embedded at a time
 RIDGE = 0.003
@@ -116,7 +243,8 @@ class EmbeddingDistillation(EmbeddingObjective):
             raise ValueError(f"side={self.side!r} is for single texts; a base names the sides of its texts")
         if self.teacher is None and (self.vectors is not None or self.base is not None):
             raise ValueError("vectors and base need a teacher; the column vector belongs to single texts")
-        if self.base is not None and not _one_vector_each(self.base.inputs):
+        inputs = None if self.base is None else self.base.inputs
+        if inputs is not None and (inputs.embed is not Encoder.__call__ or type(inputs).strings is Inputs.strings):
             raise ValueError(f"base={type(self.base).__name__}: give an objective with one embedding of each text")
 
     @property
@@ -297,8 +425,3 @@ def ridge(vectors: Tensor, targets: Tensor) -> Tensor:
 def _name(student: Student) -> str:
     layers, dims = student
     return f"layers_{layers}_dims_{dims}" if layers else f"dims_{dims}"
-
-
-def _one_vector_each(inputs: Inputs) -> bool:
-    """Whether inputs list their texts, and embed each once, at the last layer."""
-    return inputs.embed is Encoder.__call__ and type(inputs).strings is not Inputs.strings

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from embrew.data.sentences import split_sentences
 from embrew.encoder import Encoder
-from embrew.losses.bag import bag_of_words_nll
-from embrew.losses.vocabulary import token_nll
+from embrew.losses.vocabulary import bag_of_words_nll, token_nll
 from embrew.methods.base import NotNegative, Objective, text_ids, usable
 from embrew.model.frozen import trained_head
 from embrew.model.layers import check_takes_branches

@@ -24,6 +24,7 @@ from embrew.methods.base import (
     end_ids,
     instructions_of,
     text_ids,
+    tokenized,
     usable,
 )
 from embrew.methods.frozen_decoder import FrozenDecoder, PrecomputedGradient, memory_states
@@ -355,15 +356,8 @@ def sentence_ends(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:
     """
     if not texts:
         return []
-    encoded = encoder.tokenizer(
-        list(texts),
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_attention_mask=False,
-        return_offsets_mapping=True,
-        verbose=False,
-    )
     ends = []
+    encoded = tokenized(texts, encoder, return_offsets_mapping=True)
     for text, offsets in zip(texts, encoded["offset_mapping"], strict=True):
         starts = [start for start, _ in offsets]
         ends.append(sorted({bisect_left(starts, end) for _, end in sentence_spans(text)[:-1]}))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from embrew.model.attention import MODES, TWO_CALLS, Attention, agree, follows, key_of
 from embrew.model.batching import Cost
-from embrew.model.kernels import Walls, fits, use
+from embrew.model.kernels import Packed, Walls, fits, use
 from embrew.model.layers import (
     Wrapper,
     causal_layers,
@@ -23,7 +23,6 @@ from embrew.model.layers import (
     view,
     with_layers,
 )
-from embrew.model.packed import Packed
 from embrew.text.tokens import Segment, Tokens, take, write_at
 
 FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm", "embedding_norm")

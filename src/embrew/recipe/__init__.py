@@ -1,7 +1,6 @@
 """Recipes: an encoder and the stages that train it, as validated data. Importing this package does not import torch."""
 
-from embrew.recipe.evaluation import DevRows
 from embrew.recipe.recipe import Recipe, list_launches, list_recipes, read_recipe
-from embrew.recipe.stage import DataConfig, StageConfig
+from embrew.recipe.stage import DataConfig, DevRows, StageConfig
 
 __all__ = ["DataConfig", "DevRows", "Recipe", "StageConfig", "list_launches", "list_recipes", "read_recipe"]

@@ -1,17 +1,16 @@
-"""The encoder of a recipe, and the keys of its LoRA."""
+"""The encoder of a recipe, the keys of its LoRA, and how variants of a text are written."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from embrew.config.validation import Config, refusing
 from embrew.settings.base import Quantization
 from embrew.settings.encoder import EncoderSettings, Length, Pooling
-from embrew.settings.variants import Variants
-from embrew.text.pattern import check_words_after
+from embrew.text.pattern import check_words_after, split_pattern
 
 Rank = Annotated[int, Field(ge=1)]
 Alpha = Annotated[float | int, Field(gt=0)]
@@ -82,6 +81,35 @@ class MemoryWords(Config):
     """Memory tokens start as the tokens of these words; as many as there are memory tokens."""
 
     words: Annotated[str, Field(min_length=1)]
+
+
+class Variants(Config):
+    """GenEOL (arXiv 2410.14635): a generator rewrites each text, and the embedding is the mean over all versions.
+
+    Attributes:
+        prompts: patterns with `{text}`, one per way to rewrite; the first line after a prompt is a variant.
+        per_prompt: variants per prompt.
+        then: pattern of a second rewriting, of each variant; None: there is none.
+        generator: base that writes them, `nano`, a folder or a Hub id; None: the encoder's own language model.
+        max_new_tokens: longest variant.
+        temperature: of sampling.
+        top_p: share of the probability that is sampled from.
+    """
+
+    prompts: Annotated[list[str], Field(min_length=1)]
+    per_prompt: Annotated[int, Field(ge=1)] = 8
+    then: str | None = None
+    generator: Name | None = None
+    max_new_tokens: Annotated[int, Field(ge=1)] = 64
+    temperature: Annotated[float, Field(gt=0)] = 0.7
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @field_validator("prompts", "then")
+    @classmethod
+    def _check_patterns(cls, value: list[str] | str | None) -> list[str] | str | None:
+        for pattern in [value] if isinstance(value, str) else value or []:
+            split_pattern(pattern)
+        return value
 
 
 class BackboneConfig(Config):

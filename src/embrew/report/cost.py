@@ -13,11 +13,11 @@ from embrew.comparison.comparing import TaskScores
 from embrew.comparison.verdict import best_and_other
 from embrew.evaluation.kinds import KINDS
 from embrew.report.section import Section, Subject
-from embrew.text_encoder.interface import encode_options
+from embrew.text_encoder import encode_options
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task
-    from embrew.text_encoder.interface import TextEncoder
+    from embrew.text_encoder import TextEncoder
 
 TEXTS = 64  # encoded per round
 ROUNDS, FEWEST_ROUNDS, SLOW = 5, 2, 1.0  # the last: seconds of a round from which there are few

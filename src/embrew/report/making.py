@@ -26,7 +26,7 @@ from embrew.report.section import Subject
 from embrew.report.sources import Source, read_sources
 from embrew.report.task_data import Tasks, data_of
 from embrew.report.untrained import choose
-from embrew.text_encoder.hashes import model_hash
+from embrew.text_encoder import model_hash
 
 logger = logging.getLogger(__name__)
 PAGE = "comparison.html"  # in a sweep

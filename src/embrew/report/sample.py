@@ -14,12 +14,11 @@ from embrew.evaluation.kinds.retrieval import select_documents
 from embrew.evaluation.rows import task_retrieval, task_rows
 from embrew.evaluation.task import instructed
 from embrew.sampling import sample_in_order
-from embrew.text_encoder.interface import encode_options
-from embrew.text_encoder.vectors import unit_vectors
+from embrew.text_encoder import encode_options, unit_vectors
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task
-    from embrew.text_encoder.interface import TextEncoder
+    from embrew.text_encoder import TextEncoder
 
 TEXTS = 3000  # encoded per model at most
 QUERIES = 0.2  # share of a task's texts that are queries

@@ -13,8 +13,7 @@ from embrew.runtimes.openvino import Program, convert
 from embrew.runtimes.reference import check_close
 from embrew.storage.saving import TEXTS, tolerance
 from embrew.text.tokens import Segment
-from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder, model_hash, tokenizer_sha256
 
 
 def convert_encoder(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | None = None) -> RuntimeEncoder:

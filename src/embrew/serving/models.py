@@ -23,8 +23,7 @@ from embrew.serving.settings import Settings
 from embrew.text.template import Template, tokens_before
 from embrew.text.texts import PREPARATIONS, SIDES
 from embrew.text.tokens import Row, Segment, Tokens
-from embrew.text_encoder.hashes import model_hash
-from embrew.text_encoder.interface import resolved_prompts
+from embrew.text_encoder import model_hash, resolved_prompts
 
 CHARACTERS = 32  # of a long text, per token that is kept of it
 NOT_FINITE = "a NaN or infinite embedding; the model's weights are broken"

@@ -25,7 +25,7 @@ from embrew.serving.metrics import Metrics
 from embrew.serving.models import ReadOptions, ServedEncoder, ServedStock, TokenizedTexts
 from embrew.serving.schemas import Text
 from embrew.serving.settings import Settings
-from embrew.text_encoder.hashes import tokenizer_sha256
+from embrew.text_encoder import tokenizer_sha256
 from embrew.variants import VariantEncoder
 
 logger = logging.getLogger(__name__)

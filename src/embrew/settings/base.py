@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema
 
-from embrew.config.validation import explain
+from embrew.config.validation import Config, explain
 
 BLOCK = 64  # weights with one scale
 
 
-class Quantization(BaseModel):
+class Quantization(Config):
     """4-bit weights of the linear layers of a frozen base: *QLoRA* (Dettmers et al., 2023), section 3.
 
     Each block of 64 weights has one scale, the largest absolute value; each weight is the index of the nearest of 16
@@ -24,8 +24,6 @@ class Quantization(BaseModel):
         type: `nf4`: the 16 numbers are quantiles of a normal distribution; `fp4`: floating-point numbers of 4 bits.
         double_quant: scales are quantised to 8 bits as well, in groups of 256.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     type: Literal["nf4", "fp4"] = "nf4"
     double_quant: bool = True

@@ -8,7 +8,6 @@ from math import ceil
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     StrictBool,
@@ -18,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from embrew.config.validation import explain
+from embrew.config.validation import Config, explain
 from embrew.text.pattern import Pattern, WordsAfter, check_learned, check_words_after, split_pattern
 from embrew.text.texts import SIDES, Preparation, lengths_of
 
@@ -232,7 +231,7 @@ ALWAYS_WRITTEN = ("template", "words_after", "attention", "pooling", "prompts", 
 """Settings that every folder's JSON holds; the others are written only where they are not at their default."""
 
 
-class EncoderSettings(BaseModel):
+class EncoderSettings(Config):
     """How an encoder reads texts, and what it makes of them.
 
     A new setting is one field here; recipes, `Encoder.from_pretrained`, `embrew.json`, verification, and the comparison
@@ -252,8 +251,6 @@ class EncoderSettings(BaseModel):
         demonstrations: how demonstrations in a prompt are read; None: the encoder reads none.
         space: the `model_hash` of the model whose documents queries are compared with; None: the encoder's own.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     template: str | Annotated[list[str], Field(min_length=1)] = "{instruction}{text}"
     preparation: Preparation = "none"

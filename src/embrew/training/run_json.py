@@ -24,12 +24,13 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path
 from embrew.methods import Objective
 from embrew.recipe import Recipe, StageConfig
-from embrew.training.gap_closed import GapClosed, at_start
 from embrew.training.stage_evaluation import (
     DevSets,
     Evaluate,
+    GapClosed,
     Point,
     StageEvaluation,
+    at_start,
     check_metric,
     of_sets,
     scores_line,

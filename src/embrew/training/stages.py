@@ -31,9 +31,8 @@ from embrew.recipe import Recipe
 from embrew.storage.card import without_scores
 from embrew.storage.opening import final_stage
 from embrew.training import checkpoints, sharding
-from embrew.training.gap_closed import GapClosed
 from embrew.training.run_json import RUN, RunResults
-from embrew.training.stage_evaluation import Evaluate, samples_per_step
+from embrew.training.stage_evaluation import Evaluate, GapClosed, samples_per_step
 from embrew.training.stage_json import STAGE, StageSettings
 from embrew.training.step import Chunks, TrainStep
 from embrew.training.trainer import StageTrainer

@@ -12,8 +12,7 @@ from transformers import AutoModel, PreTrainedModel
 from embrew.encoder import Encoder
 from embrew.model.attention import Attention
 from embrew.model.forward import forward, packing, packs, read_layers, write_soft
-from embrew.model.kernels import use_own_sdpa
-from embrew.model.packed import Packed
+from embrew.model.kernels import Packed, use_own_sdpa
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.families import FAMILIES, config_of
 

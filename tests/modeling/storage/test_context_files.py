@@ -12,7 +12,7 @@ from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations
 from embrew.storage import parts
 from embrew.storage.parts import read_contexts, remove_context, write_context
-from embrew.text_encoder.hashes import vectors_hash
+from embrew.text_encoder import vectors_hash
 from tests.conftest import SENTENCES, stir
 
 PAIRS = (Demonstration("fox", SENTENCES[0]), Demonstration("sea", SENTENCES[3]))

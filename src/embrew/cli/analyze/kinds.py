@@ -49,7 +49,7 @@ def measure_all(
 ) -> Iterator[tuple[dict[str, Any], Any]]:
     """Measure models one after the other; yield name and hash of each with its result. Errors begin with the name."""
     from embrew.opening import open_model
-    from embrew.text_encoder.hashes import model_hash
+    from embrew.text_encoder import model_hash
 
     for name in models:
         loading(name)

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from embrew.evaluation.task import Rows, TaskKind
-from embrew.text_encoder.interface import TextEncoder
-from embrew.text_encoder.vectors import checked_vectors
+from embrew.text_encoder import TextEncoder, checked_vectors
 
 
 def score_clustering(

@@ -8,7 +8,7 @@ import numpy as np
 
 from embrew.evaluation.kinds.sts import pair_cosines
 from embrew.evaluation.task import Rows, TaskKind
-from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder import TextEncoder
 
 
 def score_pair_classification(encoder: TextEncoder, rows: Rows, **options: Any) -> dict[str, Any]:

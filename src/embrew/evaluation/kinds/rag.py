@@ -20,8 +20,7 @@ from embrew.evaluation.kinds.retrieval import select_documents
 from embrew.evaluation.questions import Question, can_be_found, contains_answer, exact_match, read_questions
 from embrew.evaluation.task import Columns, GridCache, Task, TaskKind, inner
 from embrew.sampling import sample_in_order
-from embrew.text_encoder.interface import TextEncoder
-from embrew.text_encoder.vectors import unit_vectors
+from embrew.text_encoder import TextEncoder, unit_vectors
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,7 @@ from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
 from embrew.evaluation.task import Task, TaskKind
 from embrew.sampling import sample_in_order
-from embrew.text_encoder.interface import TextEncoder
-from embrew.text_encoder.vectors import unit_vectors
+from embrew.text_encoder import TextEncoder, unit_vectors
 
 logger = logging.getLogger(__name__)
 

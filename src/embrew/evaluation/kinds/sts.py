@@ -10,8 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from embrew.evaluation.task import Rows, TaskKind
-from embrew.text_encoder.interface import TextEncoder
-from embrew.text_encoder.vectors import unit_vectors
+from embrew.text_encoder import TextEncoder, unit_vectors
 
 
 def score_sts(

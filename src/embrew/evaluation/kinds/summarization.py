@@ -7,8 +7,7 @@ import numpy as np
 
 from embrew.evaluation.kinds.sts import spearman
 from embrew.evaluation.task import Rows, TaskKind
-from embrew.text_encoder.interface import TextEncoder
-from embrew.text_encoder.vectors import unit_vectors
+from embrew.text_encoder import TextEncoder, unit_vectors
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from embrew.runtimes.graph import graph_refusal
 from embrew.runtimes.openvino import convert, nncf, openvino, round_weights
 from embrew.runtimes.reference import LEAST_COSINE
 from embrew.storage.base_model import computes
-from embrew.text_encoder.hashes import tokenizer_sha256
+from embrew.text_encoder import tokenizer_sha256
 from embrew.threads import cores
 
 logger = logging.getLogger(__name__)
