@@ -1,7 +1,8 @@
 """The result files of a plan that `evidence.py` has run: one Markdown and one JSON file, a row's means over seeds.
 
 A table may be made on several machines: a row and seed that this one has not run keep the scores of the JSON file that
-is there, if it says that suite, dtype and settings were the plan's.
+is there, if it says that suite, dtype and settings were the plan's. Contents of recipes and data are not compared: the
+commit of the run stands beside its rows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from harness import circumstances, origin, table
 from planned import cell
 
 from embrew.evaluation import Result, grid_table
+from embrew.files.reading import read_json
 
 GAP = ("share", "other")
 
@@ -60,7 +62,7 @@ class Earlier:
     """
 
     def __init__(self, file: Path, plan: Mapping[str, Any], tasks: Collection[str]) -> None:
-        record = json.loads(file.read_text()) if file.exists() else {}
+        record = read_json(file) if file.exists() else {}
         same = all(record.get(key) == (plan.get(key) or None) for key in ("suite", "dtype", "set"))
         self.record = record if same else {}
         self.tasks = set(tasks)
@@ -76,7 +78,11 @@ class Earlier:
         record = self.record
         scores = record.get("rows", {}).get(row, {})
         seeds, means = record.get("seeds", {}).get(row, []), record.get("averages", [])
-        if seed not in seeds or record["settings"].get(row) != settings or set(scores) - set(means) != self.tasks:
+        if (
+            seed not in seeds
+            or record.get("settings", {}).get(row) != settings
+            or set(scores) - set(means) != self.tasks
+        ):
             self.missing.append(f"{row} (seed {seed})" if seeded else row)
             return None
         number = seeds.index(seed)

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import evidence
 
+from embrew.files.reading import BrokenFile
 from tests.conftest import SENTENCES
 from tests.training.test_stages import values
 
@@ -112,6 +113,17 @@ def test_a_table_of_two_machines(plan: Path, monkeypatch: pytest.MonkeyPatch) ->
     write(plan, rows=rows)
     assert run(plan, monkeypatch, "--finished")["missing"] == ["untrained: untrained (seed 1)"]
     shutil.rmtree(plan / "work")
+    table = plan / "results" / "plan.json"
+    old = json.loads(table.read_text())
+    del old["settings"]  # as tables were written before they had it
+    table.write_text(json.dumps(old))
+    with pytest.raises(SystemExit, match="nothing of it is finished"):
+        run(plan, monkeypatch, "--finished")
+    table.write_text("{")
+    with pytest.raises(BrokenFile, match="plan.json"):
+        run(plan, monkeypatch, "--finished")
+    table.write_text(json.dumps({**old, "settings": whole["settings"]}))
+    assert run(plan, monkeypatch, "--finished")["seeds"] == {"A: compress": [1, 2]}
     write(plan, dtype="bfloat16")
     with pytest.raises(SystemExit, match="nothing of it is finished"):
         run(plan, monkeypatch, "--finished")

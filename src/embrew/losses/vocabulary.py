@@ -20,6 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from embrew.float32 import full_float32
 
+TEXTS_AT_A_TIME = 4  # texts whose logits are held; they are recomputed in the backward pass
+
 
 def token_kl(
     teacher: Tensor,
@@ -293,9 +295,6 @@ def _shifted_logits(
         slope = 1 - out**2
         out.mul_(softcap)
     return out.sub_(out.amax(-1, keepdim=True)), slope
-
-
-TEXTS_AT_A_TIME = 4  # texts whose logits are held; they are recomputed in the backward pass
 
 
 def bag_of_words_nll(
