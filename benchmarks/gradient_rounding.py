@@ -1,7 +1,7 @@
 """What bfloat16 does to gradients at the start of a stage: `python benchmarks/gradient_rounding.py`.
 
 Gradients of SmolLM2-135M's first batches, before any step, with matrix products in bfloat16 as stages train by default,
-and in float32; rows and drawn splits are the same, without dropout. Cosine and ratio of norms, over all trained weights.
+and in float32; rows and drawn splits are the same, without dropout. Cosine and ratio of norms of all trained weights.
 $EMBREW_DATA names the data, which are those of `plans/real-*.yaml`. Results: `results/gradient-rounding.*`.
 """
 
