@@ -15,7 +15,7 @@ from embrew.model.attention import first_prompt
 from embrew.model.batching import plan
 from embrew.progress import progress
 from embrew.text.texts import Text
-from embrew.text.tokens import Row, Segment, Tokens
+from embrew.text.tokens import Segment, Tokens
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -62,13 +62,6 @@ def generate(
                 written[i * copies : (i + 1) * copies] = answers[place * copies : (place + 1) * copies]
             bar.update(len(group))
     return written
-
-
-def first_row(encoder: Encoder) -> Row:
-    """Return what precedes a target that reads no text: BOS; where there is none, EOS or the padding token."""
-    tokenizer = encoder.tokenizer
-    other = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
-    return Row.labelled(encoder.template.bos_ids or [other or 0], Segment.PROMPT)
 
 
 def can_write(encoder: Encoder) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 from embrew.encoder import Encoder
 from embrew.evaluation.targets import scores_under
-from embrew.generation import first_row
 from embrew.model.attention import Attention
 from embrew.text.tokens import Row, Segment
 
@@ -53,7 +52,7 @@ def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int =
     """Return the perplexity of texts under an encoder's causal language model; None for BERT-type encoders.
 
     A text is split into windows that do not overlap, each after what precedes a target without a text
-    (`embrew.generation.first_row`: BOS), so that every token is predicted once.
+    (the template's `start_row`: BOS), so that every token is predicted once.
 
     Args:
         encoder: the encoder; its adapter is active.
@@ -65,7 +64,7 @@ def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int =
     """
     if encoder.backbone.is_encoder:
         return None
-    first, rows = first_row(encoder), []
+    first, rows = encoder.template.start_row, []
     tokenized = encoder.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
     for ids in tokenized["input_ids"]:
         rows += [first + Row.labelled(ids[i : i + WINDOW - 1], Segment.TARGET) for i in range(0, len(ids), WINDOW - 1)]

@@ -67,7 +67,7 @@ class Alignment(FrozenDecoder):
         temperature: τ.
         detach_self: no gradient to e_+ (and a negative's own memory), which could lower |a − b| by predicting worse.
         end: predict EOS after a text, unless the text is truncated.
-        decoder_bos: put BOS before the memory states in the decoder.
+        decoder_bos: put BOS before the memory states in the decoder; where the tokenizer adds none, EOS.
     """
 
     rows_kind: ClassVar[RowsKind] = "pairs"
@@ -81,7 +81,7 @@ class Alignment(FrozenDecoder):
 
     def check_lengths(self, encoder: Encoder) -> None:
         """Raise if the decoder's longest row exceeds the model's positions."""
-        before = len(encoder.template.bos_ids) * self.decoder_bos + len(encoder.template.memory_ids)
+        before = len(self.before_target(encoder).ids)
         check_target_fits(encoder, before, encoder.max_length["document"], read="BOS and memory tokens in the decoder")
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
@@ -103,7 +103,7 @@ class Alignment(FrozenDecoder):
         """
         if not self.has_references:
             return dataset
-        layout = f"end={'of whole texts' if self.end else None} decoder_bos={self.decoder_bos}"
+        layout = f"end={'of whole texts' if self.end else None} before={self.before_target(encoder).ids}"
         origin = "" if folder is None else f"{vectors_hash(encoder)} {encoder.backbone.dtype} {layout}"
 
         def scores_of(start: int) -> list[Scores]:

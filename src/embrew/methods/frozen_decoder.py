@@ -23,7 +23,7 @@ class FrozenDecoder(Objective):
         name: of the objective, for messages.
         doing: what it does, for messages.
         end: predict EOS after a target, unless the target is truncated.
-        decoder_bos: put BOS before the memory states in the decoder, if the tokenizer has one.
+        decoder_bos: put BOS before the memory states in the decoder; where the tokenizer adds none, EOS.
     """
 
     name: ClassVar[str]
@@ -59,9 +59,9 @@ class FrozenDecoder(Objective):
         encoder.backbone.set_attention_dropout(0.0)
 
     def before_target(self, encoder: Encoder) -> Row:
-        """Return what the decoder reads before a target: BOS, and positions for the memory states."""
-        begin = Row.labelled(encoder.template.bos_ids if self.decoder_bos else [], Segment.PROMPT)
-        return begin + Row.labelled([0] * len(encoder.template.memory_ids), Segment.SOFT)
+        """Return what the decoder reads before a target: BOS or what stands for it, and positions for memory states."""
+        states = Row.labelled([0] * len(encoder.template.memory_ids), Segment.SOFT)
+        return encoder.template.start_row + states if self.decoder_bos else states
 
 
 def memory_states(encoder: Encoder, tokens: Tokens) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from embrew.encoder import Encoder
-from embrew.generation import first_row
 from embrew.methods.base import UNIT_WEIGHTS, Objective
 from embrew.methods.frozen_decoder import memory_states
 from embrew.methods.llm2comp import Compression
@@ -164,7 +163,7 @@ def _readings(
 ) -> dict[str, Tokens]:
     """Return students that read the whole context as text, or BOS alone, in place of the memory."""
     parts = objective.parts(rows, encoder)
-    alone = [first_row(encoder)] * len(rows)
+    alone = [encoder.template.start_row] * len(rows)
     return _moved(
         {
             "student" + suffix: Tokens.pad([a + b for a, b in zip(parts.read if context else alone, of, strict=True)])

@@ -105,7 +105,7 @@ class Compression(FrozenDecoder):
         min_context_tokens: length of the shortest context, BOS included, of `rows: text`.
         min_target_tokens: length of the shortest continuation.
         include_last: compare the distribution after the last continuation token too (`kl` only).
-        decoder_bos: put BOS before the memory states in the decoder, if the tokenizer has one.
+        decoder_bos: put BOS before the memory states in the decoder; where the tokenizer adds none, EOS.
         nll_weight: weight of an additional `nll` term with `kl`.
         held_out: number of texts (of `pairs`: queries) that are set aside and not trained on, for the share of the gap
             closed (`methods.gap`), at most one in twenty; 0: none, and the share is not measured.
@@ -283,7 +283,7 @@ class Compression(FrozenDecoder):
         sizes = {"positive": most, "continuation": most - least, "same": min(most, room)}
         target = max(sizes[name] for name in self.targets)
         read = "BOS and memory tokens in the decoder"
-        check_target_fits(encoder, bos * self.decoder_bos + slots, target, read=read)
+        check_target_fits(encoder, len(self.before_target(encoder).ids), target, read=read)
         if self.divergence == "kl" and [*self.targets] != ["continuation"]:
             context = limit - len(template.first_ids) - slots if self.rows == "pairs" else min(most, room)
             target = sizes["positive" if self.rows == "pairs" else "same"]

@@ -118,6 +118,9 @@ class Template:
 
     Attributes:
         bos_ids: what the tokenizer puts before every text by itself: BOS, or CLS; nothing (Qwen, GPT-NeoX, Phi).
+        start_row: what a decoder reads first where no text precedes: BOS; where the tokenizer adds none, EOS, or else
+            the padding token. A model attends to its first position wherever it needs nothing else; a state that it
+            has never read does not serve for that.
         sep_ids: what a BERT-type tokenizer puts after every text by itself: SEP; nothing for those of causal LMs.
         first_ids: what comes first in every row: BOS or CLS, then the soft prompt.
         tail_row: what comes last in every row: memory tokens and EOS, and the SEP of a BERT-type tokenizer.
@@ -162,6 +165,8 @@ class Template:
             raise ValueError(f"template={pattern!r} ends with {{eos}}, but the tokenizer has no EOS token")
         ids, sep, cls = list(tokenizer("a").input_ids), tokenizer.sep_token_id, tokenizer.cls_token_id
         self.bos_ids = ids[:1] if ids and ids[0] in (tokenizer.bos_token_id, cls) else []
+        other = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+        self.start_row = Row.labelled(self.bos_ids or [other or 0], Segment.PROMPT)
         self.first_ids = self.bos_ids + self.soft_prompt_ids
         self.tail_row = Row([], [])
         for field in self.tail:

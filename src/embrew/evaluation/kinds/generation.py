@@ -194,15 +194,13 @@ def _with_controls(
     * `_none`: after BOS alone, at the positions that follow it. EOS stands in for BOS where there is none, since the
       first token needs a position that predicts it.
     """
-    from embrew.generation import first_row
-
     parts = [_parts(row) for row in rows]
     another = others([(tuple(read.ids), tuple(target.ids)) for read, target in parts], seed=seed)
     swapped = [] if another is None else [parts[i][0] + parts[at][1] for at, i in enumerate(another)]
     return {
         "": predict(rows, source),
         "_other": predict(swapped, source) if swapped else None,
-        "_none": predict([first_row(encoder) + target for _, target in parts], "text"),
+        "_none": predict([encoder.template.start_row + target for _, target in parts], "text"),
     }
 
 
