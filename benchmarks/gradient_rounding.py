@@ -2,6 +2,7 @@
 
 Gradients of SmolLM2-135M's first batches, before any step, with matrix products in bfloat16 as stages train by default,
 and in float32; rows and drawn splits are the same, without dropout. Cosine and ratio of norms of all trained weights.
+SmolLM2's tokenizer adds no BOS: a decoder that reads no text begins with the memory, or with EOS before it.
 $EMBREW_DATA names the data, which are those of `plans/real-*.yaml`. Results: `results/gradient-rounding.*`.
 """
 
@@ -27,10 +28,16 @@ PROMPT = [
     "encoder.attention=causal",
     "encoder.pooling={mode: last, over: all}",
 ]
+LBR = str(HERE / "lbr" / "medical-nano.yaml")
+AUTOREGEMBED = str(HERE / "autoregembed" / "nano.yaml")
+BOS = "stages.compress.objective.decoder_bos"
 STAGES: dict[str, tuple[str, str, list[str]]] = {
-    "LLM2Comp, continuation": (LLM2COMP, "compress", []),
-    "AutoRegEmbed, compression": (str(HERE / "autoregembed" / "nano.yaml"), "compress", []),
-    "LBR, IB-GL": (str(HERE / "lbr" / "medical-nano.yaml"), "learn", []),
+    "LLM2Comp, continuation, EOS before the memory": (LLM2COMP, "compress", []),
+    "LLM2Comp, continuation, memory first": (LLM2COMP, "compress", [f"{BOS}=false"]),
+    "AutoRegEmbed, compression, EOS before the memory": (AUTOREGEMBED, "compress", [f"{BOS}=true"]),
+    "AutoRegEmbed, compression, memory first": (AUTOREGEMBED, "compress", []),
+    "LBR, IB-GL, a word before the text": (LBR, "learn", ['encoder.template="Text: {instruction}{text}\\n{memory}"']),
+    "LBR, IB-GL, memory first": (LBR, "learn", []),
     "contrast, PromptEOL": (str(HERE / "baselines" / "simcse-nano.yaml"), "supervised", PROMPT),
 }
 
@@ -78,7 +85,8 @@ def main() -> None:
         "of the batches. Rows and drawn splits are the same.",
         "",
         *table(
-            ["stage", "cosine", "norm in bfloat16 / in float32"], [[name, *shown(each)] for name, each in found.items()]
+            ["stage", "cosine", "norm in bfloat16 / in float32", "norm in float32"],
+            [[name, *shown(each)] for name, each in found.items()],
         ),
         "",
     ]
@@ -89,13 +97,17 @@ def main() -> None:
 def compared(bfloat16: Tensor, float32: Tensor) -> dict[str, float]:
     """Cosine and ratio of the norms of two gradients."""
     one, other = bfloat16.double(), float32.double()
-    return {"cosine": float(one @ other / (one.norm() * other.norm())), "ratio": float(one.norm() / other.norm())}
+    return {
+        "cosine": float(one @ other / (one.norm() * other.norm())),
+        "ratio": float(one.norm() / other.norm()),
+        "norm": float(other.norm()),
+    }
 
 
 def shown(batches: list[dict[str, Any]]) -> list[str]:
     """Lowest, median and highest of each figure."""
     cells = []
-    for key in ("cosine", "ratio"):
+    for key in ("cosine", "ratio", "norm"):
         values = torch.tensor([one[key] for one in batches])
         cells.append(f"{values.min():.3f}, {values.median():.3f}, {values.max():.3f}")
     return cells
