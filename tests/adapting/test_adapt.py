@@ -109,6 +109,7 @@ def test_from_pairs_and_documents_to_an_export(
     dev = {row["model"]: row["dev_ndcg_at_10"] for row in report["models"]}
     assert report["best"] == max(("contrast", "lbr"), key=lambda name: dev[name])
     page = html.unescape((out / "report.html").read_text())
+    assert "Overlap of training and test data" not in page  # adapt holds out by itself
     assert all(line in page for line in report["said"]) and "quick run, too short" in report["said"][-1]
     texts = ["What is known of case 3?", words(3)]
     ours = Encoder.from_pretrained(best, dtype="float32").with_settings(max_length=max_length(out))

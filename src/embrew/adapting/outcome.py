@@ -137,7 +137,7 @@ def write_page(
         return
     sources = {row.name: [row.source(place)] for row, place in zip(rows, results, strict=True) if row.is_model}
     command = shlex.join(["embrew", *sys.argv[1:]])
-    make_report(sources, [find_task(test)], folder / PAGE, opener=opener, command=command, said=said)
+    make_report(sources, [find_task(test)], folder / PAGE, opener=opener, command=command, said=said, held_out=True)
 
 
 def has_page() -> bool:
