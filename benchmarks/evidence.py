@@ -122,7 +122,7 @@ def run(
         if recipe.stages and not earlier:
             start = started_from(entry)
             if start is None:
-                take_over_results(recipe, folder, work.parent)
+                take_over_results(recipe, folder, work)
             stages.train(recipe, folder / "model", resume=(folder / "model").exists(), start=start)
         for name in [stage.name for stage in recipe.stages] or ["untrained"]:
             if name in entry.get("judge", [name]):
@@ -243,10 +243,11 @@ def complete(folder: Path, suite: Any) -> bool:
     return all(any(folder.glob(f"{task.name}.*.run.json")) for task in suite.tasks)
 
 
-def take_over_results(recipe: Recipe, folder: Path, root: Path) -> None:
-    """Take over finished stages, and what they were judged, from any row of any plan with the same settings."""
-    for name, run in reuse_stages(recipe, folder / "model", sorted(root.glob("*/*/*/model"))):
-        for results in (run.parent / "results").glob(f"{name}*"):
+def take_over_results(recipe: Recipe, folder: Path, work: Path) -> None:
+    """Take over finished stages from any row of any plan with the same settings, and what a row of this plan has."""
+    for name, run in reuse_stages(recipe, folder / "model", sorted(work.parent.glob("*/*/*/model"))):
+        own = run.is_relative_to(work)  # other plans may have other suites
+        for results in (run.parent / "results").glob(f"{name}*") if own else ():
             shutil.copytree(results, folder / "results" / results.name, dirs_exist_ok=True)
 
 

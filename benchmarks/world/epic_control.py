@@ -42,7 +42,7 @@ def score(recipe: Recipe, folder: Path, world: World, data: Path, *, split: str)
         if read["recipe"] != settings:
             raise SystemExit(f"{kept} has scores of another recipe; remove {folder}, or give the row another name")
         return dict(read["scores"])
-    take_over_results(recipe, folder, folder.parents[2])
+    take_over_results(recipe, folder, folder.parents[1])
     stages.train(recipe, folder / "model", resume=(folder / "model").exists())
     encoder: Any = opening.open_model(str(folder / "model" / recipe.stages[-1].name))
     found = accuracies(encoder, world, data / "relations", split=split, seed=recipe.seed)
