@@ -143,3 +143,22 @@ def test_what_is_finished_is_the_plans(plan: Path, monkeypatch: pytest.MonkeyPat
     del rows[1]["set"]
     write(plan, rows=rows)
     assert run(plan, monkeypatch, "--finished")["missing"] == ["A: compress (seed 1)"]
+
+
+def test_a_stage_of_another_plan_is_taken_over_and_its_scores_are_not(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other plan's suite has a task of the same name, and other rows."""
+    run(plan, monkeypatch)
+    trained = plan / "work" / "plan" / "A" / "1"
+    data = plan / "other" / "STS"
+    data.mkdir(parents=True)
+    lines = (plan / "STS" / "test.jsonl").read_text().splitlines(keepends=True)
+    (data / "test.jsonl").write_text("".join(lines[::2]))
+    (plan / "suite.yaml").write_text(yaml.safe_dump({"tasks": [{"data": str(data)}], "averages": {"all": ["STS"]}}))
+    (trained.parents[1]).rename(plan / "work" / "first")
+    run(plan, monkeypatch)
+    before, scores = plan / "work" / "first" / "A" / "1", "results/compress/STS.test.json"
+    seconds = [json.loads((one / "model" / "run.json").read_text())["seconds"] for one in (trained, before)]
+    assert seconds[0] == seconds[1]  # of training, which was not done twice
+    assert json.loads((trained / scores).read_text()) != json.loads((before / scores).read_text())
