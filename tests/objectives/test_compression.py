@@ -129,9 +129,8 @@ def without_bos(encoder):
     """The same encoder with a tokenizer that puts nothing before a text, as that of Qwen2 and of SmolLM2."""
     own = copy.deepcopy(encoder.tokenizer)
     own.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    template, pooling = encoder.template.pattern, Pooling("mean", "memory")
-    made = Encoder(encoder.backbone, own, Base("folder", "tiny"), template=template, pooling=pooling)
-    made.attention = encoder.attention
+    settings = {"template": encoder.template.pattern, "pooling": Pooling("mean", "memory")}
+    made = Encoder(encoder.backbone, own, Base("folder", "tiny"), attention="bidirectional", **settings)
     assert made.template.bos_ids == []
     return made.eval()
 
