@@ -31,6 +31,8 @@ from embrew.config.overrides import parse_override
 from embrew.data.reading import expand
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
+from embrew.evaluation import find_task
+from embrew.evaluation.paths import write_paths
 from embrew.export.exporting import export_encoder
 from embrew.files import formats
 from embrew.files.names import public_path
@@ -39,11 +41,11 @@ from embrew.files.writing import recover, write_json
 from embrew.opening import check_pooling, is_bare
 from embrew.progress import within
 from embrew.recipe import Recipe
-from embrew.report.sources import Source
+from embrew.report.sources import RECIPES, Source
 from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)
-PLAN, RECIPES, TRAINED, RESULTS, DEV, EXPORT = "plan.json", "recipes", "model", "results", "dev", "export"
+PLAN, TRAINED, RESULTS, DEV, EXPORT = "plan.json", "model", "results", "dev", "export"
 BEFORE, CONTRAST, BM25 = "before", "contrast", "bm25"
 REPAIR = "remove the file; the same command makes it again"
 
@@ -372,6 +374,7 @@ def _trained(model: str, name: str, data: Prepared, folder: Path, settings: Sett
     common: Any = {"name": name, "batch_tokens": settings.defaults.batch_tokens}
     dev = score(encoder, data.dev, "dev", folder / DEV / name, **common)
     test = score(encoder, data.test, "test", folder / RESULTS / name, **common)
+    write_paths(folder / RESULTS / name, str(stage), [find_task(data.test)])
     kept = log.get("kept", {}).get(stage.name)
     return Row(
         name=name,

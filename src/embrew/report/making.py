@@ -43,7 +43,6 @@ def make_report(
     command: str = "",
     said: Sequence[str] = (),
     measure: bool = True,
-    held_out: bool = False,
 ) -> dict[str, Any]:
     """Write a report; return the content of its JSON file.
 
@@ -57,7 +56,6 @@ def make_report(
         command: The command that makes the report.
         said: Sentences before the verdict.
         measure: Measure the encoders, and look for texts of the tasks in the training rows.
-        held_out: The caller has held them out; they are not looked for.
 
     Raises:
         FileExistsError: another process makes this report.
@@ -80,8 +78,7 @@ def make_report(
         subject = Subject(comparison, data, without_data, sources=sources, command=command, said=said)
         if measure:  # of several seeds, the first
             subject = _measured(subject, opener)
-            if not held_out:
-                subject = replace(subject, overlaps=find_overlaps(subject))
+            subject = replace(subject, overlaps=find_overlaps(subject))
         return write_report(subject, output)
 
 

@@ -18,12 +18,14 @@ from embrew.files.reading import read_json
 from embrew.inspection import Contents, inspect
 from embrew.opening import is_recipe
 from embrew.recipe import Recipe
+from embrew.recipe.recipe import beside, with_paths
 from embrew.storage.foreign import check_is_model
 from embrew.storage.parts import BASE
 
 logger = logging.getLogger(__name__)
 RECIPE = "recipe.yaml"  # in the folder of a trained encoder
 RESULTS = "results"  # folder of results in a row of a sweep
+RECIPES = "recipes"  # folder in an adaptation
 ACCEPTED = (
     "results, an encoder, a training run or one of its stages, a sweep, an adaptation, an export, a "
     "Sentence-Transformers folder, or a recipe without stages"
@@ -38,9 +40,10 @@ class Source:
         results: Folder of its results; None if it has to be evaluated.
         model: What `open_model` opens; with `untrained`, a trained encoder whose base is meant. None: the encoder is
             not known.
-        untrained: The encoder is the one that the recipe of `model` describes, before training.
+        untrained: Nothing was trained: the encoder is the one that the recipe of `model` describes, or it is BM25.
         run: Folder of the training run.
         stage: Last stage of the run that the model was trained in.
+        recipes: Folder of its recipe, which relative paths in it start from.
         pooling: Of a language model without embedding settings, as `open_model` takes it.
         stored: The folder of `model` was not given, but read beside the results; it may have changed since.
         unknown: Why the encoder of the results is not used; empty if none is known.
@@ -51,6 +54,7 @@ class Source:
     untrained: bool = False
     run: Path | None = None
     stage: str | None = None
+    recipes: Path | None = None
     pooling: str | None = None
     stored: bool = False
     unknown: str = ""
@@ -111,7 +115,11 @@ class Source:
         if not file.is_file():
             return None
         values: Any = parse_yaml(file.read_text(encoding="utf-8"), source=str(file))
-        return Recipe.from_values(values, source=str(file)) if isinstance(values, Mapping) else None
+        if not isinstance(values, Mapping):
+            return None
+        if self.recipes is not None:
+            values = with_paths(values, beside(self.recipes, {}), data_only=True)
+        return Recipe.from_values(values, source=str(file))
 
 
 def read_sources(paths: Sequence[str]) -> dict[str, list[Source]]:
@@ -260,10 +268,12 @@ def _of_adapted(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Sou
     if run.state != "finished":
         raise ValueError(f"the adaptation {path} is not finished: {run.summary}; give its first command again")
     for row in read_json(path / "adapted.json", keys=("models",))["models"]:
-        source = Source(results=path_inside(path, row["results"], source=path / "adapted.json", key="results"))
+        results = path_inside(path, row["results"], source=path / "adapted.json", key="results")
+        source = Source(results, untrained=True)
         if row["encoder"] is not None:
             stage = path_inside(path, row["encoder"], source=path / "adapted.json", key="encoder")
-            source = replace(source, model=str(stage), run=stage.parent, stage=stage.name)
+            run = stage.parent
+            source = Source(results, model=str(stage), run=run, stage=stage.name, recipes=path / RECIPES)
         yield f"{name}/{row['model']}", source
 
 
