@@ -272,8 +272,7 @@ def _of_adapted(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Sou
         source = Source(results, untrained=True)
         if row["encoder"] is not None:
             stage = path_inside(path, row["encoder"], source=path / "adapted.json", key="encoder")
-            run = stage.parent
-            source = Source(results, model=str(stage), run=run, stage=stage.name, recipes=path / RECIPES)
+            source = Source(results, str(stage), run=stage.parent, stage=stage.name, recipes=path / RECIPES)
         yield f"{name}/{row['model']}", source
 
 
