@@ -6,8 +6,9 @@ MedQuAD's questions, 2,000 of SQuAD's, sentences of Wikipedia, and titles and se
 has no training queries. Students: the first three layers of all-MiniLM-L6-v2 ($MINILM) and all six, every weight
 trained, the teacher's own first four to six of twelve, and SmolLM2-135M at 4 and 8 layers, and at 15 and 30.
 
-Stopped? The same command resumes. Results go to `results/into-space.md` and `.json`; WORK keeps what was made. The
-times of a query are medians in one process, in which the teacher's stands beside the student's.
+Stopped? The same command resumes. Results go to `results/into-space.md` and `.json`, which keep the seeds of other
+machines; WORK keeps what was made. The times of a query are medians in one process, in which the teacher's stands
+beside the student's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from harness import circumstances, origin, table, write
+from harness import RESULTS, circumstances, origin, table, write
 from planned import cell
 
 from embrew import Encoder, opening
@@ -31,6 +32,7 @@ from embrew.data.sentences import sentence_spans
 from embrew.files.writing import write_jsonl
 from embrew.search import SearchIndex
 
+COMMAND = "python benchmarks/into_space.py WORK"
 INDEXES = ("medquad", "cranfield")
 STEPS = 600
 SETTINGS = [f"stages.distill.training.max_steps={STEPS}", "stages.distill.batch.size=64"]
@@ -81,15 +83,13 @@ def main() -> None:
     for name in INDEXES:
         if not (work / name).exists():
             SearchIndex.build(teacher, Path(os.environ["REAL"]) / "space" / name).save(work / name)
-    state = work / "found.json"
-    found: dict[str, Any] = json.loads(state.read_text()) if state.is_file() else {}
+    found: dict[str, Any] = json.loads((RESULTS / "into-space.json").read_text())["found"]
     for student in asked.students:
         for seed in asked.seeds:
             made = found.setdefault(student, {})
             if str(seed) not in made:
                 made[str(seed)] = trained(student, seed, work, teacher)
-                state.write_text(json.dumps(found, indent=2))
-    page(found)
+                page(found)
 
 
 def queries(path: Path) -> None:
@@ -146,7 +146,8 @@ def trained(student: str, seed: int, work: Path, teacher: Any) -> dict[str, Any]
         judged, place = read_judged(spaces / name), str(work / name)
         index = open_index(place, teacher)
         rows[name] = measure(encoder, teacher, place, index, judged.queries, judged, settings["layers"])
-    return {"rows": rows, "seconds": report["seconds"], "queries": report["queries"]["train"]}
+    made = circumstances(COMMAND)
+    return {"made": made, "rows": rows, "seconds": report["seconds"], "queries": report["queries"]["train"]}
 
 
 def page(found: dict[str, Any]) -> None:
@@ -180,8 +181,9 @@ def page(found: dict[str, Any]) -> None:
                 kept[f"{name}, {label}, {row['layers'] or 'all'} layers, {row['dimensions']}"] = values
                 shown = [cell(values["nDCG@10"]), *(cell(values[key], digits=2) for key in shares)]
                 cells.append([name, label, str(row["layers"] or ""), str(row["dimensions"]), str(len(each)), *shown])
-    around = circumstances("python benchmarks/into_space.py WORK")
-    write("into-space", [*lines, *table(header, cells), "", *origin(around)], {**around, "rows": kept, "found": found})
+    runs = [(f"{student}, seed {seed}", one["made"]) for student, seeds in found.items() for seed, one in seeds.items()]
+    made = [line for name, around in runs for line in (f"{name}:", "", *origin(around), "")]
+    write("into-space", [*lines, *table(header, cells), "", *made[:-1]], {"rows": kept, "found": found})
 
 
 if __name__ == "__main__":
