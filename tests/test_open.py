@@ -1,11 +1,14 @@
 """Opening a model by name, to embed with it."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from peft import PeftModel
 
 from embrew import opening
+from embrew.files.formats import RUN
 from embrew.storage import base_model
 from embrew.text_encoder import model_hash
 from tests.conftest import SENTENCES
@@ -38,3 +41,10 @@ def test_a_model_opens_in_the_dtype_asked_for(trained, monkeypatch):
     monkeypatch.setattr(base_model, "computes", lambda dtype, device: dtype != torch.bfloat16)
     with pytest.raises(ValueError, match="bfloat16"):
         opening.open_model("nano", dtype="bfloat16", pooling="mean")
+
+
+def test_a_run_that_is_not_finished_says_how_to_go_on(tmp_path):
+    run = {"format": RUN.number, "final": "compress", "stages": ["compress"]}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    with pytest.raises(FileNotFoundError, match=r"last stage, compress, is not there; embrew runs .* how to go on"):
+        opening.open_model(str(tmp_path))

@@ -76,6 +76,9 @@ def final_stage(folder: Path) -> Path:
     """Return the folder of a training run's last stage; any other folder unchanged.
 
     A folder that a killed process left aside while it was being replaced is moved back first.
+
+    Raises:
+        FileNotFoundError: the last stage is not finished.
     """
     if not folder.exists():
         recover(folder)
@@ -85,6 +88,11 @@ def final_stage(folder: Path) -> Path:
     final = path_inside(folder, read_json(run, keys=("final",), kind=RUN)["final"], source=run, key="final")
     if not final.exists():
         recover(final)
+    if not final.exists():
+        raise FileNotFoundError(
+            f"{folder} is a training run whose last stage, {final.name}, is not there; embrew runs {folder} says how "
+            "to go on with it. A finished stage is opened by its own folder"
+        )
     return final
 
 
