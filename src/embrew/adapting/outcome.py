@@ -15,7 +15,7 @@ from embrew.evaluation import Result, find_task
 from embrew.evaluation.uncertainty import Difference, compare
 from embrew.report.making import make_report
 from embrew.report.page import check_packages
-from embrew.report.sources import RECIPES, Source
+from embrew.report.sources import Source
 
 logger = logging.getLogger(__name__)
 PAGE, ADAPTED = "report.html", "adapted.json"
@@ -58,12 +58,12 @@ class Row:
         encoder = None if self.stage is None else str(self.stage.relative_to(folder))
         return {"model": self.name, **found, "results": str(results.relative_to(folder)), "encoder": encoder}
 
-    def source(self, results: Path, recipes: Path) -> Source:
-        """Return where the page finds results and encoder; `recipes` is the folder of the recipes."""
+    def source(self, results: Path) -> Source:
+        """Return where the page finds results and encoder."""
         if self.recipe is not None:
             return Source(results, model=str(self.recipe), untrained=True)
         assert self.stage is not None, "an encoder"
-        return Source(results, model=str(self.stage), run=self.stage.parent, stage=self.stage.name, recipes=recipes)
+        return Source(results, model=str(self.stage), run=self.stage.parent, stage=self.stage.name)
 
 
 def first_lines(rows: Sequence[Row], best: Row, data: Prepared, *, quick: bool) -> list[str]:
@@ -135,8 +135,7 @@ def write_page(
     """
     if not has_page():
         return
-    recipes, found = folder / RECIPES, zip(rows, results, strict=True)
-    sources = {row.name: [row.source(place, recipes)] for row, place in found if row.is_model}
+    sources = {row.name: [row.source(place)] for row, place in zip(rows, results, strict=True) if row.is_model}
     command = shlex.join(["embrew", *sys.argv[1:]])
     make_report(sources, [find_task(test)], folder / PAGE, opener=opener, command=command, said=said)
 

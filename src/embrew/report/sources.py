@@ -38,12 +38,11 @@ class Source:
 
     Attributes:
         results: Folder of its results; None if it has to be evaluated.
-        model: What `open_model` opens; with `untrained`, a trained encoder whose base is meant. None: the encoder is
-            not known.
-        untrained: Nothing was trained: the encoder is the one that the recipe of `model` describes, or it is BM25.
+        model: What `open_model` opens; with `untrained`, a recipe, or a trained encoder whose base is meant. None: the
+            encoder is not known.
+        untrained: Nothing was trained: the encoder is the one that the recipe describes, or it is BM25.
         run: Folder of the training run.
         stage: Last stage of the run that the model was trained in.
-        recipes: Folder of its recipe, which relative paths in it start from.
         pooling: Of a language model without embedding settings, as `open_model` takes it.
         stored: The folder of `model` was not given, but read beside the results; it may have changed since.
         unknown: Why the encoder of the results is not used; empty if none is known.
@@ -54,7 +53,6 @@ class Source:
     untrained: bool = False
     run: Path | None = None
     stage: str | None = None
-    recipes: Path | None = None
     pooling: str | None = None
     stored: bool = False
     unknown: str = ""
@@ -117,9 +115,8 @@ class Source:
         values: Any = parse_yaml(file.read_text(encoding="utf-8"), source=str(file))
         if not isinstance(values, Mapping):
             return None
-        if self.recipes is not None:
-            values = with_paths(values, beside(self.recipes, {}), data_only=True)
-        return Recipe.from_values(values, source=str(file))
+        place = self.run.absolute().parent.parent / RECIPES  # of an adaptation, which its paths start from
+        return Recipe.from_values(with_paths(values, beside(place, {}), data_only=True), source=str(file))
 
 
 def read_sources(paths: Sequence[str]) -> dict[str, list[Source]]:
@@ -272,7 +269,7 @@ def _of_adapted(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Sou
         source = Source(results, untrained=True)
         if row["encoder"] is not None:
             stage = path_inside(path, row["encoder"], source=path / "adapted.json", key="encoder")
-            source = Source(results, str(stage), run=stage.parent, stage=stage.name, recipes=path / RECIPES)
+            source = Source(results, str(stage), run=stage.parent, stage=stage.name)
         yield f"{name}/{row['model']}", source
 
 
