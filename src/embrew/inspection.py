@@ -141,7 +141,7 @@ def training_run(folder: Path) -> Contents:
     summary = percentages(finished[-1].scores) if finished else ""
     if current is not None:
         state = "stopped"
-        summary = f"stopped {'in' if current.state == 'in progress' else 'before'} stage {current.name}"
+        summary = f"{'in' if current.state == 'in progress' else 'before'} stage {current.name}"
         summary += f", {current.progress}" if current.progress else ""
         commands["resume"] = _resume(folder, values)
     return Contents(folder, state, summary, tuple(facts), tuple(problems), tuple(stages), commands)

@@ -203,7 +203,7 @@ def said(*arguments: object) -> str:
 @pytest.mark.parametrize(
     ("name", "kind", "state", "summary"),
     [
-        ("run", "training run", "stopped", "stopped in stage supervised, step 4 of 6"),
+        ("run", "training run", "stopped", "in stage supervised, step 4 of 6"),
         ("whole", "training run", "finished", "dev "),
         ("run/compress", "encoder", "finished", "tiny, 1 adapter, 4 steps of training"),
         ("run/supervised.work", "stage in progress", "stopped", "step 4 of 6"),
@@ -235,7 +235,7 @@ def test_a_stopped_run_says_its_stages_and_how_to_resume(written: Path) -> None:
         "resume": f"embrew train RECIPE --output {written}/run --resume",
     }
     lines = said(written / "run").splitlines()
-    assert lines[0] == f"{written}/run: training run, stopped; stopped in stage supervised, step 4 of 6"
+    assert lines[0] == f"{written}/run: training run, stopped; in stage supervised, step 4 of 6"
     assert lines[1].split()[:5] == ["compress", "finished", "step", "4", "dev"]
     assert lines[-1] == f"  resume: embrew train RECIPE --output {written}/run --resume"
 
@@ -246,7 +246,7 @@ def test_a_folder_with_several_has_one_line_each(written: Path) -> None:
         "encoders", "export", "index", "page.files", "results", "run", "shards", "sweep", "whole",
     ]  # fmt: skip
     assert "6 folders that embrew wrote" in lines[1]
-    assert "stopped in stage supervised, step 4 of 6" in lines[6]
+    assert "in stage supervised, step 4 of 6" in lines[6]
 
 
 @pytest.mark.parametrize("name", ["run/run.json", "index/manifest.json", "encoders/lora/embrew.json"])
@@ -339,7 +339,7 @@ def test_the_command_that_resumes_a_run_is_the_one_that_began_it(
     assert inspect("new").state == "finished"
     shutil.rmtree("new/one")  # as if it had been stopped
     found = inspect("new")
-    assert found.summary == "stopped before stage one"
+    assert found.summary == "before stage one"
     resume = "embrew train recipe.yaml seed=3 stages.one.data.path=pairs.jsonl --output new --resume"
     assert found.commands == {"resume": resume}
     assert str(tmp_path) not in Path("new/run.json").read_text()
