@@ -311,7 +311,7 @@ def test_a_folder_that_a_process_writes_is_running(copies: Path) -> None:
         assert ready.wait(30)
         found = inspect(copies / "run")
         assert (found.state, found.commands) == ("running", {})
-        assert "running" in said(copies)
+        assert "training run, running; in stage supervised, step 4 of 6" in said(copies / "run")
     finally:
         end.set()
         process.join()
