@@ -37,12 +37,6 @@ INDEXES = ("medquad", "cranfield")
 STEPS = 600
 SETTINGS = [f"stages.distill.training.max_steps={STEPS}", "stages.distill.batch.size=64"]
 RATE = "stages.distill.training.learning_rate=2e-3"
-WHOLE = [  # every weight of an encoder that pools a mean
-    "encoder.attention=bidirectional",
-    'encoder.template="{instruction}{text}"',
-    "encoder.pooling.mode=mean",
-    "encoder.lora=null",
-]
 STUDENTS: dict[str, Any] = {
     "smollm2": {"model": "smollm2-135m", "layers": [4, 8], "overrides": [*SETTINGS, RATE]},
     "smollm2-deep": {"model": "smollm2-135m", "layers": [15, 30], "overrides": [*SETTINGS, RATE]},
@@ -53,7 +47,6 @@ STUDENTS: dict[str, Any] = {
             *SETTINGS,
             "stages.distill.training.learning_rate=5e-4",
             "stages.distill.training.warmup_steps=248",  # as its first seed had
-            *WHOLE,
         ],
     },
     "mpnet": {
@@ -63,7 +56,6 @@ STUDENTS: dict[str, Any] = {
             *SETTINGS,
             "stages.distill.training.learning_rate=3e-4",
             "stages.distill.training.bf16=true",
-            *WHOLE,
         ],
     },
 }

@@ -90,21 +90,25 @@ def test_from_queries_to_a_search(model_folder: Callable[[str], Path], minilm: P
         SearchIndex.load(corpus / "others", student)
 
 
-def test_vectors_of_encode(model_folder: Callable[[str], Path], minilm: Path, corpus: Path) -> None:
+def test_first_layers_of_the_teacher_for_vectors_of_encode(minilm: Path, corpus: Path) -> None:
     encode_corpus(open_stock(str(minilm)), str(corpus / "corpus.jsonl"), str(corpus / "vectors"))
     encode_corpus(open_stock(str(minilm)), str(corpus / "corpus.jsonl"), str(corpus / "short"), truncate_dim=100)
     given: dict[str, Any] = {
         "teacher": minilm,
         "queries": {"path": str(corpus / "asked.jsonl"), "columns": {"text": "query"}},
         "minutes": 0.01,
+        "layers": [2],
         "overrides": TINY,
     }
-    report = adapt_into_space(model_folder("llama"), index=corpus / "vectors", output=corpus / "out", **given)
+    report = adapt_into_space(minilm, index=corpus / "vectors", output=corpus / "out", **given)
     assert report["queries"] == {"train": 25, "test": 6, "judged": False}
     student = Encoder.from_pretrained(corpus / "out" / report["encoder"])
+    read = student.settings
+    assert (read.pooling.mode, read.attention, report["rows"][-1]["layers"]) == ("mean", "bidirectional", 2)
+    assert student.backbone.owns_weights, "every weight is trained"
     assert len(open_index(str(corpus / "vectors"), student, str(corpus / "corpus.jsonl")).documents) == 20
     with pytest.raises(ValueError, match="holds 100 of the teacher's 384 dimensions"):
-        adapt_into_space(model_folder("llama"), index=corpus / "short", output=corpus / "none", **given)
+        adapt_into_space(minilm, index=corpus / "short", output=corpus / "none", **given)
 
 
 def test_queries_are_held_out() -> None:

@@ -29,6 +29,7 @@ from embrew.files.writing import write_json, write_jsonl
 from embrew.opening import open_model
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
+from embrew.storage.base_model import is_encoder, open_config
 from embrew.text.texts import SIDES
 from embrew.text_encoder import encode_options, fixed, model_hash
 from embrew.training.stages import train
@@ -42,11 +43,18 @@ OBJECTIVE = {"type": "embedding_distillation", "side": "query", "projection": Fa
 TEST_SHARE, MOST_TEST, TIMED = 0.2, 500, 30
 BATCH, MINI = 32, 8192
 EPOCHS = 3
-ENCODER: dict[str, Any] = {
+CAUSAL: dict[str, Any] = {
     "template": '{instruction}This sentence : "{text}" means in one word:"',
     "words_after": "separate",
     "attention": "causal",
+    "pooling": {"mode": "last", "over": "all"},
     "lora": {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": "all-linear"},
+}
+BERT_TYPE: dict[str, Any] = {  # every weight is trained
+    "template": "{instruction}{text}",
+    "attention": "bidirectional",
+    "pooling": {"mode": "mean", "over": "all"},
+    "lora": None,
 }
 
 
@@ -63,7 +71,7 @@ def adapt_into_space(
     seed: int = 42,
     overrides: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Train a language model to encode queries as a teacher does, for an index of the teacher's vectors.
+    """Train a model to encode queries as a teacher does, for an index of the teacher's vectors.
 
     The teacher's vectors of the queries are the target (`embedding_distillation` with `side: query`); a linear layer to
     the index's dimensions is part of the encoder. Some queries are held out: with them, the share of the teacher's own
@@ -72,7 +80,7 @@ def adapt_into_space(
     `space.json`. The same call resumes an interrupted one.
 
     Args:
-        model: a causal language model, as `adapt` takes it.
+        model: a causal language model, which learns a LoRA; or a BERT-type encoder, of which every weight is trained.
         teacher: the model that made the index: a Sentence-Transformers model, or an encoder of embrew.
         queries: texts: file, folder or Hub id, or the keys of a recipe's `data`; no labels are needed.
         index: an index of `embrew search --build`, or a folder of `embrew encode`.
@@ -229,8 +237,6 @@ def _recipe(
     """Return the recipe, with the steps that the minutes allow; those of an earlier call are kept."""
     asked = [public_path(model), public_path(teacher), list(layers or []), minutes, seed, list(overrides)]
     objective = {**OBJECTIVE, "teacher": teacher, "vectors": str((place / TEACHER).resolve())}
-    values: dict[str, Any] = {**ENCODER, "model": model, "space": model_hash(opened)}
-    values["pooling"] = {"mode": "last", "over": "all", "projection": int(opened.get_embedding_dimension())}
     stage: dict[str, Any] = {
         "name": STAGE,
         "objective": objective | ({"layers": list(layers)} if layers else {}),
@@ -238,7 +244,15 @@ def _recipe(
         "batch": {"size": min(BATCH, len(texts)), "mini_batch_num_tokens": MINI},
         "training": {"learning_rate": 8.0e-4, "max_steps": 1},
     }
-    whole = {"encoder": values, "stages": [stage], "seed": seed}
+    whole: dict[str, Any] = {"encoder": {"model": model}, "stages": [stage], "seed": seed}
+    trusted = apply_overrides(whole, overrides, objective_keys)["encoder"].get("trust_remote_code") is True
+    values = CAUSAL
+    if is_encoder(open_config(model, trust_remote_code=trusted)):
+        values = BERT_TYPE
+        stage["training"]["learning_rate"] = 3.0e-4
+    pooling = {**values["pooling"], "projection": int(opened.get_embedding_dimension())}
+    values = {**values, "model": model, "space": model_hash(opened), "pooling": pooling}
+    whole["encoder"] = values
     recipe = Recipe.from_values(apply_overrides(whole, overrides, objective_keys))
     assembly.check_recipe(recipe)  # before a plan is kept, which the next call would have to agree with
     encoder = assembly.encoder(recipe)
