@@ -109,6 +109,9 @@ def test_first_layers_of_the_teacher_for_vectors_of_encode(minilm: Path, corpus:
     assert len(open_index(str(corpus / "vectors"), student, str(corpus / "corpus.jsonl")).documents) == 20
     with pytest.raises(ValueError, match="holds 100 of the teacher's 384 dimensions"):
         adapt_into_space(minilm, index=corpus / "short", output=corpus / "none", **given)
+    with pytest.raises(ValueError, match="is an encoder already; give the model that it was trained from"):
+        adapt_into_space(corpus / "out" / report["encoder"], index=corpus / "vectors", output=corpus / "two", **given)
+    assert not (corpus / "two").exists()
 
 
 def test_queries_are_held_out() -> None:

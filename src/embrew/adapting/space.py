@@ -96,11 +96,13 @@ def adapt_into_space(
         The content of `space.json`.
 
     Raises:
-        ValueError: the teacher did not make the index, or has another number of dimensions than the index; too few
-            queries; anything that `train` raises.
+        ValueError: `model` is an encoder of embrew; the teacher did not make the index, or has another number of
+            dimensions than the index; too few queries; anything that `train` raises.
         FileExistsError: `output` holds a run with other settings.
     """
     source, place = given(queries, "queries"), Path(output)
+    if any((Path(model) / name).is_file() for name in ("embrew.json", "run.json")):
+        raise ValueError(f"{model} is an encoder already; give the model that it was trained from")
     data = None if judged is None else read_judged(Path(expand(judged)))
     with claimed_by_first(place, "working in"):
         opened: Any = open_model(str(teacher))
