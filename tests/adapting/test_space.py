@@ -135,3 +135,12 @@ def test_options_of_the_command() -> None:
     ):
         result = CliRunner().invoke(app, ["adapt", "nano", *words])
         assert result.exit_code != 0 and said in result.stderr
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that is named trains the same student: the recipe's model and teacher are given."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = r"train \S+/out/recipes/distill.yaml encoder.model=nano stages.distill.objective.teacher=minilm --output DIR"
+    with pytest.raises(ValueError, match=f"2 processes; adapt runs in one.*{said}"):
+        adapt_into_space("nano", teacher="minilm", queries="none", index="none", output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

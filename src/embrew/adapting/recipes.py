@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -177,6 +178,15 @@ def _count(stage: StageDefaults, data: Prepared) -> int:
         return data.count("train_passages")
     own = data.count("train_pairs")
     return own if "where" in config else own + data.count("made_pairs")
+
+
+def check_one_process(output: str | Path, recipe: str, settings: str) -> None:
+    """Raise where several processes were started, and name the command that trains the written recipe with them."""
+    if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ValueError(
+            f"{processes} processes; adapt runs in one. Several train a recipe that it has written: accelerate launch "
+            f"-m embrew train {output}/recipes/{recipe}.yaml {settings} --output DIR"
+        )
 
 
 def batch_size(stage: Any) -> int:

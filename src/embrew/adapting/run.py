@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from embrew.adapting.prepare import Prepared, check_same, prepare
 from embrew.adapting.reading import Given, given
 from embrew.adapting.recipes import (
     as_described,
+    check_one_process,
     steps_in_time,
     text_lengths,
     trained_recipe,
@@ -109,11 +109,7 @@ def adapt(
     """
     if pairs is None and documents is None:
         raise ValueError("neither pairs nor documents; give one of them, or both")
-    if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
-        raise ValueError(
-            f"{processes} processes; adapt runs in one. Several train a recipe that it has written: accelerate launch "
-            f"-m embrew train {output}/recipes/{CONTRAST}.yaml encoder.model={model} --output DIR"
-        )
+    check_one_process(output, CONTRAST, f"encoder.model={model}")
     chosen = [f"{PREFIX}minutes={minutes}"] if minutes is not None else []
     chosen += [text for text in overrides if text.startswith(PREFIX)]
     defaults = read_defaults(chosen, quick=quick)

@@ -13,7 +13,14 @@ import numpy as np
 
 from embrew import assembly
 from embrew.adapting.reading import given
-from embrew.adapting.recipes import LEAST_LENGTH, SHARE, seconds_per_step, with_limits, write_recipe
+from embrew.adapting.recipes import (
+    LEAST_LENGTH,
+    SHARE,
+    check_one_process,
+    seconds_per_step,
+    with_limits,
+    write_recipe,
+)
 from embrew.assembly.stages import objective_keys
 from embrew.config.overrides import apply_overrides
 from embrew.corpus.vectors import open_index
@@ -96,10 +103,11 @@ def adapt_into_space(
         The content of `space.json`.
 
     Raises:
-        ValueError: `model` is an encoder of embrew; the teacher did not make the index, or has another number of
-            dimensions than the index; too few queries; anything that `train` raises.
+        ValueError: several processes; `model` is an encoder of embrew; the teacher did not make the index, or has
+            another number of dimensions than the index; too few queries; anything that `train` raises.
         FileExistsError: `output` holds a run with other settings.
     """
+    check_one_process(output, STAGE, f"encoder.model={model} stages.{STAGE}.objective.teacher={teacher}")
     source, place = given(queries, "queries"), Path(output)
     if any((Path(model) / name).is_file() for name in ("embrew.json", "run.json")):
         raise ValueError(f"{model} is an encoder already; give the model that it was trained from")
