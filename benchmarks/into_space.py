@@ -135,9 +135,8 @@ def trained(student: str, seed: int, work: Path, teacher: Any) -> dict[str, Any]
     encoder = Encoder.from_pretrained(out / report["encoder"], dtype="as_trained")
     rows = {INDEXES[0]: report["rows"]}
     for name in INDEXES[1:]:
-        judged, place = read_judged(spaces / name), str(work / name)
-        index = open_index(place, teacher)
-        rows[name] = measure(encoder, teacher, place, index, judged.queries, judged, settings["layers"])
+        judged, index = read_judged(spaces / name), open_index(str(work / name), encoder)
+        rows[name] = measure(encoder, teacher, index, judged.queries, judged, settings["layers"])
     made = circumstances(COMMAND)
     return {"made": made, "rows": rows, "seconds": report["seconds"], "queries": report["queries"]["train"]}
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.adapting import adapt_into_space
+from embrew.adapting import adapt_into_space, space
 from embrew.adapting.space import split_queries
 from embrew.corpus import encode_corpus, open_index
+from embrew.data.beir import Document
 from embrew.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
@@ -112,6 +113,20 @@ def test_first_layers_of_the_teacher_for_vectors_of_encode(minilm: Path, corpus:
     with pytest.raises(ValueError, match="is an encoder already; give the model that it was trained from"):
         adapt_into_space(corpus / "out" / report["encoder"], index=corpus / "vectors", output=corpus / "two", **given)
     assert not (corpus / "two").exists()
+
+
+def test_documents_are_ranked_in_chunks_by_their_leading_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(200, 16)).astype(np.float32)
+    documents = [Document(id=str(number), text="text") for number in range(200)]
+    nowhere: Any = None
+    index = SearchIndex.of_vectors(nowhere, documents, vectors)
+    queries = rng.normal(size=(5, 4)).astype(np.float32)
+    cosines = queries @ (vectors[:, :4] / np.linalg.norm(vectors[:, :4], axis=1, keepdims=True)).T
+    for chunk in (30, 8192):
+        monkeypatch.setattr(space, "CHUNK", chunk)
+        ranked = space._ranked(queries / np.linalg.norm(queries, axis=1, keepdims=True), index)
+        assert ranked.tolist() == np.argsort(-cosines, axis=1)[:, :100].tolist()
 
 
 def test_queries_are_held_out() -> None:

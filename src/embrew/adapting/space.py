@@ -28,7 +28,8 @@ from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
-from embrew.evaluation.kinds.retrieval import RANKS, scores_of_ranking, top
+from embrew.evaluation.kinds.retrieval import CHUNK, RANKS, scores_of_ranking, top
+from embrew.evaluation.processes import CorpusChunks
 from embrew.files import formats
 from embrew.files.names import public_path
 from embrew.files.reading import read_json
@@ -38,7 +39,7 @@ from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.storage.base_model import is_encoder, open_config
 from embrew.text.texts import SIDES
-from embrew.text_encoder import encode_options, fixed, model_hash
+from embrew.text_encoder import encode_options, fixed, model_hash, unit_vectors
 from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)
@@ -114,10 +115,10 @@ def adapt_into_space(
     data = None if judged is None else read_judged(Path(expand(judged)))
     with claimed_by_first(place, "working in"):
         opened: Any = open_model(str(teacher))
-        documents = open_index(str(index), opened)
-        if documents.index.d != opened.get_embedding_dimension():
+        width = open_index(str(index), opened).index.d  # read again after training, which needs the memory
+        if width != opened.get_embedding_dimension():
             raise ValueError(
-                f"{index} holds {documents.index.d} of the teacher's {opened.get_embedding_dimension()} dimensions; "
+                f"{index} holds {width} of the teacher's {opened.get_embedding_dimension()} dimensions; "
                 "give an index of all of them"
             )
         kind = assembly.objective({**OBJECTIVE, "teacher": str(teacher)})
@@ -132,14 +133,15 @@ def adapt_into_space(
         student = Encoder.from_pretrained(
             run / STAGE, dtype="as_trained", trust_remote_code=recipe.encoder.trust_remote_code
         )
+        documents = open_index(str(index), student)  # by the hash of its teacher
         report = {
             "format": formats.ADAPTED.number,
             "model": public_path(str(model)),
             "teacher": {"name": public_path(str(teacher)), "hash": model_hash(opened)},
-            "index": {"documents": len(documents.documents), "dimensions": documents.index.d, "metric": "cosine"},
+            "index": {"documents": len(documents.documents), "dimensions": width, "metric": "cosine"},
             "encoder": f"{RUN}/{STAGE}",
             "queries": {"train": len(train_texts), "test": len(test), "judged": data is not None},
-            "rows": measure(student, opened, str(index), documents, test, data, layers),
+            "rows": measure(student, opened, documents, test, data, layers),
             "seconds": read_json(run / "run.json", keys=("seconds",))["seconds"],
             "versions": formats.versions(),
         }
@@ -178,19 +180,13 @@ def split_queries(texts: Sequence[str], judged: RetrievalData | None, *, seed: i
 def measure(
     student: Encoder,
     teacher: Any,
-    place: str,
     index: SearchIndex,
     queries: Mapping[str, str],
     data: RetrievalData | None,
     layers: Sequence[int] | None,
 ) -> list[dict[str, Any]]:
-    """Return a row for the teacher, and for the student at each number of layers and of dimensions.
-
-    The student is searched through the index, which accepts it by the hash of its teacher.
-    """
-    open_index(place, student)
+    """Return a row for the teacher, and for the student at each number of layers and of dimensions."""
     texts = list(queries.values())
-    documents = index.index.reconstruct_n(0, index.index.ntotal)
     ids = np.array([document.id for document in index.documents], dtype=object)
     best: np.ndarray | None = None
     rows = []
@@ -199,8 +195,8 @@ def measure(
     cells += [(student, count, dims) for count in sorted(layers or [depth]) for dims in (width // 4, width // 2, width)]
     for encoder, count, dims in cells:
         options = {**encode_options(encoder), **({} if count is None else {"num_layers": count})}
-        vectors = np.asarray(encoder.encode_query(texts, **options), dtype=np.float32)
-        ranked = _ranked(vectors[:, :dims], documents[:, :dims])
+        vectors = np.asarray(encoder.encode_query(texts, **options))
+        ranked = _ranked(unit_vectors(vectors[:, :dims], what="queries", texts=texts), index)
         best = ranked[:, :10] if best is None else best
         found = [
             len(set(one[:10]) & set(top)) / len(top) for one, top in zip(ranked.tolist(), best.tolist(), strict=True)
@@ -215,10 +211,21 @@ def measure(
     return rows
 
 
-def _ranked(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """Return rows of the documents with the highest cosines, best first, `(queries, at most RANKS)`."""
-    own, others = (one / np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-12) for one in (queries, documents))
-    return top(own @ others.T, RANKS)[1]
+def _ranked(queries: np.ndarray, index: SearchIndex) -> np.ndarray:
+    """Return rows of the documents with the highest cosines, best first, `(queries, at most RANKS)`.
+
+    Args:
+        queries: unit vectors; their number of dimensions is that of the documents' leading ones that are compared.
+        index: of the documents.
+    """
+    chunks, total = CorpusChunks(), -(-len(index.documents) // CHUNK)
+    for number in chunks.left(total):
+        first = number * CHUNK
+        texts = [document.content for document in index.documents[first : first + CHUNK]]
+        vectors = index.index.reconstruct_n(first, len(texts))[:, : queries.shape[1]]
+        scores, columns = top(queries @ unit_vectors(vectors, what="documents", texts=texts).T, RANKS)
+        chunks.add(number, scores, first + columns, RANKS)
+    return chunks.best(total, RANKS)
 
 
 def _seconds(encoder: Any, texts: Sequence[str], options: Mapping[str, Any]) -> float:
