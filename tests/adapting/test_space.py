@@ -110,6 +110,11 @@ def test_first_layers_of_the_teacher_for_vectors_of_encode(minilm: Path, corpus:
     assert len(open_index(str(corpus / "vectors"), student, str(corpus / "corpus.jsonl")).documents) == 20
     with pytest.raises(ValueError, match="holds 100 of the teacher's 384 dimensions"):
         adapt_into_space(minilm, index=corpus / "short", output=corpus / "none", **given)
+    (corpus / "qrels" / "test.tsv").write_text("q0\td1\t1\n")
+    for name in ("corpus.jsonl", "qrels/test.tsv"):
+        (corpus / name).write_text((corpus / name).read_text().replace("d1", "x1"))
+    with pytest.raises(ValueError, match="judges no document of .*vectors: ids differ"):
+        adapt_into_space(minilm, index=corpus / "vectors", output=corpus / "none", judged=corpus, **given)
     with pytest.raises(ValueError, match="is an encoder already; give the model that it was trained from"):
         adapt_into_space(corpus / "out" / report["encoder"], index=corpus / "vectors", output=corpus / "two", **given)
     assert not (corpus / "two").exists()

@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ def adapt_into_space(
 
     Raises:
         ValueError: several processes; `model` is an encoder of embrew; the teacher did not make the index, or has
-            another number of dimensions than the index; too few queries; anything that `train` raises.
+            another number of dimensions than the index; `judged` is of other documents; too few queries; anything that
+            `train` raises.
         FileExistsError: `output` holds a run with other settings.
     """
     check_one_process(output, STAGE, f"encoder.model={model} stages.{STAGE}.objective.teacher={teacher}")
@@ -115,12 +117,16 @@ def adapt_into_space(
     data = None if judged is None else read_judged(Path(expand(judged)))
     with claimed_by_first(place, "working in"):
         opened: Any = open_model(str(teacher))
-        width = open_index(str(index), opened).index.d  # read again after training, which needs the memory
+        documents = open_index(str(index), opened)
+        width = documents.index.d
         if width != opened.get_embedding_dimension():
             raise ValueError(
                 f"{index} holds {width} of the teacher's {opened.get_embedding_dimension()} dimensions; "
                 "give an index of all of them"
             )
+        if data is not None and not {one.id for one in documents.documents} & set().union(*data.qrels.values()):
+            raise ValueError(f"{judged} judges no document of {index}: ids differ; give the data it was built from")
+        del documents  # training needs the memory
         kind = assembly.objective({**OBJECTIVE, "teacher": str(teacher)})
         texts = list(assembly.rows(source.config, kind, max_rows=source.config.max_rows)["text"])
         train_texts, test = split_queries(texts, data, seed=seed)
@@ -205,7 +211,7 @@ def measure(
         row |= {"recall_of_teacher_at_10": float(np.mean(found))}
         if data is not None:
             ranking = {name: ids[one].tolist() for name, one in zip(queries, ranked, strict=True)}
-            row["ndcg_at_10"] = scores_of_ranking(ranking, data)["main_score"]
+            row["ndcg_at_10"] = scores_of_ranking(ranking, replace(data, corpus=index.documents))["main_score"]
         row["seconds_per_query"] = _seconds(encoder, texts[:TIMED], options)
         rows.append(row)
     return rows
