@@ -73,8 +73,12 @@ def test_from_queries_to_a_search(model_folder: Callable[[str], Path], minilm: P
     np.testing.assert_allclose([hit.score for hit in hits], cosines, atol=1e-5)
     again = adapt_into_space(model_folder("llama"), **given)
     assert again["rows"][0]["ndcg_at_10"] == first["ndcg_at_10"] and again["seconds"] == report["seconds"]
-    with pytest.raises(FileExistsError, match="was made with other settings"):
-        adapt_into_space(model_folder("llama"), **{**given, "seed": 1})
+    trained_on = (corpus / "out" / "queries.jsonl").read_text()
+    others = {"path": str(corpus / "asked.jsonl"), "columns": {"text": "query"}, "max_rows": 25}
+    for key, value, named in (("seed", 1, "queries, seed"), ("queries", others, "queries")):
+        with pytest.raises(FileExistsError, match=rf"was made of other files or settings \({named}\)"):
+            adapt_into_space(model_folder("llama"), **{**given, key: value})
+    assert (corpus / "out" / "queries.jsonl").read_text() == trained_on, "those of the model that is there"
     wrong = {"output": corpus / "wrong", "overrides": ["stages.distill.training.max_steps=abc"]}
     with pytest.raises(ValueError, match="max_steps='abc'; allowed: a valid integer"):
         adapt_into_space(model_folder("llama"), **{**given, **wrong})

@@ -64,7 +64,7 @@ def write_all() -> None:
     Path("sweep.yaml").write_text(SWEEP)
     command("train", "whole.yaml", "--sweep", "sweep.yaml", "--output", "sweep", "encoder.lora={r: 1, lora_alpha: 2}")
     adapted()
-    TeacherVectors("encoders/lora", Path("teacher"))
+    TeacherVectors("encoders/lora", Path("teacher")).add({})
     about = {"page": "page.html", "models": ["a"], "command": "embrew compare", "finished": True}
     Path("page.files").mkdir()
     write_json(Path("page.files") / REPORT.file, {"format": REPORT.number, **about})

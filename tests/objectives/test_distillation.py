@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
@@ -19,7 +21,9 @@ from embrew.export.exporting import export_encoder
 from embrew.losses.contrastive import spread_out
 from embrew.methods.distillation import EmbeddingDistillation, TeacherVectors, open_teacher, ridge
 from embrew.model.pooling import orthogonal
+from embrew.recipe import Recipe
 from embrew.settings.encoder import Pooling
+from embrew.training.stages import train
 from embrew.training.step import Chunks, TrainStep
 from tests.conftest import SENTENCES
 from tests.objectives.cases import prepared
@@ -108,7 +112,71 @@ def test_contrast_in_addition(make_encoder: Make, minilm: Path, tmp_path: Path) 
     torch.testing.assert_close(parts["loss"], parts["distance"] + 0.25 * parts["base"])
 
 
-def test_a_real_teacher_reads_each_text_once(minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_teacher_with_prompts_reads_texts_that_stand_in_both_roles_as_neither(
+    make_encoder: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The student reads the texts of SimCSE under its default prompt, in both roles."""
+
+    class Prompted:
+        def get_embedding_dimension(self) -> int:
+            return 3
+
+        def encode(self, texts: list[str], **_: Any) -> np.ndarray:
+            return np.tile([1.0, 0.0, 0.0], (len(texts), 1))
+
+        def encode_query(self, texts: list[str], **_: Any) -> np.ndarray:
+            return np.tile([0.0, 1.0, 0.0], (len(texts), 1))
+
+        def encode_document(self, texts: list[str], **_: Any) -> np.ndarray:
+            return np.tile([0.0, 0.0, 1.0], (len(texts), 1))
+
+    monkeypatch.setattr("embrew.methods.distillation.open_teacher", lambda _: Prompted())
+    monkeypatch.setattr("embrew.methods.distillation.vectors_hash", lambda _: "prompted")
+    texts = [{"text": text} for text in SENTENCES]
+    pairs = [{"query": text, "positive": text, "negatives": []} for text in SENTENCES]
+    for positives, rows, axes in (("dropout", texts, (0, 0)), ("column", pairs, (1, 2))):
+        base = {"type": "contrastive", "positives": positives}
+        objective = assembly.objective({"type": "embedding_distillation", "teacher": "t", "base": base, "fitted": 0})
+        encoder = make_encoder(lora={"lora_dropout": 0.1})
+        objective.setup(encoder)
+        objective.precompute(Dataset.from_list(rows), encoder, tmp_path / positives / "0")
+        batch = objective.collate(rows, encoder)
+        for role, axis in zip(("query", "document"), axes, strict=True):
+            assert batch[f"{role}_teacher"][:, axis].eq(1).all()
+
+
+def test_vectors_of_a_file_are_the_targets(model_folder: Any, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).standard_normal((12, 5))
+    rows = [{"text": f"{i}: {SENTENCES[i % 5]}", "vector": list(vector)} for i, vector in enumerate(vectors)]
+    file, run = tmp_path / "rows.jsonl", tmp_path / "run"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stage = {"name": "distill", "objective": {"type": "embedding_distillation"}, "data": {"path": str(file)}}
+    stage |= {"batch": {"size": 12, "mini_batch_num_tokens": 4096}}
+    stage |= {"training": {"max_steps": 1, "learning_rate": 1e-9, "warmup_steps": 0}}
+    model = {"model": str(model_folder("llama")), "lora": {}, "pooling": {"mode": "mean"}}
+    recipe = Recipe.from_values({"encoder": model, "stages": [stage]})
+    train(recipe, run)
+    (first,) = json.loads((run / "run.json").read_text())["losses"]["distill"]
+    encoder = assembly.encoder(recipe)
+    own = encoder.encode([row["text"] for row in rows]).astype(np.float64)
+    targets = np.stack([unit(vector) for vector in vectors])
+    penalty = 0.003 * (own**2).sum() / own.shape[1]
+    fitted = np.linalg.solve(own.T @ own + penalty * np.eye(own.shape[1]), own.T @ targets)
+    cosines = [unit(one) @ target for one, target in zip(own @ fitted, targets, strict=True)]
+    assert first["loss"] == pytest.approx(1 - np.mean(cosines), abs=1e-3)
+    for wrong, said in (
+        ([0.0] * 5, "line 13: column 'vector' holds a vector of length 0; repair"),
+        ([1e300] * 5, "line 13: column 'vector' holds a vector of length 2.23607e.300; repair"),
+        ([1.0] * 4, r"column vector holds \[4, 5\] dimensions"),
+    ):
+        file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"text": "more", "vector": wrong}]))
+        with pytest.raises(ValueError, match=said):
+            train(recipe, tmp_path / str(len(wrong)) / str(wrong[0]))
+
+
+def test_a_real_teacher_reads_each_text_once(
+    minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     texts = [*SENTENCES, "a </s> name", "long " * 700, " "]
     known = TeacherVectors(str(minilm), tmp_path)
     known.add({"text": texts[:4]})
@@ -125,9 +193,22 @@ def test_a_real_teacher_reads_each_text_once(minilm: Path, tmp_path: Path, monke
     mended = TeacherVectors(str(minilm), tmp_path)
     mended.add({"text": texts})
     np.testing.assert_allclose(mended.of("text", texts), expected, atol=1e-6)
+    caplog.clear()
+    TeacherVectors(str(minilm), tmp_path).add({"text": texts})
+    assert "is damaged" not in caplog.text, "what was damaged is gone"
     monkeypatch.setattr("embrew.methods.distillation.vectors_hash", lambda _: "other")
     with pytest.raises(ValueError, match=r"holds vectors of model, and objective\.teacher=.* name another folder"):
         TeacherVectors(str(minilm), tmp_path)
+    (tmp_path / "teacher.json").unlink()
+    with pytest.raises(ValueError, match=r"\.safetensors holds something else, .* name another folder"):
+        TeacherVectors(str(minilm), tmp_path).add({"text": texts})
+    (tmp_path / "model").mkdir()
+    save_file({"weight": torch.ones(2)}, tmp_path / "model" / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.safetensors holds something else"):
+        TeacherVectors(str(minilm), tmp_path / "model").add({"text": texts})
+    assert [file.name for file in (tmp_path / "model").iterdir()] == ["model.safetensors"]
+    with pytest.raises(ValueError, match=r"objective\.vectors=.*model\.safetensors is a file; name a folder"):
+        TeacherVectors(str(minilm), tmp_path / "model" / "model.safetensors")
 
 
 def test_bad_teachers_and_settings(make_encoder: Make, minilm: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from embrew import assembly
+from embrew.adapting.prepare import check_same
 from embrew.adapting.reading import given
 from embrew.adapting.recipes import (
     LEAST_LENGTH,
@@ -32,6 +33,7 @@ from embrew.encoder import Encoder
 from embrew.evaluation.kinds.retrieval import CHUNK, RANKS, scores_of_ranking, top
 from embrew.evaluation.processes import CorpusChunks
 from embrew.files import formats
+from embrew.files.checksums import digest_of
 from embrew.files.names import public_path
 from embrew.files.reading import read_json
 from embrew.files.writing import write_json, write_jsonl
@@ -108,7 +110,7 @@ def adapt_into_space(
         ValueError: several processes; `model` is an encoder of embrew; the teacher did not make the index, or has
             another number of dimensions than the index; `judged` is of other documents; too few queries; anything that
             `train` raises.
-        FileExistsError: `output` holds a run with other settings.
+        FileExistsError: `output` holds a run with other queries or settings.
     """
     check_one_process(output, STAGE, f"encoder.model={model} stages.{STAGE}.objective.teacher={teacher}")
     source, place = given(queries, "queries"), Path(output)
@@ -130,7 +132,6 @@ def adapt_into_space(
         kind = assembly.objective({**OBJECTIVE, "teacher": str(teacher)})
         texts = list(assembly.rows(source.config, kind, max_rows=source.config.max_rows)["text"])
         train_texts, test = split_queries(texts, data, seed=seed)
-        write_jsonl(place / QUERIES, ({"text": text} for text in train_texts))
         logger.info("to train on: %d queries; held out: %d", len(train_texts), len(test))
         options: Any = {"layers": layers, "minutes": minutes, "seed": seed, "overrides": list(overrides)}
         recipe = _recipe(str(model), str(teacher), opened, place, train_texts, **options)
@@ -257,8 +258,15 @@ def _recipe(
     seed: int,
     overrides: Sequence[str],
 ) -> Recipe:
-    """Return the recipe, with the steps that the minutes allow; those of an earlier call are kept."""
-    asked = [public_path(model), public_path(teacher), list(layers or []), minutes, seed, list(overrides)]
+    """Return the recipe, with the steps that the minutes allow; those of an earlier call are kept. Writes the queries.
+
+    Raises:
+        FileExistsError: an earlier call had other queries or settings.
+    """
+    asked: dict[str, Any] = {"model": public_path(model), "teacher": public_path(teacher), "layers": list(layers or [])}
+    asked |= {"minutes": minutes, "seed": seed, "overrides": list(overrides), "queries": digest_of(list(texts))}
+    steps = _kept_steps(place, asked)
+    write_jsonl(place / QUERIES, ({"text": text} for text in texts))
     objective = {**OBJECTIVE, "teacher": teacher, "vectors": str((place / TEACHER).resolve())}
     stage: dict[str, Any] = {
         "name": STAGE,
@@ -282,12 +290,7 @@ def _recipe(
     counts = sorted(len(ids) for ids in encoder.tokenizer(list(texts), add_special_tokens=False)["input_ids"])
     longest = max(LEAST_LENGTH, counts[int(SHARE * (len(counts) - 1))])
     whole["encoder"] = with_limits(values, dict.fromkeys(SIDES, longest), encoder)
-    if (place / PLAN).is_file():
-        kept = read_json(place / PLAN, keys=("asked", "steps"))
-        if kept["asked"] != asked:
-            raise FileExistsError(f"{place} was made with other settings; choose another output folder")
-        steps = kept["steps"]
-    else:
+    if steps is None:
         (seconds,) = seconds_per_step(Recipe.from_values(apply_overrides(whole, overrides, objective_keys)))
         steps = max(1, min(int(60 * minutes / seconds), -(-EPOCHS * len(texts) // stage["batch"]["size"])))
         logger.info("%d steps of %.2g s", steps, seconds)
@@ -298,3 +301,16 @@ def _recipe(
     recipe = Recipe.from_values(apply_overrides(whole, overrides, objective_keys), overrides=overrides)
     write_recipe(place / RECIPES / f"{STAGE}.yaml", recipe, f"A student of {Path(teacher).name} for queries.")
     return recipe
+
+
+def _kept_steps(place: Path, asked: Mapping[str, Any]) -> int | None:
+    """Return the steps of an earlier call with the same queries and settings; None: there is none.
+
+    Raises:
+        FileExistsError: it has others.
+    """
+    if not (place / PLAN).is_file():
+        return None
+    kept = read_json(place / PLAN, keys=("asked", "steps"))
+    check_same(asked, kept["asked"], place)
+    return int(kept["steps"])

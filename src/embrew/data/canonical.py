@@ -115,6 +115,14 @@ def _numbers(values: Mapping[str, Any], column: str, where: str) -> list[float]:
     return [_number({column: number}, column, where) for number in numbers]
 
 
+def _vector(values: Mapping[str, Any], column: str, where: str) -> list[float]:
+    numbers = _numbers(values, column, where)
+    length = math.hypot(*numbers)
+    if not 1e-18 < length < 1e18:  # its square is computed in float32
+        raise ValueError(f"{where}: column {column!r} holds a vector of length {length:g}; repair or remove the row")
+    return numbers
+
+
 def _scores(
     values: Mapping[str, Any], columns: tuple[str, ...] | None, positives: int, negatives: int, where: str
 ) -> list[list[float]]:
@@ -152,7 +160,7 @@ _READ: dict[str, Callable[[Mapping[str, Any], str, str], Any]] = {
     "human_summaries": _texts,
     "machine_summaries": _texts,
     "relevance": _numbers,
-    "vector": _numbers,
+    "vector": _vector,
     "answers": _answers,
 }
 """Of columns that hold something else than a text, in rows that are no pairs."""

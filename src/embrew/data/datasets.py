@@ -259,6 +259,7 @@ def _dataset(rows: Iterable[dict[str, Any]], kind: Kind, *, marked: bool) -> Dat
 
     text, number = datasets.Value("string"), datasets.Value("float64")
     types = {"score": number, "scores": datasets.List(number), "relevance": datasets.List(number)}
+    types["vector"] = datasets.List(datasets.Value("float32"))
     types |= dict.fromkeys(LISTS if kind == "pairs" else (*LISTS, "positive"), datasets.List(text))
     features = datasets.Features({column: types.get(column, text) for column in ACCEPTED[kind]})
     if kind == "pairs":

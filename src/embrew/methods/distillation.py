@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
@@ -26,7 +26,7 @@ from embrew.files.reading import read_json
 from embrew.files.writing import atomic_path, write_json
 from embrew.float32 import full_float32
 from embrew.methods.base import Count, CountOrNone, NotNegative
-from embrew.methods.embedding import EmbeddingObjective, Inputs, plain_tokens, text_keys
+from embrew.methods.embedding import EmbeddingObjective, Inputs, RepeatedTexts, plain_tokens, text_keys
 from embrew.model.batching import embed_by_length
 from embrew.model.pooling import orthogonal, pool
 from embrew.stock import MODULES, open_stock
@@ -69,20 +69,18 @@ class TeacherVectors:
         self.teacher: Any = open_teacher(name)
         self.hash = vectors_hash(self.teacher)
         self.dimensions = int(self.teacher.get_embedding_dimension())
-        about = folder / TEACHER.file
-        if about.is_file():
-            kept = read_json(about, keys=("teacher", "hash"), kind=TEACHER)
+        self.name = name
+        self.about = folder / TEACHER.file
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"objective.vectors={folder} is a file; name a folder")
+        if self.about.is_file():
+            kept = read_json(self.about, keys=("teacher", "hash"), kind=TEACHER)
             if kept["hash"] != self.hash:
-                raise ValueError(
-                    f"{folder} holds vectors of {kept['teacher']}, and objective.teacher={name} gives others; name "
-                    "another folder in objective.vectors"
-                )
-        elif rank() == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(about, {"format": TEACHER.number, "teacher": Path(name).name, "hash": self.hash})
+                raise ValueError(self._not_of_teacher(f"{folder} holds vectors of {kept['teacher']}"))
         self.places: dict[bytes, tuple[int, int]] = {}
         self.shards: list[Tensor] = []
         self.files: set[Path] = set()  # that were read
+        self.damaged: set[Path] = set()
 
     def add(self, texts: Mapping[str, Sequence[str]]) -> None:
         """Make sure that there is a vector of each text, by role.
@@ -90,11 +88,15 @@ class TeacherVectors:
         Processes share the work; finished shards are kept, and a resumed run computes only what is missing.
 
         Raises:
-            ValueError: a vector of the teacher is zero or not finite.
+            ValueError: a vector of the teacher is zero or not finite; a file of the folder is not of this teacher.
         """
         for file in sorted(self.folder.glob("*.safetensors")):
             self._read(file)
         wait()  # all have seen the same files
+        if rank() == 0 and not self.about.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.about, {"format": TEACHER.number, "teacher": Path(self.name).name, "hash": self.hash})
+        wait()
         wanted = [(role, text) for role, of in texts.items() for text in dict.fromkeys(of)]
         missing = [(role, text) for role, text in wanted if key(role, text) not in self.places]
         missing.sort(key=lambda pair: pair[0])
@@ -106,6 +108,9 @@ class TeacherVectors:
         wait()
         for unit in units:
             self._read(self._file(unit))
+        if rank() == 0:
+            for file in self.damaged - self.files:  # computed again, under another name
+                file.unlink(missing_ok=True)
 
     def of(self, role: str, texts: Sequence[str]) -> Tensor:
         """Return unit vectors of texts, float32 `(texts, dimensions)`."""
@@ -137,14 +142,23 @@ class TeacherVectors:
         if file in self.files:
             return
         try:
-            tensors = load_file(file)  # mapped into memory
+            with safe_open(file, "pt") as opened:  # mapped into memory
+                same = (opened.metadata() or {}).get("teacher") == self.hash
+                tensors = [opened.get_tensor(name) for name in ("keys", "vectors") if same]
         except (OSError, SafetensorError):
             logger.warning("%s is damaged; its vectors are computed again", file)
+            self.damaged.add(file)
             return
-        for row, one in enumerate(tensors["keys"].numpy()):
+        if not same:
+            raise ValueError(self._not_of_teacher(f"{file} holds something else"))
+        keys, vectors = tensors
+        for row, one in enumerate(keys.numpy()):
             self.places.setdefault(one.tobytes(), (len(self.shards), row))
-        self.shards.append(tensors["vectors"])
+        self.shards.append(vectors)
         self.files.add(file)
+
+    def _not_of_teacher(self, found: str) -> str:
+        return f"{found}, and objective.teacher={self.name} gives others; name another folder in objective.vectors"
 
 
 def key(role: str, text: str) -> bytes:
@@ -305,7 +319,7 @@ class EmbeddingDistillation(EmbeddingObjective):
                 f"encoder.pooling.projection: {self._wide}, or leave out projection: false"
             )
         if self._known is not None:
-            self._known.add(self.inputs.strings(dataset.to_list()))
+            self._known.add({self._side(role): of for role, of in self.inputs.strings(dataset.to_list()).items()})
         pooling = encoder.settings.pooling
         learns = self.projection or (pooling.projection is not None and pooling.mode != "concat")
         if self.fitted and folder is not None and not self._begin and learns:
@@ -369,8 +383,12 @@ class EmbeddingDistillation(EmbeddingObjective):
             return {**batch, f"{self.side}_teacher": normalize(given, dim=-1)}
         for role, texts in self.inputs.strings(rows).items():
             none = torch.zeros(len(texts), self._wide)
-            batch[f"{role}_teacher"] = none if self._known is None else self._known.of(role, texts)
+            batch[f"{role}_teacher"] = none if self._known is None else self._known.of(self._side(role), texts)
         return batch
+
+    def _side(self, role: str) -> str:
+        """Return how the teacher reads a role: texts that stand in both, for dropout, are neither."""
+        return "text" if isinstance(self.inputs, RepeatedTexts) else role
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         """Return the number of distilled texts, and the counts of the base."""
