@@ -219,8 +219,8 @@ def _weights_mixer(encoder: Encoder, folders: Sequence[Path], method: Method) ->
             raise ValueError(f"slerp needs the base, {encoder.base.name}, which is not in the folders; use linear")
         start = tensors_under_adapter(open_base_again(encoder, torch.float32))
     names = [name for name, tensor in start.items() if tensor.is_floating_point()]
-    changes = [{name: (each[name] - start[name]).flatten() for name in names} for each in merged]
-    del merged
+    freed = (merged.pop(0) for _ in folders)
+    changes = [{name: (each[name] - start[name]).flatten() for name in names} for each in freed]
     encoder.backbone.merge_adapter()
     encoder.chain, encoder.merged_to_encode = [], False
     encoder.backbone.train_all()
