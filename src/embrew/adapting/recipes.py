@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -146,14 +146,25 @@ def trained_recipe(
     if steps is not None:
         dev |= {"every": 1 / max(evaluations, 2), "stages": [stages[-1]["name"]]}
     whole: dict[str, Any] = {"encoder": encoder_values, "stages": stages, "evaluation": dev, "seed": seed}
-    names = {stage["name"] for stage in stages}
-    kept = [text for text in overrides if (key := parse_override(text)[0])[0] != "stages" or key[1] in names]
+    kept = _of_stages(overrides, {stage["name"] for stage in stages})
     whole = apply_overrides(whole, kept, objective_keys)
     for stage in whole["stages"]:  # rounded down, so that the first of few steps has a rate above 0
         training = stage["training"]
         if 0 < training.get("warmup_steps", 0) < 1:
             training["warmup_steps"] = int(training["warmup_steps"] * training["max_steps"])
     return Recipe.from_values(whole, overrides=kept)
+
+
+def written_recipe(file: Path, model: str, overrides: Sequence[str]) -> Recipe:
+    """Return a recipe that `write_recipe` wrote of `overrides`: paths outside the output folder are in these only."""
+    names = {stage.name for stage in Recipe.load(file).stages}
+    paths = [text for text in _of_stages(overrides, names) if parse_override(text)[0][2:3] != ["training"]]
+    return Recipe.load(file, [f"encoder.model={model}", *paths])
+
+
+def _of_stages(overrides: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return the overrides without those of other stages."""
+    return [text for text in overrides if (key := parse_override(text)[0])[0] != "stages" or key[1] in names]
 
 
 def source_of(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -24,6 +24,7 @@ from embrew.adapting.recipes import (
     trained_recipe,
     untrained_recipe,
     write_recipe,
+    written_recipe,
 )
 from embrew.adapting.scan import check
 from embrew.analysis.dev_uniformity import evaluation_of
@@ -359,7 +360,7 @@ def _before(encoder: Encoder, plan: Mapping[str, Any], data: Prepared, folder: P
 
 def _trained(model: str, name: str, data: Prepared, folder: Path, settings: Settings) -> Row:
     """Train a model, or resume, and return its scores."""
-    recipe = Recipe.load(folder / RECIPES / f"{name}.yaml", [f"encoder.model={model}"])
+    recipe = written_recipe(folder / RECIPES / f"{name}.yaml", model, settings.overrides)
     run = folder / TRAINED / name
     with within(name):
         train(recipe, run, resume=run.exists(), evaluate=evaluation_of(recipe))
