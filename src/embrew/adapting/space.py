@@ -299,7 +299,9 @@ def _recipe(
     chosen = apply_overrides(whole, overrides, objective_keys)["stages"][0]["training"]["max_steps"]
     stage["training"] |= {"warmup_steps": chosen // 10}
     recipe = Recipe.from_values(apply_overrides(whole, overrides, objective_keys), overrides=overrides)
-    write_recipe(place / RECIPES / f"{STAGE}.yaml", recipe, f"A student of {Path(teacher).name} for queries.")
+    written = recipe.model_copy(deep=True)
+    del written.stages[0].objective["vectors"]  # kept for this call, and for no other run of the recipe
+    write_recipe(place / RECIPES / f"{STAGE}.yaml", written, f"A student of {Path(teacher).name} for queries.")
     return recipe
 
 
