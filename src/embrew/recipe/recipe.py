@@ -19,13 +19,14 @@ from embrew.recipe.encoder import EncoderConfig
 from embrew.recipe.stage import EvaluationConfig, StageConfig
 
 Change = Callable[[str], str]
+FOLDERS = ("teacher", "vectors")  # keys of objectives
 
 
 def with_paths(values: Mapping[str, Any], change: Change, *, data_only: bool = False) -> dict[str, Any]:
     """Return a copy of a recipe's values, or of `deciding`'s, with `change` applied to every path.
 
-    Strings in objectives and training arguments count as paths if they begin with `/` or `~/`. With `data_only`, only
-    the paths of data, dev and guard sets are changed.
+    In objectives and training arguments, `FOLDERS` count as paths, and strings that begin with `/` or `~/` and have no
+    space, as instructions have. With `data_only`, only the paths of data, dev and guard sets are changed.
     """
     changed = dict(values)
     settings = {} if data_only else {"objective": _rooted, "training": _rooted}
@@ -83,7 +84,8 @@ def _paths(value: Any, change: Change) -> Any:
 def _rooted(value: Any, change: Change) -> Any:
     match value:
         case Mapping():
-            return {key: _rooted(item, change) for key, item in value.items()}
+            named = {key: change(item) for key, item in value.items() if key in FOLDERS and isinstance(item, str)}
+            return {key: _rooted(item, change) for key, item in value.items()} | named
         case list():
             return [_rooted(item, change) for item in value]
         case str() if value.startswith(("/", "~/")) and " " not in value:
