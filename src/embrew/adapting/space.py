@@ -300,7 +300,7 @@ def _recipe(
     stage["training"] |= {"warmup_steps": chosen // 10}
     recipe = Recipe.from_values(apply_overrides(whole, overrides, objective_keys), overrides=overrides)
     written = recipe.model_copy(deep=True)
-    del written.stages[0].objective["vectors"]  # kept for this call, and for no other run of the recipe
+    written.stages[0].objective.pop("vectors", None)  # kept for this call, and for no other run of the recipe
     write_recipe(place / RECIPES / f"{STAGE}.yaml", written, f"A student of {Path(teacher).name} for queries.")
     return recipe
 
