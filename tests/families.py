@@ -147,12 +147,30 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": Family("Seed-OSS", WIDE),
     "nemotron": Family("Nemotron", WIDE, bidirectional="mask"),
     "falcon": Family("Falcon", {**SIZES, "alibi": False, "new_decoder_architecture": False}, attention_dropout=False),
+    "falcon-alibi": Family(
+        "Falcon with ALiBi",
+        {**SIZES, "alibi": True, "new_decoder_architecture": False},
+        memory_causal=False,
+        default=True,
+    ),
+    "falcon-alibi-heads": Family(
+        "Falcon with ALiBi, keys per head",
+        {**SIZES, "alibi": True, "new_decoder_architecture": False, "multi_query": False},
+        memory_causal=False,
+    ),
+    "mpt": Family(
+        "MPT",
+        {"vocab_size": 300, "d_model": 32, "n_layers": 2, "n_heads": 4, "expansion_ratio": 2, "max_seq_len": 128},
+        bidirectional="mask",
+        attention_dropout=False,
+    ),
+    "bloom": Family("BLOOM", {"vocab_size": 300, "hidden_size": 32, "n_layer": 2, "n_head": 4}, memory_causal=False),
 }
 
 
 def config_of(name: str) -> PreTrainedConfig:
     """A family's configuration in miniature."""
-    return AutoConfig.for_model(name, **FAMILIES[name].sizes)
+    return AutoConfig.for_model(name.partition("-")[0], **FAMILIES[name].sizes)
 
 
 def table() -> str:

@@ -18,6 +18,7 @@ import typer.main
 import typer.testing
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
+    AlbertConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     BertConfig,
@@ -88,6 +89,7 @@ ENCODER_CONFIGS: dict[str, Any] = {
     "distilbert": DistilBertConfig(
         vocab_size=300, dim=32, hidden_dim=64, n_layers=3, n_heads=4, max_position_embeddings=130, pad_token_id=0
     ),
+    "albert": AlbertConfig(**ENCODER_SIZES, embedding_size=16),  # one layer, which runs three times
     "electra": ElectraConfig(**ENCODER_SIZES, embedding_size=16),  # input embeddings narrower than states
     "modernbert": ModernBertConfig(
         **ENCODER_SIZES, cls_token_id=1, sep_token_id=2, global_attn_every_n_layers=2, local_attention=16

@@ -54,7 +54,8 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
     inner = backbone.inner
     place = next(name for name, module in backbone.model.named_modules() if module is inner)
     path = ".".join(filter(None, (place, path_of_layers(inner))))
-    smaller.backbone.model = with_module(backbone.model, path, nn.ModuleList(layers_of(inner)[:num_layers]))
+    layers = dict.fromkeys(layers_of(inner)[:num_layers])  # ALBERT has one, which runs several times
+    smaller.backbone.model = with_module(backbone.model, path, nn.ModuleList(layers))
     config = _cut_config(inner.config, backbone.num_layers, num_layers)
     smaller.backbone.inner.config = smaller.backbone.causal_lm.config = config
     return smaller

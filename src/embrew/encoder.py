@@ -30,7 +30,7 @@ from embrew.model.contexts import Context, Demonstrator, PreparedContext, prepar
 from embrew.model.forward import cost_of
 from embrew.model.layers import causal_layers
 from embrew.model.pooling import new_head, pool
-from embrew.model.prefix import Prefix, Shared
+from embrew.model.prefix import Prefix, Shared, can_share
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Base, Quantization
 from embrew.settings.encoder import AttentionMode, EncoderSettings, Pooling
@@ -405,7 +405,7 @@ class Encoder(nn.Module):
         """Whether a prefix that all rows of a call share is computed once: by keys and values of attention alone."""
         inner = self.backbone.inner
         attends = not causal_layers(inner) and not getattr(inner, "hidden_size_per_layer_input", None)
-        return bool(self.attention.is_causal) and attends
+        return bool(self.attention.is_causal) and attends and can_share(inner)
 
     def tokens(
         self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -120,24 +124,55 @@ class Attention:
             return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
 
         window = getattr(config, "sliding_window", None) or None  # 0 says that there is none (Qwen2-MoE)
-        if "sliding_attention" in (getattr(config, "layer_types", None) or []):
+        kinds = getattr(config, "layer_types", None)
+        if kinds and "sliding_attention" in kinds:
             return {"full_attention": form(None), "sliding_attention": form(window)}
-        return form(window)
+        return form(None if kinds else window)  # dots1 has a window, and layers without one
 
 
 WIDTH, MEMORY, PADDING = 6, 2, 3  # tokens of the probe, memory tokens among them, and padding after them
+WINDOWS, SHORT = ("sliding_window", "attention_chunk_size"), 3
 MOVED = 1e-6  # of the largest state
 logger = logging.getLogger(__name__)
 FAILED = (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError, NotImplementedError)
 
 
+_CONFIGS: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+
+
 def key_of(inner: Any, *more: Any) -> tuple[Any, ...]:
-    """Return what decides how a model takes an attention pattern: class, kernel, settings of its configuration."""
-    config = inner.config
-    names = ("alibi", "use_bidirectional_attention", "sliding_window", "use_sliding_window")
-    kinds = tuple(sorted(set(getattr(config, "layer_types", None) or [])))
-    settings = tuple(getattr(config, name, None) for name in names)
-    return type(inner), config._attn_implementation, kinds, settings, *more
+    """Return what decides how a model reads texts: class, configuration, kernel, arithmetic, and what is given."""
+    if inner not in _CONFIGS:
+        settings = {key: value for key, value in inner.config.to_dict().items() if not key.startswith("_")}
+        _CONFIGS[inner] = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+    return type(inner), _CONFIGS[inner], inner.config._attn_implementation, inner.dtype, inner.device.type, *more
+
+
+def library_states(inner: Any, embedded: Tensor, tokens: Tokens) -> Tensor:
+    """Return states as the library's own call gives them, of one text at a time.
+
+    Args:
+        inner: the model without its head.
+        embedded: not read; the call gets ids.
+        tokens: texts of vocabulary tokens.
+    """
+    rows = [
+        inner(input_ids=row[None, :n], attention_mask=torch.ones_like(row)[None, :n], use_cache=False)[0][0]
+        for row, n in zip(tokens.input_ids, tokens.lengths, strict=True)
+    ]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def with_short_windows(inner: Any) -> list[Any]:
+    """Return a model, and a shallow copy whose windows are shorter than the texts of `agree`, if it has any."""
+    short = {name: SHORT for name in WINDOWS if (getattr(inner.config, name, None) or 0) > SHORT}
+    if not short:
+        return [inner]
+    copied = copy.copy(inner)
+    copied.config = copy.copy(inner.config)
+    for name, length in short.items():
+        setattr(copied.config, name, length)
+    return [inner, copied]
 
 
 def follows(
@@ -180,18 +215,24 @@ def follows(
     return bool((states_by_padding[0] - states_by_padding[1]).abs().max() <= same * states_by_padding[0].abs().max())
 
 
-def agree(inner: Any, one: Callable[[Tensor, Tokens], Tensor], other: Callable[[Tensor, Tokens], Tensor]) -> bool:
-    """Return whether two ways to run a model give the same states of rows of different lengths.
+def agree(
+    inner: Any,
+    one: Callable[[Tensor, Tokens], Tensor],
+    other: Callable[[Tensor, Tokens], Tensor],
+    lengths: Sequence[int] = (WIDTH + 1, 2, 4, 3),
+) -> bool:
+    """Return whether two ways to run a model give the same states.
 
     Args:
         inner: the model without its head.
         one: from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
         other: likewise.
+        lengths: tokens of each text.
     """
-    vocabulary = inner.get_input_embeddings().weight.shape[0]
-    some = torch.linspace(0.05 * vocabulary, 0.9 * vocabulary, 3 * WIDTH).long().tolist()
-    tokens = Tokens.pad([Row.labelled(some[n : 2 * n + 1], Segment.TEXT) for n in (WIDTH, 1, 3, 2)]).to(inner.device)
     try:
+        vocabulary = inner.get_input_embeddings().weight.shape[0]
+        some = torch.linspace(0.05 * vocabulary, 0.9 * vocabulary, 2 * max(lengths)).long().tolist()
+        tokens = Tokens.pad([Row.labelled(some[n - 1 : 2 * n - 1], Segment.TEXT) for n in lengths]).to(inner.device)
         with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
             embedded = inner.get_input_embeddings()(tokens.input_ids)
             states, others = (at(run(embedded, tokens), tokens.attention_mask.bool()).float() for run in (one, other))

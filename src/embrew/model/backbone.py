@@ -208,7 +208,7 @@ class Backbone(nn.Module):
 
     def check_attention(self, attention: Attention) -> None:
         """Measure that the model follows an attention pattern; raise ValueError where it does not."""
-        check_attention(self.inner, attention)
+        check_attention(self.inner, attention, Attention("bidirectional" if self.is_encoder else "causal"))
 
     def check_longest(self, longest: float, what: str, advice: str) -> None:
         """Raise where the longest row that settings allow has more tokens than the model has positions.

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from embrew.model.attention import MODES, TWO_CALLS, Attention, agree, follows, key_of
+from embrew.model.attention import (
+    MODES,
+    TWO_CALLS,
+    WIDTH,
+    Attention,
+    agree,
+    follows,
+    key_of,
+    library_states,
+    with_short_windows,
+)
 from embrew.model.batching import Cost
 from embrew.model.kernels import Packed, Walls, fits, use
 from embrew.model.layers import (
+    SHARED,
     Wrapper,
     causal_layers,
     check_positions,
@@ -25,8 +36,12 @@ from embrew.model.layers import (
 )
 from embrew.text.tokens import Segment, Tokens, take, write_at
 
-FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm", "embedding_norm")
-POST_NORM = ("encoder.layer", "transformer.layer")  # BERT: every layer ends with its norm, and there is no final one
+FINAL_NORMS = ("norm", "norm_f", "final_layer_norm", "final_layernorm", "ln_f", "final_norm", "embedding_norm")
+POST_NORM = ("encoder.layer", "transformer.layer", SHARED)  # every layer ends with its norm; there is no final one
+
+CAUSAL = Attention("causal")
+Masks = Literal["usual", "library", "explicit"]
+"""What a model is called with: the mask that is fastest; one of two dimensions; one of four dimensions."""
 
 
 def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
@@ -63,11 +78,11 @@ def forward(
     if num_layers is not None and not 1 <= num_layers <= len(layers_of(inner)):
         raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(layers_of(inner))}")
     check_positions(inner, tokens)
-    by_mask = attention.is_causal is False and tokens.position_ids is None and bidirectional_by(inner) == "mask"
+    masks = masks_for(inner, attention)
     used = inner if layers is None else with_layers(inner, layers)
     if packed is not None:
         return _run_packed(used, embedded, tokens, packed, num_layers)
-    return _run(used, embedded, tokens, attention, num_layers, by_mask=by_mask)
+    return _run(used, embedded, tokens, attention, num_layers, masks=masks)
 
 
 def _run(
@@ -77,36 +92,36 @@ def _run(
     attention: Attention,
     num_layers: int | None = None,
     *,
-    by_mask: bool,
+    masks: Masks,
 ) -> Tensor:
-    walls: dict[str, Any] = {}
-    places = tokens.position_ids
-    if attention.bottleneck and not attention.hide and fits(inner, tokens):
-        mask, walls = None, {"walls": Walls.from_tokens(tokens.host, attention).to(tokens.device)}
-    elif attention.is_causal is None or places is not None or by_mask:
+    options: dict[str, Any] = {}
+    mask: Any = None
+    positions, unmasked = tokens.position_ids, False
+    explicit = masks == "explicit" or attention.is_causal is None or positions is not None
+    if attention.bottleneck and not attention.hide and fits(inner, tokens) and masks != "explicit":
+        options, unmasked = {"walls": Walls.from_tokens(tokens.host, attention).to(tokens.device)}, True
+    elif masks == "library" and not explicit:
+        mask = tokens.attention_mask
+    elif explicit:
         mask = attention.mask(tokens, inner.config, embedded.dtype)
-        if places is None:  # some families (OPT) count positions by a mask of two dimensions
-            places = torch.arange(embedded.shape[1], device=embedded.device)[None]
-    elif attention.is_causal:
-        mask = None  # padding is on the right, where no real position looks; kernels are faster without a mask
+        if positions is None:  # some families (OPT) count positions by a mask of two dimensions
+            positions = torch.arange(embedded.shape[1], device=embedded.device)[None]
+    elif attention.is_causal:  # padding is on the right, where no real position looks; kernels are faster without masks
+        if inner.config._attn_implementation in ("sdpa", TWO_CALLS):
+            unmasked = all(embedded.shape[1] <= limit for limit in _windows(inner) if limit)
     elif tokens.device.type == "cpu" or not attention.takes_mask(inner.config):
         mask = tokens.attention_mask
     elif min(tokens.lengths) < embedded.shape[1]:
         # the library would look for padding in a mask of two dimensions, and wait for the device
         mask = attention.mask(tokens, inner.config, embedded.dtype)
         if not is_bert_type(inner):  # such encoders count positions themselves, RoBERTa from another number than 0
-            places = torch.arange(embedded.shape[1], device=embedded.device)[None]
-    else:
-        mask = None
-    unmasked = bool(walls)
-    if mask is None and attention.is_causal is True and inner.config._attn_implementation in ("sdpa", TWO_CALLS):
-        unmasked = all(embedded.shape[1] <= limit for limit in _windows(inner) if limit)
+            positions = torch.arange(embedded.shape[1], device=embedded.device)[None]
     seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers, library_masks=not unmasked)
     if getattr(inner, "hidden_size_per_layer_input", None):
         own = (tokens.input_ids < inner.vocab_size) & (tokens.segment_ids != Segment.SOFT)
-        walls |= per_layer_inputs(inner, tokens.input_ids, own)
+        options |= per_layer_inputs(inner, tokens.input_ids, own)
     states: Tensor = seen(
-        inputs_embeds=embedded, attention_mask=mask, position_ids=places, use_cache=False, **walls
+        inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False, **options
     ).last_hidden_state
     return states
 
@@ -133,12 +148,12 @@ def packs(inner: Any, attention: Attention) -> bool:
         return False
     key = key_of(inner, attention)
     if key not in _PACKS:
-        by_mask = is_causal is False and bidirectional_by(inner) == "mask"
+        masks = masks_for(inner, attention)
 
         def together(embedded: Tensor, tokens: Tokens) -> Tensor:
             return _run_packed(inner, embedded, tokens, Packed.of(tokens, is_causal=is_causal))
 
-        _PACKS[key] = agree(inner, partial(_run, inner, attention=attention, by_mask=by_mask), together)
+        _PACKS[key] = agree(inner, partial(_run, inner, attention=attention, masks=masks), together)
     return _PACKS[key]
 
 
@@ -161,36 +176,99 @@ def _windows(inner: Any) -> list[int | None]:
     return [getattr(inner.config, name, None) for name in ("sliding_window", "attention_chunk_size")]
 
 
+_CAUSAL: dict[Any, Masks | None] = {}
+_EXPLICIT: dict[Any, bool] = {}
 _BIDIRECTIONAL: dict[Any, Literal["flag", "mask"]] = {}  # a failure is not kept: another model's weights may be whole
 _VERIFIED: set[Any] = set()
+
+
+def masks_for(inner: Any, attention: Attention) -> Masks:
+    """Return what masks a model is called with under an attention pattern that it was measured to follow."""
+    if attention.is_causal:
+        return causal_by(inner)
+    return "explicit" if attention.is_causal is False and bidirectional_by(inner) == "mask" else "usual"
+
+
+def causal_by(inner: Any) -> Masks:
+    """Return the masks with which a model has the states of the library's own call, which is given a mask of ones.
+
+    Measured once per configuration and kernel in a process, on a short text, with windows that are shorter than it.
+    Without a mask, kernels are faster; but some models compute positions from their mask (Falcon with ALiBi), or
+    change it in every layer (Doge).
+
+    Raises:
+        ValueError: it has other states with either.
+    """
+    key = key_of(inner)
+    if key not in _CAUSAL:
+        ways: tuple[Masks, ...] = ("usual", "library")
+        _CAUSAL[key] = next((masks for masks in ways if _as_library(inner, masks)), None)
+    return _CAUSAL[key] or _refuse(inner)
+
+
+def _refuse(inner: Any) -> NoReturn:
+    raise ValueError(
+        f"{type(inner).__name__} with attn_implementation={inner.config._attn_implementation} has other hidden states "
+        "from input embeddings, which embrew calls it with, than from the ids of the same text, or none; choose "
+        "another model, or try attn_implementation: eager or sdpa"
+    )
+
+
+def takes_explicit(inner: Any) -> bool:
+    """Return whether a causal model has the library's states with embrew's mask of four dimensions; measured likewise.
+
+    So what an explicit mask replaces holds nothing else: no positions, and windows as they are understood here.
+    """
+    key = key_of(inner)
+    if key not in _EXPLICIT:
+        _EXPLICIT[key] = _as_library(inner, "explicit")
+    return _EXPLICIT[key]
+
+
+def _as_library(inner: Any, masks: Masks, attention: Attention = CAUSAL) -> bool:
+    return all(
+        agree(part, partial(library_states, part), partial(_run, part, attention=attention, masks=masks), (WIDTH + 1,))
+        for part in with_short_windows(inner)
+    )
 
 
 def bidirectional_by(inner: Any) -> Literal["flag", "mask"] | None:
     """Return how a model is made bidirectional: by the library's flag, by an explicit mask, or not at all (None).
 
-    Measured once per model class and kernel in a process: some families ignore the flag, or follow it only in batches
-    with padding.
+    Measured once per configuration and kernel in a process: some families ignore the flag, or follow it only in
+    batches with padding.
     """
     key = key_of(inner)
     if key not in _BIDIRECTIONAL:
         attention = Attention("bidirectional")
-        ways: tuple[Literal["flag", "mask"], ...] = ("flag", "mask")
-        for how in ways:
-            if follows(inner, attention, partial(_run, inner, attention=attention, by_mask=how == "mask")):
-                _BIDIRECTIONAL[key] = how
+        ways: tuple[tuple[Literal["flag", "mask"], Masks], ...] = (("flag", "usual"), ("mask", "explicit"))
+        for way, masks in ways:
+            takes = masks == "usual" or takes_explicit(inner)
+            if takes and follows(inner, attention, partial(_run, inner, attention=attention, masks=masks)):
+                _BIDIRECTIONAL[key] = way
                 break
     return _BIDIRECTIONAL.get(key)
 
 
-def check_attention(inner: Any, attention: Attention) -> None:
-    """Measure that a model follows an attention pattern; once per model class, kernel and pattern in a process.
+def check_attention(inner: Any, attention: Attention, original: Attention = CAUSAL) -> None:
+    """Measure that a model follows an attention pattern; once per configuration, kernel and pattern in a process.
+
+    Args:
+        inner: the model without its head.
+        attention: the pattern.
+        original: that of the library's own call, in which its states must be the same here as there.
 
     Raises:
-        ValueError: it does not; says which patterns it does follow.
+        ValueError: they are not, or it does not follow the pattern; says which patterns it does follow.
     """
     key = key_of(inner, attention)
     if key in _VERIFIED:
         return
+    layers_of(inner)  # raises where they are not known
+    if original.is_causal:
+        causal_by(inner)
+    elif not _as_library(inner, "usual", original):
+        _refuse(inner)
     if not _follows(inner, attention):
         others = [Attention(mode) for mode in MODES]
         modes = [other.mode for other in others if other != attention and _follows(inner, other)]
@@ -219,8 +297,11 @@ def try_two_calls(inner: Any) -> bool:
 def _follows(inner: Any, attention: Attention) -> bool:
     if attention.is_causal is False:
         return bidirectional_by(inner) is not None
+    if attention.is_causal is None and not takes_explicit(inner):
+        return False
     layers = 1 if attention.bottleneck else None  # through two layers, a target knows the text by way of the memory
-    run = partial(_run, inner, attention=attention, num_layers=layers, by_mask=False)
+    masks = masks_for(inner, attention)
+    run = partial(_run, inner, attention=attention, num_layers=layers, masks=masks)
     return follows(inner, attention, run, num_layers=layers)
 
 

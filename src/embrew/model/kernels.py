@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from embrew.model.attention import TWO_CALLS, Attention, first_prompt
+from embrew.model.attention import TWO_CALLS, Attention, agree, first_prompt, key_of, library_states
 from embrew.model.batching import Cost, plan
 from embrew.model.dropout import drop_out
 from embrew.model.lora_linear import common_size
@@ -322,11 +323,26 @@ AttentionInterface.register(TWO_CALLS, attend)
 AttentionMaskInterface.register(TWO_CALLS, sdpa_mask)
 
 
+_SAME_AS_SDPA: dict[Any, bool] = {}
+
+
 def use(inner: Any) -> bool:
-    """Switch a model with the library's sdpa to the kernel of two calls; return True if it is active."""
+    """Switch a model with the library's sdpa to the kernel of two calls; return True if it is active.
+
+    Not where its states would change, measured once per configuration in a process: Falcon asks its configuration for
+    `sdpa`, and does without a mask in any other kernel.
+    """
     if inner.config._attn_implementation == "sdpa":
-        inner.config._attn_implementation = TWO_CALLS
+        key = key_of(inner)
+        if key not in _SAME_AS_SDPA:
+            _SAME_AS_SDPA[key] = agree(inner, partial(_under, inner, "sdpa"), partial(_under, inner, TWO_CALLS))
+        inner.config._attn_implementation = TWO_CALLS if _SAME_AS_SDPA[key] else "sdpa"
     return bool(inner.config._attn_implementation == TWO_CALLS)
+
+
+def _under(inner: Any, kernel: str, embedded: Tensor, tokens: Tokens) -> Tensor:
+    inner.config._attn_implementation = kernel
+    return library_states(inner, embedded, tokens)
 
 
 def use_own_sdpa(inner: Any) -> None:

@@ -13,17 +13,23 @@ from torch import Tensor, nn
 from embrew.text.tokens import Tokens
 
 ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention")
-LAYERS = ("layers", "h", "encoder.layer", "transformer.layer", "decoder.layers")
+SHARED = "encoder.albert_layer_groups"  # one group of layers, which runs as often as the configuration says
+LAYERS = ("layers", "h", "blocks", "encoder.layer", "transformer.layer", "decoder.layers", SHARED)
 
 
 def path_of_layers(inner: Any) -> str:
     """Return where a model without its head keeps its layers, as a dotted path.
 
     Raises:
-        ValueError: under no name known here.
+        ValueError: under no name known here, or layers are shared in several groups.
     """
     for path in LAYERS:
         if has_module(inner, path):
+            if path == SHARED and inner.config.num_hidden_groups not in (1, inner.config.num_hidden_layers):
+                raise ValueError(
+                    f"{type(inner).__name__} shares its layers in {inner.config.num_hidden_groups} groups "
+                    "(num_hidden_groups); embrew reads models that share all layers, or none"
+                )
             return path
     raise ValueError(f"{type(inner).__name__} has no layers under a name known here ({', '.join(LAYERS)})")
 
@@ -38,8 +44,9 @@ def has_module(module: Any, path: str) -> bool:
 
 
 def layers_of(inner: Any) -> list[nn.Module]:
-    """Return the layers of a model without its head."""
-    return list(inner.get_submodule(path_of_layers(inner)))
+    """Return the layers of a model without its head, in the order in which they run; ALBERT's are all the same."""
+    layers = list(inner.get_submodule(path_of_layers(inner)))
+    return layers * inner.config.num_hidden_layers if len(layers) == 1 and has_module(inner, SHARED) else layers
 
 
 def causal_layers(inner: Any) -> list[str]:
@@ -76,7 +83,11 @@ def with_module(module: Any, path: str, part: nn.Module) -> Any:
 
 def with_layers(inner: Any, layers: Sequence[nn.Module]) -> Any:
     """Return a shallow copy of a model without its head, with other layers."""
-    return with_module(inner, path_of_layers(inner), nn.ModuleList(layers))
+    copied = with_module(inner, path_of_layers(inner), nn.ModuleList(layers))
+    if has_module(inner, SHARED):
+        copied.config = copied.encoder.config = copy.copy(inner.config)
+        copied.config.num_hidden_layers = copied.config.num_hidden_groups = len(layers)
+    return copied
 
 
 def view(inner: Any, *, is_causal: bool, num_layers: int | None = None, library_masks: bool = True) -> Any:
@@ -97,6 +108,8 @@ def view(inner: Any, *, is_causal: bool, num_layers: int | None = None, library_
     path = next((path for path in LAYERS if "." in path and has_module(inner, path)), "")
     if path or (num_layers is not None and num_layers < len(layers_of(inner))):
         copied = with_layers(inner, layers_of(inner)[:num_layers])
+        if path == SHARED:
+            config.num_hidden_layers = config.num_hidden_groups = copied.config.num_hidden_layers
     else:
         copied = copy.copy(inner)
     copied.config = config

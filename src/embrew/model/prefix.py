@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from embrew.model.attention import WIDTH, agree, key_of, library_states, with_short_windows
+from embrew.model.layers import view
 from embrew.text.tokens import Row, Segment, Tokens
 
 WORTHWHILE = 16  # tokens; a shorter prefix costs less than the separate forward pass
@@ -148,6 +151,35 @@ class Shared:
         places = torch.arange(self.count, tokens.input_ids.shape[1], device=device)[None]
         states = seen(inputs_embeds=embed(rest), position_ids=places, **follow(begun.layers)).last_hidden_state
         return begun.states, states
+
+
+_SHARED: dict[Any, bool] = {}
+
+
+def can_share(inner: Any) -> bool:
+    """Return whether a text after a shared prefix has the states that it has in the library's call of both.
+
+    Measured once per configuration and kernel in a process: some families keep no keys and values (GPT, RWKV), or
+    count positions in another way (RoBERTa).
+
+    Args:
+        inner: the model without its head, causal.
+    """
+
+    def after_prefix(model: Any, embedded: Tensor, tokens: Tokens) -> Tensor:
+        def embed(part: Tokens) -> Tensor:
+            embeddings: Tensor = inner.get_input_embeddings()(part.input_ids)
+            return embeddings
+
+        return torch.cat(Prefix().at(tokens, WIDTH // 2).states(view(model, is_causal=True), embed, tokens), dim=1)
+
+    key = key_of(inner)
+    if key not in _SHARED:
+        _SHARED[key] = all(
+            agree(model, partial(library_states, model), partial(after_prefix, model), (WIDTH + 1,))
+            for model in with_short_windows(inner)
+        )
+    return _SHARED[key]
 
 
 def begin(seen: Any, embedded: Tensor) -> Beginning:

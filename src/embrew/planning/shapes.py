@@ -177,7 +177,7 @@ def shape_of_model(model: PreTrainedModel | PeftModel, config: Any) -> Shape:
     layers = layers_of(plain.base_model)
     heads = config.num_attention_heads
     names = [name for name, p in model.named_parameters() if p.requires_grad]
-    in_layers = [one for layer in layers for one in layer.named_parameters()]
+    in_layers = [one for layer in dict.fromkeys(layers) for one in layer.named_parameters()]
     return Shape(
         layers=len(layers),
         hidden=config.hidden_size,

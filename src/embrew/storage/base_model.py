@@ -441,7 +441,14 @@ def open_config(name: str, *, trust_remote_code: bool = False, **options: Any) -
 
 def _probe(model: PreTrainedModel, name: str, architecture: str) -> None:
     """Raise unless the states of four tokens are finite and, in a causal LM, independent of later tokens."""
-    ids = torch.arange(2, 6)[None].clamp(max=model.config.vocab_size - 1).to(model.device)
+    without_head = model.base_model is not model or is_encoder(model.config)
+    if getattr(model.config, "hidden_size", None) is None or not without_head:
+        raise ValueError(
+            f"{name} ({architecture}) is a language model among other parts, such as one for images; give the folder "
+            "or Hub id of a language model alone"
+        )
+    embeddings: Any = model.get_input_embeddings()
+    ids = torch.arange(2, 6)[None].clamp(max=len(embeddings.weight) - 1).to(model.device)
     other = ids.clone()
     other[0, -1] = 0
     with torch.no_grad():

@@ -45,7 +45,7 @@ def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None
     copied = backbone.frozen_copy
     models = [(backbone, backbone.inner)] + ([] if copied is None else [(copied, copied.inner)])
     for module, inner in models:
-        for layer in layers_of(inner):
+        for layer in dict.fromkeys(layers_of(inner)):  # ALBERT's are the same one
             fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
         fully_shard(module, mesh=mesh, mp_policy=policy)
         for name in PASSES:
