@@ -186,7 +186,9 @@ def masks_for(inner: Any, attention: Attention) -> Masks:
     """Return what masks a model is called with under an attention pattern that it was measured to follow."""
     if attention.is_causal:
         return causal_by(inner)
-    return "explicit" if attention.is_causal is False and bidirectional_by(inner) == "mask" else "usual"
+    if attention.is_causal is None:  # two calls of a bottleneck know nothing of the library's masks
+        return "explicit" if causal_by(inner) == "library" else "usual"
+    return "explicit" if bidirectional_by(inner) == "mask" else "usual"
 
 
 def causal_by(inner: Any) -> Masks:
