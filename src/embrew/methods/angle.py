@@ -36,6 +36,8 @@ class Angle(EmbeddingObjective):
       0, and the contrastive part is ½ [w_ibn · CE against the positives of the batch + w_cln · CE against the hard
       negatives too], as in the authors' code.
 
+    A text that another row of the batch labels as a positive of the same text is no negative of it.
+
     CoSENT alone: `angle_weight: 0, in_batch_weight: 0`.
 
     Attributes:
