@@ -84,8 +84,8 @@ BatchTokens = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Maximum number of tokens per batch, padding included; default: 16384, on a CPU 2048. Sentence-Transformers "
-        "has batches of 32 texts.",
+        help="Maximum number of tokens per batch, padding included; default: 16384, on a CPU 2048. "
+        "Sentence-Transformers has batches of 32 texts.",
     ),
 ]
 
