@@ -15,7 +15,7 @@ HEAD = """# Every row and figure of the five papers
 
 Written by `make tables` from `rows.yaml`. The commands have the papers' models; no row was run on these here.
 
-- **run here**: on a small model (SmolLM2, MiniLM, the small world's teacher) and other data; the page is named
+- **run here**: on a small model (SmolLM2, MiniLM, the small world's teacher) and other data; what else differs, and the page, are named
 - **checks here**: the recipe is checked, and two steps of each stage, or untrained vectors, are computed on nano
 - **needs data or a GPU**: not computed here; what is missing is named
 """
@@ -52,7 +52,7 @@ def _line(entry: dict[str, Any]) -> str:
         names = [at] if isinstance(at, str) else at
         how += f", row{'s' if len(names) > 1 else ''} " + ", ".join(f"`{name}`" for name in names)
     how += f" ({entry['note']})" if "note" in entry else ""
-    state = STATES[entry["state"]]
+    state = STATES[entry["state"]] + (f", {entry['here']}" if "here" in entry else "")
     if "results" in entry:
         state += f": [{Path(entry['results']).name}]({entry['results']})"
     state = f"needs {entry['needs']}" if "needs" in entry else state

@@ -58,3 +58,17 @@ def test_other_bounds():
         mine(Angles(), pairs().select([0]), corpus=["n 1", "n 2"], num_negatives=1)
     with pytest.raises(ValueError, match="no pairs"):
         mine(Angles(), pairs().select([]))
+
+
+def test_a_query_is_not_its_own_negative():
+    """Documents are turned by 30°, so that a query's own text is farther than its positive: 0.866 < 0.893."""
+
+    class Turned(Angles):
+        def encode_document(self, inputs, **_):
+            return self.encode([f"{float(text.split()[-1]) + 30}" for text in inputs])
+
+    rows = Dataset.from_dict({"query": ["q 0"], "positive": ["p -10"]})
+    corpus = ["n 15", "q 0", "Q  0", "n 5", "n 10"]
+    (row,) = mine(Turned(), rows, corpus=corpus, num_negatives=2).rows
+    assert row["negatives"] == ["n 5", "n 10"], "as many as were asked for"
+    assert row["scores"] == pytest.approx(np.cos(np.deg2rad([20, 35, 40])).tolist(), abs=1e-6)

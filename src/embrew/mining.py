@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from embrew.data.fingerprints import normalised
 from embrew.progress import is_chosen, progress
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def mine(
 
     Most texts that a good model ranks first are correct answers that are not labelled. With `relative_margin` m, only
     texts with a similarity below (1 − m) times that of the query's positive are taken (*NV-Retriever*, arXiv
-    2407.15831, has 0.05).
+    2407.15831, has 0.05). A query's own text is not taken.
 
     Args:
         encoder: an `Encoder` or a `SentenceTransformer`; queries and documents get its prompts.
@@ -66,13 +68,16 @@ def mine(
     columns: dict[str, list[Any]] = {"anchor": list(pairs["query"]), "positive": list(pairs["positive"])}
     documents = columns["positive"] if corpus is None else [*corpus, *columns["positive"]]
     total = len(set(columns["anchor"])) + len(set(documents))
+    own = {query: normalised(query) for query in columns["anchor"]}
+    texts = Counter(map(normalised, set(documents)))
+    most = max(texts[text] for text in own.values())  # documents with the text of one query
     with _own_bars(), progress(total, "encode", "text", shown=is_chosen()) as bar, bar.shared():
         mined = mine_hard_negatives(
             Dataset.from_dict(columns),
             encoder,
             corpus=list(corpus) if corpus is not None else None,
             relative_margin=relative_margin,
-            num_negatives=num_negatives,
+            num_negatives=num_negatives + most,
             output_format="labeled-list",
             output_scores=True,
             use_faiss=len(corpus or pairs)
@@ -83,7 +88,10 @@ def mine(
     instructions = dict(zip(zip(columns["anchor"], columns["positive"], strict=True), of_pairs, strict=True))
     rows = []
     for row in mined:
-        (positive, *negatives), scores = row["positive"], row["scores"]
+        (positive, *mined_texts), (score, *mined_scores) = row["positive"], row["scores"]
+        near = zip(mined_texts, mined_scores, strict=True)
+        others = [(text, at) for text, at in near if normalised(text) != own[row["anchor"]]][:num_negatives]
+        negatives, scores = [text for text, _ in others], [score, *(at for _, at in others)]
         if negatives:
             mined_row = {"query": row["anchor"], "positive": positive, "negatives": negatives, "scores": scores}
             instruction = instructions.get((row["anchor"], positive))

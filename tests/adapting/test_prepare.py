@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from embrew.adapting.baselines import score_bm25
 from embrew.data.beir import read_beir
 from embrew.data.fingerprints import normalised
 from tests.adapting.data import prepare
@@ -79,6 +80,20 @@ def test_wrong_choices_are_negatives_and_are_searched(docs: Path, tmp_path: Path
     for query, (document,) in test.qrels.items():
         number = test.queries[query].split()[-1].rstrip("?")
         assert corpus[document] == f"yes {number}" and f"no {number}" in corpus.values()
+
+
+def test_a_question_that_is_a_document_has_its_id(tmp_path: Path) -> None:
+    """Duplicate questions, each the answer of the other: evaluation leaves a query's own text out by id and text."""
+    both = [(f"How to do {i}, by hand?", f"{words(i)} By hand?") for i in range(40)]
+    rows = [{"question": q, "answer": a} for pair in both for q, a in (pair, pair[::-1])]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    test = prepare(None, tmp_path / "pairs.jsonl", tmp_path / "data").test
+    result = score_bm25(test, "test", tmp_path / "out")
+    assert result.counts["self_matches"] == result.counts["queries"] > 10
+    own = dict(zip(result.examples["query"], result.examples["top"], strict=True))
+    assert not [query for query, top in own.items() if query in top]
+    corpus = {document.id: document.content for document in read_beir(test, "test").corpus}
+    assert all(corpus[query] == text for query, text in read_beir(test, "test").queries.items())
 
 
 def test_no_pairs(docs: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import embrew
 import embrew.planning.plan  # before a module stands in for embrew.training
 import embrew.report.untrained  # before one stands in for embrew.opening
 from embrew.cli import app
+from embrew.model.batching import CPU_TOKENS, GPU_TOKENS
 
 
 def run(*arguments, **options):
@@ -246,6 +247,13 @@ def test_help_fits_one_screen_and_names_every_verb():
     for verb in verbs.split():
         assert verb in result.stdout
     assert len(result.stdout.splitlines()) <= 40
+
+
+def test_evaluate_names_the_size_of_a_batch_as_encode_does():
+    """Of an encoder with `batch_tokens`; on this machine a CPU's."""
+    for verb in ("evaluate", "encode"):
+        words = " ".join(run(verb, "--help").stdout.replace("│", " ").split())
+        assert f"{GPU_TOKENS}, on a CPU {CPU_TOKENS}" in words, verb
 
 
 def test_python_m_embrew():

@@ -91,13 +91,14 @@ def vectors_of(
     shards: Shards = []
     for number, (count, rows) in enumerate(zip(negatives, pairs, strict=True)):
         words = [f"{number}-{i}" for i in range(rows + count)]
+        asked = [f"q{number}-{i}" for i in range(rows)]
         if repeated:
-            words[1], words[-1] = "everywhere", "q0-0"
+            words[1], words[-1], asked[2] = "everywhere", "q0-0", "asked in both"
         shards.append(
             {
                 "query": torch.randn(rows, 6, generator=generator, dtype=torch.float64),
                 "document": torch.randn(rows + count, 6, generator=generator, dtype=torch.float64),
-                "query_keys": text_keys([f"q{number}-{i}" for i in range(rows)]),
+                "query_keys": text_keys(asked),
                 "document_keys": text_keys(words),
             }
         )

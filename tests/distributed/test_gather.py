@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from embrew.distributed import gather, rank, sum_over_processes, world_size
 from tests.distributed.launch import in_forks
 
-CASES = 20
+CASES = 22
 LORA_AND_MEMORY = 2 * 7 * 2 + 1  # layers × linear layers × (A, B), and the memory tokens
 PROJECTION = 4  # weights and biases of two layers
 

@@ -83,7 +83,13 @@ def test_every_cell_by_hand(folder):
     assert [call for call in encoder.calls if call[0] == 1] == [(1, 1), (1, 2)]  # a word at each depth
     assert encoder.texts(1) == encoder.texts(2) == [2, 3]  # questions and documents once for all sizes
     best = results[-1]
-    assert best.counts == {"queries": 2, "documents": 3, "empty_documents": 1, "queries_with_span": 2}
+    assert best.counts == {
+        "queries": 2,
+        "documents": 3,
+        "empty_documents": 1,
+        "queries_with_span": 2,
+        "self_matches": 0,
+    }
     assert best.examples["retrieved"] == ["d1", "d2"]
     assert best.examples["score"] == [1.0, 1.0]
     for name in ("encode_seconds", "question_seconds", "document_seconds", "index_seconds", "search_seconds"):

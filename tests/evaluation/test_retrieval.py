@@ -120,7 +120,13 @@ def test_queries_without_documents_count_and_are_reported(caplog):
     scores = score_retrieval(encoder, RetrievalData(corpus, queries, qrels))
     counts = scores["counts"]
     assert scores["main_score"] == scores["ndcg_at_10"] == pytest.approx(2 / 3)  # q1, q2: 1; q3: 0; q4 is left out
-    assert counts == {"documents": 2, "queries": 3, "queries_without_judgement": 1, "queries_without_document": 1}
+    assert counts == {
+        "documents": 2,
+        "queries": 3,
+        "queries_without_judgement": 1,
+        "queries_without_document": 1,
+        "self_matches": 0,
+    }
     assert "1 queries have no relevant document in the corpus, e.g. 'q3'" in caplog.text
     with pytest.raises(ValueError, match="no query has a relevant document"):
         score_retrieval(encoder, RetrievalData(corpus, queries, {"q4": {"d1": 0}}))

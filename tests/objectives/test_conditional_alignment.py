@@ -128,6 +128,19 @@ def test_divergences_of_the_appendix(variant, make_encoder):
     assert parts["loss"].item() == pytest.approx(sum(wanted) / len(wanted), rel=1e-3)
 
 
+@pytest.mark.parametrize("texts", [("", SENTENCES[0]), (SENTENCES[1], ""), ("", "")], ids=str)
+@pytest.mark.parametrize("variant", ["kl", "js"])
+def test_a_text_without_tokens_diverges_by_nothing(variant, texts, make_encoder):
+    """A tokenizer may remove all of a text, and `end: false` adds no token: 0, as in the sums of the other variants."""
+    encoder, objective, _ = ready(make_encoder, variant=variant, end=False)
+    positive, negative = texts
+    rows = [*ROWS, {"query": "why", "positive": positive, "negatives": [negative]}]
+    loss, grads = loss_and_gradients(encoder, objective, objective.collate(rows, encoder))
+    assert math.isfinite(loss) and all(torch.isfinite(grad).all() for grad in grads.values())
+    alone = objective(encoder, objective.collate(rows[-1:], encoder))
+    assert [alone[side].item() == 0.0 for side in ("near", "far")] == [not text for text in texts]
+
+
 def test_information_compression(make_encoder):
     """Context, its own question behind it, memory; the frozen LM writes the answer and its end, without BOS."""
     encoder = make_encoder(**ENCODER)

@@ -129,6 +129,7 @@ def test_columns_of_the_same_text_are_left_out(make_encoder):
     ]
     columns = ["same answer", "same answer", "another answer", "one", "no", "other", "same answer"]
     dropped = {(0, 1), (0, 3), (0, 6), (1, 0), (1, 6), (2, 3)}
+    dropped |= {(0, 2), (2, 0), (2, 1), (2, 6)}  # the query "one" has two positives
     queries = [encoder.encode_query(row["query"]) for row in rows]
     candidates = [encoder.encode_document(text) for text in columns]
     masked = plain_loop(queries, candidates, [0, 1, 2], dropped=dropped)
@@ -162,6 +163,7 @@ def test_instructions_stand_before_queries_only(make_encoder):
     queries = [encoder.encode("fox", prompt=prompt) for prompt in prompts]
     candidates = [encoder.encode_document(text) for text in [*TEXTS, "fox"]]
     dropped = {(b, 4) for b in range(4)}  # the negative with the words of every query
+    dropped |= {(b, j) for b in range(4) for j in range(4) if b != j}  # one text asks, with four positives
     assert call(Contrastive(), encoder, rows) == pytest.approx(
         plain_loop(queries, candidates, range(4), dropped=dropped), rel=1e-4
     )
@@ -173,7 +175,7 @@ def test_symmetric_is_the_mean_of_both_directions(make_encoder):
     queries = [encoder.encode_query(row["query"]) for row in rows]
     columns = [row["positive"] for row in rows] + [text for row in rows for text in row["negatives"] or []]
     candidates = [encoder.encode_document(text) for text in columns]
-    there = plain_loop(queries, candidates, range(4), dropped={(1, len(columns) - 1)})
+    there = plain_loop(queries, candidates, range(4), dropped={(1, len(columns) - 1), (0, 3), (3, 0)})
     back = plain_loop(candidates[:4], queries, range(4), dropped={(0, 3), (3, 0)})  # two rows ask the same
     assert call(Contrastive(), encoder, rows) == pytest.approx(there, rel=1e-4)
     assert call(Contrastive(symmetric=True), encoder, rows) == pytest.approx((there + back) / 2, rel=1e-4)

@@ -12,7 +12,7 @@ import bm25s
 import numpy as np
 
 from embrew.evaluation import Result, evaluate, find_task
-from embrew.evaluation.kinds.retrieval import RANKS, read, scores_of_ranking, top
+from embrew.evaluation.kinds.retrieval import RANKED, read, scores_of_ranking, top
 from embrew.evaluation.report import finished, write_result
 from embrew.files.checksums import content_hash
 from embrew.files.formats import versions
@@ -46,7 +46,7 @@ def score_bm25(folder: Path, split: str, output: Path) -> Result:
         return kept
     began, data = time.perf_counter(), read(task)
     documents = sorted(data.corpus, key=lambda document: document.id)
-    ranked = bm25_ranking([document.content for document in documents], list(data.queries.values()), most=RANKS)
+    ranked = bm25_ranking([document.content for document in documents], list(data.queries.values()), most=RANKED)
     ids = np.array([document.id for document in documents], dtype=object)
     ranking = {query: ids[rows].tolist() for query, rows in zip(data.queries, ranked, strict=True)}
     scores = scores_of_ranking(ranking, data)

@@ -6,7 +6,6 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
-from embrew.evaluation.kinds.retrieval import CHUNK, RANKS, scores_of_ranking, top
+from embrew.evaluation.kinds.retrieval import CHUNK, RANKED, scores_of_ranking, top, without_self_matches
 from embrew.evaluation.processes import CorpusChunks
 from embrew.files import formats
 from embrew.files.checksums import digest_of
@@ -195,7 +194,8 @@ def measure(
     """Return a row for the teacher, and for the student at each number of layers and of dimensions."""
     texts = list(queries.values())
     ids = np.array([document.id for document in index.documents], dtype=object)
-    best: np.ndarray | None = None
+    here = RetrievalData(index.documents, dict(queries), {} if data is None else data.qrels)
+    best: list[list[str]] | None = None
     rows = []
     depth, width = student.backbone.num_layers, student.width
     cells: list[tuple[Any, int | None, int]] = [(teacher, None, width)]
@@ -204,22 +204,21 @@ def measure(
         options = {**encode_options(encoder), **({} if count is None else {"num_layers": count})}
         vectors = np.asarray(encoder.encode_query(texts, **options))
         ranked = _ranked(unit_vectors(vectors[:, :dims], what="queries", texts=texts), index)
-        best = ranked[:, :10] if best is None else best
-        found = [
-            len(set(one[:10]) & set(top)) / len(top) for one, top in zip(ranked.tolist(), best.tolist(), strict=True)
-        ]
+        ranking = {name: ids[one].tolist() for name, one in zip(queries, ranked, strict=True)}
+        tops = [of_query[:10] for of_query in without_self_matches(ranking, here).values()]
+        best = tops if best is None else best
+        found = [len({*one} & {*top}) / max(len(top), 1) for one, top in zip(tops, best, strict=True)]
         row: dict[str, Any] = {"model": "teacher" if count is None else "student", "layers": count, "dimensions": dims}
         row |= {"recall_of_teacher_at_10": float(np.mean(found))}
         if data is not None:
-            ranking = {name: ids[one].tolist() for name, one in zip(queries, ranked, strict=True)}
-            row["ndcg_at_10"] = scores_of_ranking(ranking, replace(data, corpus=index.documents))["main_score"]
+            row["ndcg_at_10"] = scores_of_ranking(ranking, here)["main_score"]
         row["seconds_per_query"] = _seconds(encoder, texts[:TIMED], options)
         rows.append(row)
     return rows
 
 
 def _ranked(queries: np.ndarray, index: SearchIndex) -> np.ndarray:
-    """Return rows of the documents with the highest cosines, best first, `(queries, at most RANKS)`.
+    """Return rows of the documents with the highest cosines, best first, `(queries, at most RANKED)`.
 
     Args:
         queries: unit vectors; their number of dimensions is that of the documents' leading ones that are compared.
@@ -230,9 +229,9 @@ def _ranked(queries: np.ndarray, index: SearchIndex) -> np.ndarray:
         first = number * CHUNK
         texts = [document.content for document in index.documents[first : first + CHUNK]]
         vectors = index.index.reconstruct_n(first, len(texts))[:, : queries.shape[1]]
-        scores, columns = top(queries @ unit_vectors(vectors, what="documents", texts=texts).T, RANKS)
-        chunks.add(number, scores, first + columns, RANKS)
-    return chunks.best(total, RANKS)
+        scores, columns = top(queries @ unit_vectors(vectors, what="documents", texts=texts).T, RANKED)
+        chunks.add(number, scores, first + columns, RANKED)
+    return chunks.best(total, RANKED)
 
 
 def _seconds(encoder: Any, texts: Sequence[str], options: Mapping[str, Any]) -> float:

@@ -27,7 +27,7 @@ def write_test_set(
     """Write a BEIR folder: questions, and a corpus of right answers, wrong choices, other answers and passages.
 
     Other answers and passages that hold a right answer, or are a part of one, are left out: they would be relevant but
-    count as irrelevant.
+    count as irrelevant. A document that is a question has its id, so that the question does not find itself.
 
     Returns:
         Numbers of queries, documents, and distractors that were trained on.
@@ -52,14 +52,15 @@ def write_test_set(
     if len(pool) > room:
         pool = random.Random(seed).sample(pool, room)
     corpus = {**right, **chosen, **{name: others[name] for name in sorted(pool)}}
-    ids = {name: f"d{i}" for i, name in enumerate(corpus)}
     questions: dict[str, tuple[str, set[str]]] = {}
     for pair in judged:
         questions.setdefault(normalised(pair.question), (pair.question, set()))[1].add(normalised(pair.answer))
+    named = [(f"q{i}", text, answers) for i, (text, answers) in enumerate(questions.values())]
+    own = dict(zip(questions, (name for name, *_ in named), strict=True))
+    ids = {name: own.get(name, f"d{i}") for i, name in enumerate(corpus)}
     write_jsonl(
         folder / "corpus.jsonl", ({"_id": ids[name], "title": "", "text": text} for name, text in corpus.items())
     )
-    named = [(f"q{i}", text, answers) for i, (text, answers) in enumerate(questions.values())]
     write_jsonl(folder / "queries.jsonl", ({"_id": name, "text": text} for name, text, _ in named))
     (folder / "qrels").mkdir()
     lines = [f"{name}\t{ids[answer]}\t1" for name, _, answers in named for answer in sorted(answers)]

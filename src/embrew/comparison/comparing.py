@@ -174,8 +174,10 @@ def _different(one: Result, other: Result) -> str | None:
     keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if keys:
         return "by another protocol (" + ", ".join(f"{k}: {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys) + ")"
-    if one.counts and other.counts and dict(one.counts) != dict(other.counts):
-        return "on another number of examples"
+    if one.counts and other.counts:
+        counts = {key: (one.counts.get(key, 0), other.counts.get(key, 0)) for key in {**one.counts, **other.counts}}
+        if differing := [f"{key}: {n}, not {m}" for key, (m, n) in counts.items() if m != n]:
+            return f"on another number of examples ({', '.join(differing)})"
     if one.scores.get("metric") != other.scores.get("metric"):
         return "by another metric"
     return None

@@ -5,8 +5,10 @@ import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from embrew.data.fingerprints import normalised
 from embrew.data.formats import Record, read_file
 from embrew.data.reading import expand, find_file, qrels_file, read
 from embrew.files.reading import content_of
@@ -80,11 +82,31 @@ def documents_of(records: Iterable[Record]) -> Iterator[Document]:
 
 @dataclass(frozen=True)
 class RetrievalData:
-    """A corpus, queries by id, and relevance grades by query and document of one split."""
+    """A corpus, queries by id, and relevance grades by query and document of one split.
+
+    Attributes:
+        ignore_identical_ids: Whether a document with a query's id is a self-match whatever its text, judged or not, as
+            in mteb's tasks with this attribute.
+    """
 
     corpus: list[Document]
     queries: dict[str, str]
     qrels: dict[str, dict[str, int]]
+    ignore_identical_ids: bool = False
+
+    @cached_property
+    def self_matches(self) -> frozenset[str]:
+        """Ids that a query shares with a document that is not ranked for it: its own text, and not judged for it."""
+        return frozenset(
+            document.id
+            for document in self.corpus
+            if document.id in self.queries and (self.ignore_identical_ids or self._is_self_match(document))
+        )
+
+    def _is_self_match(self, document: Document) -> bool:
+        text = normalised(self.queries[document.id])
+        is_same = text in (normalised(document.text), normalised(document.content))
+        return is_same and document.id not in self.qrels.get(document.id, {})
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:

@@ -43,20 +43,52 @@ def info_nce(
         return cross_entropy(scores, labels) if len(scores) else scores.sum()
 
 
-def same_text_mask(query_keys: Tensor, candidate_keys: Tensor, labels: Tensor) -> Tensor:
-    """Return columns that would be false negatives: the same text as the query, or as its positive.
+def same_text_mask(
+    query_keys: Tensor, candidate_keys: Tensor, labels: Tensor, *, labelled: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
+    """Return columns that would be false negatives: the same text as the query, or as one of its positives.
 
     Args:
         query_keys: `(batch,)` int64, equal where texts are equal.
         candidate_keys: `(columns,)` int64, likewise.
         labels: `(batch,)` each query's own positive, which is not masked.
+        labelled: as in `labelled_mask`; None: a query has no other positive than its own.
 
     Returns:
         `(batch, columns)` bool for `info_nce`.
     """
     same = (candidate_keys == candidate_keys[labels][:, None]) | (candidate_keys == query_keys[:, None])
+    if labelled is not None:
+        same |= labelled_mask(query_keys, candidate_keys, labelled)
     own = torch.arange(len(candidate_keys), device=labels.device) == labels[:, None]
     return same & ~own
+
+
+def labelled_mask(query_keys: Tensor, candidate_keys: Tensor, labelled: tuple[Tensor, Tensor]) -> Tensor:
+    """Return whether each column's text is labelled as a positive of each query, `(batch, columns)` bool.
+
+    Args:
+        query_keys: `(batch,)` int64, equal where texts are equal.
+        candidate_keys: `(columns,)` int64, likewise.
+        labelled: keys of the queries and of the positives of all labelled pairs, `(pairs,)` each.
+
+    Examples:
+        >>> queries, positives = torch.tensor([1, 1, 2]), torch.tensor([5, 6, 7])
+        >>> labelled_mask(queries, positives, (queries, positives)).int()
+        tensor([[1, 1, 0],
+                [1, 1, 0],
+                [0, 0, 1]], dtype=torch.int32)
+    """
+    rows, columns = query_keys.sort().values, candidate_keys.sort().values
+    table = torch.zeros(len(rows) + 1, len(columns) + 1, dtype=torch.bool, device=rows.device)
+    table[_first(labelled[0], rows), _first(labelled[1], columns)] = True
+    return table[_first(query_keys, rows)][:, _first(candidate_keys, columns)]
+
+
+def _first(keys: Tensor, ordered: Tensor) -> Tensor:
+    """Return the first index of each key in sorted keys, and their number for a key that is not among them."""
+    at = torch.searchsorted(ordered, keys)
+    return torch.where(torch.cat([ordered, ordered.new_zeros(1)])[at] == keys, at, len(ordered))
 
 
 def spread_out(vectors: Tensor, keys: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from embrew.distributed import gather, global_rows, world_size
 from embrew.encoder import Encoder
-from embrew.losses.contrastive import angle, cosent, info_nce, same_text_mask
+from embrew.losses.contrastive import angle, cosent, info_nce, labelled_mask, same_text_mask
 from embrew.methods.base import NotNegative, Positive
 from embrew.methods.embedding import (
     EmbeddingObjective,
@@ -35,6 +35,8 @@ class Angle(EmbeddingObjective):
     * `pairs` rows are a query, its positive and hard negatives: (query, positive) is graded 1, (query, its negative)
       0, and the contrastive part is ½ [w_ibn · CE against the positives of the batch + w_cln · CE against the hard
       negatives too], as in the authors' code.
+
+    A text that another row of the batch labels as a positive of the same text is no negative of it.
 
     CoSENT alone: `angle_weight: 0, in_batch_weight: 0`.
 
@@ -81,9 +83,9 @@ class Angle(EmbeddingObjective):
             contrast = {"in_batch": (self.in_batch_weight, lambda: self._partners(embeddings["text"], batch))}
         else:
             queries, documents = embeddings["query"], embeddings["document"]
-            size = len(queries)
-            left, right = torch.cat([queries, queries[batch["owners"][size:]]]), documents
-            grades = (torch.arange(len(documents), device=documents.device) < size).float()
+            size, chosen = len(queries), self._graded(batch)
+            left, right = queries[batch["owners"][chosen]], documents[chosen]
+            grades = (chosen < size).float()
             contrast = {
                 "in_batch": (self.in_batch_weight, lambda: self._in_batch(embeddings, batch, size) / 2),
                 "hard_negatives": (
@@ -102,13 +104,25 @@ class Angle(EmbeddingObjective):
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return {"loss": total, **{name: value.detach() for name, (_, value) in parts.items()}}
 
+    def _graded(self, batch: dict[str, Any]) -> Tensor:
+        """Return the documents that are ranked with their queries: no negative that another row has as the positive."""
+        query_keys, document_keys, owners = batch["query_keys"], batch["document_keys"], batch["owners"]
+        size, documents = len(query_keys), torch.arange(len(document_keys), device=owners.device)
+        labelled = query_keys, document_keys[:size]
+        if self.gather:
+            labelled = gather(labelled[0]), gather(labelled[1])
+        positive = labelled_mask(query_keys, document_keys, labelled)[owners, documents]
+        return documents[(documents < size) | ~positive]
+
     def _partners(self, vectors: Tensor, batch: dict[str, Any]) -> Tensor:
         """Return InfoNCE of each text of a graded pair against all others; other texts count as 0 in the mean."""
         keys, device = batch["text_keys"], vectors.device
         own = torch.arange(len(vectors), device=device)
         partner = own.roll(len(own) // 2)
         candidates, candidate_keys, total = vectors, keys, float(len(own))
+        labelled = take(keys, batch["graded"]), take(keys[partner], batch["graded"])
         if self.gather:
+            labelled = gather(labelled[0]), gather(labelled[1])
             rows_here = global_rows(len(own), device)
             own, partner, total = own + rows_here.offset, partner + rows_here.offset, rows_here.total / world_size()
             candidates, candidate_keys = gather(vectors), gather(keys)
@@ -116,14 +130,15 @@ class Angle(EmbeddingObjective):
         if not count:
             return candidates.sum() * 0.0  # not of `vectors`: every process needs the gather in its backward pass
         vectors, keys, own, partner = (take(each, batch["graded"]) for each in (vectors, keys, own, partner))
-        mask = same_text_mask(keys, candidate_keys, partner)
+        mask = same_text_mask(keys, candidate_keys, partner, labelled=labelled)
         mask |= torch.arange(len(candidates), device=device) == own[:, None]
         loss = info_nce(vectors, candidates, partner, temperature=self.temperature, mask=mask)
         return loss * count / total
 
     def _in_batch(self, embeddings: dict[str, Tensor], batch: dict[str, Any], count: int) -> Tensor:
         """Return InfoNCE of queries against the first `count` documents: the positives, or hard negatives too."""
-        queries, documents, keys = embeddings["query"], embeddings["document"][:count], batch["document_keys"][:count]
-        candidates = candidates_of(queries, documents, keys, shared=self.gather)
-        mask = same_text_mask(batch["query_keys"], candidates.keys, candidates.labels)
+        queries, documents = embeddings["query"], embeddings["document"][:count]
+        query_keys, document_keys = batch["query_keys"], batch["document_keys"][:count]
+        candidates = candidates_of(queries, documents, query_keys, document_keys, shared=self.gather)
+        mask = same_text_mask(query_keys, candidates.keys, candidates.labels, labelled=candidates.labelled)
         return in_batch_info_nce(queries, candidates, temperature=self.temperature, mask=mask, shared=self.gather)

@@ -253,7 +253,8 @@ class Alignment(FrozenDecoder):
             states |= zip(group, at(hidden, scored).split(scored.sum(1).tolist()), strict=True)
         own, query = ([states[row] for row in side] for side in pairs)
         rows = token_divergences(torch.cat(own), torch.cat(query), *lm.head, kind=kind)
-        return torch.stack([text.mean() for text in rows.split([len(text) for text in own])])
+        # a text without tokens diverges by 0, as its log-probability is 0
+        return torch.stack([text.sum() / max(len(text), 1) for text in rows.split([len(text) for text in own])])
 
     def _decode(
         self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any], wanted: np.ndarray

@@ -205,9 +205,10 @@ class SingleTexts(Inputs):
 class EmbeddingDistillation(EmbeddingObjective):
     """Mean over texts of 1 − cos(s, t), or of ‖s − t‖²: s = W e(text), t the teacher's unit vector of the same text.
 
-    e is the encoder's embedding of length 1. W is learned and used in training only, unless `projection: false`: then s
-    is the embedding itself, which needs the teacher's number of dimensions (`encoder.pooling.projection`), and a query
-    of the student can be compared with documents of the teacher.
+    e is the encoder's embedding, scaled to length 1. W is learned and used in training only, unless `projection:
+    false`: then s is the embedding as the encoder makes it, whose length matters to `distance: squared`. It needs the
+    teacher's number of dimensions (`encoder.pooling.projection`), and a query of the student can be compared with
+    documents of the teacher.
 
     Texts need no labels, as in *LEAF: Knowledge Distillation of Text Embedding Models with Teacher-Aligned
     Representations* (arXiv 2509.12539) and in the first stage of *Jasper and Stella* (arXiv 2412.19048).

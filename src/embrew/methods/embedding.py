@@ -316,27 +316,32 @@ class Candidates(NamedTuple):
         keys: `(columns,)` int64, equal where texts are equal.
         labels: `(queries,)` the column of each query's own positive.
         positives: number of columns that are positives.
+        labelled: keys of the query and of the positive of each row, `(positives,)` each.
     """
 
     vectors: Tensor
     keys: Tensor
     labels: Tensor
     positives: int
+    labelled: tuple[Tensor, Tensor]
 
 
-def candidates_of(queries: Tensor, documents: Tensor, keys: Tensor, *, shared: bool) -> Candidates:
-    """Return the candidates of queries: documents `(documents, hidden)`, positives first, with keys `(documents,)`.
+def candidates_of(
+    queries: Tensor, documents: Tensor, query_keys: Tensor, document_keys: Tensor, *, shared: bool
+) -> Candidates:
+    """Return the candidates of queries: documents `(documents, hidden)`, positives first.
 
     With `shared`, they are gathered over all processes.
     """
     size = len(queries)
     labels = torch.arange(size, device=queries.device)
     if not shared:
-        return Candidates(documents, keys, labels, size)
+        return Candidates(documents, document_keys, labels, size, (query_keys, document_keys[:size]))
     parts = [gather(documents[:size]), gather(documents[size:])]
-    part_keys = [gather(keys[:size]), gather(keys[size:])]
+    part_keys = [gather(document_keys[:size]), gather(document_keys[size:])]
     labels = labels + global_rows(size, queries.device).offset
-    return Candidates(torch.cat(parts), torch.cat(part_keys), labels, len(parts[0]))
+    labelled = gather(query_keys), part_keys[0]
+    return Candidates(torch.cat(parts), torch.cat(part_keys), labels, len(parts[0]), labelled)
 
 
 def in_batch_info_nce(

@@ -34,7 +34,8 @@ class Contrastive(EmbeddingObjective):
             and negatives come from the data.
         temperature: τ (`scale: 20` in a recipe is a temperature of 0.05).
         attention_dropout: dropout on attention weights in this stage (the paper's second stage: 0.2).
-        mask_same_text: leave columns with the text of the query, or of its positive, out of the softmax.
+        mask_same_text: leave columns with the text of the query, or of any text that a row of the global batch has as
+            its positive, out of the softmax.
         false_negative_margin: leave out columns that the model itself finds more similar to the query than its positive
             less this margin (cosine); None: keep them. The share that is left out is logged as `masked`.
         false_negative_warmup: share of the stage's steps before this starts, since an untrained model is unreliable.
@@ -109,7 +110,7 @@ class Contrastive(EmbeddingObjective):
         if self.candidates == "both":
             documents, keys = torch.cat([documents, queries]), torch.cat([keys, batch["query_keys"]])
         shared = self.gather and self.in_batch_negatives
-        return candidates_of(queries, documents, keys, shared=shared)
+        return candidates_of(queries, documents, batch["query_keys"], keys, shared=shared)
 
     def compare(
         self,
@@ -157,8 +158,9 @@ class Contrastive(EmbeddingObjective):
         self, rows: Tensor, candidates: Candidates, keys: Tensor, batch: dict[str, Any]
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Return what each row leaves out of its softmax, and the share that only the model's scores leave out."""
-        columns, column_keys, labels, _ = candidates
-        mask = same_text_mask(keys, column_keys, labels) if self.mask_same_text else None
+        columns, column_keys, labels, _, labelled = candidates
+        others = labelled if self.in_batch_negatives else None
+        mask = same_text_mask(keys, column_keys, labels, labelled=others) if self.mask_same_text else None
         if not self.in_batch_negatives:
             mask = _either(mask, batch["owners"] != labels[:, None])
         if self.false_negative_margin is None:

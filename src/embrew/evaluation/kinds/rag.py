@@ -16,7 +16,7 @@ import numpy as np
 
 from embrew.data.beir import Document, read_beir
 from embrew.evaluation.generator import Generator
-from embrew.evaluation.kinds.retrieval import select_documents
+from embrew.evaluation.kinds.retrieval import select_documents, with_setting
 from embrew.evaluation.questions import Question, can_be_found, contains_answer, exact_match, read_questions
 from embrew.evaluation.task import Columns, GridCache, Task, TaskKind, inner
 from embrew.sampling import sample_in_order
@@ -25,11 +25,16 @@ from embrew.text_encoder import TextEncoder, unit_vectors
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Questions, the documents that are not empty, and the number of empty ones."""
+    """Questions, the documents that are not empty, and the number of empty ones.
+
+    Attributes:
+        own: Index of each question's self-match among the documents, −1 without one; empty: no question has one.
+    """
 
     questions: Sequence[Question]
     documents: Sequence[Document]
     empty: int = 0
+    own: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,10 @@ def read(
     seed: int = 42,
     answers: str | None = None,
     columns: Columns = None,
+    ignore_identical_ids: bool = False,
 ) -> Data:
     """Return a sample of the questions that have answers, and the documents."""
-    data = read_beir(task.path, task.split)
+    data = with_setting(read_beir(task.path, task.split), ignore_identical_ids=ignore_identical_ids)
     answered = read_questions(task.path, data, answers=None if answers is None else task.files[-1], columns=columns)
     if questions is not None and not 1 <= questions <= len(answered):
         raise ValueError(
@@ -62,7 +68,10 @@ def read(
     corpus = select_documents(data, documents=documents, distractors=distractors, seed=seed).corpus
     # An empty document's vector may be zero, which is nearer to a question than an unrelated document is.
     filled = sorted((one for one in corpus if one.content.strip()), key=lambda one: one.id)
-    return Data(sample_in_order(answered, questions, seed=seed), filled, len(corpus) - len(filled))
+    sample = sample_in_order(answered, questions, seed=seed)
+    at = {document.id: i for i, document in enumerate(filled) if document.id in data.self_matches}
+    own = [at.get(question.id, -1) for question in sample] if at else []
+    return Data(sample, filled, len(corpus) - len(filled), own)
 
 
 def score_rag(
@@ -88,7 +97,7 @@ def score_rag(
         writer = cache.get("generator", how, lambda: Generator.open(generator, max_new_tokens=max_new_tokens))
     depth = depth_option(inner(encoder), layers)
     vectors = cache.get("vectors", (data, encoder, layers), lambda: encode(encoder, data, **options, **depth))
-    at, seconds = nearest(vectors, dims)
+    at, seconds = nearest(vectors, dims, own=data.own)
     documents = [data.documents[i] for i in at]
     can_be = [can_be_found(question.answers) for question in data.questions]
     contains = [contains_answer(d.content, q.answers) for d, q in zip(documents, data.questions, strict=True)]
@@ -105,7 +114,12 @@ def score_rag(
         "encode_seconds": sum(encoding.values()),
         **encoding,
         **seconds,
-        "counts": {**counts, "empty_documents": data.empty, "queries_with_span": sum(can_be)},
+        "counts": {
+            **counts,
+            "empty_documents": data.empty,
+            "queries_with_span": sum(can_be),
+            "self_matches": sum(i >= 0 for i in data.own),
+        },
         "examples": {
             "score": recalled,
             "question": [data.questions[i].id for i in shown],
@@ -164,10 +178,16 @@ def encode(encoder: TextEncoder, data: Data, **options: Any) -> Vectors:
     return Vectors(np.asarray(questions, dtype=np.float32), np.asarray(documents, dtype=np.float32), *seconds)
 
 
-def nearest(vectors: Vectors, dims: int | None = None) -> tuple[np.ndarray, dict[str, float]]:
+def nearest(
+    vectors: Vectors, dims: int | None = None, *, own: Sequence[int] = ()
+) -> tuple[np.ndarray, dict[str, float]]:
     """Return the index of each question's nearest document, `(questions,)`, and the seconds of indexing and searching.
 
-    Vectors are truncated to `dims` and normalised; Euclidean distances of unit vectors rank as their cosines.
+    Vectors are truncated to `dims` and normalised; Euclidean distances of unit vectors rank as their cosines. `own` is
+    `Data.own`: documents that are not taken.
+
+    Raises:
+        ValueError: a question has no other document.
     """
     import faiss
 
@@ -180,8 +200,12 @@ def nearest(vectors: Vectors, dims: int | None = None) -> tuple[np.ndarray, dict
     questions = unit_vectors(vectors.questions[:, :dims], what=f"questions{truncated}")
     index.search(questions[:1], 1)  # starts faiss' threads before the clock
     searching = time.perf_counter()
-    at = index.search(questions, 1)[1][:, 0]
-    return at, {"index_seconds": indexed - start, "search_seconds": time.perf_counter() - searching}
+    at = index.search(questions, 1 + bool(own))[1]
+    if own:
+        at = np.where(at[:, :1] == np.array(own)[:, None], at[:, 1:], at)
+        if (at[:, 0] < 0).any():
+            raise ValueError("a question is the only document of the corpus; give others")
+    return at[:, 0], {"index_seconds": indexed - start, "search_seconds": time.perf_counter() - searching}
 
 
 RAG = TaskKind(

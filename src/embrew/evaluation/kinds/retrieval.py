@@ -22,15 +22,29 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 8192  # documents that are encoded by one call
 RANKS = 100  # ranks up to this one are kept per query
+RANKED = RANKS + 1  # documents to rank per query, one of which may be the query itself
 TOP = 10  # ids of this many documents are kept per query
 _QUERY_ROWS = 1024  # scores are computed for this many queries at a time
 
 
 def read(
-    task: Task, *, documents: Literal["all", "judged"] = "all", distractors: int = 0, seed: int = 42
+    task: Task,
+    *,
+    documents: Literal["all", "judged"] = "all",
+    distractors: int = 0,
+    seed: int = 42,
+    ignore_identical_ids: bool = False,
 ) -> RetrievalData:
     """Return the corpus, queries and relevance judgements of a task."""
-    return select_documents(task_retrieval(task), documents=documents, distractors=distractors, seed=seed)
+    data = with_setting(task_retrieval(task), ignore_identical_ids=ignore_identical_ids)
+    return select_documents(data, documents=documents, distractors=distractors, seed=seed)
+
+
+def with_setting(data: RetrievalData, *, ignore_identical_ids: bool) -> RetrievalData:
+    """Return the data with a task's setting `ignore_identical_ids`."""
+    if not isinstance(ignore_identical_ids, bool):
+        raise ValueError(f"ignore_identical_ids={ignore_identical_ids!r}; give true or false")
+    return replace(data, ignore_identical_ids=ignore_identical_ids)
 
 
 def select_documents(
@@ -61,7 +75,7 @@ def score_retrieval(
     """
     judged = _judged(data)
     queries = {query: data.queries[query] for query in judged}
-    ranking = rank(encoder, data.corpus, queries, top_k=RANKS, chunk_size=CHUNK, chunks=chunks, **options)
+    ranking = rank(encoder, data.corpus, queries, top_k=RANKED, chunk_size=CHUNK, chunks=chunks, **options)
     return scores_of_ranking(ranking, data)
 
 
@@ -74,8 +88,17 @@ def _judged(data: RetrievalData) -> dict[str, dict[str, int]]:
     return judged
 
 
+def without_self_matches(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> dict[str, list[str]]:
+    """Return the first `RANKS` ids of each query, of a ranking of `RANKED`, without the query's own document."""
+    return {
+        query: [one for one in documents if one != query or query not in data.self_matches][:RANKS]
+        for query, documents in ranking.items()
+    }
+
+
 def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> dict[str, Any]:
-    """Return the scores of a ranking, as `score_retrieval`; it holds the ids of `RANKS` documents per query."""
+    """Return the scores of a ranking, as `score_retrieval`; it holds the ids of `RANKED` documents per query."""
+    ranking = without_self_matches(ranking, data)
     judged, ids = _judged(data), {document.id for document in data.corpus}
     missing = [query for query, grades in judged.items() if not ids & set(grades)]
     if missing:
@@ -87,6 +110,7 @@ def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData)
         "queries": len(judged),
         "queries_without_judgement": len(data.qrels) - len(judged),
         "queries_without_document": len(missing),
+        "self_matches": len(data.self_matches & judged.keys()),
     }
     examples = {
         "score": by_query["ndcg_at_10"],
