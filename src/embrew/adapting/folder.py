@@ -1,4 +1,4 @@
-"""Read a folder of documents (text, Markdown, JSON Lines, PDF), and split documents into passages."""
+"""Read a folder of documents (text, Markdown, HTML, JSON Lines, PDF), and split documents into passages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from embrew.data.beir import Document, check_unique, documents_of
+from embrew.data.documents import PROSE, read_prose
 from embrew.data.fingerprints import normalised
 from embrew.data.formats import TABLES, read_file
 from embrew.data.reading import data_files, expand, find_file, is_beir, is_saved
 from embrew.data.sentences import split_sentences
 
 logger = logging.getLogger(__name__)
-KINDS = (".txt", ".md", ".markdown", ".rst", ".pdf", ".jsonl", ".jsonl.gz")
+KINDS = (".txt", *PROSE, ".pdf", ".jsonl", ".jsonl.gz")
 ROWS = (".jsonl", ".jsonl.gz", ".parquet", ".arrow", *TABLES)
 """Files with a document per row; of a folder, JSON Lines only: the others are rarely documents."""
 _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$")
@@ -91,10 +92,9 @@ def _documents(file: Path, name: str) -> Iterator[Document]:
         yield Document(id=name, text=_pdf_text(file))
         return
     try:
-        text = file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not valid UTF-8 ({error.reason}); convert it to UTF-8, or move it away") from None
-    yield Document(id=name, text=text)
+        yield Document(id=name, **read_prose(file))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def _pdf_text(file: Path) -> str:
