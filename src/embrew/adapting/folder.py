@@ -15,6 +15,7 @@ from embrew.data.fingerprints import normalised
 from embrew.data.formats import TABLES, read_file
 from embrew.data.reading import data_files, expand, find_file, is_beir, is_saved
 from embrew.data.sentences import split_sentences
+from embrew.files.reading import CONTENT
 
 logger = logging.getLogger(__name__)
 KINDS = (".txt", *PROSE, ".pdf", ".jsonl", ".jsonl.gz")
@@ -101,7 +102,7 @@ def _pdf_text(file: Path) -> str:
     """Return the text layer of a PDF."""
     try:
         from pypdf import PdfReader
-        from pypdf.errors import PyPdfError
+        from pypdf.errors import DependencyError, FileNotDecryptedError, PyPdfError
     except ImportError:
         raise ValueError(f'{file}: PDF files need pypdf: pip install "embrew[pdf]", or move the file away') from None
     pypdf = logging.getLogger("pypdf")
@@ -110,7 +111,9 @@ def _pdf_text(file: Path) -> str:
     try:
         pages = PdfReader(file).pages
         text = "\n\n".join(page.extract_text() for page in pages)
-    except (PyPdfError, OSError, ValueError, KeyError, RecursionError) as error:
+    except FileNotDecryptedError:
+        raise ValueError(f"{file}: needs a password; save it without one, or move it away") from None
+    except (PyPdfError, DependencyError, NotImplementedError, OSError, *CONTENT) as error:
         reason = str(error) or type(error).__name__
         raise ValueError(f"{file}: cannot be read as PDF ({reason}); repair it, or move it away") from None
     finally:

@@ -27,7 +27,7 @@ def read_prose(path: Place) -> dict[str, str]:
         raise ValueError(f"not valid UTF-8 ({error.reason}); convert it to UTF-8, or move it away") from None
     if "\0" in text:
         raise ValueError("holds a zero byte, as in UTF-16; convert it to UTF-8, or move it away")
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\n\ufeff", "\n")
     if not path.name.lower().endswith((".html", ".htm")):
         return {"text": text}
     page = _Page()

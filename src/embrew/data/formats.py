@@ -253,12 +253,17 @@ def parse_json(text: str, *, repair: str = "repair or remove the line") -> Any:
         ValueError: it is no valid JSON, is nested too deeply, or an object has a key twice; says what to do.
     """
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=unique_keys)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"not valid JSON ({error}); {repair}") from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of some keys and values, as a hook of `json.loads`.
+
+    Raises:
+        ValueError: a key is there twice.
+    """
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError(f"an object has the key {_twice(name for name, _ in pairs)!r} twice; rename or remove one")
@@ -289,6 +294,8 @@ def _checked_object(values: Any, *, escapes: bool) -> dict[str, Any]:
     if escapes:
         try:
             json.dumps(values, ensure_ascii=False).encode("utf-8")
+        except RecursionError as error:
+            raise ValueError("is nested too deeply; repair or remove it") from error
         except UnicodeEncodeError as error:
             raise ValueError("holds a lone surrogate (\\ud800..\\udfff); repair or remove it") from error
     if not isinstance(values, dict):
