@@ -92,7 +92,7 @@ def test_a_csv_that_breaks_the_rule_is_refused_with_the_line(lines: str, line: i
         encode_corpus(Stub(), tmp_path / "a.csv", tmp_path / "out", text_column="answer")
 
 
-TEXT = st.text(st.sampled_from('ab "\'\n,;é'), min_size=1, max_size=6).filter(lambda text: text.strip() != "")
+TEXT = st.text(st.sampled_from("ab \"'\n,;é"), min_size=1, max_size=6).filter(lambda text: text.strip() != "")
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

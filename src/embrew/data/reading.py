@@ -155,8 +155,12 @@ def data_files(folder: AnyPlace) -> list[AnyPlace]:
         return [file for files in saved_files(folder).values() for file in files]
     for place in (folder, folder / "data"):
         files, tables = _with_suffix(place, SUFFIXES), _with_suffix(place, TABLES)
-        named = {exact(without_number(stem(file))) for file in files}
-        chosen = files + [file for file in tables if exact(without_number(stem(file))) not in ("", *named)]
+        by_split = names_by_split(map(stem, tables))
+        told = {name for split in SPLITS for name in by_split.get(split, ())}
+        if files:  # beside them, tables have other things too: only the names of splits alone count
+            named = {"", *(exact(without_number(stem(file))) for file in files)}
+            told = {name for name in told if exact(without_number(name)) not in named}
+        chosen = files + [file for file in tables if stem(file) in told]
         if chosen or tables:
             return sorted(chosen or tables)
     suffixes = ", ".join((*SUFFIXES, *TABLES))
@@ -238,7 +242,9 @@ def split_files(folder: Path, split: str) -> list[Path]:
         if twice:
             raise ValueError(f"{folder} has a file of the split {split!r} twice: {_shown(twice)}; keep one of them")
     if not chosen:
-        raise FileNotFoundError(f"{folder} has no split {split!r}; it has {', '.join(splits(folder))}")
+        others = [] if is_saved(folder) else sorted({*_other_names(folder)} - {file.name for file in data_files(folder)})
+        unread = f" (not read: {_shown(others)})" if others else ""
+        raise FileNotFoundError(f"{folder} has no split {split!r}; it has {', '.join(splits(folder))}{unread}")
     return chosen
 
 
