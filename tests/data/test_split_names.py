@@ -44,6 +44,7 @@ def folder(path: Path, *names: str) -> Path:
         ),
         (["x_train_1.csv", "x_train_2.csv", "x_test_1.csv"], ["x_train_1.csv", "x_train_2.csv"], {}),
         (["train.jsonl", "train_small.jsonl"], ["train.jsonl"], {"train_small": ["train_small.jsonl"]}),
+        (["train_data.csv", "test_data.csv", "labels.csv"], ["train_data.csv"], {"test": ["test_data.csv"]}),
         (["Train.csv", "my_test.csv", "labels.csv"], ["Train.csv"], {"test": ["my_test.csv"]}),
         (["part-0.jsonl", "part-1.jsonl"], ["part-0.jsonl", "part-1.jsonl"], {}),
         (["latest.csv"], ["latest.csv"], {}),
@@ -98,6 +99,11 @@ def test_hidden_files_are_no_data(tmp_path: Path) -> None:
     (place / "._a.jsonl").write_bytes(b"\0\5\26\7")
     assert [file.name for file in split_files(place, "train")] == ["a.jsonl"]
     assert encode_corpus(Stub(), place, tmp_path / "out", text_column="answer").rows == 1
+
+
+def test_a_corpus_is_all_tables_of_a_folder(tmp_path: Path) -> None:
+    place = folder(tmp_path / "data", "test_questions.csv", "articles.csv")
+    assert encode_corpus(Stub(), place, tmp_path / "out", text_column="answer").rows == 2
 
 
 def test_tasks_are_found_by_the_same_names(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def corpus_files(place: AnyPlace) -> list[AnyPlace]:
     corpus = find_file(place, "corpus")
     if corpus is not None:
         return [corpus]
-    prose = _with_suffix(place, PROSE)
+    prose = _with_suffix(place, (*PROSE, *map(str.upper, PROSE)))
     try:
         files = data_files(place)
     except FileNotFoundError:
@@ -155,12 +155,12 @@ def data_files(folder: AnyPlace) -> list[AnyPlace]:
         return [file for files in saved_files(folder).values() for file in files]
     for place in (folder, folder / "data"):
         files, tables = _with_suffix(place, SUFFIXES), _with_suffix(place, TABLES)
-        by_split = names_by_split(map(stem, tables))
-        told = {name for split in SPLITS for name in by_split.get(split, ())}
-        if files:  # beside them, tables have other things too: only the names of splits alone count
-            named = {"", *(exact(without_number(stem(file))) for file in files)}
-            told = {name for name in told if exact(without_number(name)) not in named}
-        chosen = files + [file for file in tables if stem(file) in told]
+        named = {"", *(exact(without_number(stem(file))) for file in files)}
+        chosen = files + [file for file in tables if exact(without_number(stem(file))) not in named]
+        if chosen and not files:  # with the name of a split, of tables alone the others are read if words tell theirs
+            by_split = names_by_split(map(stem, tables))
+            told = {name for split in SPLITS for name in by_split.get(split, ())}
+            chosen = [file for file in tables if stem(file) in told]
         if chosen or tables:
             return sorted(chosen or tables)
     suffixes = ", ".join((*SUFFIXES, *TABLES))
