@@ -288,7 +288,7 @@ def _holds(api: HfApi, repo: str, target: ModelInfo, model: Publication) -> bool
     checksums = Path(api.hf_hub_download(repo, NAME, revision=target.sha)).read_text(encoding="utf-8")
     try:
         return bool(json.loads(checksums) == json.loads(model.files[NAME].read_text(encoding="utf-8")))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -1,3 +1,4 @@
+import io
 import json
 import logging
 import sys
@@ -119,6 +120,28 @@ def test_pdf_without_text(content, message, tmp_path):
     with pytest.raises(ValueError, match="a.pdf") as error:
         read_folder(tmp_path)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["JBIG2Decode", "NoSuchDecode"])
+def test_pdf_with_a_filter_that_is_not_read(name, tmp_path):
+    pytest.importorskip("pypdf")
+    (tmp_path / "a.pdf").write_bytes(
+        pdf("Cats purr.").replace(b"<< /Length", b"<< /Filter /%s /Length" % name.encode())
+    )
+    with pytest.raises(ValueError, match=r"a.pdf: cannot be read as PDF \(.*\); repair it, or move it away"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("password", ["", "secret"])
+def test_encrypted_pdf(password, tmp_path):
+    writer = pytest.importorskip("pypdf").PdfWriter(io.BytesIO(pdf("Cats purr.")))
+    writer.encrypt(user_password=password, owner_password="owner", algorithm="RC4-128")
+    writer.write(tmp_path / "a.pdf")
+    if password:
+        with pytest.raises(ValueError, match="a.pdf: needs a password; save it without one, or move it away"):
+            read_folder(tmp_path)
+    else:
+        assert read_folder(tmp_path)[0].text == "Cats purr."
 
 
 def test_pdf_without_pypdf(tmp_path, monkeypatch):

@@ -128,3 +128,10 @@ def test_folders_and_beir(tmp_path):
     rows(beir / "queries.jsonl", {"_id": "q", "text": "asked"})
     (beir / "qrels.train.tsv").write_text("q\td\t1\n")
     assert plain(read_qa(beir)) == [("asked", "t a", ())]
+
+
+def test_a_cell_of_deeply_nested_json_is_a_text(tmp_path):
+    deep = "[" * 100_000
+    (tmp_path / "a.csv").write_text(f"question,answer,negatives\nWho?,A,{deep}\n")
+    (pair,) = read_qa(tmp_path / "a.csv")
+    assert pair.negatives == (deep,)

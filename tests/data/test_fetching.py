@@ -205,6 +205,38 @@ def test_demonstrations_are_fetched_from_files(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("value", [[], {}, None, {"a": {"b": 1}}, ["a"], True])
+def test_what_is_no_text_is_refused(value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.json").write_text(json.dumps([{"query": "q", "response": "r"}, {"query": "q", "response": value}]))
+    source = FileSet(f"file://{tmp_path}/{{name}}.json", "pairs", "MIT", ["query", "response"], ["a"])
+    with pytest.raises(ValueError, match=r"a\.json is no JSON list of rows with query, response .*response holds"):
+        fetch(source, tmp_path / "out")
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *_, **__: SimpleNamespace(sha=COMMIT))
+    answered = squad("Where?", "Bonn")
+    hub_rows = {
+        "medquad": {"question": "What is gout?", "answer": value},
+        "squad-pairs": {**answered, "question": value},
+        "squad-instruct": {**answered, "answers": value},
+        "wiki-paragraphs": {"title": "t", "text": value},
+    }
+    for name, row in hub_rows.items():
+        monkeypatch.setattr("datasets.load_dataset", lambda *_, row=row, **__: [row])
+        with pytest.raises(ValueError, match=r"row 1: \w+ holds|has no rows that can be used"):
+            fetch(HUB_SETS[name], tmp_path / name)
+        assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", "null", "3", "[" * 100_000, '[{"query": 1, "query": 2}]', '{"a": ' * 100_000]
+)
+def test_a_file_without_rows_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    source = FileSet(f"file://{tmp_path}/{{name}}.json", "pairs", "MIT", ["query"], ["a"])
+    with pytest.raises(ValueError, match=r"a\.json is no JSON list of rows with query"):
+        fetch(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_sets_are_defined_whole() -> None:
     (icl,) = (source for source in data_sets().values() if isinstance(source, FileSet))
     assert data_sets()["bge-en-icl"] is icl

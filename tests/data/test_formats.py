@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embrew.analysis.input_texts import read_texts
+from embrew.corpus import encode_corpus
 from embrew.data import load
 from embrew.data.formats import read_file
 from embrew.data.reading import data_files, data_identity, files_of, split_files, splits
@@ -24,6 +26,7 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_rows
 from embrew.files.checksums import file_sha256
 from tests.characters import CHARACTERS
+from tests.corpus.stub import Stub
 
 ROWS = [
     {"query": "what is ; a , b\tc?", "positive": 'it is "quoted"'},
@@ -282,3 +285,107 @@ def test_content_is_compared_of_what_is_read(tmp_path: Path):
     (tmp_path / "csv" / "train.csv").write_text("text\nb\n")
     assert first[0] != identity(tmp_path / "csv")
     assert first[1] != identity(tmp_path / "csv", None)
+
+
+# What is there twice, and what cannot be converted
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b", "id": 1, "text": "c"}\n'),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b", "about": {"text": 1, "text": 2}}\n'),
+        ("a.json", b'[{"text": "b", "text": "c"}]'),
+        ("lines.json", b'{"text": "b", "text": "c"}\n'),
+        ("a.tsv", b"text\tid\ttext\na\tb\tc\n"),
+        ("a.parquet", None),
+        ("a.arrow", None),
+    ],
+)
+def test_a_column_or_key_that_stands_twice_is_refused(tmp_path: Path, name: str, content: bytes | None):
+    twice = pa.table([["a"], ["b"]], names=["text", "text"])
+    sink = pa.BufferOutputStream()
+    if name == "a.parquet":
+        pq.write_table(twice, sink)
+    elif content is None:
+        with pa.ipc.new_stream(sink, twice.schema) as stream:
+            stream.write_table(twice)
+    (tmp_path / name).write_bytes(sink.getvalue().to_pybytes() if content is None else content)
+    with pytest.raises(ValueError, match=rf"{name}, .*'text' twice"):
+        load(tmp_path / name, kind="text")
+
+
+YEAR_10000 = 253402300800
+UNCONVERTIBLE = {
+    "seconds": pa.array([YEAR_10000, None, 0], pa.timestamp("s")),
+    "list": pa.array([[YEAR_10000], [], None], pa.list_(pa.timestamp("s"))),
+    "zone": pa.array([0, 0, 0], pa.timestamp("s", tz="Nowhere/Town")),
+    "struct": pa.StructArray.from_arrays([pa.array([1, 2, 3]), pa.array([4, 5, 6])], names=["x", "x"]),
+}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "file.arrow"])
+@pytest.mark.parametrize("kind", UNCONVERTIBLE)
+def test_an_unused_column_that_cannot_be_converted_stops_nothing(tmp_path: Path, kind: str, suffix: str):
+    table = pa.table({"text": ["a", "b", "c"], "created": UNCONVERTIBLE[kind]})
+    file = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        if kind == "struct":
+            pytest.skip("Parquet does not hold it")
+        pq.write_table(table, file)
+    else:
+        new = pa.ipc.new_file if suffix == "file.arrow" else pa.ipc.new_stream
+        with new(str(file), table.schema) as sink:
+            sink.write_table(table)
+    assert list(load(file, kind="text")["text"]) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match=r"row 1: column 'created' holds a \w+, not a text"):
+        load(file, kind="text", columns={"text": "created"})
+
+
+def test_an_arrow_file_is_read_as_a_stream_is(tmp_path: Path):
+    table = pa.Table.from_pylist(ROWS * 800)
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as sink:
+        sink.write_table(table, max_chunksize=7)
+    assert [record.values for record in read_file(tmp_path / "a.arrow")] == ROWS * 800
+    whole = (tmp_path / "a.arrow").read_bytes()
+    (tmp_path / "a.arrow").write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match="a.arrow, after row 0: broken Arrow file"):
+        list(read_file(tmp_path / "a.arrow"))
+
+
+def test_a_header_of_many_columns_is_read_in_linear_time(tmp_path: Path):
+    names = [f"c{i}" for i in range(100_000)]
+    (tmp_path / "a.csv").write_text(",".join(["text", *names]) + "\n" + ",".join(["a"] * 100_001) + "\n")
+    start = time.process_time()
+    (record,) = read_file(tmp_path / "a.csv")
+    assert len(record.values) == 100_001 and time.process_time() - start < 5
+
+
+# Text files
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        (b"a\rb\rc\r", ["a", "b", "c"]),
+        (b"a\rb\r\rc", ["a", "b", "c"]),
+        (b"a\r\nb\n\nc\r", ["a", "b", "c"]),
+        (BOM + b"a\nb\n" + BOM + b"c\n", ["a", "b", "c"]),
+        (BOM + b"a\r" + BOM + b"b\r", ["a", "b"]),
+        ("ü\u2028ö\r".encode(), ["ü\u2028ö"]),
+    ],
+)
+def test_lines_of_text_files(tmp_path: Path, content: bytes, texts: list[str], compressed: bool):
+    file = tmp_path / ("a.txt.gz" if compressed else "a.txt")
+    file.write_bytes(gzip.compress(content) if compressed else content)
+    assert [record.values["text"] for record in read_file(file)] == texts
+    assert encode_corpus(Stub(), file, tmp_path / "out").rows == len(texts)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl", "a.md"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
+def test_utf_16_is_refused(tmp_path: Path, name: str, encoding: str):
+    (tmp_path / name).write_bytes('text\n{"text": "one"}\n'.encode(encoding))
+    with pytest.raises(ValueError, match=rf"{name}.*(zero byte, as in UTF-16|not valid UTF-8).*convert .*to UTF-8"):
+        load(tmp_path / name, kind="text")

@@ -1,4 +1,4 @@
-"""Read a folder of documents (text, Markdown, JSON Lines, PDF), and split documents into passages."""
+"""Read a folder of documents (text, Markdown, HTML, JSON Lines, PDF), and split documents into passages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from embrew.data.beir import Document, check_unique, documents_of
+from embrew.data.documents import PROSE, read_prose
 from embrew.data.fingerprints import normalised
 from embrew.data.formats import TABLES, read_file
 from embrew.data.reading import data_files, expand, find_file, is_beir, is_saved
 from embrew.data.sentences import split_sentences
+from embrew.files.reading import CONTENT
 
 logger = logging.getLogger(__name__)
-KINDS = (".txt", ".md", ".markdown", ".rst", ".pdf", ".jsonl", ".jsonl.gz")
+KINDS = (".txt", *PROSE, ".pdf", ".jsonl", ".jsonl.gz")
 ROWS = (".jsonl", ".jsonl.gz", ".parquet", ".arrow", *TABLES)
 """Files with a document per row; of a folder, JSON Lines only: the others are rarely documents."""
 _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$")
@@ -91,17 +93,16 @@ def _documents(file: Path, name: str) -> Iterator[Document]:
         yield Document(id=name, text=_pdf_text(file))
         return
     try:
-        text = file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not valid UTF-8 ({error.reason}); convert it to UTF-8, or move it away") from None
-    yield Document(id=name, text=text)
+        yield Document(id=name, **read_prose(file))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def _pdf_text(file: Path) -> str:
     """Return the text layer of a PDF."""
     try:
         from pypdf import PdfReader
-        from pypdf.errors import PyPdfError
+        from pypdf.errors import DependencyError, FileNotDecryptedError, PyPdfError
     except ImportError:
         raise ValueError(f'{file}: PDF files need pypdf: pip install "embrew[pdf]", or move the file away') from None
     pypdf = logging.getLogger("pypdf")
@@ -110,7 +111,9 @@ def _pdf_text(file: Path) -> str:
     try:
         pages = PdfReader(file).pages
         text = "\n\n".join(page.extract_text() for page in pages)
-    except (PyPdfError, OSError, ValueError, KeyError, RecursionError) as error:
+    except FileNotDecryptedError:
+        raise ValueError(f"{file}: needs a password; save it without one, or move it away") from None
+    except (PyPdfError, DependencyError, NotImplementedError, OSError, *CONTENT) as error:
         reason = str(error) or type(error).__name__
         raise ValueError(f"{file}: cannot be read as PDF ({reason}); repair it, or move it away") from None
     finally:

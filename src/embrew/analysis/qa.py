@@ -30,7 +30,7 @@ from typing import Any
 
 from embrew.data.columns import find_layout
 from embrew.data.datasets import load
-from embrew.data.formats import named
+from embrew.data.formats import named, unique_keys
 from embrew.data.reading import expand, is_beir, read, splits
 
 ACCEPTED: dict[str, tuple[str, ...]] = {
@@ -207,8 +207,8 @@ def _right(value: Any, choices: Mapping[str, str], column: str, where: str) -> s
 def _parsed(value: Any) -> Any:
     """Return the list or mapping that a CSV cell holds as JSON; other values unchanged."""
     if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
-        with suppress(json.JSONDecodeError):
-            return json.loads(value)
+        with suppress(json.JSONDecodeError, RecursionError):
+            return json.loads(value, object_pairs_hook=unique_keys)
     return value
 
 

@@ -49,7 +49,7 @@ def _file(place: Path) -> Path:
         raise FileNotFoundError(f"no file or folder {place}")
     if place.is_file():
         return place
-    files = sorted(file for file in place.iterdir() if file.is_file() and file.name.endswith(READ))
+    files = sorted(file for file in place.glob("[!.]*") if file.is_file() and file.name.endswith(READ))
     if not files:
         raise FileNotFoundError(f"{place} holds no file of demonstrations; expected one of {', '.join(READ)}")
     if len(files) > 1:

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from embrew.corpus.job import REJECTS, Job
+from embrew.data import reading
 from embrew.data.beir import Document
 from embrew.data.formats import SUFFIXES, TABLES, Bad, Record, named, records
-from embrew.data.reading import data_files, expand, find_file, is_saved, require_regular
+from embrew.data.reading import expand, find_file, is_saved
 from embrew.data.rejects import Rejects, reject_file
 from embrew.sampling import sample_in_order
 from embrew.stores import Place, place_of
@@ -75,15 +76,8 @@ def text_hashes(texts: Iterable[str]) -> np.ndarray:
 
 
 def corpus_files(path: str | Place) -> list[Place]:
-    """Return the files of a corpus in order: the file, the `corpus` of a BEIR folder, or all data files of a folder."""
-    place = place_of(expand(str(path)))
-    require_regular(place)
-    if place.is_file():
-        return [place]
-    if place.is_dir():
-        corpus = find_file(place, "corpus")
-        return cast(list[Place], [corpus] if corpus else data_files(place))
-    raise FileNotFoundError(f"no file or folder {str(path)!r}; give a path, or a URL of s3://, gs:// or hf://")
+    """Return the files of a corpus in order, see `embrew.data.reading.corpus_files`."""
+    return cast(list[Place], reading.corpus_files(place_of(expand(str(path)))))
 
 
 def warn_unread(path: str | Place) -> None:
@@ -91,9 +85,9 @@ def warn_unread(path: str | Place) -> None:
     place = place_of(expand(str(path)))
     if not isinstance(place, Path) or not place.is_dir() or find_file(place, "corpus") or is_saved(place):
         return
-    files = data_files(place)
     others = {file for file in place.rglob("*") if file.name.lower().endswith((*SUFFIXES, *TABLES)) and file.is_file()}
-    unread = sorted(file.relative_to(place).as_posix() for file in others - {*files})
+    names = (file.relative_to(place).as_posix() for file in others - {*corpus_files(place)})
+    unread = sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
     if unread:
         logger.warning(
             "%s: not read: %s%s; of a folder, its JSON Lines, Parquet and text files are read, or if there are none "
@@ -213,18 +207,12 @@ def _repeated(row: Text, job: Job, *, skips: bool) -> Bad:
 
 
 def _rows(job: Job) -> Iterator[Text | Bad]:
-    """Yield all rows of a corpus, good and bad, in order.
-
-    In the numbers that stand for ids, the file's name comes first where there are several files; the path where several
-    have one name, as the splits of a saved data set.
-    """
-    files, folder = corpus_files(job.input), str(place_of(expand(str(job.input))))
-    unique = len({file.name for file in files}) == len(files)
-    for file in files:
-        name = file.name if unique else str(file).removeprefix(folder).lstrip("/\\")
+    """Yield all rows of a corpus, good and bad, in order; `id_prefixes` come before numbers that stand for ids."""
+    files = corpus_files(job.input)
+    for file, prefix in zip(files, reading.id_prefixes(files, place_of(expand(str(job.input)))), strict=True):
         empty = True
         for item in records(file, max_bytes=MAX_BYTES):
-            yield item if isinstance(item, Bad) else _text(item, job, f"{name}:" if len(files) > 1 else "")
+            yield item if isinstance(item, Bad) else _text(item, job, prefix)
             empty = False
         if empty:
             yield Bad(str(file), 0, str(file), "holds no rows; leave the file out")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from embrew.data.fingerprints import normalised
 from embrew.data.formats import Record, read_file
-from embrew.data.reading import expand, find_file, qrels_file, read
+from embrew.data.reading import corpus_files, expand, find_file, id_prefixes, qrels_file, read
 from embrew.files.reading import content_of
 
 
@@ -31,11 +31,15 @@ class Document:
 def read_documents(path: str | Path) -> list[Document]:
     """Return the documents of a BEIR folder, or of rows with `text` (and `_id` or `id`, `title`).
 
-    Rows without an id get their row number. Ids must be unique.
+    Rows without an id get their row number, after the file's name where there are several. Ids must be unique.
     """
     folder = Path(expand(path))
-    corpus = find_file(folder, "corpus") if folder.is_dir() else None
-    documents = list(documents_of(read_file(corpus) if corpus else read(path)))
+    if folder.exists():
+        files = corpus_files(folder)
+        prefixes = zip(files, id_prefixes(files, folder), strict=True)
+        documents = [document for file, prefix in prefixes for document in documents_of(read_file(file), prefix)]
+    else:
+        documents = list(documents_of(read(path)))
     if not documents:
         raise ValueError(f"{folder} holds no documents")
     check_unique(documents, folder)
@@ -51,8 +55,8 @@ def check_unique(documents: Sequence[Document], place: Path) -> None:
         seen.add(document.id)
 
 
-def text_id(record: Record) -> str:
-    """Return the `_id` or `id` of a row as text; the row number if it has no such column.
+def text_id(record: Record, prefix: str = "") -> str:
+    """Return the `_id` or `id` of a row as text; its number, after a prefix, if it has no such column.
 
     Raises:
         ValueError: its id is null, or neither a text nor an integer.
@@ -65,11 +69,11 @@ def text_id(record: Record) -> str:
             return str(value)
         if value is not None:
             raise ValueError(f"{record.where}: {column} is a {type(value).__name__}; ids are texts or integers")
-    return str(record.number)
+    return f"{prefix}{record.number}"
 
 
-def documents_of(records: Iterable[Record]) -> Iterator[Document]:
-    """Yield the documents of rows with `text` (and `_id` or `id`, `title`)."""
+def documents_of(records: Iterable[Record], prefix: str = "") -> Iterator[Document]:
+    """Yield the documents of rows with `text` (and `_id` or `id`, `title`); `prefix` is that of numbers for ids."""
     for record in records:
         text, title = record.get("text"), record.get("title")
         if not isinstance(text, str) or not isinstance(title, str | None):
@@ -77,7 +81,7 @@ def documents_of(records: Iterable[Record]) -> Iterator[Document]:
             raise ValueError(
                 f"{record.where}: a document needs a column text (and may have _id, title); found {columns}"
             )
-        yield Document(id=text_id(record), text=text, title=title or "")
+        yield Document(id=text_id(record, prefix), text=text, title=title or "")
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from embrew.data.formats import Record
+from embrew.data.formats import Record, parse_json
 from embrew.data.reading import read
 from embrew.data.sentences import split_sentences
 from embrew.data.sets import FileSet, HubSet
@@ -60,10 +59,20 @@ def _download(source: FileSet, name: str) -> list[dict[str, str]]:
     except OSError as error:
         raise FileNotFoundError(f"{url} cannot be downloaded ({error}); repeat the command with a network") from error
     try:
-        rows = [{column: str(row[column]) for column in source.columns} for row in json.loads(text)]
+        content = parse_json(text, repair="download it again")
+        if not isinstance(content, list) or not content:
+            raise TypeError("no list, or an empty one")
+        rows = [{column: _text(row[column], column) for column in source.columns} for row in content]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{url} is no JSON list of rows with {', '.join(source.columns)} ({error!r})") from error
     return rows
+
+
+def _text(value: Any, column: str) -> str:
+    """Return a text, or a number as text."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"{column} holds {value!r:.80}, not a text")
+    return str(value)
 
 
 def _commit(source: HubSet) -> str:
@@ -89,7 +98,7 @@ def _rows(source: HubSet, split: str, commit: str) -> Iterator[dict[str, Any]]:
             yield from MAKE[source.make](record)
             continue
         row = dict(zip(source.columns, _values(record, *source.columns.values()), strict=True))
-        if all(value is not None and str(value).strip() for value in row.values()):
+        if all(value is not None and _checked(value, column, record).strip() for column, value in row.items()):
             yield row
 
 
@@ -103,12 +112,33 @@ def _values(record: Record, *columns: str) -> list[Any]:
     return [record.values[column] for column in columns]
 
 
+def _checked(value: Any, column: str, record: Record) -> str:
+    """Return a value as text; raise if it is neither a text nor a number."""
+    try:
+        return _text(value, column)
+    except ValueError as error:
+        raise ValueError(f"{record.where}: {error}; name another data set, or its columns in a recipe's data") from None
+
+
+def _texts(record: Record, *columns: str) -> list[str]:
+    return [_checked(value, column, record) for value, column in zip(_values(record, *columns), columns, strict=True)]
+
+
+def _answers(record: Record) -> list[str]:
+    """Return the answers of a row in SQuAD's form."""
+    (answers,) = _values(record, "answers")
+    texts = answers.get("text") if isinstance(answers, Mapping) else None
+    if not isinstance(texts, list) or not texts:
+        raise ValueError(f"{record.where}: answers holds {answers!r:.80}, no list of texts")
+    return [_checked(text, "answers", record) for text in texts]
+
+
 def _answer_sentences(record: Record) -> Iterator[dict[str, Any]]:
     """Yield the question, the only sentence that has the answer, and the most similar of those without it."""
-    context, question, answers = _values(record, "context", "question", "answers")
+    (context, question), answers = _texts(record, "context", "question"), _answers(record)
     sentences = split_sentences(context)
-    answering = [sentence for sentence in sentences if answers["text"][0] in sentence]
-    others = [sentence for sentence in sentences if not any(answer in sentence for answer in answers["text"])]
+    answering = [sentence for sentence in sentences if answers[0] in sentence]
+    others = [sentence for sentence in sentences if not any(answer in sentence for answer in answers)]
     if len(answering) == 1 and others:
         asked = _words(question)
         closest = max(others, key=lambda sentence: len(asked & _words(sentence)))
@@ -120,12 +150,12 @@ def _words(text: str) -> set[str]:
 
 
 def _questions(record: Record) -> Iterator[dict[str, Any]]:
-    context, question, answers = _values(record, "context", "question", "answers")
-    yield {"context": context, "instruction": question, "target": answers["text"][0]}
+    context, question = _texts(record, "context", "question")
+    yield {"context": context, "instruction": question, "target": _answers(record)[0]}
 
 
 def _paragraphs(record: Record) -> Iterator[dict[str, Any]]:
-    title, text = _values(record, "title", "text")
+    title, text = _texts(record, "title", "text")
     parts = (part.strip() for part in text.split("\n\n"))
     yield from ({"text": part, "title": title} for part in parts if len(part) >= SHORTEST)
 

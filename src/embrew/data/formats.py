@@ -1,7 +1,8 @@
-"""Read the rows of one file, by its suffix: JSON Lines, plain text, CSV, TSV, JSON, Parquet, Arrow.
+"""Read the rows of one file, by its suffix: JSON Lines, plain text, CSV, TSV, JSON, Parquet, Arrow, Markdown, HTML.
 
 `read_file` raises at the first row that cannot be read; `records` yields a report of it, and the caller decides. Rows
-are read one by one, or in batches of Parquet and Arrow files; an array of a JSON file is read as a whole.
+are read one by one, or in batches of Parquet and Arrow files; an array of a JSON file is read as a whole. Tables with
+quotes are read twice, see `embrew.data.quotes`.
 """
 
 import codecs
@@ -12,12 +13,17 @@ import json
 import logging
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from contextlib import suppress
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
 
-from embrew.files.reading import Place
+from embrew.data.documents import PROSE, read_prose
+from embrew.data.quotes import Finding, check_quotes
+from embrew.files.reading import CONTENT, Place
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +32,14 @@ TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".json", ".json.gz")
 """In a folder, such files are read if they are named after a split, or if no file has one of `SUFFIXES`."""
 GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 ENDS = "; the file ends here without a line break, so it may be truncated: copy it again, or end the line"
+AGAIN = "repair the file, or write it again"
 FORM = "a .json file holds an array of objects, or one object per line"
 MAX_CELL = 1 << 30  # characters; Python's own limit is 131,072, less than some documents have
+UTF16 = "holds a zero byte, as in UTF-16; convert to UTF-8"
+SEP = re.compile(r'"?sep=([^"\r\n])"?[\r\n]*', re.IGNORECASE)
+"""Excel's first line, which names the separator."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+ARROW = b"ARROW1"  # begins an Arrow file, and no stream
 BATCH = 1000  # rows of Parquet and Arrow files
 
 
@@ -82,6 +93,8 @@ class Bad(NamedTuple):
 
 def read_file(path: Place) -> Iterator[Record]:
     """Yield the rows of one file, by its suffix. Blank lines are skipped; a line of a text file is `{"text": line}`.
+
+    A Markdown or HTML file is one row, see `embrew.data.documents`.
 
     Raises:
         ValueError: something cannot be read.
@@ -139,14 +152,16 @@ def _by_suffix(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
     if name.endswith(".jsonl"):
         return _read_lines(path, max_bytes, _parse_object)
     if name.endswith(".txt"):
-        return _read_lines(path, max_bytes, lambda line: {"text": line.removesuffix("\n").removesuffix("\r")})
+        return _read_lines(path, max_bytes, lambda line: {"text": line.removesuffix("\n")}, any_end=True)
     if name.endswith((".csv", ".tsv")):
         return _read_table(path)
     if name.endswith(".json"):
         return _read_json(path, max_bytes)
     if path.name.endswith((".parquet", ".arrow")):
         return _read_arrow(path)
-    suffixes = ", ".join((*SUFFIXES, *TABLES, ".arrow"))
+    if path.name.lower().endswith(PROSE):
+        return _read_prose(path, max_bytes)
+    suffixes = ", ".join((*SUFFIXES, *TABLES, ".arrow", *PROSE))
     raise ValueError(f"{path}: cannot read this kind of file; write it as one of {suffixes}")
 
 
@@ -186,17 +201,24 @@ def _open(path: Place) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path if isinstance(path, Path) else path.open("rb")))
 
 
-def _read_lines(path: Place, max_bytes: int | None, parse: Callable[[str], dict[str, Any]]) -> Iterator[Record | Bad]:
-    """Yield a row for each non-blank line of a UTF-8 file; split at line feeds only."""
+def _read_lines(
+    path: Place, max_bytes: int | None, parse: Callable[[str], dict[str, Any]], *, any_end: bool = False
+) -> Iterator[Record | Bad]:
+    """Yield a row for each non-blank line of a UTF-8 file; split at line feeds, with `any_end` at carriage returns too.
+
+    A byte order mark at the beginning of any line is left out: concatenated files have some.
+    """
     number = 0
     try:
         with _open(path) as file:
-            for number, raw in enumerate(file if max_bytes is None else _bounded(file, max_bytes), start=1):
+            for number, raw in enumerate(_lines(file, max_bytes, any_end=any_end), start=1):
                 if raw is None:
                     yield _bad(path, number, f"longer than {max_bytes:,} bytes; split the text, or leave it out")
                     continue
                 try:
-                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                    line = raw.decode("utf-8-sig")
+                    if "\0" in line:
+                        raise ValueError(UTF16)
                     if line.strip():
                         yield Record(parse(line), str(path), number, "line")
                 except ValueError as error:
@@ -209,15 +231,48 @@ def _read_lines(path: Place, max_bytes: int | None, parse: Callable[[str], dict[
         yield _broken(path, number, error)
 
 
-def _bounded(file: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
+def _lines(file: BinaryIO, max_bytes: int | None, *, any_end: bool) -> Iterator[bytes | None]:
     """Yield the lines of a file; None for one that is too long, whose rest is skipped."""
-    while raw := file.readline(max_bytes + 1):
-        if len(raw) <= max_bytes or raw.endswith(b"\n"):
+    readline: Callable[[int], bytes] = file.readline
+    if any_end:  # Latin-1 is one character per byte
+        text = io.TextIOWrapper(file, encoding="latin-1", newline=None)
+        readline = lambda size: text.readline(size).encode("latin-1")  # noqa: E731
+    while raw := readline(-1 if max_bytes is None else max_bytes + 1):
+        if max_bytes is None or len(raw) <= max_bytes or raw.endswith(b"\n"):
             yield raw
             continue
-        while (rest := file.readline(1 << 20)) and not rest.endswith(b"\n"):
+        while (rest := readline(1 << 20)) and not rest.endswith(b"\n"):
             pass
         yield None
+
+
+def parse_json(text: str, *, repair: str = "repair or remove the line") -> Any:
+    """Return what a JSON text holds.
+
+    Raises:
+        ValueError: it is no valid JSON, is nested too deeply, or an object has a key twice; says what to do.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=unique_keys)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"not valid JSON ({error}); {repair}") from error
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of some keys and values, as a hook of `json.loads`.
+
+    Raises:
+        ValueError: a key is there twice.
+    """
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError(f"an object has the key {_twice(name for name, _ in pairs)!r} twice; rename or remove one")
+    return values
+
+
+def _twice(names: Iterable[str]) -> str | None:
+    """Return the first name that stands there twice, or None."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def _parse_object(text: str) -> dict[str, Any]:
@@ -226,10 +281,7 @@ def _parse_object(text: str) -> dict[str, Any]:
     Raises:
         ValueError: the text is no valid JSON, or no object; says what to do.
     """
-    try:
-        values = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"not valid JSON ({error}); repair or remove the line") from error
+    values = parse_json(text)
     return _checked_object(values, escapes="\\u" in text)
 
 
@@ -242,6 +294,8 @@ def _checked_object(values: Any, *, escapes: bool) -> dict[str, Any]:
     if escapes:
         try:
             json.dumps(values, ensure_ascii=False).encode("utf-8")
+        except RecursionError as error:
+            raise ValueError("is nested too deeply; repair or remove it") from error
         except UnicodeEncodeError as error:
             raise ValueError("holds a lone surrogate (\\ud800..\\udfff); repair or remove it") from error
     if not isinstance(values, dict):
@@ -257,7 +311,7 @@ def _read_json(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
             start = file.read(1 << 16)
             if start.lstrip(codecs.BOM_UTF8 + b" \t\r\n").startswith(b"["):
                 text = (start + file.read()).decode("utf-8-sig")
-                for number, value in enumerate(json.loads(text), start=1):
+                for number, value in enumerate(parse_json(text, repair=AGAIN), start=1):
                     try:
                         yield Record(_checked_object(value, escapes="\\u" in text), str(path), number)
                     except ValueError as error:
@@ -266,8 +320,8 @@ def _read_json(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
     except (*GZIP_ERRORS, UnicodeDecodeError) as error:
         yield _broken(path, number, error, unit="row")
         return
-    except (ValueError, RecursionError) as error:
-        yield _broken(path, number, f"not valid JSON ({error}); repair the file, or write it again", unit="row")
+    except ValueError as error:
+        yield _broken(path, number, str(error), unit="row")
         return
     for item in _read_lines(path, max_bytes, _parse_object):
         yield item._replace(reason=f"{item.reason}; {FORM}") if isinstance(item, Bad) else item
@@ -276,31 +330,72 @@ def _read_json(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
 def _read_table(path: Place) -> Iterator[Record | Bad]:
     """Yield the rows under a header line; values are text, an empty cell is None. Columns without a name are left out.
 
-    The separator is the one between the names of the header: commas, semicolons or tabs.
+    The separator is the one that Excel's first line `sep=;` names, or the one between the names of the header: commas,
+    semicolons or tabs. Quotes follow `embrew.data.quotes`; where they break its rule, tabs separate texts with quotes.
     """
     number = 1
     try:
         with io.TextIOWrapper(_open(path), encoding="utf-8-sig", newline="") as file:
-            header = file.readline()
+            header, before = file.readline(), 0
+            if named_separator := SEP.fullmatch(header):
+                header, before = file.readline(), 1
+            separator = named_separator[1] if named_separator else _separator(header, path)
+            if "\0" in header:
+                yield _bad(path, 1, UTF16, rest_lost=True)
+                return
+            finding = _finding(path, separator, header.count(separator) + 1, repr(_state(path)))
+            refused = finding is not None and finding.is_refused(separator)
+            lines = islice(chain([header], file), finding.line - 1 - before if finding and refused else None)
+            unquoted = finding is not None and finding.kind == "broken" and not refused
+            quoting = csv.QUOTE_NONE if unquoted else csv.QUOTE_MINIMAL
             csv.field_size_limit(MAX_CELL)
-            reader = csv.DictReader(chain([header], file), delimiter=_separator(header, path), strict=True)
-            names = list(reader.fieldnames or ())
-            twice = next((name for name in names if name and names.count(name) > 1), None)
+            reader = csv.reader(lines, delimiter=separator, strict=True, quoting=quoting)
+            names = next(reader, [])
+            twice = _twice(filter(None, names))
             if twice is not None:
                 yield _broken(path, 1, f"the header has the column {twice!r} twice; rename or remove one")
                 return
-            for values in reader:
-                number = reader.line_num
-                if None in values or None in values.values():
-                    more = "more" if None in values else "fewer"
+            for cells in filter(None, reader):
+                number = reader.line_num + before
+                if len(cells) != len(names):
+                    more = "more" if len(cells) > len(names) else "fewer"
                     reason = f"{more} cells than the {len(names)} columns of the header; repair the line"
                     yield _bad(path, number, reason)
                     continue
-                yield Record({name: value or None for name, value in values.items() if name}, str(path), number, "line")
+                values = {name: cell or None for name, cell in zip(names, cells, strict=True) if name}
+                yield Record(values, str(path), number, "line")
+            if finding and refused:
+                yield _bad(path, finding.line, _refusal(finding), rest_lost=True)
     except (*GZIP_ERRORS, UnicodeDecodeError) as error:
         yield _broken(path, number, error)
     except csv.Error as error:
         yield _broken(path, number, f"not valid CSV ({error}); repair the line")
+
+
+@lru_cache(maxsize=64)  # read once, and logged once, as long as the file is the same
+def _finding(path: Place, separator: str, columns: int, state: str) -> Finding | None:
+    """Return what is wrong or doubtful about the quotes of a table; log it where the table is read all the same."""
+    finding = None
+    with suppress(*GZIP_ERRORS), io.TextIOWrapper(_open(path), encoding="latin-1", newline="") as file:
+        first = file.readline().removeprefix(codecs.BOM_UTF8.decode("latin-1"))
+        finding = check_quotes(chain([first], file), separator, columns if separator == "\t" else 0)
+    if finding and finding.kind == "lines":
+        logger.warning("%s, line %d: %s; if these are several texts, write them as JSON Lines", path, *finding[1:])
+    elif finding and not finding.is_refused(separator):
+        unquoted = "so the file is read without quoting: all quotes are part of the texts"
+        logger.warning("%s, line %d: %s, %s", path, *finding[1:], unquoted)
+    return finding
+
+
+def _refusal(finding: Finding) -> str:
+    """Return why a table is refused for its quotes, and what to do."""
+    if finding.kind == "broken":
+        how = 'write cells with quotes as pandas does, "5"" pipe", or the table as JSON Lines'
+        return f"not valid CSV ({finding.reason}); {how}"
+    return (
+        f"{finding.reason}, and each of these lines is a whole row if quotes have no meaning; write the table as JSON "
+        "Lines, which has one reading"
+    )
 
 
 def _separator(header: str, path: Place) -> str:
@@ -313,20 +408,58 @@ def _separator(header: str, path: Place) -> str:
     return separator
 
 
+def _read_prose(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
+    """Yield the one row of a Markdown or HTML file; none if it has no text."""
+    if max_bytes is not None and path.stat().st_size > max_bytes:
+        yield _bad(path, 1, f"longer than {max_bytes:,} bytes; split the text, or leave it out", unit="row")
+        return
+    try:
+        values = read_prose(path)
+    except ValueError as error:
+        yield _bad(path, 1, str(error), unit="row")
+        return
+    if values["text"].strip():
+        yield Record(values, str(path), 1)
+
+
 def _read_arrow(path: Place) -> Iterator[Record | Bad]:
-    """Yield the rows of a Parquet file or of an Arrow stream, by its suffix."""
+    """Yield the rows of a Parquet file or of an Arrow stream or file, by its suffix."""
     kind = "Parquet" if path.name.endswith(".parquet") else "Arrow"
-    number = 0
+    number, failed = 0, set[str]()
     try:
         for batch in _parquet_batches(path) if kind == "Parquet" else _arrow_batches(path):
-            for values in batch.to_pylist():
+            twice = _twice(batch.schema.names)
+            if twice is not None:
+                yield _broken(path, 0, f"the schema has the column {twice!r} twice; rename or remove one", unit="row")
+                return
+            named_columns = zip(batch.schema.names, batch.columns, strict=True)
+            columns = {name: _values(column, name, path, failed) for name, column in named_columns}
+            for i in range(len(batch)):
                 number += 1
-                yield Record(values, str(path), number)
+                yield Record({name: values[i] for name, values in columns.items()}, str(path), number)
     except (ConnectionError, PermissionError):
         raise
     except (OSError, ValueError) as error:  # pyarrow's own errors are among these
         reason = " ".join(str(error).split())
         yield _broken(path, number, f"broken {kind} file ({reason}); write it again", unit="row")
+
+
+def _values(column: Any, name: str, path: Place, failed: set[str]) -> list[Any]:
+    """Return the values of a column; one without a Python value, such as the year 10000, is left as pyarrow's scalar.
+
+    So a column that is not used stops nothing; of one that is used, such a value is none of the type that is needed.
+    """
+    try:
+        return cast(list[Any], column.to_pylist())
+    except (*CONTENT, NotImplementedError) as error:
+        if name not in failed:
+            failed.add(name)
+            logger.warning("%s: column %r has values that cannot be converted (%s)", path, name, error)
+    values = list(column)
+    for i, scalar in enumerate(values):
+        with suppress(*CONTENT, NotImplementedError):
+            values[i] = scalar.as_py()
+    return values
 
 
 def _parquet_batches(path: Place) -> Iterator[Any]:
@@ -338,10 +471,24 @@ def _parquet_batches(path: Place) -> Iterator[Any]:
 
 
 def _arrow_batches(path: Place) -> Iterator[Any]:
+    """Yield the batches of an Arrow stream, or of an Arrow (Feather) file, by its first bytes."""
     import pyarrow as pa
 
-    with pa.PythonFile(path.open("rb")) as file, pa.ipc.open_stream(file) as stream:
-        for batch in stream:
-            batch.validate(full=True)
-            for start in range(0, len(batch), BATCH):
-                yield batch.slice(start, BATCH)
+    with path.open("rb") as opened:
+        is_file = opened.read(len(ARROW)) == ARROW
+    with pa.PythonFile(path.open("rb")) as file:
+        if is_file:
+            with pa.ipc.open_file(file) as reader:
+                batches: Iterable[Any] = map(reader.get_batch, range(reader.num_record_batches))
+                yield from _small(batches)
+        else:
+            with pa.ipc.open_stream(file) as stream:
+                yield from _small(stream)
+
+
+def _small(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield Arrow batches, validated, in parts of `BATCH` rows."""
+    for batch in batches:
+        batch.validate(full=True)
+        for start in range(0, len(batch), BATCH):
+            yield batch.slice(start, BATCH)

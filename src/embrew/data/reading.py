@@ -5,27 +5,27 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
+from embrew.data.documents import PROSE
 from embrew.data.formats import SUFFIXES, TABLES, Bad, Record, records
 from embrew.data.rejects import Rejects
 from embrew.data.sets import fetch_hint
+from embrew.data.splits import SHARD, SPLITS, exact, names_by_split, without_number
 from embrew.files.checksums import digest_of
 from embrew.files.names import base_name, check_path_known
 from embrew.files.reading import Place, content_of, read_json
 
 logger = logging.getLogger(__name__)
 
-DEV_SPLITS = ("dev", "validation", "valid")
-SPLITS = ("train", *DEV_SPLITS, "test")
 _DATA = "a folder of public data sets, which embrew does not ship (benchmarks/data.md)"
 REPAIR = "save the data set again"
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 AnyPlace = TypeVar("AnyPlace", Path, Place)
-_SHARD = r"(-\d+(-of-\d+)?)?"  # train-00000.jsonl.gz, train-00000-of-00002.parquet
 
 
 def expand(path: str | Path) -> str:
@@ -84,12 +84,53 @@ def read(
         return
     if name is not None or revision is not None:
         logger.warning("%s is local: name=%r and revision=%r have no effect", text, name, revision)
-    for file in [local] if local.is_file() else split_files(local, split):
+    files = [local] if local.is_file() else split_files(local, split)
+    if local.is_dir() and split in SPLITS and not is_saved(local):
+        _warn_unread(local, tuple(name for name in _other_names(local) if name not in {file.name for file in files}))
+    for file in files:
         for item in records(file):
             if isinstance(item, Bad):
                 rejects(item)
             else:
                 yield item
+
+
+def corpus_files(place: AnyPlace) -> list[AnyPlace]:
+    """Return the files of a corpus in order: the file, the `corpus` of a BEIR folder, or all data files of a folder.
+
+    Markdown and HTML files of a folder are read if its other files are text, or if there are no others.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder, or no file to read in it.
+    """
+    require_regular(place)
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise FileNotFoundError(f"no file or folder {str(place)!r}; give a path, or a URL of s3://, gs:// or hf://")
+    corpus = find_file(place, "corpus")
+    if corpus is not None:
+        return [corpus]
+    prose = _with_suffix(place, (*PROSE, *map(str.upper, PROSE)))
+    try:
+        files = data_files(place)
+    except FileNotFoundError:
+        if not prose:
+            raise
+        files = []
+    return sorted(files + prose) if all(".txt" in file.suffixes for file in files) else files
+
+
+def id_prefixes(files: Sequence[Place], place: Place) -> list[str]:
+    """Return, for each file of a corpus, what comes before a row's number where the row has no id.
+
+    It is empty for a file alone; else the file's name, or its path where several have one name, as the splits of a
+    saved data set.
+    """
+    if len(files) < 2:
+        return [""] * len(files)
+    unique = len({file.name for file in files}) == len(files)
+    return [f"{file.name if unique else str(file).removeprefix(str(place)).lstrip('/' + os.sep)}:" for file in files]
 
 
 def stem(path: Place) -> str:
@@ -104,7 +145,7 @@ def data_files(folder: AnyPlace) -> list[AnyPlace]:
     """Return the data files of a folder (or of its `data/` folder, as on the Hub), sorted by name.
 
     These are JSON Lines, text and Parquet files, and CSV, TSV and JSON files of splits without one of the former; all
-    CSV, TSV and JSON files if there are no others; the files of `datasets.save_to_disk`.
+    CSV, TSV and JSON files if there are no others; the files of `datasets.save_to_disk`. Hidden files are left out.
 
     Raises:
         FileNotFoundError: there is none.
@@ -114,8 +155,12 @@ def data_files(folder: AnyPlace) -> list[AnyPlace]:
         return [file for files in saved_files(folder).values() for file in files]
     for place in (folder, folder / "data"):
         files, tables = _with_suffix(place, SUFFIXES), _with_suffix(place, TABLES)
-        named = {_split(file) for file in files}
-        chosen = files + [file for file in tables if _split(file) in SPLITS and _split(file) not in named]
+        named = {"", *(exact(without_number(stem(file))) for file in files)}
+        chosen = files + [file for file in tables if exact(without_number(stem(file))) not in named]
+        if chosen and not files:  # with the name of a split, of tables alone the others are read if words tell theirs
+            by_split = names_by_split(map(stem, tables))
+            told = {name for split in SPLITS for name in by_split.get(split, ())}
+            chosen = [file for file in tables if stem(file) in told]
         if chosen or tables:
             return sorted(chosen or tables)
     suffixes = ", ".join((*SUFFIXES, *TABLES))
@@ -125,24 +170,25 @@ def data_files(folder: AnyPlace) -> list[AnyPlace]:
 def _with_suffix(folder: AnyPlace, suffixes: tuple[str, ...]) -> list[AnyPlace]:
     """Return files by suffix, without the relevance judgements of BEIR."""
     files = [file for file in folder.glob("*") if file.name.endswith(suffixes) and not file.is_dir()]
+    files = [file for file in files if not file.name.startswith((".", "qrels."))]
     for file in files:
         require_regular(file)
-    return [file for file in files if not file.name.startswith("qrels.")]
-
-
-def _split(file: Place) -> str:
-    return re.sub(_SHARD + "$", "", stem(file))
+    return files
 
 
 def splits(folder: Path) -> list[str]:
-    """Return the splits of a folder: `train-00000.jsonl` and `dev.jsonl` give `["dev", "train"]`."""
-    return sorted(saved_files(folder) if is_saved(folder) else {_split(file) for file in data_files(folder)})
+    """Return the splits of a folder: `train-00000.jsonl` and `my_dev.jsonl` give `["dev", "train"]`."""
+    return sorted(saved_files(folder) if is_saved(folder) else names_by_split(map(stem, data_files(folder))))
 
 
 def find_file(folder: AnyPlace, name: str) -> AnyPlace | None:
     """Return the file `name` of a folder: JSON Lines, else Parquet, CSV, TSV or JSON; None if there is none."""
     suffixes = (*SUFFIXES[:2], ".parquet", *TABLES)
-    return next((file for suffix in suffixes if (file := folder / f"{name}{suffix}").is_file()), None)
+    file = next((file for suffix in suffixes if (file := folder / f"{name}{suffix}").is_file()), None)
+    if isinstance(folder, Path) and file is not None:
+        others = [folder / f"{name}{suffix}" for suffix in suffixes if f"{name}{suffix}" != file.name]
+        _warn_unread(folder, tuple(other.name for other in others if other.is_file()))
+    return file
 
 
 def is_beir(folder: Path) -> bool:
@@ -155,7 +201,7 @@ def qrels_files(folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for pattern, prefix in (("qrels/*.tsv*", ""), ("qrels.*.tsv*", "qrels.")):
         for file in sorted(folder.glob(pattern)):
-            if file.name.endswith((".tsv", ".tsv.gz")):
+            if file.name.endswith((".tsv", ".tsv.gz")) and not file.name.startswith("."):
                 split = file.name.removesuffix(".gz").removesuffix(".tsv").removeprefix(prefix)
                 if split in files:
                     raise ValueError(f"{folder} has the split {split!r} twice: {files[split].name} and {file.name}")
@@ -172,17 +218,54 @@ def qrels_file(folder: Path, split: str) -> Path:
 
 
 def split_files(folder: Path, split: str) -> list[Path]:
-    """Return the files of a split; all files are `train` if none is named after a split."""
+    """Return the files of a split, see `names_by_split`; files that are numbers of one name are `train`.
+
+    Raises:
+        FileNotFoundError: there is no such split.
+        ValueError: several names could be `train` and none is; or a file is there in two formats.
+    """
     if is_saved(folder):
         chosen = saved_files(folder).get(split, [])
     else:
         files = data_files(folder)
-        chosen = [file for file in files if re.fullmatch(re.escape(split) + _SHARD, stem(file))]
-        if not chosen and split == "train" and not set(splits(folder)) & set(SPLITS):
+        by_split = names_by_split(map(stem, files))
+        names = by_split.get(split, [])
+        chosen = [file for file in files if stem(file) in names or re.fullmatch(re.escape(split) + SHARD, stem(file))]
+        if not chosen and split == "train" and not {*by_split} & {*SPLITS}:
+            if len({without_number(stem(file)) for file in files}) > 1:
+                raise ValueError(
+                    f"{folder} has several files that could be the split 'train': {_shown([f.name for f in files])}; "
+                    "name one train and others dev or test, or give the files that are meant"
+                )
             chosen = files
+        twice = [file.name for file in chosen if sum(stem(file) == stem(other) for other in chosen) > 1]
+        if twice:
+            raise ValueError(f"{folder} has a file of the split {split!r} twice: {_shown(twice)}; keep one of them")
     if not chosen:
-        raise FileNotFoundError(f"{folder} has no split {split!r}; it has {', '.join(splits(folder))}")
+        others = [] if is_saved(folder) else sorted({*_other_names(folder)} - {file.name for file in data_files(folder)})
+        unread = f" (not read: {_shown(others)})" if others else ""
+        raise FileNotFoundError(f"{folder} has no split {split!r}; it has {', '.join(splits(folder))}{unread}")
     return chosen
+
+
+def _other_names(folder: Path) -> list[str]:
+    """Return the names of a folder's data files that are in no known split, and of its tables that are not data."""
+    files = data_files(folder)
+    by_split = names_by_split(map(stem, files))
+    known = {name for split in SPLITS for name in by_split.get(split, ())}
+    others = _with_suffix(files[0].parent, (*SUFFIXES, *TABLES[:4]))  # a .json file is often no data
+    return sorted(file.name for file in others if file not in files or stem(file) not in known)
+
+
+@lru_cache(maxsize=256)  # once per folder
+def _warn_unread(folder: Path, names: tuple[str, ...]) -> None:
+    if names:
+        logger.warning("%s: not read: %s", folder, _shown(names))
+
+
+def _shown(names: Sequence[str]) -> str:
+    """Return the first names of a list, and the number of the others."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _read_hub(path: str, name: str | None, split: str, revision: str | None) -> Iterator[Record]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embrew import evaluation
-from embrew.data.reading import DEV_SPLITS, SPLITS, expand, stem
+from embrew.data.reading import expand, stem
 from embrew.data.sets import fetch_hint
+from embrew.data.splits import DEV_SPLITS, SPLITS, exact, without_number, words
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.overlap import Overlap, in_words, known_texts, overlap
@@ -197,11 +197,8 @@ def _split_of(file: Path) -> str:
 
     Test and training splits are recognised by a word of the name: `sts-test`, `TEST_1`, `stsTest`, but not `latest`.
     """
-    named = re.sub(r"-\d+(-of-\d+)?$", "", stem(file))
-    if named in SPLITS:
-        return named
-    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", stem(file))]
-    return next((split for split in ("test", "train") if split in words), FILE)
+    splits = {exact(word) for word in words(stem(file))}
+    return exact(without_number(stem(file))) or next((split for split in ("test", "train") if split in splits), FILE)
 
 
 def _name_of(file: Path) -> str | None:

@@ -95,4 +95,7 @@ def _question(record: Record) -> dict[str, Any]:
     missing = [column for column in ("id", "question", "answer", "supporting_facts") if values.get(column) is None]
     if missing:
         raise ValueError(f"{record.where} has no {', '.join(missing)}; a split without answers cannot be evaluated")
+    for column in ("question", "answer"):
+        if not isinstance(values[column], str):
+            raise ValueError(f"{record.where}: {column} holds {values[column]!r:.80}, not a text")
     return {"_id": str(values["id"]), "text": values["question"], "answers": [values["answer"]]}

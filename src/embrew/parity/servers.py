@@ -70,7 +70,7 @@ class Client:
             raise self._error(response, self.shown + path)
         try:
             return response.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.shown}{path} answers with invalid JSON: {self._hidden(response.text)}") from error
 
     def foreign(self, answer: object, path: str, api: str) -> ValueError:
@@ -97,7 +97,7 @@ class Client:
         status = response.status_code
         try:
             message = self._hidden(_message(response.json()))
-        except ValueError:
+        except (ValueError, RecursionError):
             message = self._hidden(response.text)
         if status in (400, 413, 422):
             return Refused(f"{where} answers {status}: {message}")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from embrew import evaluation
 from embrew.comparison.models import CHOICE
-from embrew.data.reading import DEV_SPLITS
+from embrew.data.splits import DEV_SPLITS
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_tasks import MtebTask
