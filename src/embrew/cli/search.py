@@ -14,6 +14,7 @@ from rich.text import Text
 
 from embrew.cli.arguments import AsJson, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
 from embrew.cli.console import err, loading, out, print_json
+from embrew.inspection import command
 
 if TYPE_CHECKING:
     from embrew.search import Hit, SearchIndex
@@ -78,7 +79,8 @@ def search(
     encoded = build is None and holds_vectors(place)
     if update is not None and encoded:
         raise ValueError(
-            f"--update: {index} holds vectors of embrew encode; give: embrew encode {model} {update} {index} --update"
+            f"--update: {index} holds vectors of embrew encode; give: "
+            + command("encode", model, update, index, "--update")
         )
     if corpus is not None and not encoded:
         raise ValueError(f"--corpus {corpus}: {index} has its own texts; leave out the option")
