@@ -122,6 +122,7 @@ def copy(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
 ) -> None:
     """Copy a recipe, or a configuration for several GPUs or a cluster, to a file, with its comments."""
+    from embrew.files.writing import atomic_path
     from embrew.recipe import list_launches, read_recipe
 
     launch = name in list_launches()
@@ -129,8 +130,8 @@ def copy(
     target = Path(f"{name.replace('/', '-').removesuffix('.yaml')}.yaml") if file is None else file
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists; give another file, or --overwrite to replace it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
+    with atomic_path(target, overwrite=overwrite) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     use = (
         f"use it with {launch_command(name, target)}"
         if launch
