@@ -88,13 +88,14 @@ def run(output: Path, overrides: tuple[str, ...] = (), share: float | None = Non
 
     Args:
         overrides: settings of the recipe.
-        share: of the recipe's steps; None: what five minutes allow, or all where `overrides` set numbers of steps.
+        share: of the recipe's steps; None: what five minutes allow, at least a quarter, or all where `overrides` set
+            numbers of steps.
 
     Returns:
         The rows of the table.
 
     Raises:
-        ValueError: five minutes do not allow a quarter of the steps, or the folder was begun with another share.
+        ValueError: the folder was begun with another share.
     """
     from embrew import assembly
     from embrew.encoder import Encoder
@@ -108,9 +109,11 @@ def run(output: Path, overrides: tuple[str, ...] = (), share: float | None = Non
     step = measured_step()
     if share is None and any(".max_steps=" in override for override in overrides):
         share = share_of(output) or 1.0
-    share = chosen_share(shipped, output, step, share)
-    how_many = "all steps" if share == 1 else f"{share:.0%} of the steps"
-    console.print(f"   about {minutes(shipped, step, share):.0f} min on this machine, with {how_many} of training")
+    asked, share = share, chosen_share(shipped, output, step, share)
+    about, how_many = minutes(shipped, step, share), "all steps" if share == 1 else f"{share:.0%} of the steps"
+    console.print(f"   about {about:.0f} min on this machine, with {how_many} of training")
+    if asked is None and share == FEWEST and about > MINUTES:
+        console.print("   five minutes are not enough at its current load: the demonstration trains its fewest steps")
     recipe = assembly.load_recipe(RECIPE, [*overrides, *fewer_steps(shipped, share)])
 
     console.print("[bold]1. Data[/]: the documentation of the Python packages installed here")
@@ -233,10 +236,10 @@ def chosen_share(recipe: Recipe, output: Path, step: float, share: float | None 
         recipe: with all its steps.
         output: folder of the demonstration.
         step: seconds of `measured_step`.
-        share: the user's choice; None: what five minutes allow.
+        share: the user's choice; None: what five minutes allow, at least `FEWEST`.
 
     Raises:
-        ValueError: the folder was begun with another share, or the smallest share does not fit.
+        ValueError: the folder was begun with another share.
     """
     earlier = share_of(output)
     if earlier is not None and share not in (None, earlier):
@@ -245,14 +248,7 @@ def chosen_share(recipe: Recipe, output: Path, step: float, share: float | None 
             "--full out to resume it, or add --fresh to remove it and begin anew"
         )
     most, least = (minutes(recipe, step, part) for part in (1.0, FEWEST))
-    if earlier is None and share is None and least > MINUTES:
-        raise ValueError(
-            "five minutes are not enough on this machine at its current load: the demonstration takes about "
-            f"{most:.0f} min, and about {least:.0f} min with a quarter of the training steps; give `make demo "
-            "ARGS=--quick` (a quarter of the steps) or `make demo ARGS=--full` (all steps), or repeat the command when "
-            "the machine is idle"
-        )
-    part = 1.0 if most <= ABOUT else (MINUTES - least) / (most - least)
+    part = 1.0 if most <= ABOUT else max(0.0, (MINUTES - least) / (most - least))
     chosen = earlier or share or math.floor(100 * (FEWEST + (1 - FEWEST) * part)) / 100
     write_json(output / "steps.json", {"share": chosen})
     return chosen
