@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from embrew.files.writing import atomic_folder, check_unclaimed, claimed, is_held
+from embrew.files.writing import atomic_folder, atomic_path, check_unclaimed, claimed, is_held
 
 FORKS = """
 import os, sys, time
@@ -81,3 +81,31 @@ def test_two_writers_of_one_folder(tmp_path: Path) -> None:
             pass
     assert (tmp_path / "out" / "m").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_target_that_appears_while_it_is_written(tmp_path: Path) -> None:
+    """By a process that takes no lock: the folder or file that is there first stays."""
+    with pytest.raises(FileExistsError, match="out exists already"), atomic_folder(tmp_path / "out", marker="m") as new:
+        (new / "m").write_text("second")
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "thesis.txt").write_text("first")
+    with (
+        pytest.raises(FileExistsError, match="file exists already"),
+        atomic_path(tmp_path / "file", overwrite=False) as new,
+    ):
+        new.write_text("second")
+        (tmp_path / "file").write_text("first")
+    assert [path.read_text() for path in (tmp_path / "out" / "thesis.txt", tmp_path / "file")] == ["first", "first"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "out"]
+
+
+def test_a_new_file_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    with atomic_path(tmp_path / "file", overwrite=False) as new:
+        new.write_text("first")
+    with pytest.raises(FileExistsError, match="file exists already"), atomic_path(tmp_path / "file", overwrite=False):
+        pass
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["first"]

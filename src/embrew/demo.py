@@ -23,10 +23,12 @@ from rich.table import Column, Table
 from embrew.cli.console import log_to_terminal
 from embrew.files.writing import write_json
 from embrew.harvest import harvest
+from embrew.inspection import command
 from embrew.progress import is_chosen
 from embrew.threads import set_threads
 
 if TYPE_CHECKING:
+    from embrew.config.overrides import Override
     from embrew.encoder import Encoder
     from embrew.evaluation import Result
     from embrew.recipe import Recipe
@@ -86,13 +88,14 @@ def run(output: Path, overrides: tuple[str, ...] = (), share: float | None = Non
 
     Args:
         overrides: settings of the recipe.
-        share: of the recipe's steps; None: what five minutes allow, or all where `overrides` set numbers of steps.
+        share: of the recipe's steps; None: what five minutes allow, at least a quarter, or all where `overrides` set
+            numbers of steps.
 
     Returns:
         The rows of the table.
 
     Raises:
-        ValueError: five minutes do not allow a quarter of the steps, or the folder was begun with another share.
+        ValueError: the folder was begun with another share.
     """
     from embrew import assembly
     from embrew.encoder import Encoder
@@ -106,9 +109,11 @@ def run(output: Path, overrides: tuple[str, ...] = (), share: float | None = Non
     step = measured_step()
     if share is None and any(".max_steps=" in override for override in overrides):
         share = share_of(output) or 1.0
-    share = chosen_share(shipped, output, step, share)
-    how_many = "all steps" if share == 1 else f"{share:.0%} of the steps"
-    console.print(f"   about {minutes(shipped, step, share):.0f} min on this machine, with {how_many} of training")
+    asked, share = share, chosen_share(shipped, output, step, share)
+    about, how_many = minutes(shipped, step, share), "all steps" if share == 1 else f"{share:.0%} of the steps"
+    console.print(f"   about {about:.0f} min on this machine, with {how_many} of training")
+    if asked is None and share == FEWEST and about > MINUTES:
+        console.print("   five minutes are not enough at its current load: the demonstration trains its fewest steps")
     recipe = assembly.load_recipe(RECIPE, [*overrides, *fewer_steps(shipped, share)])
 
     console.print("[bold]1. Data[/]: the documentation of the Python packages installed here")
@@ -137,15 +142,15 @@ def run(output: Path, overrides: tuple[str, ...] = (), share: float | None = Non
     return rows
 
 
-def own_data(data: Path) -> list[str]:
+def own_data(data: Path) -> list[Override]:
     """Return overrides by which the recipe reads the data that are collected in a folder."""
-    texts, pairs, dev = (json.dumps(str(data.resolve() / name)) for name in ("texts.jsonl", "pairs.jsonl", "dev"))
+    texts, pairs, dev = (str(data.resolve() / name) for name in ("texts.jsonl", "pairs.jsonl", "dev"))
+    short = {"columns": {"text": "query"}, "max_chars": 100}  # first sentences of docstrings, which take less time
     return [
-        f"stages.compress.data={{path: {texts}, min_chars: 200, shuffle_seed: 42}}",
-        # first sentences of docstrings, the short ones, which take less time
-        f"stages.unsupervised.data={{path: {pairs}, columns: {{text: query}}, max_chars: 100, shuffle_seed: 43}}",
-        f"stages.supervised.data={{path: {pairs}, shuffle_seed: 44}}",
-        f"evaluation={{dev: [{dev}]}}",
+        ("stages.compress.data", {"path": texts, "min_chars": 200, "shuffle_seed": 42}),
+        ("stages.unsupervised.data", {"path": pairs, **short, "shuffle_seed": 43}),
+        ("stages.supervised.data", {"path": pairs, "shuffle_seed": 44}),
+        ("evaluation", {"dev": [dev]}),
     ]
 
 
@@ -231,10 +236,10 @@ def chosen_share(recipe: Recipe, output: Path, step: float, share: float | None 
         recipe: with all its steps.
         output: folder of the demonstration.
         step: seconds of `measured_step`.
-        share: the user's choice; None: what five minutes allow.
+        share: the user's choice; None: what five minutes allow, at least `FEWEST`.
 
     Raises:
-        ValueError: the folder was begun with another share, or the smallest share does not fit.
+        ValueError: the folder was begun with another share.
     """
     earlier = share_of(output)
     if earlier is not None and share not in (None, earlier):
@@ -243,23 +248,16 @@ def chosen_share(recipe: Recipe, output: Path, step: float, share: float | None 
             "--full out to resume it, or add --fresh to remove it and begin anew"
         )
     most, least = (minutes(recipe, step, part) for part in (1.0, FEWEST))
-    if earlier is None and share is None and least > MINUTES:
-        raise ValueError(
-            "five minutes are not enough on this machine at its current load: the demonstration takes about "
-            f"{most:.0f} min, and about {least:.0f} min with a quarter of the training steps; give `make demo "
-            "ARGS=--quick` (a quarter of the steps) or `make demo ARGS=--full` (all steps), or repeat the command when "
-            "the machine is idle"
-        )
-    part = 1.0 if most <= ABOUT else (MINUTES - least) / (most - least)
+    part = 1.0 if most <= ABOUT else max(0.0, (MINUTES - least) / (most - least))
     chosen = earlier or share or math.floor(100 * (FEWEST + (1 - FEWEST) * part)) / 100
     write_json(output / "steps.json", {"share": chosen})
     return chosen
 
 
-def fewer_steps(recipe: Recipe, share: float) -> list[str]:
+def fewer_steps(recipe: Recipe, share: float) -> list[Override]:
     """Return overrides by which each stage trains a share of its steps, at least one."""
     return [
-        f"stages.{stage.name}.training.{key}={max(1, round(share * stage.training[key]))}"
+        (f"stages.{stage.name}.training.{key}", max(1, round(share * stage.training[key])))
         for stage in recipe.stages
         for key in ("max_steps", "warmup_steps")
         if share < 1 and stage.training.get(key, 0) >= 1
@@ -280,9 +278,9 @@ def _untrained(recipe: Recipe, baseline: str) -> Encoder:
     from embrew.recipe import Recipe
 
     lengths = recipe.encoder.max_length
-    same = [f"encoder.max_length.query={lengths.query}", f"encoder.max_length.document={lengths.document}"]
+    same: list[Override] = [(f"encoder.max_length.{side}", getattr(lengths, side)) for side in ("query", "document")]
     if arithmetic(recipe, recipe.stages[-1]) == "bfloat16":
-        same.append("encoder.dtype=bfloat16")
+        same.append(("encoder.dtype", "bfloat16"))
     return assembly.encoder(Recipe.load(baseline, same))
 
 
@@ -323,14 +321,14 @@ def _say_what_next(console: Console, output: Path) -> None:
     places = {"Table": "table.md", "plot": "scores.png", "Sentence-Transformers folder": "export"}
     listed = "   ".join(f"{what}: {output / name}" for what, name in places.items())
     console.print(f"\n{listed}\n\n[bold]What to type next[/]", soft_wrap=True)
-    for what, command in (
-        ("ask your own question", f'embrew search {model} --index {output / "index"} "…"'),
-        ("look inside the vectors", f"embrew analyze spectrum {model} --data {data / 'texts.jsonl'}"),
-        ("see what this folder holds", f"embrew runs {output}"),
+    for what, line in (
+        ("ask your own question", command("search", model, "--index", output / "index", "…")),
+        ("look inside the vectors", command("analyze", "spectrum", model, "--data", data / "texts.jsonl")),
+        ("see what this folder holds", command("runs", output)),
         ("make an encoder of your own texts", "embrew adapt MODEL --pairs FILE --docs DIR"),
         ("find a recipe for a larger model", "embrew recipe list"),
     ):
-        console.print(f"  {escape(command)}\n    {what}", soft_wrap=True)
+        console.print(f"  {escape(line)}\n    {what}", soft_wrap=True)
 
 
 if __name__ == "__main__":

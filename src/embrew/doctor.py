@@ -206,10 +206,10 @@ def _training() -> Iterator[Finding]:
         rows = [{"query": text[:24], "positive": text[8:]} for text in TEXTS if len(text) > 24]
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         settings = (
-            "encoder.dtype=float32",
-            f"stages.supervised.data={{path: {json.dumps(str(data))}}}",
-            "stages.supervised.batch={size: 4}",
-            "stages.supervised.training={max_steps: 2, learning_rate: 0.01, report_to: none}",
+            ("encoder.dtype", "float32"),
+            ("stages.supervised.data", {"path": str(data)}),
+            ("stages.supervised.batch", {"size": 4}),
+            ("stages.supervised.training", {"max_steps": 2, "learning_rate": 0.01, "report_to": "none"}),
         )
         recipe = Recipe.load("baselines/nli-nano", settings)
         before = np.asarray(assembly.encoder(recipe).encode(list(TEXTS)))

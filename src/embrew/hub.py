@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from huggingface_hub import (
     CommitOperationAdd,
@@ -83,7 +84,8 @@ def publication(folder: str | Path) -> Publication:
     write_again = "export it again: `embrew export MODEL NEW`"
     if kind is ENCODER:
         in_python = f"Encoder.from_pretrained({str(path)!r}).save_pretrained('NEW', verify='full')"
-        write_again = f"save it again: {in_python} in Python, or `embrew merge {path} NEW`, which merges its adapters"
+        merge = f"embrew merge {quote(str(path))} NEW"
+        write_again = f"save it again: {in_python} in Python, or `{merge}`, which merges its adapters"
     files: dict[str, Path] = {}
     for part in (path, *sorted(each.parent for each in path.glob(f"{CONTEXTS}/*/{NAME}"))):
         listed = read_checksums(part)

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -84,10 +85,12 @@ def open_model(
     if overrides and not is_recipe(name):
         raise ValueError(f"{overrides[0]!r} overrides a recipe, and {name!r} is not one")
     if is_recipe(name):
-        recipe = load_recipe(name, [*overrides, *([] if dtype == "auto" else [f"encoder.dtype={dtype}"])])
+        recipe = load_recipe(name, [*overrides, *([] if dtype == "auto" else [("encoder.dtype", dtype)])])
         if recipe.stages:
             stages = ", ".join(stage.name for stage in recipe.stages)
-            raise ValueError(f"recipe {name} has stages ({stages}); train it first: embrew train {name} --output DIR")
+            raise ValueError(
+                f"recipe {name} has stages ({stages}); train it first: embrew train {quote(name)} --output DIR"
+            )
         return encoder(recipe) if recipe.encoder.variants is None else with_variants(recipe)
     if not folder.exists():
         recover(folder)

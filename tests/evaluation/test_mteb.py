@@ -241,6 +241,18 @@ def test_another_revision_is_refused_and_fetched_again(encoder, tmp_path):
     use_kept(MockSTSTask(), tmp_path / "x")
 
 
+def test_a_folder_of_others_is_left_alone(tmp_path):
+    from mteb.mocks.mock_tasks import MockSTSTask
+
+    from embrew.evaluation.mteb_tasks import keep
+
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "thesis.txt").write_text("precious")
+    with pytest.raises(FileExistsError, match="was not written by embrew; it is left alone"):
+        keep(MockSTSTask(), tmp_path / "x")
+    assert (tmp_path / "x" / "thesis.txt").read_text() == "precious"
+
+
 def test_a_suite_finds_what_was_fetched(tmp_path, monkeypatch):
     from mteb.mocks.mock_tasks import MockSTSTask
     from typer.testing import CliRunner

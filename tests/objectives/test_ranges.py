@@ -14,6 +14,7 @@ from embrew.methods import OBJECTIVES, Contrastive, Objective
 
 NEVER = [math.nan, math.inf, -math.inf, "warm", "0.5", True, [1.0]]
 POSITIVE = ([1e-3, 1, 20.0], [0, -1, 0.0, None])
+TEMPERATURE = ([1e-4, 1, 20.0, 1e4], [0, -1, 1e-30, 1e30, None])
 NOT_NEGATIVE = ([0, 0.0, 0.5, 10], [-1, -1e-9, None])
 COUNT = ([1, 2, 6], [0, -1, 1.5, 2.0, None])
 COUNT_OR_NONE = ([0, 1], [-1, 1.5, None])
@@ -21,24 +22,24 @@ SHARE = ([0, 0.5, 1], [-0.1, 1.1, None])
 SPREAD = {"spread_weight": NOT_NEGATIVE}
 CONTRASTIVE = {
     **SPREAD,
-    "temperature": POSITIVE,
+    "temperature": TEMPERATURE,
     "attention_dropout": ([0, 0.99], [1, 2, -0.1, None]),
     "false_negative_margin": ([None, -2, 0, 0.1, 2], [2.1, -2.1]),
     "false_negative_warmup": SHARE,
     "distillation_weight": NOT_NEGATIVE,
-    "distillation_temperature": POSITIVE,
+    "distillation_temperature": TEMPERATURE,
 }
 DIMS = ([[1], [8, 4]], [[], [0], [-4], [4, 4], [4.5], 4, None])
 RANGES: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {  # values that are allowed, and some that are not
-    "alignment": {"beta": POSITIVE, "temperature": POSITIVE},
+    "alignment": {"beta": POSITIVE, "temperature": TEMPERATURE},
     "angle": {
         **SPREAD,
         "cosine_weight": NOT_NEGATIVE,
         "in_batch_weight": NOT_NEGATIVE,
         "angle_weight": NOT_NEGATIVE,
         "hard_negative_weight": NOT_NEGATIVE,
-        "temperature": POSITIVE,
-        "angle_temperature": POSITIVE,
+        "temperature": TEMPERATURE,
+        "angle_temperature": TEMPERATURE,
     },
     "bottleneck": {"min_tokens": COUNT},
     "compression": {
@@ -62,7 +63,7 @@ RANGES: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {  # values that are
         "compression_size": ([2, 4], [0, -1, 1.5, None]),
         "express_weight": NOT_NEGATIVE,
         "compress_weight": NOT_NEGATIVE,
-        "temperature": POSITIVE,
+        "temperature": TEMPERATURE,
     },
     "icl": {**CONTRASTIVE, "demonstrations": COUNT_OR_NONE},
     "joint": {"min_tokens": COUNT, "generative_weight": NOT_NEGATIVE},
@@ -78,7 +79,7 @@ RANGES: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {  # values that are
         "last_layer_weight": NOT_NEGATIVE,
         "layer_weight": NOT_NEGATIVE,
         "kl_weight": NOT_NEGATIVE,
-        "kl_temperature": POSITIVE,
+        "kl_temperature": TEMPERATURE,
     },
     "mntp": {"mask_probability": ([1e-3, 1], [0, 1.1, -1, None])},
     "sft": {},
@@ -136,7 +137,8 @@ def test_switches_and_choices_are_strict(name: str) -> None:
 
 def test_a_message_says_where_in_the_recipe() -> None:
     block = {"type": "matryoshka", "dims": [4], "base": {"type": "contrastive", "temperature": 0}}
-    with pytest.raises(ValueError, match=r"^stages\.a\.objective\.base\.temperature=0; allowed: greater than 0$"):
+    message = r"^stages\.a\.objective\.base\.temperature=0; allowed: greater than or equal to 0\.0001$"
+    with pytest.raises(ValueError, match=message):
         assembly.objective(block, path=("stages", "a", "objective"))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from embrew.config.overrides import apply_overrides
+from embrew.config.overrides import Override, apply_overrides
 from embrew.config.validation import Config, check_fields
 from embrew.config.yaml_files import parse_yaml
 
@@ -81,7 +81,7 @@ class Defaults(Config):
     methods: dict[str, ModelDefaults]
 
 
-def read_defaults(overrides: Sequence[str] = (), *, quick: bool = False) -> Defaults:
+def read_defaults(overrides: Sequence[Override] = (), *, quick: bool = False) -> Defaults:
     """Return the defaults with overrides, each `adapt.KEY=VALUE`; `quick`: with the values of that key.
 
     Raises:
@@ -90,7 +90,7 @@ def read_defaults(overrides: Sequence[str] = (), *, quick: bool = False) -> Defa
     values = _file()
     shorter = values.pop("quick")
     values = values | shorter if quick else values
-    values = apply_overrides(values, [override.removeprefix(PREFIX) for override in overrides])
+    values = apply_overrides({PREFIX[:-1]: values}, overrides)[PREFIX[:-1]]
     return check_fields(Defaults, values, words="adapt: ")
 
 

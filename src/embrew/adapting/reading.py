@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ def given(source: str | Path | Mapping[str, Any], what: str, *, columns: Mapping
         ValueError: unknown keys, several paths.
     """
     values: Any = source
-    if isinstance(source, str) and source.lstrip().startswith("{"):
+    if isinstance(source, str) and source.lstrip().startswith("{") and not os.path.lexists(source):
         values = parse_yaml(source, source=what)
     if not isinstance(values, Mapping):
         values = {"path": str(values)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from embrew.adapting.defaults import Defaults, ModelDefaults, StageDefaults
 from embrew.adapting.prepare import Prepared
 from embrew.assembly.encoders import arithmetic
 from embrew.assembly.stages import objective_keys
-from embrew.config.overrides import apply_overrides, parse_override
+from embrew.config.overrides import Override, apply_overrides, as_text, parse_override
 from embrew.config.yaml_files import dump_yaml
 from embrew.encoder import Encoder
 from embrew.files.names import public_path
@@ -64,7 +65,7 @@ def untrained_recipe(
     model: str,
     pooling: str,
     *,
-    overrides: Sequence[str],
+    overrides: Sequence[Override],
     seed: int,
     lengths: Mapping[str, int] | None = None,
     encoder: Encoder | None = None,
@@ -88,11 +89,11 @@ def untrained_recipe(
     return Recipe.from_values(apply_overrides({"encoder": values, "seed": seed}, kept), overrides=kept)
 
 
-def _dtype(model: str, overrides: Sequence[str]) -> str:
+def _dtype(model: str, overrides: Sequence[Override]) -> str:
     """Return the dtype in which a LoRA on this model would be trained here, so that both are scored alike."""
     encoder = {"model": model, "pooling": {"mode": "mean"}, "lora": {"r": 1}}
     stage = {"name": "s", "objective": {"type": "contrastive", "positives": "column"}, "data": {"path": "x"}}
-    chosen = [text for text in overrides if text.startswith("encoder.dtype=")]
+    chosen = [text for text in overrides if parse_override(text)[0] == ["encoder", "dtype"]]
     recipe = Recipe.from_values(apply_overrides({"encoder": encoder, "stages": [stage]}, chosen))
     return "bfloat16" if arithmetic(recipe, recipe.stages[0]) == "bfloat16" else recipe.encoder.dtype
 
@@ -111,7 +112,7 @@ def trained_recipe(
     defaults: Defaults,
     lengths: Mapping[str, int],
     encoder: Encoder,
-    overrides: Sequence[str],
+    overrides: Sequence[Override],
     seed: int,
     steps: Sequence[int] | None = None,
     evaluations: int = 1,
@@ -155,14 +156,14 @@ def trained_recipe(
     return Recipe.from_values(whole, overrides=kept)
 
 
-def written_recipe(file: Path, model: str, overrides: Sequence[str]) -> Recipe:
+def written_recipe(file: Path, model: str, overrides: Sequence[Override]) -> Recipe:
     """Return a recipe that `write_recipe` wrote of `overrides`: paths outside the output folder are in these only."""
     names = {stage.name for stage in Recipe.load(file).stages}
     paths = [text for text in _of_stages(overrides, names) if parse_override(text)[0][2:3] != ["training"]]
-    return Recipe.load(file, [f"encoder.model={model}", *paths])
+    return Recipe.load(file, [("encoder.model", model), *paths])
 
 
-def _of_stages(overrides: Sequence[str], names: Collection[str]) -> list[str]:
+def _of_stages(overrides: Sequence[Override], names: Collection[str]) -> list[Override]:
     """Return the overrides without those of other stages."""
     return [text for text in overrides if (key := parse_override(text)[0])[0] != "stages" or key[1] in names]
 
@@ -191,12 +192,13 @@ def _count(stage: StageDefaults, data: Prepared) -> int:
     return own if "where" in config else own + data.count("made_pairs")
 
 
-def check_one_process(output: str | Path, recipe: str, settings: str) -> None:
+def check_one_process(output: str | Path, recipe: str, settings: Mapping[str, str]) -> None:
     """Raise where several processes were started, and name the command that trains the written recipe with them."""
     if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
+        words = shlex.join([f"{output}/recipes/{recipe}.yaml", *map(as_text, settings.items())])
         raise ValueError(
             f"{processes} processes; adapt runs in one. Several train a recipe that it has written: accelerate launch "
-            f"-m embrew train {output}/recipes/{recipe}.yaml {settings} --output DIR"
+            f"-m embrew train {words} --output DIR"
         )
 
 

@@ -28,7 +28,7 @@ from embrew.adapting.recipes import (
 )
 from embrew.adapting.scan import check
 from embrew.analysis.dev_uniformity import evaluation_of
-from embrew.config.overrides import parse_override
+from embrew.config.overrides import Override, as_text, parse_override
 from embrew.data.reading import expand
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
@@ -57,7 +57,7 @@ class Settings:
 
     method: str
     defaults: Defaults
-    overrides: tuple[str, ...]
+    overrides: tuple[Override, ...]
     seed: int
     export: bool
     quick: bool
@@ -110,13 +110,13 @@ def adapt(
     """
     if pairs is None and documents is None:
         raise ValueError("neither pairs nor documents; give one of them, or both")
-    check_one_process(output, CONTRAST, f"encoder.model={model}")
-    chosen = [f"{PREFIX}minutes={minutes}"] if minutes is not None else []
+    check_one_process(output, CONTRAST, {"encoder.model": str(model)})
+    chosen: list[Override] = [(f"{PREFIX}minutes", minutes)] if minutes is not None else []
     chosen += [text for text in overrides if text.startswith(PREFIX)]
     defaults = read_defaults(chosen, quick=quick)
-    of_recipes = tuple(text for text in overrides if not text.startswith(PREFIX))
+    of_recipes: tuple[Override, ...] = tuple(text for text in overrides if not text.startswith(PREFIX))
     if teacher is not None:
-        of_recipes = (f"stages.distill.objective.teacher={json.dumps(teacher)}", *of_recipes)
+        of_recipes = (("stages.distill.objective.teacher", teacher), *of_recipes)
         method = DISTILLATION if method == "none" else method
     if (teacher is None) == (method == DISTILLATION):
         raise ValueError(f"method={method!r} and teacher={teacher!r}: {DISTILLATION} needs a teacher, no other has one")
@@ -192,7 +192,7 @@ def _adapt(
 def _open(model: str, source: Source) -> Any:
     """Return the encoder of a source of the page; recipes hold no path of the language model."""
     if source.model and Path(source.model).suffix == ".yaml":
-        return assembly.encoder(Recipe.load(source.model, [f"encoder.model={model}"]))
+        return assembly.encoder(Recipe.load(source.model, [("encoder.model", model)]))
     return source.open()
 
 
@@ -251,7 +251,7 @@ def _plan(
         "model": public_path(model),
         "method": settings.method,
         "defaults": json.loads(defaults.model_dump_json()),
-        "overrides": list(overrides),
+        "overrides": [as_text(override) for override in overrides],
         "seed": seed,
         "data": data.manifest["made_of"]["sha256"],
     }
@@ -327,14 +327,14 @@ def _in_time(
     return recipe
 
 
-def _check_overrides(models: Mapping[str, Mapping[str, ModelDefaults]], overrides: Sequence[str]) -> None:
+def _check_overrides(models: Mapping[str, Mapping[str, ModelDefaults]], overrides: Sequence[Override]) -> None:
     """Raise if an override is of a stage that no recipe has."""
     chosen = [one for choices in models.values() for one in choices.values()]
     names = {stage.stage["name"] for one in chosen for stage in one.stages}
     for text in overrides:
         key, _ = parse_override(text)
         if key[0] == "stages" and (len(key) < 2 or key[1] not in names):
-            raise ValueError(f"override {text!r}: the stages are {', '.join(sorted(names))}")
+            raise ValueError(f"override {as_text(text)!r}: the stages are {', '.join(sorted(names))}")
 
 
 def _other_rows(recipe: Recipe, data: Prepared) -> Iterator[Mapping[str, Any]]:
@@ -352,7 +352,7 @@ def _before(encoder: Encoder, plan: Mapping[str, Any], data: Prepared, folder: P
     """Return the scores of the best untrained pooling."""
     name, recipe = plan["before"], folder / RECIPES / f"{BEFORE}.yaml"
     common: Any = {"name": f"untrained, {name}", "batch_tokens": settings.defaults.batch_tokens}
-    reader = as_described(encoder, Recipe.load(recipe, [f"encoder.model={plan['asked']['model']}"]))
+    reader = as_described(encoder, Recipe.load(recipe, [("encoder.model", plan["asked"]["model"])]))
     dev = score(reader, data.dev, "dev", folder / DEV / name, **common)
     test = score(reader, data.test, "test", folder / RESULTS / BEFORE, **common)
     return Row(name=common["name"], dev=dev, test=test, recipe=recipe)

@@ -111,7 +111,7 @@ def adapt_into_space(
             `train` raises.
         FileExistsError: `output` holds a run with other queries or settings.
     """
-    check_one_process(output, STAGE, f"encoder.model={model} stages.{STAGE}.objective.teacher={teacher}")
+    check_one_process(output, STAGE, {"encoder.model": str(model), f"stages.{STAGE}.objective.teacher": str(teacher)})
     source, place = given(queries, "queries"), Path(output)
     if any((Path(model) / name).is_file() for name in ("embrew.json", "run.json")):
         raise ValueError(f"{model} is an encoder already; give the model that it was trained from")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.utils import is_torch_tf32_available
 
+from embrew.config.overrides import Override
 from embrew.config.suggestions import choose_from
 from embrew.config.validation import KeyPath, check_fields, dotted, fields_model
 from embrew.distributed import world_size
@@ -23,7 +25,7 @@ from embrew.recipe import Recipe, StageConfig
 from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES, Count
 
 
-def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(name_or_path: str | Path, overrides: Sequence[Override] = ()) -> Recipe:
     """Load a recipe as `Recipe.load`; an override of an objective's type drops the recipe's keys that it lacks."""
     return Recipe.load(name_or_path, overrides, keys_of=objective_keys)
 
@@ -177,7 +179,7 @@ def training_arguments(
         arguments |= {"eval_strategy": "steps", "eval_steps": every}
     try:
         args = StageArguments(
-            output_dir=str(output_dir),
+            output_dir=os.path.join(os.curdir, output_dir),  # noqa: PTH118 -- a leading ~ would be the home folder
             seed=seed,
             data_seed=seed,
             remove_unused_columns=False,

@@ -13,6 +13,7 @@ from embrew.cli.analyze.domain import Columns, columns_of
 from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import out, plain_table, print_json, say
 from embrew.cli.signals import stopping
+from embrew.inspection import command
 
 METHODS = ("none", "llm2comp", "ese", "autoregembed", "lbr", "epic", "distillation")
 
@@ -165,7 +166,8 @@ def _into_space(
     out().print(table)
     folder = output / report["encoder"]
     out().print(
-        f"encoder: [bold]{escape(str(folder))}[/]; embrew search {folder} --index {options['index']}", soft_wrap=True
+        f"encoder: [bold]{escape(str(folder))}[/]; {escape(command('search', folder, '--index', options['index']))}",
+        soft_wrap=True,
     )
     print_json(report)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -23,11 +24,11 @@ CALIBRATION_TEXTS = 300
 OPENED = {
     "sentence-transformers": 'SentenceTransformer("{folder}")',
     "openvino": 'openvino.Core().compile_model("{folder}/openvino/openvino_model.xml", "CPU", '
-    '{{"INFERENCE_PRECISION_HINT": "f32"}}); or embrew encode {folder} TEXTS VECTORS',
+    '{{"INFERENCE_PRECISION_HINT": "f32"}}); or embrew encode {quoted} TEXTS VECTORS',
     "onnx": 'onnxruntime.InferenceSession("{folder}/onnx/model.onnx")',
     "llama.cpp": "llama-server -m {gguf} --embeddings -c {limit} -b {limit} -ub {limit}",
-    "vllm": "vllm serve {folder} --dtype float32",
-    "tei": "text-embeddings-router --model-id {folder} --dtype {tei_dtype}",
+    "vllm": "vllm serve {quoted} --dtype float32",
+    "tei": "text-embeddings-router --model-id {quoted} --dtype {tei_dtype}",
 }
 """How each runtime opens an export."""
 
@@ -179,8 +180,9 @@ def _show_how_it_is_opened(folder: Path, targets: Sequence[str], family: str) ->
     parity = json.loads((folder / "parity.json").read_text(encoding="utf-8"))
     names = {
         "folder": folder,
+        "quoted": quote(str(folder)),
         "limit": parity["max_length"],
-        "gguf": folder / parity.get("llama.cpp", {}).get("file", ""),
+        "gguf": quote(str(folder / parity.get("llama.cpp", {}).get("file", ""))),
         "tei_dtype": "float16" if family in ON_CUDA else "float32",
     }
     out().print(f"[bold]{escape(str(folder))}[/]; its README.md says more", soft_wrap=True)

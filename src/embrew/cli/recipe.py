@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -71,8 +72,8 @@ def read_launch(name: str) -> str:
 def launch_command(name: str, file: str | Path) -> str:
     """Return the command that reads a copy of a launcher configuration."""
     if name == "launch/ray-serve":  # the only one that serves a model; the others are accelerate's, and train
-        return f"serve run {file}"
-    return f"accelerate launch --config_file {file} -m embrew train RECIPE --output DIR"
+        return f"serve run {quote(str(file))}"
+    return f"accelerate launch --config_file {quote(str(file))} -m embrew train RECIPE --output DIR"
 
 
 def _headline(text: str) -> str:
@@ -121,6 +122,7 @@ def copy(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
 ) -> None:
     """Copy a recipe, or a configuration for several GPUs or a cluster, to a file, with its comments."""
+    from embrew.files.writing import atomic_path
     from embrew.recipe import list_launches, read_recipe
 
     launch = name in list_launches()
@@ -128,10 +130,12 @@ def copy(
     target = Path(f"{name.replace('/', '-').removesuffix('.yaml')}.yaml") if file is None else file
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists; give another file, or --overwrite to replace it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
+    with atomic_path(target, overwrite=overwrite) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     use = (
-        f"use it with {launch_command(name, target)}" if launch else f"train it with embrew train {target} --output DIR"
+        f"use it with {launch_command(name, target)}"
+        if launch
+        else f"train it with embrew train {quote(str(target))} --output DIR"
     )
     say(f"{target}: {use}")
 

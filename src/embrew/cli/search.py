@@ -14,6 +14,7 @@ from rich.text import Text
 
 from embrew.cli.arguments import AsJson, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
 from embrew.cli.console import err, loading, out, print_json
+from embrew.inspection import command
 
 if TYPE_CHECKING:
     from embrew.search import Hit, SearchIndex
@@ -78,7 +79,8 @@ def search(
     encoded = build is None and holds_vectors(place)
     if update is not None and encoded:
         raise ValueError(
-            f"--update: {index} holds vectors of embrew encode; give: embrew encode {model} {update} {index} --update"
+            f"--update: {index} holds vectors of embrew encode; give: "
+            + command("encode", model, update, index, "--update")
         )
     if corpus is not None and not encoded:
         raise ValueError(f"--corpus {corpus}: {index} has its own texts; leave out the option")
@@ -88,7 +90,7 @@ def search(
     if documents is None:
         opened = open_index(index, encoder, corpus)
     else:
-        opened = _written(Path(index), encoder, documents, update=build is None)
+        opened = _written(Path(index), encoder, documents, update=build is None, overwrite=overwrite)
     if documents is not None and not questions and not sys.stdin.isatty():
         print_json({"questions": []})
         return
@@ -101,16 +103,16 @@ def search(
     print_json({"questions": answers})
 
 
-def _written(folder: Path, encoder: Any, documents: str, *, update: bool) -> SearchIndex:
+def _written(folder: Path, encoder: Any, documents: str, *, update: bool, overwrite: bool) -> SearchIndex:
     """Build or update an index in a folder."""
     from embrew.files.formats import INDEX
     from embrew.files.writing import check_free
     from embrew.search import SearchIndex
 
     if not update:
-        check_free(folder, marker=INDEX.file, overwrite=True)
+        check_free(folder, marker=INDEX.file, overwrite=overwrite)
         index = SearchIndex.build(encoder, documents, show_progress_bar=True)
-        index.save(folder, overwrite=True)
+        index.save(folder, overwrite=overwrite)
         return index
     index, changes = SearchIndex.load(folder, encoder).updated(documents, show_progress_bar=True)
     index.save(folder, overwrite=True)

@@ -1,8 +1,10 @@
 """Models that are compared: a name, and the results of each seed with their sidecars."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from embrew.evaluation.report import Result, read_result
 from embrew.files.reading import read_json
@@ -32,7 +34,7 @@ def read_folder(folder: str | Path) -> tuple[Result, ...]:
     """
     files = sorted(file for file in Path(folder).glob("*.json") if file.with_suffix(".run.json").is_file())
     if not files:
-        raise FileNotFoundError(f"{folder} holds no results; embrew evaluate --output {folder} writes them")
+        raise FileNotFoundError(f"{folder} holds no results; embrew evaluate --output {quote(str(folder))} writes them")
     return tuple(map(read_result, files))
 
 
@@ -51,9 +53,11 @@ def with_pooling(name: str, *poolings: str | None) -> str:
 def folders_by_name(entries: Sequence[str]) -> dict[str, list[str]]:
     """Return paths by name: `NAME=PATH` sets the name, paths of the same name are seeds of one model.
 
-    A path without a name has that of its folder, or `RUN/STAGE` where several folders have the same.
+    What exists is a path, also with `=` in it. A path without a name has that of its folder, or `RUN/STAGE` where
+    several folders have the same.
     """
-    split = [entry.partition("=")[::2] if "=" in entry else ("", entry) for entry in entries]
+    plain = {entry for entry in entries if "=" not in entry or os.path.lexists(entry)}
+    split = [("", entry) if entry in plain else entry.partition("=")[::2] for entry in entries]
     without_name = {path for name, path in split if not name}
     folders: dict[str, list[str]] = {}
     for name, path in split:

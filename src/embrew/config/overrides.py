@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import yaml
+
 from embrew.config.suggestions import did_you_mean, quoted
-from embrew.config.yaml_files import MAX_DEPTH, TOO_DEEP, parse_yaml
+from embrew.config.yaml_files import MAX_DEPTH, TOO_DEEP, Dumper, parse_yaml
 
 logger = logging.getLogger(__name__)
 
 KeysOf = Callable[[Any], Collection[str] | None]
+Override = str | tuple[str, Any]
+"""`key.path=value` as users write it; or the key path and a value, which is taken as it is."""
 
 
-def parse_override(text: str) -> tuple[list[str], Any]:
-    """Split `key.path=value`; the value is read as YAML, a mapping written as `{key: value}`.
+def parse_override(override: Override) -> tuple[list[str], Any]:
+    """Return keys and value of an override; that of a text is read as YAML, a mapping written as `{key: value}`.
 
-    >>> parse_override("stages.0.training.learning_rate=5e-5")
-    (['stages', '0', 'training', 'learning_rate'], 5e-05)
+    >>> parse_override("stages.0.training.learning_rate=5e-5"), parse_override(("encoder.model", "123 #4"))
+    ((['stages', '0', 'training', 'learning_rate'], 5e-05), (['encoder', 'model'], '123 #4'))
     """
+    if not isinstance(override, str):
+        return override[0].split("."), override[1]
+    text = override
     path, equals, value = text.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys) or any(key != key.strip() or key.startswith("-") for key in keys):
@@ -31,8 +39,21 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     return keys, parse_yaml(value, source=f"override {quoted(text)}")
 
 
+def as_text(override: Override) -> str:
+    """Return an override as `key.path=value`, which `parse_override` reads back to the same value.
+
+    >>> as_text(("encoder.model", "nano")), as_text(("encoder.model", "123"))
+    ('encoder.model=nano', "encoder.model='123'")
+    """
+    if isinstance(override, str):
+        return override
+    path, value = override
+    dumped = yaml.dump(value, Dumper=Dumper, default_flow_style=True, allow_unicode=True, width=math.inf)
+    return f"{path}=" + dumped.removesuffix("...\n").removesuffix("\n")
+
+
 def apply_overrides(
-    values: Mapping[str, Any], overrides: Sequence[str], keys_of: KeysOf | None = None
+    values: Mapping[str, Any], overrides: Sequence[Override], keys_of: KeysOf | None = None
 ) -> dict[str, Any]:
     """Return a copy of `values` with each `key.path=value` set, in order.
 
@@ -41,7 +62,7 @@ def apply_overrides(
 
     Args:
         values: of the file.
-        overrides: each a `key.path=value`.
+        overrides: each a `key.path=value`, or a key path and a value.
         keys_of: keys of an objective by its type. Where an override changes the `type` of an objective, keys of the
             file that the new type lacks are dropped. Those of other overrides stay. None: nothing is dropped, and for a
             type without keys neither.
@@ -50,7 +71,7 @@ def apply_overrides(
         ValueError: not `key.path=value`, or the path does not exist in a list or below a value.
     """
     result: dict[str, Any] = _copy(dict(values))
-    parsed = [(*parse_override(text), text) for text in overrides]
+    parsed = [(*parse_override(override), as_text(override)) for override in overrides]
     types = {} if keys_of is None else {tuple(k[:-1]): (v, text) for k, v, text in parsed if k[-1] == "type"}
     for path, (kind, text) in types.items():
         node: Any = value_at(result, path, text) if "objective" in path else None

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from embrew.config.suggestions import did_you_mean, one_of, quoted
+from embrew.files.names import from_home
 from embrew.files.reading import content_of
 
 MAX_CHARACTERS = 1_000_000  # of a YAML text; shipped files have up to 10,000
@@ -195,7 +196,7 @@ def read_shipped(
     """
     name = str(name_or_path)
     try:
-        path = Path(name_or_path).expanduser()
+        path = from_home(name_or_path)
     except RuntimeError:  # `~nobody/recipe.yaml`
         raise FileNotFoundError(f"no file {quoted(name)}: there is no such user") from None
     if not name:

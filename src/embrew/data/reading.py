@@ -31,6 +31,8 @@ AnyPlace = TypeVar("AnyPlace", Path, Place)
 def expand(path: str | Path) -> str:
     """Replace `$NAME` and `${NAME}` by environment variables, and a leading `~` by the home folder.
 
+    The name of a file or folder that exists is not changed.
+
     Examples:
         >>> os.environ["CORPORA"] = "/data"
         >>> expand("$CORPORA/STSB")
@@ -38,6 +40,8 @@ def expand(path: str | Path) -> str:
     """
     text = str(path)
     check_path_known(text)
+    if os.path.lexists(text):
+        return text
     for name in re.findall(r"\$\{?(\w+)\}?", text):
         if not os.environ.get(name):
             what = f", {_DATA}, or give data of yours" if name == "EMBREW_DATA" else ""

@@ -138,6 +138,8 @@ def _evaluate(
                     about = (task.name, task.shown_split, task.kind)
                     result = Result(*about, main_score, scores, seconds, counts, examples)
                 if folder:
+                    if not overwrite:
+                        finished(folder, runs[number])  # another process may have written one meanwhile
                     write_result(result, folder, runs[number])
                 results[number] = result
             if results[number] is not None:

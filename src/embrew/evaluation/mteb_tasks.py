@@ -5,7 +5,6 @@ Data can be stored in a folder, for machines without a network.
 
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -168,8 +167,7 @@ def keep(task: Any, folder: Path) -> bool:
     """Load the data of mteb's task and store it in `folder`; return False if that revision is already there."""
     if _revision(folder) == str(task.metadata.revision):
         return False
-    shutil.rmtree(folder, ignore_errors=True)  # of another revision
-    with atomic_folder(folder, marker=ABOUT) as new:
+    with atomic_folder(folder, marker=ABOUT, overwrite=True) as new:  # perhaps of another revision
         parts = {}
         for one in _parts(task):
             one.load_data()

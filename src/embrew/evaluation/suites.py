@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -119,7 +120,8 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
     missing = sorted(folder for folder in folders if not (root / expand(folder)).exists())
     if missing:
         fetched = any(entry.hub is not None and entry.folder in missing for entry in suite.tasks)
-        hint = f"; embrew data fetch {name_or_path} --to {root} fetches data sets of the Hub" if fetched else ""
+        words = f"embrew data fetch {quote(str(name_or_path))} --to {quote(str(root))}"
+        hint = f"; {words} fetches data sets of the Hub" if fetched else ""
         raise FileNotFoundError(f"{source}: {root} lacks {', '.join(missing)}{hint}")
     tasks: list[Task | MtebTask] = []
     for i, entry in enumerate(suite.tasks):

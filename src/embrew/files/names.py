@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -76,6 +77,11 @@ LOCAL_PREFIX = "local:"
 """Prefix of the name of a file or folder whose path was left out."""
 
 
+def from_home(path: str | Path) -> Path:
+    """Return a path with the home folder for a leading `~`, unless a file or folder of that name exists."""
+    return Path(path) if os.path.lexists(path) else Path(path).expanduser()
+
+
 def public_path(path: str) -> str:
     """Return a path as it is saved: relative paths and paths that begin with a variable unchanged, others as names.
 
@@ -98,6 +104,8 @@ def public_setting(setting: str) -> str:
         >>> public_setting("stages.one.data={path: /home/me/pairs.jsonl}"), public_setting("/home/me/mine.yaml")
         ('stages.one.data={path: local:pairs.jsonl}', 'local:mine.yaml')
     """
+    if setting.startswith(("/", "~")):
+        return public_path(setting)
     key, equals, value = setting.partition("=") if "=" in setting else ("", "", setting)
     return key + equals + re.sub(r"(?<![\w.$}:/-])(?:/|~/)[^\s,\]}\"']+", lambda path: public_path(path[0]), value)
 

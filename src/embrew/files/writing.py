@@ -120,14 +120,17 @@ _TEMPORARY = re.compile(rf"\.(.+)\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
 
 
 @contextmanager
-def atomic_path(path: Place) -> Iterator[Path]:
+def atomic_path(path: Place, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield a temporary file that replaces `path` when the block ends without an error; in a store, it is put there.
 
     Temporary files of killed processes are removed.
 
     Raises:
         DiskError: the disk is full, read-only or broken; names `path`.
+        FileExistsError: `overwrite` is off, and `path` exists when the block begins or when it ends.
     """
+    if not overwrite:
+        check_absent(path)
     if not isinstance(path, Path):
         with path.uploaded() as temporary:
             yield temporary
@@ -141,7 +144,10 @@ def atomic_path(path: Place) -> Iterator[Path]:
             yield temporary
             temporary.chmod(0o644)  # mkstemp's files are for the owner only
             flush(temporary)
-            os.replace(temporary, path)
+            if overwrite:
+                os.replace(temporary, path)
+            else:
+                _move_new(temporary, path)
             flush(path.parent)
     finally:
         os.close(handle)
@@ -151,6 +157,9 @@ def atomic_path(path: Place) -> Iterator[Path]:
 @contextmanager
 def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder that replaces `folder` when the block ends without an error.
+
+    Whether `folder` may be replaced is checked at the beginning, when no other process writes it any more, and at the
+    end, since what does not take this lock may have written it meanwhile.
 
     An existing folder and the new one are exchanged in one step, where the file system can do so (Linux, macOS).
     Elsewhere the old one is moved away first; if the process is killed in between, `recover` moves it back.
@@ -178,6 +187,7 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
                 raise FileExistsError(
                     f"another process is writing {folder}; wait until it ends, or choose another folder"
                 )
+            check_free(folder, marker=marker, overwrite=overwrite)
             new = scratch / "new"
             new.mkdir()
             yield new
@@ -188,6 +198,7 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
                     path.chmod(mode)
                 if path.is_file() or path.is_dir():
                     flush(path)
+            check_free(folder, marker=marker, overwrite=overwrite)
             put(new, folder, aside=scratch / "old")
             flush(folder.parent)
     finally:
@@ -203,6 +214,12 @@ def check_free(folder: Path, *, marker: str, overwrite: bool = False) -> None:
         raise FileExistsError(f"{folder} exists already; choose another folder or allow overwriting it")
     if not (folder / marker).is_file():
         raise FileExistsError(f"{folder} holds no {marker}, so it was not written by embrew; it is left alone")
+
+
+def check_absent(path: Place) -> None:
+    """Raise if a file exists that may not be replaced."""
+    if path.exists():
+        raise FileExistsError(f"{path} exists already; choose another file or allow overwriting it")
 
 
 def recover(folder: Path) -> None:
@@ -295,16 +312,16 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def write_json(path: Place, value: Mapping[str, Any]) -> None:
+def write_json(path: Place, value: Mapping[str, Any], *, overwrite: bool = True) -> None:
     """Write a JSON file atomically; NaN is refused."""
-    with atomic_path(path) as temporary:
+    with atomic_path(path, overwrite=overwrite) as temporary:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]], *, overwrite: bool = True) -> int:
     """Write rows as JSON Lines atomically, gzip'd if the name ends in `.gz`; return how many."""
-    count = 0
-    with atomic_path(path) as temporary, _text_file(temporary, zipped=path.name.endswith(".gz")) as file:
+    count, zipped = 0, path.name.endswith(".gz")
+    with atomic_path(path, overwrite=overwrite) as temporary, _text_file(temporary, zipped=zipped) as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
             count += 1
@@ -323,8 +340,8 @@ def _text_file(path: Path, *, zipped: bool) -> Iterator[IO[str]]:
 
 def put(new: Path, folder: Path, *, aside: Path) -> None:
     """Move `new` to `folder`; an existing folder ends up at `new` or, if they cannot be exchanged, at `aside`."""
-    if not folder.exists():
-        os.rename(new, folder)
+    if not folder.exists() or not any(folder.iterdir()):
+        os.rename(new, folder)  # fails if something is in it by now
     elif not exchange(new, folder):
         os.rename(folder, aside)
         try:
@@ -332,6 +349,15 @@ def put(new: Path, folder: Path, *, aside: Path) -> None:
         except OSError:
             os.rename(aside, folder)
             raise
+
+
+def _move_new(temporary: Path, path: Path) -> None:
+    """Move a file to a name that does not exist."""
+    try:
+        os.link(temporary, path)  # unlike a rename, fails if the name exists
+    except OSError:
+        check_absent(path)
+        os.replace(temporary, path)  # a file system without hard links
 
 
 def _is_written(folder: Path, *, but: Path) -> bool:

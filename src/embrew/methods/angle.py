@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from embrew.distributed import gather, global_rows, world_size
 from embrew.encoder import Encoder
 from embrew.losses.contrastive import angle, cosent, info_nce, labelled_mask, same_text_mask
-from embrew.methods.base import NotNegative, Positive
+from embrew.methods.base import NotNegative, Temperature, are_equal
 from embrew.methods.embedding import (
     EmbeddingObjective,
     Inputs,
@@ -22,6 +22,9 @@ from embrew.methods.embedding import (
     in_batch_info_nce,
 )
 from embrew.text.tokens import take
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(kw_only=True)
@@ -56,8 +59,8 @@ class Angle(EmbeddingObjective):
     in_batch_weight: NotNegative = 1.0
     angle_weight: NotNegative = 1.0
     hard_negative_weight: NotNegative = 1.0
-    temperature: Positive = 0.05
-    angle_temperature: Positive = 0.05
+    temperature: Temperature = 0.05
+    angle_temperature: Temperature = 0.05
     gather: bool = True
 
     @property
@@ -74,6 +77,18 @@ class Angle(EmbeddingObjective):
     def setup(self, encoder: Encoder) -> None:
         """Switch attention dropout off."""
         encoder.backbone.set_attention_dropout(0.0)
+
+    def check_rows(self, dataset: Dataset) -> None:
+        """Raise where all texts, or all scores, are equal, so that there is nothing to rank and to contrast."""
+        if self.spread_weight:
+            return
+        if self.rows == "pairs":
+            self.inputs.check_rows(dataset)
+        elif are_equal(dataset["score"]) and not (self.in_batch_weight and any(dataset["score"])):
+            raise ValueError(
+                f"all {len(dataset)} rows have the same score, so there is nothing to rank; give rows with different "
+                "scores"
+            )
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return the weighted sum and its terms."""

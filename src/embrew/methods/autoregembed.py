@@ -23,6 +23,7 @@ from embrew.losses.vocabulary import conditional_alignment_loss, token_divergenc
 from embrew.methods.base import (
     Positive,
     RowsKind,
+    Temperature,
     check_target_fits,
     end_ids,
     instructions_of,
@@ -75,7 +76,7 @@ class Alignment(FrozenDecoder):
     doing = "conditional distribution alignment"
     variant: Literal["sigmoid", "log_sigmoid", "kl", "js"] = "sigmoid"
     beta: Positive = 0.1
-    temperature: Positive = 0.1
+    temperature: Temperature = 0.1
     detach_self: bool = False
     decoder_bos: bool = False
 

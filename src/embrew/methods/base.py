@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Positive = Annotated[float, Field(gt=0)]
+Temperature = Annotated[float, Field(ge=1e-4, le=1e4)]  # beyond, float32 has no gradient of a softmax of cosines
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
@@ -76,6 +77,9 @@ class Objective:
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Return the data set without rows that the objective cannot use."""
         return dataset
+
+    def check_rows(self, dataset: Dataset) -> None:
+        """Raise where the rows of a stage, all together, give the loss nothing to learn from."""
 
     def precompute(self, dataset: Dataset, encoder: Encoder, folder: Path | None = None) -> Dataset:
         """Add columns that are computed once, by the encoder at the start of the stage.
@@ -141,6 +145,13 @@ def instructions_of(
     """Return each row's instruction for its query or documents, by default the encoder's prompt."""
     instructions = [row.get(COLUMNS[side]) for row in rows]
     return [encoder.prompts[side] if one is None else one for one in instructions]
+
+
+def are_equal(values: Iterable[Any]) -> bool:
+    """Return whether there is one value only; reads no further than to a second one."""
+    remaining = iter(values)
+    first = next(remaining, None)
+    return all(value == first for value in remaining)
 
 
 def usable(dataset: Dataset, rows: Sequence[int], *, otherwise: str, left_out: str | None = None) -> Dataset:

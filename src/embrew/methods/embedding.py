@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from embrew.distributed import gather, global_rows, share_of_rows
 from embrew.encoder import Encoder
 from embrew.losses.contrastive import info_nce, spread_out
-from embrew.methods.base import NotNegative, Objective, RowsKind, instructions_of, usable
+from embrew.methods.base import NotNegative, Objective, RowsKind, are_equal, instructions_of, usable
 from embrew.model.batching import embed_by_length
 from embrew.text.tokens import Tokens
 
@@ -44,6 +45,9 @@ class Inputs:
     def prepare(self, dataset: Dataset) -> Dataset:
         """Return the data set without rows that cannot be used, with further columns."""
         return dataset
+
+    def check_rows(self, dataset: Dataset) -> None:
+        """Raise where the texts of a stage are equal, so that a row has no other candidate than its own positive."""
 
     def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
         """Return the texts of rows by role, as `collate` orders them."""
@@ -92,6 +96,10 @@ class Inputs:
 @dataclass(frozen=True, kw_only=True)
 class RepeatedTexts(Inputs):
     """Each text twice, as `query` and as `document`; dropout makes the two embeddings differ (SimCSE)."""
+
+    def check_rows(self, dataset: Dataset) -> None:
+        """Raise where all texts are equal."""
+        check_differ("texts", dataset["text"])
 
     def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
         """Return the texts, twice."""
@@ -152,6 +160,13 @@ class Pairs(Inputs):
         none = f"none of {len(dataset)} rows has negatives; set in_batch_negatives: true"
         return usable(dataset, keep, otherwise=none, left_out="contrastive leaves out {} of {} rows without negatives")
 
+    def check_rows(self, dataset: Dataset) -> None:
+        """Raise where all documents are equal, or all queries that have no negatives."""
+        rows = dataset["negatives"] if "negatives" in dataset.column_names else ()
+        check_differ("documents", chain(dataset["positive"], (text for texts in rows for text in texts or ())))
+        if not any(rows):
+            check_differ("queries", dataset["query"])
+
     def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
         """Return queries; all positives, then all negatives."""
         negatives = [text for row in rows for text in row.get("negatives") or []]
@@ -180,6 +195,12 @@ class Pairs(Inputs):
             "owners": torch.tensor(owners),
         }
         return {**batch, **teacher_scores(rows, counts)} if self.scores else batch
+
+
+def check_differ(what: str, texts: Iterable[str]) -> None:
+    """Raise if all texts are equal; `what` they are is for the message."""
+    if are_equal(texts):
+        raise ValueError(f"all {what} are equal, so there is nothing to tell apart; give rows with different {what}")
 
 
 def teacher_scores(rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> dict[str, Tensor]:
@@ -278,6 +299,10 @@ class Nested(EmbeddingObjective):
     def inputs(self) -> Inputs:
         """The inputs of the base objective."""
         return self.base.inputs
+
+    def check_rows(self, dataset: Dataset) -> None:
+        """Check the rows for the base objective."""
+        self.base.check_rows(dataset)
 
     def setup(self, encoder: Encoder) -> None:
         """Set up the base objective."""

@@ -13,7 +13,7 @@ from embrew.distributed import gather, share_of_rows, world_size
 from embrew.encoder import Encoder
 from embrew.losses.espresso import SVD, Compression, compression_loss, compression_target, layer_weights
 from embrew.methods.angle import Angle
-from embrew.methods.base import Count, NotNegative, Positive
+from embrew.methods.base import Count, NotNegative, Temperature
 from embrew.methods.embedding import EmbeddingObjective, Inputs, Nested
 from embrew.text.tokens import Tokens, upload
 
@@ -89,7 +89,7 @@ class Espresso(Nested):
     per_text: bool = False
     svd: SVD = "auto"
     align_norm: Literal["none", "l2"] = "none"
-    temperature: Positive = 1.0
+    temperature: Temperature = 1.0
 
     def check_settings(self) -> None:
         """Raise where k, weights and ablations do not go together."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from embrew.encoder import Encoder
 from embrew.losses.contrastive import closer_than_positive, same_text_mask, score_kl
-from embrew.methods.base import CosineMargin, Dropout, NotNegative, Positive, Share
+from embrew.methods.base import CosineMargin, Dropout, NotNegative, Share, Temperature
 from embrew.methods.embedding import (
     Candidates,
     EmbeddingObjective,
@@ -20,6 +20,9 @@ from embrew.methods.embedding import (
     candidates_of,
     in_batch_info_nce,
 )
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(kw_only=True)
@@ -53,13 +56,13 @@ class Contrastive(EmbeddingObjective):
     """
 
     positives: Literal["dropout", "column"] = "column"
-    temperature: Positive = 0.05
+    temperature: Temperature = 0.05
     attention_dropout: Dropout = 0.0
     mask_same_text: bool = True
     false_negative_margin: CosineMargin | None = None
     false_negative_warmup: Share = 0.1
     distillation_weight: NotNegative = 0.0
-    distillation_temperature: Positive = 1.0
+    distillation_temperature: Temperature = 1.0
     candidates: Literal["documents", "both"] = "documents"
     symmetric: bool = False
     in_batch_negatives: bool = True
@@ -84,6 +87,11 @@ class Contrastive(EmbeddingObjective):
                 "positives=dropout without any dropout gives every text twice the same vector; set "
                 "objective.attention_dropout or encoder.lora.lora_dropout"
             )
+
+    def check_rows(self, dataset: Dataset) -> None:
+        """Raise where no row has another candidate than its own positive."""
+        if not (self.spread_weight or self.distillation_weight):
+            self.inputs.check_rows(dataset)
 
     @property
     def pairs(self) -> Pairs:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from embrew.distributed import share_of_rows
 from embrew.encoder import Encoder
-from embrew.methods.base import Count, CountOrNone, NotNegative, Positive
+from embrew.methods.base import Count, CountOrNone, NotNegative, Temperature
 from embrew.methods.embedding import Inputs, Nested
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Matryoshka2d(Matryoshka):
     last_layer_weight: NotNegative = 1.0
     layer_weight: NotNegative = 1.0
     kl_weight: NotNegative = 1.0
-    kl_temperature: Positive = 0.3
+    kl_temperature: Temperature = 0.3
 
     def check_settings(self) -> None:
         """Raise unless there are dimensions to draw from and a term has a weight."""

@@ -232,7 +232,7 @@ def _changes(recipe: Recipe, index: int, shape: Shape, most: int, recompute: boo
     elif most:
         settings.append(f"{place}.training.per_device_train_batch_size={most} (with gradient_accumulation_steps)")
     if shape.trains_all:
-        settings.append("encoder.lora={r: 16} (train a LoRA in place of every weight; other results)")
+        settings.append("'encoder.lora={r: 16}' (train a LoRA in place of every weight; other results)")
     elif recipe.encoder.quantization is None:
         settings.append("encoder.quantization=nf4 (4-bit base; other results)")
     return [*settings, "more GPUs, with sharded weights (FSDP2: launch/fsdp2)"]

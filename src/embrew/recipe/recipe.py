@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from embrew.config.overrides import KeysOf, apply_overrides
+from embrew.config.overrides import KeysOf, Override, apply_overrides, as_text, parse_override
 from embrew.config.suggestions import quoted
 from embrew.config.validation import Config, KeyPath, dotted, explain
 from embrew.config.yaml_files import dump_yaml, line_of, list_shipped, parse_yaml, read_shipped
-from embrew.files.names import LOCAL_PREFIX, base_name, public_path
+from embrew.files.names import LOCAL_PREFIX, base_name, from_home, public_path
 from embrew.recipe.encoder import EncoderConfig
 from embrew.recipe.stage import EvaluationConfig, StageConfig
 
@@ -143,9 +143,12 @@ class Recipe(Config):
         return evaluation if evaluation.stages is None or self.stages[index].name in evaluation.stages else None
 
     @classmethod
-    def load(cls, name_or_path: str | Path, overrides: Sequence[str] = (), *, keys_of: KeysOf | None = None) -> Recipe:
-        """Load a shipped recipe by name (`llm2comp/nano`), or a YAML file, with `key.path=value` overrides.
+    def load(
+        cls, name_or_path: str | Path, overrides: Sequence[Override] = (), *, keys_of: KeysOf | None = None
+    ) -> Recipe:
+        """Load a shipped recipe by name (`llm2comp/nano`), or a YAML file, with overrides.
 
+        `overrides`: each `key.path=value`, of which the value is read as YAML, or a key path and a value.
         `keys_of`: see `apply_overrides`; `build.load_recipe` gives it.
 
         Raises:
@@ -156,7 +159,7 @@ class Recipe(Config):
         values = parse_yaml(text, source=source)
         if not isinstance(values, dict):
             raise ValueError(f"{source}: a recipe is a mapping with the keys {', '.join(cls.model_fields)}")
-        file, written = Path(name_or_path).expanduser(), dict[str, str]()
+        file, written = from_home(name_or_path), dict[str, str]()
         if file.is_file():
             values = with_paths(values, beside(file.parent, written), data_only=True)
         values = apply_overrides(values, overrides, keys_of)
@@ -166,10 +169,10 @@ class Recipe(Config):
 
     @classmethod
     def from_values(
-        cls, values: Mapping[str, Any], *, source: str = "recipe", text: str = "", overrides: Sequence[str] = ()
+        cls, values: Mapping[str, Any], *, source: str = "recipe", text: str = "", overrides: Sequence[Override] = ()
     ) -> Recipe:
         """Return a recipe from plain values; `text` and `overrides` are their origin, for line numbers in messages."""
-        set_by = {tuple(override.partition("=")[0].split(".")): override for override in overrides}
+        set_by = {tuple(parse_override(override)[0]): as_text(override) for override in overrides}
 
         def place(path: KeyPath) -> str:
             keys = [str(key) for key in path]

@@ -7,13 +7,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from embrew.comparison.models import folders_by_name, pooling_of_results, with_pooling
 from embrew.config.yaml_files import parse_yaml
 from embrew.evaluation.paths import read_paths
 from embrew.files.formats import ENCODER, GAP, RUN, SWEEP
-from embrew.files.names import base_name, path_inside, shown_path
+from embrew.files.names import base_name, from_home, path_inside, shown_path
 from embrew.files.reading import read_json
 from embrew.inspection import Contents, inspect
 from embrew.opening import is_recipe
@@ -141,7 +142,7 @@ def read_sources(paths: Sequence[str]) -> dict[str, list[Source]]:
 
 def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
     """Yield names and sources of the models that a path names."""
-    path = Path(entry).expanduser()
+    path = from_home(entry)
     if path.is_dir():
         yield from _of_folder(name, path)
     elif is_recipe(entry):
@@ -149,7 +150,7 @@ def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
         if recipe.stages:
             raise ValueError(
                 f"{entry} is a recipe with stages ({', '.join(stage.name for stage in recipe.stages)}); train it "
-                f"(embrew train {entry} --output DIR) and give DIR"
+                f"(embrew train {quote(entry)} --output DIR) and give DIR"
             )
         yield name, Source(model=entry)
     elif path.exists() or entry.startswith((".", "/", "~")) or entry.count("/") > 1:

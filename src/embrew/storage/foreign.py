@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from huggingface_hub.errors import HFValidationError
@@ -50,7 +51,9 @@ def check_is_model(name: str, path: Path) -> None:
     if path.is_file():
         raise ValueError(f"{name} is a file; give the folder of a model, a GGUF file, a Hub id, or a recipe (.yaml)")
     if not any((path / file).exists() for file in (ENCODER.file, RUN.file)):
-        raise ValueError(f"{name} is not a model: the folder has no config.json; embrew runs {path} says what it holds")
+        raise ValueError(
+            f"{name} is not a model: the folder has no config.json; embrew runs {quote(str(path))} says what it holds"
+        )
 
 
 def check_hub_name(name: str, *, source: Path) -> None:

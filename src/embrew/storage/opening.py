@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import torch
@@ -90,8 +91,8 @@ def final_stage(folder: Path) -> Path:
         recover(final)
     if not final.exists():
         raise FileNotFoundError(
-            f"{folder} is a training run whose last stage, {final.name}, is not there; embrew runs {folder} says how "
-            "to go on with it. A finished stage is opened by its own folder"
+            f"{folder} is a training run whose last stage, {final.name}, is not there; embrew runs "
+            f"{quote(str(folder))} says how to go on with it. A finished stage is opened by its own folder"
         )
     return final
 

@@ -166,7 +166,7 @@ def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, override
     wanted = entry.stages or config.stages
     recipes: dict[int | None, Recipe] = {}
     for seed in entry.seeds or config.seeds or (None,):
-        loaded = assembly.load_recipe(recipe, [*overrides, *settings, *([] if seed is None else [f"seed={seed}"])])
+        loaded = assembly.load_recipe(recipe, [*overrides, *settings, *([] if seed is None else [("seed", seed)])])
         names = [stage.name for stage in loaded.stages]
         unknown = [name for name in wanted or () if name not in names]
         if unknown:

@@ -315,6 +315,10 @@ class Run:
         if held_out:
             logger.info("%s  %d texts are set aside, to measure the share of the gap closed", stage.name, len(held_out))
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
+        try:
+            objective.check_rows(rows)
+        except ValueError as error:
+            raise ValueError(f"stage {stage.name}: {error}") from None
         order = assembly.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
         if args.dataloader_drop_last:
             assembly.check_fills_batch(stage, len(rows), args.per_device_train_batch_size * self.process.num_processes)
@@ -347,6 +351,18 @@ class Run:
         newest = checkpoints.newest(self.work[index], checkpoints.files_needed(args)) if self.resume else None
         steps = trainer.fit(newest)
         self.results.add_training(stage.name, trainer.state, time.perf_counter() - began)
+        if not self.sharded and not all(bool(weight.isfinite().all()) for weight in step.trainable().values()):
+            raise ValueError(
+                f"stage {stage.name}: trained weights are not finite after step {steps}; lower the learning rate, or "
+                "clip gradients (training.max_grad_norm)"
+            )
+        losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+        if losses and not losses[-1] <= losses[0]:
+            logger.warning(
+                "%s  the training loss ends at %.4g, above its start, %.4g: the model may be worse than before; lower "
+                "training.learning_rate, or train for longer",
+                *(stage.name, losses[-1], losses[0]),
+            )
         return trainer, steps
 
     def _reopened(self, index: int, tensors: dict[str, Tensor]) -> Encoder | None:

@@ -171,13 +171,17 @@ def test_the_proof_notices(
     assert np.array_equal(encoder.encode(SENTENCES), before)
 
 
-def test_an_adapter_that_does_nothing_is_noticed(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_adapter_that_does_nothing_is_noticed(
+    model_folder: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     encoder = opened(model_folder("llama"), lora=False)
     encoder.backbone.add_lora({"r": 4})  # B is zero
     encoder.save_pretrained(tmp_path / "untrained")
     encoder.steps = 3
-    with pytest.raises(RuntimeError, match="trained for 3 steps and changes no vector"):
-        encoder.save_pretrained(tmp_path / "saved")
+    assert not caplog.text
+    encoder.save_pretrained(tmp_path / "saved")
+    assert "trained for 3 steps and changes no vector at all; it is saved as it is" in caplog.text
+    assert Encoder.from_pretrained(tmp_path / "saved").steps == 3
 
 
 def test_no_pickle_and_other_errors(model_folder: Callable[[str], Path], tmp_path: Path) -> None:

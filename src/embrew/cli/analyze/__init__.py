@@ -163,7 +163,7 @@ def analyze(
         raise FileExistsError(f"{there} exists; give another folder, or --overwrite to replace it")
     outcome = KINDS[kind](models, **chosen)
     show(outcome)
-    write(kind, outcome, chosen, files)
+    write(kind, outcome, chosen, files, overwrite=overwrite)
 
 
 def check_options(kind: str, options: Mapping[str, Any]) -> None:
@@ -200,7 +200,7 @@ def cell(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
-def write(kind: str, outcome: Outcome, options: Mapping[str, Any], files: Sequence[Path]) -> None:
+def write(kind: str, outcome: Outcome, options: Mapping[str, Any], files: Sequence[Path], *, overwrite: bool) -> None:
     """Write the figures of all models to files, if there are any, and to stdout, if --json is given."""
     if not files and not wants_json():
         return
@@ -212,7 +212,7 @@ def write(kind: str, outcome: Outcome, options: Mapping[str, Any], files: Sequen
     if not files:
         return
     files[0].parent.mkdir(parents=True, exist_ok=True)
-    write_json(files[0], document)
+    write_json(files[0], document, overwrite=overwrite)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(key for row in outcome.rows for key in row)))
     writer.writeheader()

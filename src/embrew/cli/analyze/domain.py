@@ -110,5 +110,5 @@ def untrained(name: str, pooling: str | None = None) -> Any:
     from embrew.recipe import Recipe
 
     if is_recipe(name):
-        return encoder(Recipe.load(name, ["encoder.dtype=float32"]))
+        return encoder(Recipe.load(name, [("encoder.dtype", "float32")]))
     return open_model(name, dtype="float32", pooling=pooling)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -78,4 +79,4 @@ def _fetch_suite(suite: str, to: Path) -> None:
         say(f"{source.path}: {'downloaded' if keep(source, to / source.folder) else 'already there'}")
     if local:
         say(f"not downloaded, provide these folders yourself: {', '.join(local)}")
-    say(f"on another machine: embrew evaluate MODEL --suite {suite} --data {to}")
+    say(f"on another machine: embrew evaluate MODEL --suite {quote(suite)} --data {quote(str(to))}")

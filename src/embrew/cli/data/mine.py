@@ -81,7 +81,7 @@ def mine(
         "pairs_without": mined.without,
     }
     if not dry_run:
-        write_jsonl(output, mined.rows)
+        write_jsonl(output, mined.rows, overwrite=overwrite)
     say(
         f"{counts['negatives']:,} negatives for {counts['pairs']:,} pairs; {mined.without:,} pairs have none and are "
         f"left out{'; nothing written' if dry_run else f': {output}'}",
