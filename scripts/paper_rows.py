@@ -15,7 +15,7 @@ HEAD = """# Every row and figure of the five papers
 
 Written by `make tables` from `rows.yaml`. The commands have the papers' models; no row was run on these here.
 
-- **run here**: on a small model (SmolLM2, MiniLM, the small world's teacher) and other data; what else differs, and the page, are named
+- **run here**: on a small model (SmolLM2, MiniLM, the small world's teacher) and other data; what else differs is named
 - **checks here**: the recipe is checked, and two steps of each stage, or untrained vectors, are computed on nano
 - **needs data or a GPU**: not computed here; what is missing is named
 """
