@@ -66,6 +66,34 @@ def test_rows_with_texts_of_a_task_are_counted_once_and_warned_of(subject: Subje
     assert "<bdi>other</bdi> was trained on texts" not in page
 
 
+def test_only_documents_that_answer_a_question_are_warned_of(subject: Subject, tmp_path: Path) -> None:
+    """Of a corpus of three: the first answers the query, the second is trained on, and later the first too."""
+    folder = tmp_path / "S"
+    corpus = [
+        {"_id": f"d{i}", "text": text} for i, text in enumerate(("a dog runs", "something else", "not trained on"))
+    ]
+    write_rows(folder, corpus, "corpus.jsonl")
+    write_rows(folder, [{"_id": "q", "text": "which animal?"}], "queries.jsonl")
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td0\t1\nq\td1\t0\n")
+    subject = replace(subject, data={("T", "test"): find_task(folder)})
+    overlaps = find_overlaps(subject)
+    assert overlaps["trained"]["found"] == []
+    (line,) = overlaps["trained"]["documents"]
+    assert line.startswith("1 of 4 rows of pairs (25.00%) hold a text of S documents (positive 1), for example ")
+    write_report(replace(subject, overlaps=overlaps), tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "was trained on texts of these tasks" not in page and "no row holds a text" not in page
+    assert "1 of 4 rows of pairs" in page and page.count("Rows may hold documents of a task that is searched") == 1
+
+    write_rows(tmp_path / "pairs", [*ROWS, {"anchor": "run", "positive": "A dog  runs"}], "train.jsonl")
+    overlaps = find_overlaps(subject)
+    (line,) = overlaps["trained"]["found"]
+    assert line.startswith(
+        "1 of 5 rows of pairs (20.00%) hold a text of S relevant documents (positive 1), for example "
+    )
+
+
 def test_rows_that_cannot_be_read_are_named(subject: Subject, tmp_path: Path) -> None:
     file = tmp_path / "pairs/train.jsonl"
     file.write_text("not JSON\n")

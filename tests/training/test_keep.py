@@ -149,9 +149,19 @@ def test_steps_beyond_the_epochs(build: Build, tmp_path: Path) -> None:
     assert not list((tmp_path / "run").rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("name", ["one.work", "one.step-4"])
-def test_a_stage_cannot_be_called_like_the_folder_of_a_step(name: str, build: Build) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("one.work", "folders that end like this belong to other stages"),
+        ("one.step-4", "folders that end like this belong to other stages"),
+        ("one.tensorboard", "folders that end like this belong to other stages"),
+        ("run.json", "'run.json' is a file of the run's folder; choose another name"),
+        ("Run.JSON", "'Run.JSON' is a file of the run's folder; choose another name"),
+        ("x" * 300, "names a folder and has 300 characters; allowed: 200"),
+    ],
+)
+def test_a_stage_cannot_be_called_like_another_file(name: str, message: str, build: Build) -> None:
     values = build().model_dump()
     values["stages"][0]["name"] = name
-    with pytest.raises(ValueError, match="folders that end like this belong to other stages"):
+    with pytest.raises(ValueError, match=message):
         Recipe.from_values(values)

@@ -1,6 +1,6 @@
 """The texts of a task, for overlap checks and to exclude them from demonstrations and training rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from embrew.data.beir import read_beir
 from embrew.data.fingerprints import normalised
@@ -52,11 +52,18 @@ def reserved_texts(task: Task) -> list[str]:
     return list(_texts(task, KINDS[task.kind].about))
 
 
-def _corpus_texts(task: Task) -> Iterator[str]:
+def relevant_texts(task: Task) -> Iterator[str]:
+    """Yield the texts of the documents of a BEIR folder that answer a query of the task."""
+    grades = task_retrieval(task).qrels.values()
+    yield from _corpus_texts(task, {name for judged in grades for name, grade in judged.items() if grade > 0})
+
+
+def _corpus_texts(task: Task, only: Collection[str] | None = None) -> Iterator[str]:
     for document in read_beir(task.path, task.split).corpus:
-        yield document.content
-        if document.title:
-            yield document.text
+        if only is None or document.id in only:
+            yield document.content
+            if document.title:
+                yield document.text
 
 
 def _texts(task: Task, columns: tuple[str, ...]) -> Iterator[str]:

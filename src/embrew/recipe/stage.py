@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from embrew.config.validation import Config, refusing
+from embrew.files.formats import RUN
+from embrew.files.names import MAX_NAME_BYTES
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -210,8 +212,14 @@ class StageConfig(Config):
             raise ValueError(
                 f"{name!r} names a folder: start with a letter, then letters, digits, '-', '_' or '.' (not at the end)"
             )
-        if re.search(r"\.(work|step-\d+)$", name):
+        if re.search(r"\.(work|tensorboard|step-\d+)$", name):
             raise ValueError(f"{name!r}: folders that end like this belong to other stages; choose another name")
+        if name.lower() == RUN.file:
+            raise ValueError(f"{name!r} is a file of the run's folder; choose another name")
+        if len(name) > MAX_NAME_BYTES:
+            raise ValueError(
+                f"{name[:20]!r}... names a folder and has {len(name)} characters; allowed: {MAX_NAME_BYTES}"
+            )
         return name
 
     @field_validator("objective")

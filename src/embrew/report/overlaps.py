@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from embrew.data.reading import data_identity, expand
+from embrew.data.reading import data_identity, expand, is_beir
 from embrew.files.checksums import file_sha256
 from embrew.files.formats import STAGE
 from embrew.files.names import LOCAL_PREFIX, base_name
@@ -22,12 +22,16 @@ logger = logging.getLogger(__name__)
 
 
 def find_overlaps(subject: Subject) -> dict[str, dict[str, list[str]]]:
-    """Return by model, of several seeds for the first: lines about overlaps (`found`), and about data `not_checked`."""
+    """Return by model, of several seeds for the first, lines about overlaps and about data `not_checked`.
+
+    Overlaps are `found` with queries, relevant documents and other texts; `documents` has those with whole corpora, of
+    which most documents answer no query.
+    """
     return {name: _of_model(subject, subject.sources[name][0]) for name in subject.names}
 
 
 def _of_model(subject: Subject, source: Source) -> dict[str, list[str]]:
-    lines, not_checked = list[str](), list[str]()
+    lines, documents, not_checked = list[str](), list[str](), list[str]()
     recipe, reason = None, ""
     try:
         recipe = source.recipe()
@@ -46,12 +50,14 @@ def _of_model(subject: Subject, source: Source) -> dict[str, list[str]]:
             try:
                 unavailable = _unavailable(source, f"stages.{i}.{key}.path", config)
                 if unavailable is None:
-                    lines += _lines(names, stage, config, subject)
+                    overlaps, of_corpora = _lines(names, stage, config, subject)
+                    lines, documents = lines + overlaps, documents + of_corpora
             except (OSError, ValueError) as error:
                 unavailable = f"its rows cannot be read ({source.shown(error)})"
             if unavailable:
                 not_checked.append(f"training data {names}: not checked, because {unavailable}")
-    return {"found": list(dict.fromkeys(lines)), "not_checked": list(dict.fromkeys(not_checked))}
+    about = {"found": lines, "documents": documents, "not_checked": not_checked}
+    return {key: list(dict.fromkeys(several)) for key, several in about.items()}
 
 
 def _unavailable(source: Source, place: str, config: DataConfig) -> str | None:
@@ -82,13 +88,20 @@ def _unavailable(source: Source, place: str, config: DataConfig) -> str | None:
     return None
 
 
-def _lines(names: str, stage: StageConfig, config: DataConfig, subject: Subject) -> list[str]:
+def _lines(names: str, stage: StageConfig, config: DataConfig, subject: Subject) -> tuple[list[str], list[str]]:
+    """Return lines about overlaps, and about those with whole corpora."""
     from embrew import assembly
     from embrew.evaluation.overlap import in_words, known_texts, overlap
-    from embrew.evaluation.task_texts import task_texts
+    from embrew.evaluation.task_texts import relevant_texts, task_texts
 
     logger.info("%s: looking for texts of the tasks among the training rows", names)
-    texts = known_texts(dict(chain.from_iterable(task_texts(task) for task in subject.data.values())))
+    sets = dict(chain.from_iterable(task_texts(task) for task in subject.data.values()))
+    searched = [task for task in subject.data.values() if is_beir(task.path)]
+    corpora = {f"{task.name} documents" for task in searched}
+    texts = known_texts(sets | {f"{task.name} relevant documents": relevant_texts(task) for task in searched})
     rows = assembly.rows(config, assembly.objective(stage.objective), max_rows=config.max_rows)
-    overlaps = overlap(rows, texts)
-    return in_words(names, len(rows), overlaps) if any(one["rows"] for one in overlaps.values()) else []
+    lines: tuple[list[str], list[str]] = [], []
+    for name, one in overlap(rows, texts).items():
+        if one["rows"]:
+            lines[name in corpora].extend(in_words(names, len(rows), {name: one}))
+    return lines
