@@ -43,7 +43,7 @@ def adapt(
     docs: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR", help="Documents: folder of .txt, .md, .jsonl or .pdf files, file of rows, or Hub id."
+            metavar="DIR", help="Documents: folder of .txt, .md, .html, .jsonl or .pdf files, file of rows, or Hub id."
         ),
     ] = None,
     output: Annotated[

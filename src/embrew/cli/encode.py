@@ -22,8 +22,8 @@ Corpus = Annotated[
     str,
     typer.Argument(
         metavar="INPUT",
-        help="Corpus: a .jsonl, .json, .csv, .tsv, .parquet or .txt file, or a folder of these; a path or a URL "
-        "(s3://, gs://, hf://).",
+        help="Corpus: a .jsonl, .json, .csv, .tsv, .parquet, .txt, .md or .html file, or a folder of these; a path "
+        "or a URL (s3://, gs://, hf://).",
     ),
 ]
 Folder = Annotated[str, typer.Argument(metavar="OUTPUT", help="Folder for the vectors; a path or a URL.")]

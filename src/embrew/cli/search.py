@@ -30,7 +30,7 @@ Questions = Annotated[
 ]
 Build = Annotated[
     str | None,
-    typer.Option(metavar="DOCUMENTS", help="Build the index first: a BEIR folder, .jsonl, .parquet or .txt file."),
+    typer.Option(metavar="DOCUMENTS", help="Build the index first: a file or folder, as of embrew encode."),
 ]
 Update = Annotated[
     str | None,

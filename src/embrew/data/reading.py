@@ -246,8 +246,8 @@ def split_files(folder: Path, split: str) -> list[Path]:
         if twice:
             raise ValueError(f"{folder} has a file of the split {split!r} twice: {_shown(twice)}; keep one of them")
     if not chosen:
-        others = [] if is_saved(folder) else sorted({*_other_names(folder)} - {file.name for file in data_files(folder)})
-        unread = f" (not read: {_shown(others)})" if others else ""
+        others = [] if is_saved(folder) else _other_names(folder)
+        unread = f" (in none of dev, test and train: {_shown(others)})" if others else ""
         raise FileNotFoundError(f"{folder} has no split {split!r}; it has {', '.join(splits(folder))}{unread}")
     return chosen
 
