@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
 
+from embrew.files.checksums import check_listed
 from embrew.files.reading import Place
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,8 @@ def records(path: Place, *, max_bytes: int | None = None) -> Iterator[Record | B
         path: the file.
         max_bytes: longer lines are bad, and are not held in memory.
     """
+    if isinstance(path, Path):
+        check_listed(path)
     last, unit, before = 0, "line", _state(path)
     for item in _by_suffix(path, max_bytes):
         last = item.number

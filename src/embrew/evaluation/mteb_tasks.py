@@ -17,6 +17,7 @@ import numpy as np
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result
 from embrew.evaluation.task import inner, instructed
+from embrew.files.checksums import check_files, is_intact, write_checksums
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, read_json
 from embrew.files.writing import atomic_folder
@@ -166,9 +167,9 @@ def fetched_folder(folder: Path, task: MtebTask) -> Path:
 
 def keep(task: Any, folder: Path) -> bool:
     """Load the data of mteb's task and store it in `folder`; return False if that revision is already there."""
-    if _revision(folder) == str(task.metadata.revision):
+    if _revision(folder) == str(task.metadata.revision) and is_intact(folder):
         return False
-    shutil.rmtree(folder, ignore_errors=True)  # of another revision
+    shutil.rmtree(folder, ignore_errors=True)  # of another revision, or damaged
     with atomic_folder(folder, marker=ABOUT) as new:
         parts = {}
         for one in _parts(task):
@@ -176,6 +177,7 @@ def keep(task: Any, folder: Path) -> bool:
             parts[one.metadata.name] = _save(one.dataset, new / one.metadata.name)
         about = {"task": task.metadata.name, "revision": str(task.metadata.revision), "parts": parts}
         (new / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        write_checksums(new)
     return True
 
 
@@ -183,8 +185,10 @@ def use_kept(task: Any, folder: Path) -> None:
     """Load the data that is stored in `folder` into mteb's task.
 
     Raises:
+        Damaged: a file has changed since it was written, or is missing.
         ValueError: the folder holds another revision than this version of mteb asks for.
     """
+    check_files(folder, repair=f"R{AGAIN[1:]}")
     name, wanted, stored = task.metadata.name, str(task.metadata.revision), _revision(folder)
     if stored != wanted:
         raise ValueError(
