@@ -10,7 +10,6 @@ from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.task import Task
 from embrew.files.formats import PATHS
 from embrew.files.reading import BrokenFile, content_of, read_json
-from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 
 REPAIR = "remove it; results do not need it"
@@ -39,8 +38,7 @@ def write_paths(folder: Path, model: str, tasks: Iterable[Task | MtebTask], *, p
         data[f"{cell.name}.{cell.shown_split}"] = cell.path.absolute()
     opened = str(Path(model).absolute()) if Path(model).is_dir() else None
     places = {name: str(path) for name, path in data.items()}
-    values = {"format": PATHS.number, "model": opened, "pooling": pooling, "data": places}
-    write_json(folder / PATHS.file, sealed(values))
+    write_json(folder / PATHS.file, {"format": PATHS.number, "model": opened, "pooling": pooling, "data": places})
 
 
 def read_paths(folder: Path) -> Paths:

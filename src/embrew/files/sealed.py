@@ -1,7 +1,6 @@
 """Lone files that hold the sha256 of the rest of themselves: JSON objects, and safetensors files.
 
-Of a JSON object, the sha256 is that of its values, so that it survives other white space, another order of keys and
-other spellings of a number (`1.0` and `1`).
+Of a JSON object, the sha256 is that of its values (`digest_of`), whatever the white space and the order of keys.
 """
 
 from __future__ import annotations
@@ -26,13 +25,8 @@ LONGEST = 100_000_000  # bytes of a safetensors header, by its own definition
 
 
 def content_sha256(values: Any) -> str:
-    """Return the sha256 of a JSON value: of its text with sorted keys, without white space, `1.0` as `1`."""
-
-    def number(text: str) -> float:
-        value = float(text)
-        return int(value) if value.is_integer() else value
-
-    return digest_of(json.loads(json.dumps(values), parse_float=number))
+    """Return the sha256 of a value as it is read again from JSON: keys are strings, and tuples lists."""
+    return digest_of(json.loads(json.dumps(values)))
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
