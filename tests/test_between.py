@@ -30,6 +30,7 @@ from embrew.data.fetching import fetch
 from embrew.data.formats import read_file
 from embrew.data.sets import HubSet
 from embrew.evaluation import Result
+from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.report import write_result
 from embrew.inspection import inspect
 from embrew.recipe import Recipe
@@ -443,3 +444,16 @@ def test_a_bit_of_downloaded_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
             pytest.fail(what)
     next(flips(file))
     assert fetch(source, place) and file.read_bytes() == content
+
+
+def test_a_bit_of_a_part_of_a_corpus_that_was_ranked(tmp_path: Path) -> None:
+    """It is left out with a message, so that its part is ranked again, or has the values that were written."""
+    scores, documents = np.random.default_rng(0).random((3, 10)), np.arange(30).reshape(3, 10)
+    CorpusChunks(folder=tmp_path).add(0, scores, documents, 10)
+    (file,) = tmp_path.glob("*.npz")
+    for what in flips(file):
+        chunks = CorpusChunks(folder=tmp_path)
+        if list(chunks.left(1)):
+            assert not file.exists(), what
+        else:
+            np.testing.assert_array_equal(chunks.best(1, 10), documents, err_msg=what)
