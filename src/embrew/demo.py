@@ -21,6 +21,10 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from embrew.cli.console import log_to_terminal
+from embrew.files.checksums import is_intact
+from embrew.files.formats import RUN
+from embrew.files.reading import read_json
+from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.harvest import harvest
 from embrew.inspection import command
@@ -156,8 +160,8 @@ def own_data(data: Path) -> list[Override]:
 
 def _collect(data: Path) -> str:
     """Collect the data, and return in words how much there is."""
-    if not data.exists():
-        harvest(data, max_documents=DOCUMENTS)
+    if not data.exists() or not is_intact(data):
+        harvest(data, max_documents=DOCUMENTS, overwrite=True)
     counts = json.loads((data / "manifest.json").read_text())
     train, test = (sum(each["documents"] for each in counts[part]["packages"].values()) for part in ("train", "test"))
     names = ", ".join(counts["test"]["packages"])
@@ -176,7 +180,7 @@ def _train(recipe: Recipe, shipped: Recipe, output: Path) -> list[dict[str, Any]
 
     model = output / "model"
     train(recipe, model, resume=model.exists(), evaluate=dev)
-    seconds = json.loads((model / "run.json").read_text())["seconds"]
+    seconds = read_json(model / RUN.file, kind=RUN)["seconds"]
     all_steps = _steps(shipped)
     rows = []
     for name, steps in _steps(recipe).items():
@@ -226,7 +230,7 @@ def minutes(recipe: Recipe, step: float, share: float) -> float:
 def share_of(output: Path) -> float | None:
     """Return the share of the steps with which a folder was begun; None for a new one."""
     file = output / "steps.json"
-    return float(json.loads(file.read_text())["share"]) if file.is_file() else None
+    return float(read_json(file, keys=("share",), sealed=True)["share"]) if file.is_file() else None
 
 
 def chosen_share(recipe: Recipe, output: Path, step: float, share: float | None = None) -> float:
@@ -250,7 +254,7 @@ def chosen_share(recipe: Recipe, output: Path, step: float, share: float | None 
     most, least = (minutes(recipe, step, part) for part in (1.0, FEWEST))
     part = 1.0 if most <= ABOUT else max(0.0, (MINUTES - least) / (most - least))
     chosen = earlier or share or math.floor(100 * (FEWEST + (1 - FEWEST) * part)) / 100
-    write_json(output / "steps.json", {"share": chosen})
+    write_json(output / "steps.json", sealed({"share": chosen}))
     return chosen
 
 

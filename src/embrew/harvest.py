@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.data.sentences import SENTENCE_END
+from embrew.files.checksums import write_checksums
 from embrew.files.writing import atomic_folder, check_free, write_json, write_jsonl
 from embrew.progress import is_chosen, progress
 
@@ -137,6 +138,7 @@ def harvest(
             counts = Counter({name: len(entries) for name, entries in chosen[split].items()})
             manifest[split] = _counts(counts, versions) | {"documents": len(entries), "queries": queries}
         write_json(new / MANIFEST, manifest)
+        write_checksums(new)
     logger.info("harvested %d pairs from %d packages into %s", len(pairs), len(chosen["train"]), folder)
     return manifest
 

@@ -26,6 +26,7 @@ from embrew.files.formats import (
 )
 from embrew.files.names import LOCAL_PREFIX
 from embrew.files.reading import content_of, read_json
+from embrew.files.sealed import unsealed
 from embrew.files.writing import is_held
 
 State = Literal["finished", "stopped", "running", "damaged", "unreadable", "empty", "unknown"]
@@ -259,7 +260,7 @@ def results(folder: Path) -> Contents:
             problems.append(f"{path} is missing: evaluation was stopped while it was written; it is evaluated again")
             continue
         run = read_json(sidecar, keys=("task", "split"), kind=RESULT)
-        (entry,) = read_json(path, keys=("scores",))["scores"][run["split"]]
+        (entry,) = unsealed(read_json(path, keys=("scores",)), path, "results")["scores"][run["split"]]
         facts.append(f"{run['task']} {run['split']}: {percentages({run['kind']: entry['main_score']})}")
     use = {"open": command("table", folder), "resume": command("evaluate", "MODEL", "--output", folder)}
     state: State = "stopped" if problems else "finished"
@@ -289,7 +290,7 @@ def adaptation(folder: Path) -> Contents:
     )
     problems = tuple(problem for found in runs.values() for problem in found.problems)
     if (folder / "adapted.json").is_file():
-        values = read_json(folder / "adapted.json", keys=("said", "encoder"))
+        values = read_json(folder / "adapted.json", keys=("said", "encoder"), sealed=True)
         use = {"open": command("evaluate", folder / values["encoder"], "--data", "DIR")}
         return Contents(folder, "finished", values["said"][0], (), problems, stages, use)
     planned = "training" if runs else "models planned" if (folder / "plan.json").is_file() else "data prepared"

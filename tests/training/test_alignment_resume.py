@@ -95,7 +95,9 @@ def test_scores_of_another_tokenizer_are_not_read(recipe: Recipe, counted: Count
     with pytest.raises(ValueError, match="its files have changed"):
         train(recipe, tmp_path / "run", resume=True)
     begun = tmp_path / "run" / "align.work" / "stage.json"
-    begun.write_text(json.dumps({**json.loads(begun.read_text()), "content": {}}))
+    values = {**json.loads(begun.read_text()), "content": {}}
+    del values["sha256"]
+    begun.write_text(json.dumps(values))
     train(recipe, tmp_path / "run", resume=True)
     assert counted.calls == 25 // UNIT, f"{25 // UNIT - counted.calls} files of another tokenizer were read"
     train(recipe, tmp_path / "new")

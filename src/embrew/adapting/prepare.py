@@ -24,7 +24,7 @@ from embrew.config.suggestions import shortened
 from embrew.data.beir import Document
 from embrew.data.datasets import row_text
 from embrew.data.formats import read_file
-from embrew.files.checksums import content_hash
+from embrew.files.checksums import NAME, check_files, content_hash, write_checksums
 from embrew.files.formats import ADAPTED
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_folder, write_json, write_jsonl
@@ -162,14 +162,18 @@ def prepare(
             counts |= {f"{part}_{key}": value for key, value in written.items()}
         manifest["checked"] = check(new)
         write_json(new / ADAPTED.file, manifest)
+        write_checksums(new)
     return Prepared(folder, manifest)
 
 
 def _kept(folder: Path, asked: Mapping[str, Any]) -> Prepared | None:
     """Return what an earlier call has prepared from the same files and settings; None: nothing."""
+    again = f"remove {folder}; the same command makes it again"
+    verified = check_files(folder, repair=f"R{again[1:]}")
     if not (folder / ADAPTED.file).is_file():
         return None
-    again = f"remove {folder}; the same command makes it again"
+    if not verified:
+        logger.warning("%s has no %s, so changes of its files are not noticed", folder, NAME)
     manifest = read_json(folder / ADAPTED.file, keys=("made_of", "counts", "by_document"), repair=again)
     with content_of(folder / ADAPTED.file, repair=again):
         ADAPTED.check(manifest["made_of"], folder / ADAPTED.file)

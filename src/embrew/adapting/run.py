@@ -36,8 +36,10 @@ from embrew.evaluation import find_task
 from embrew.evaluation.paths import write_paths
 from embrew.export.exporting import export_encoder
 from embrew.files import formats
+from embrew.files.checksums import NAME, file_sha256, is_intact
 from embrew.files.names import public_path
-from embrew.files.reading import read_json
+from embrew.files.reading import BrokenFile, read_json
+from embrew.files.sealed import sealed
 from embrew.files.writing import recover, write_json
 from embrew.opening import check_pooling, is_bare
 from embrew.progress import within
@@ -152,7 +154,8 @@ def _adapt(
     model: str, documents: Given | None, pairs: Given | None, folder: Path, settings: Settings
 ) -> dict[str, Any]:
     recover(folder / "data")  # of a call that was killed in its first seconds
-    if folder.exists() and any(folder.iterdir()) and not (folder / "data" / formats.ADAPTED.file).is_file():
+    ours = any((folder / "data" / name).is_file() for name in (formats.ADAPTED.file, NAME))
+    if folder.exists() and any(folder.iterdir()) and not ours:
         raise FileExistsError(f"{folder} holds other files; choose another output folder")
     defaults = settings.defaults
     data = prepare(documents, pairs, folder / "data", defaults=defaults, seed=settings.seed)
@@ -170,19 +173,21 @@ def _adapt(
     if settings.export:
         trusted = Recipe.load(folder / RECIPES / f"{best.name}.yaml").encoder.trust_remote_code
         _export(Encoder.from_pretrained(best.stage, trust_remote_code=trusted), folder / EXPORT)
-    report = {
-        "format": formats.ADAPTED.number,
-        "model": public_path(model),
-        "said": first_lines(rows, best, data, quick=settings.quick),
-        "best": best.name,
-        "encoder": str(best.stage.relative_to(folder)),
-        "exported": EXPORT if settings.export else None,
-        "models": [row.summary(place, folder) for row, place in zip(rows, results, strict=True)],
-        "poolings": plan["poolings"],
-        "data": dict(data.manifest),
-        "plan": {key: plan[key] for key in ("lengths", "trained", "minutes")},
-        "versions": formats.versions(),
-    }
+    report = sealed(
+        {
+            "format": formats.ADAPTED.number,
+            "model": public_path(model),
+            "said": first_lines(rows, best, data, quick=settings.quick),
+            "best": best.name,
+            "encoder": str(best.stage.relative_to(folder)),
+            "exported": EXPORT if settings.export else None,
+            "models": [row.summary(place, folder) for row, place in zip(rows, results, strict=True)],
+            "poolings": plan["poolings"],
+            "data": dict(data.manifest),
+            "plan": {key: plan[key] for key in ("lengths", "trained", "minutes")},
+            "versions": formats.versions(),
+        }
+    )
     said = report["said"]
     write_page(folder, rows, results, test=data.test, said=said, opener=partial(_open, model))
     write_json(folder / ADAPTED, report)
@@ -287,8 +292,9 @@ def _plan(
         "before": before,
         "trained": list(models),
         "minutes": defaults.minutes,
+        "recipes": {name: file_sha256(folder / RECIPES / f"{name}.yaml") for name in models},
     }
-    write_json(folder / PLAN, plan)
+    write_json(folder / PLAN, sealed(plan))
     return encoder, plan
 
 
@@ -300,8 +306,15 @@ def _kept_plan(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     if not (folder / PLAN).is_file():
         return None
-    kept = read_json(folder / PLAN, keys=("asked", "lengths", "poolings", "trained"), repair=REPAIR)
+    kept = read_json(folder / PLAN, keys=("asked", "lengths", "poolings", "trained"), repair=REPAIR, sealed=True)
     check_same(asked, kept["asked"], folder)
+    for name, sha256 in kept.get("recipes", {}).items():
+        file = folder / RECIPES / f"{name}.yaml"
+        if not file.is_file() or file_sha256(file) != sha256:
+            raise BrokenFile(
+                f"{file} is missing or has changed since it was written; remove {folder / PLAN}, and the same command "
+                "plans again; for a setting of your own, give it as key.path=value and another output folder"
+            )
     return kept
 
 
@@ -365,7 +378,7 @@ def _trained(model: str, name: str, data: Prepared, folder: Path, settings: Sett
     with within(name):
         train(recipe, run, resume=run.exists(), evaluate=evaluation_of(recipe))
     stage = run / recipe.stages[-1].name
-    log = read_json(run / "run.json", keys=("seconds",))
+    log = read_json(run / "run.json", keys=("seconds",), kind=formats.RUN)
     trusted = recipe.encoder.trust_remote_code
     encoder = Encoder.from_pretrained(stage, dtype="as_trained", trust_remote_code=trusted)
     common: Any = {"name": name, "batch_tokens": settings.defaults.batch_tokens}
@@ -388,7 +401,11 @@ def _export(encoder: Encoder, folder: Path) -> None:
     """Export the encoder as a stock folder, unless that folder exists."""
     said, length = folder / formats.EXPORT.file, encoder.max_seq_length
     written = json.loads(json.dumps(encoder.with_settings(max_length=length).describe()))
-    if said.is_file() and read_json(said, keys=("encoder",), repair=REPAIR, kind=formats.EXPORT)["encoder"] == written:
+    if (
+        said.is_file()
+        and is_intact(folder)
+        and read_json(said, keys=("encoder",), repair=REPAIR, kind=formats.EXPORT)["encoder"] == written
+    ):
         logger.info("%s  already exported", folder)
         return
     export_encoder(encoder, folder, overwrite=folder.exists(), max_length=length)

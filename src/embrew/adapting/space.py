@@ -35,6 +35,7 @@ from embrew.files import formats
 from embrew.files.checksums import digest_of
 from embrew.files.names import public_path
 from embrew.files.reading import read_json
+from embrew.files.sealed import sealed
 from embrew.files.writing import write_json, write_jsonl
 from embrew.opening import open_model
 from embrew.recipe import Recipe
@@ -140,17 +141,19 @@ def adapt_into_space(
             run / STAGE, dtype="as_trained", trust_remote_code=recipe.encoder.trust_remote_code
         )
         documents = open_index(str(index), student)  # by the hash of its teacher
-        report = {
-            "format": formats.ADAPTED.number,
-            "model": public_path(str(model)),
-            "teacher": {"name": public_path(str(teacher)), "hash": model_hash(opened)},
-            "index": {"documents": len(documents.documents), "dimensions": width, "metric": "cosine"},
-            "encoder": f"{RUN}/{STAGE}",
-            "queries": {"train": len(train_texts), "test": len(test), "judged": data is not None},
-            "rows": measure(student, opened, documents, test, data, layers),
-            "seconds": read_json(run / "run.json", keys=("seconds",))["seconds"],
-            "versions": formats.versions(),
-        }
+        report = sealed(
+            {
+                "format": formats.ADAPTED.number,
+                "model": public_path(str(model)),
+                "teacher": {"name": public_path(str(teacher)), "hash": model_hash(opened)},
+                "index": {"documents": len(documents.documents), "dimensions": width, "metric": "cosine"},
+                "encoder": f"{RUN}/{STAGE}",
+                "queries": {"train": len(train_texts), "test": len(test), "judged": data is not None},
+                "rows": measure(student, opened, documents, test, data, layers),
+                "seconds": read_json(run / "run.json", keys=("seconds",), kind=formats.RUN)["seconds"],
+                "versions": formats.versions(),
+            }
+        )
         write_json(place / SPACE, report)
         return report
 
@@ -293,7 +296,7 @@ def _recipe(
         (seconds,) = seconds_per_step(Recipe.from_values(apply_overrides(whole, overrides, objective_keys)))
         steps = max(1, min(int(60 * minutes / seconds), -(-EPOCHS * len(texts) // stage["batch"]["size"])))
         logger.info("%d steps of %.2g s", steps, seconds)
-        write_json(place / PLAN, {"asked": asked, "steps": steps})
+        write_json(place / PLAN, sealed({"asked": asked, "steps": steps}))
     stage["training"] |= {"max_steps": steps}
     chosen = apply_overrides(whole, overrides, objective_keys)["stages"][0]["training"]["max_steps"]
     stage["training"] |= {"warmup_steps": chosen // 10}
@@ -312,6 +315,6 @@ def _kept_steps(place: Path, asked: Mapping[str, Any]) -> int | None:
     """
     if not (place / PLAN).is_file():
         return None
-    kept = read_json(place / PLAN, keys=("asked", "steps"))
+    kept = read_json(place / PLAN, keys=("asked", "steps"), sealed=True)
     check_same(asked, kept["asked"], place)
     return int(kept["steps"])

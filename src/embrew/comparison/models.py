@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from embrew.evaluation.report import Result, read_result
+from embrew.evaluation.report import Result, read_result, result_files
 from embrew.files.reading import read_json
 
 CHOICE = Path("untrained", "choice.json")
@@ -32,7 +32,7 @@ def read_folder(folder: str | Path) -> tuple[Result, ...]:
     Raises:
         FileNotFoundError: no such folder, or it holds no results.
     """
-    files = sorted(file for file in Path(folder).glob("*.json") if file.with_suffix(".run.json").is_file())
+    files = result_files(Path(folder))
     if not files:
         raise FileNotFoundError(f"{folder} holds no results; embrew evaluate --output {quote(str(folder))} writes them")
     return tuple(map(read_result, files))
@@ -41,7 +41,7 @@ def read_folder(folder: str | Path) -> tuple[Result, ...]:
 def pooling_of_results(folder: str | Path) -> str | None:
     """Return the pooling that was chosen for the language model whose results a folder holds; None if none was."""
     file = Path(folder) / CHOICE
-    return str(read_json(file, keys=("pooling",))["pooling"]) if file.is_file() else None
+    return str(read_json(file, keys=("pooling",), sealed=True)["pooling"]) if file.is_file() else None
 
 
 def with_pooling(name: str, *poolings: str | None) -> str:

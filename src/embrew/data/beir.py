@@ -11,6 +11,7 @@ from pathlib import Path
 from embrew.data.fingerprints import normalised
 from embrew.data.formats import Record, read_file
 from embrew.data.reading import corpus_files, expand, find_file, id_prefixes, qrels_file, read
+from embrew.files.checksums import check_listed
 from embrew.files.reading import content_of
 
 
@@ -115,6 +116,7 @@ class RetrievalData:
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Read grades by query and document from lines `query-id <tab> corpus-id <tab> grade`, with or without a header."""
+    check_listed(path)
     qrels: dict[str, dict[str, int]] = {}
     content = path.read_bytes()
     with content_of(path, also=(EOFError, zlib.error, gzip.BadGzipFile)):

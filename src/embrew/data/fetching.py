@@ -14,6 +14,7 @@ from embrew.data.formats import Record, parse_json
 from embrew.data.reading import read
 from embrew.data.sentences import split_sentences
 from embrew.data.sets import FileSet, HubSet
+from embrew.files.checksums import is_intact, write_checksums
 from embrew.files.reading import read_json
 from embrew.files.writing import atomic_folder, write_json, write_jsonl
 
@@ -34,7 +35,7 @@ def fetch(source: HubSet | FileSet, place: Path) -> bool:
         ValueError: rows are not of the form that the conversion reads, or of a data set none is left.
     """
     about: dict[str, Any] = {"source": asdict(source)}
-    if (place / ABOUT).is_file() and read_json(place / ABOUT).get("source") == about["source"]:
+    if (place / ABOUT).is_file() and is_intact(place) and read_json(place / ABOUT).get("source") == about["source"]:
         return False
     with atomic_folder(place, marker=ABOUT, overwrite=True) as new:
         if isinstance(source, FileSet):
@@ -47,6 +48,7 @@ def fetch(source: HubSet | FileSet, place: Path) -> bool:
             if not all(counts.values()):
                 raise ValueError(f"{source.hub} at {commit} has no rows that can be used: {counts}")
         write_json(new / ABOUT, {**about, "rows": counts})
+        write_checksums(new)
     return True
 
 

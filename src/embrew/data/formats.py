@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
 
 from embrew.data.documents import PROSE, read_prose
 from embrew.data.quotes import Finding, check_quotes
+from embrew.files.checksums import check_listed
 from embrew.files.reading import CONTENT, Place
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,8 @@ def records(path: Place, *, max_bytes: int | None = None) -> Iterator[Record | B
         path: the file.
         max_bytes: longer lines are bad, and are not held in memory.
     """
+    if isinstance(path, Path):
+        check_listed(path)
     last, unit, before = 0, "line", _state(path)
     for item in _by_suffix(path, max_bytes):
         last = item.number

@@ -9,6 +9,7 @@ from typing import Any
 from embrew.data.fetching import ABOUT
 from embrew.data.formats import Record
 from embrew.data.reading import read
+from embrew.files.checksums import is_intact, write_checksums
 from embrew.files.reading import read_json
 from embrew.files.writing import atomic_folder, atomic_path, write_json, write_jsonl
 
@@ -48,7 +49,7 @@ def keep(source: HotpotQA, place: Path) -> bool:
         ValueError: its rows are not of HotpotQA's form.
     """
     about = {"source": json.loads(json.dumps(asdict(source)))}
-    if (place / ABOUT).is_file() and read_json(place / ABOUT) == about:
+    if (place / ABOUT).is_file() and is_intact(place) and read_json(place / ABOUT) == about:
         return False
     documents: dict[tuple[str, str], str] = {}  # title and text -> id
     queries: list[dict[str, Any]] = []
@@ -74,6 +75,7 @@ def keep(source: HotpotQA, place: Path) -> bool:
         with atomic_path(new / f"qrels.{source.split}.tsv") as temporary:
             temporary.write_text("\n".join(["query-id\tcorpus-id\tscore", *judgements]) + "\n", encoding="utf-8")
         write_json(new / ABOUT, about)
+        write_checksums(new)
     return True
 
 

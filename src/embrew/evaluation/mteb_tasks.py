@@ -16,6 +16,7 @@ import numpy as np
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result
 from embrew.evaluation.task import inner, instructed
+from embrew.files.checksums import check_files, is_intact, write_checksums
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, read_json
 from embrew.files.writing import atomic_folder
@@ -165,15 +166,16 @@ def fetched_folder(folder: Path, task: MtebTask) -> Path:
 
 def keep(task: Any, folder: Path) -> bool:
     """Load the data of mteb's task and store it in `folder`; return False if that revision is already there."""
-    if _revision(folder) == str(task.metadata.revision):
+    if _revision(folder) == str(task.metadata.revision) and is_intact(folder):
         return False
-    with atomic_folder(folder, marker=ABOUT, overwrite=True) as new:  # perhaps of another revision
+    with atomic_folder(folder, marker=ABOUT, overwrite=True) as new:  # of another revision, or damaged
         parts = {}
         for one in _parts(task):
             one.load_data()
             parts[one.metadata.name] = _save(one.dataset, new / one.metadata.name)
         about = {"task": task.metadata.name, "revision": str(task.metadata.revision), "parts": parts}
         (new / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        write_checksums(new)
     return True
 
 
@@ -181,8 +183,10 @@ def use_kept(task: Any, folder: Path) -> None:
     """Load the data that is stored in `folder` into mteb's task.
 
     Raises:
+        Damaged: a file has changed since it was written, or is missing.
         ValueError: the folder holds another revision than this version of mteb asks for.
     """
+    check_files(folder, repair=f"R{AGAIN[1:]}")
     name, wanted, stored = task.metadata.name, str(task.metadata.revision), _revision(folder)
     if stored != wanted:
         raise ValueError(

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 import zipfile
+import zlib
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from embrew.files.reading import content_of
 from embrew.files.writing import atomic_path
 
 logger = logging.getLogger(__name__)
@@ -161,7 +163,7 @@ def _ranked_before(folder: Path) -> set[int]:
             part = _read(path)
             if not chunks.isdisjoint(part.chunks):
                 raise ValueError("another file has a part of it")
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError) as error:
             logger.warning("%s cannot be used (%s); its part of the corpus is ranked again", path, error)
             path.unlink(missing_ok=True)
         else:
@@ -170,5 +172,8 @@ def _ranked_before(folder: Path) -> set[int]:
 
 
 def _read(path: Path) -> Ranked:
-    with np.load(path, allow_pickle=False) as file:
+    """Return a file's content, which zip compares with its checksum."""
+    also = (zipfile.BadZipFile, EOFError, RuntimeError, zlib.error)  # RuntimeError: unknown compression, encryption
+    repair = "remove it, and the same command ranks its part of the corpus again"
+    with content_of(path, repair=repair, also=also), np.load(path, allow_pickle=False) as file:
         return Ranked(*(file[name] for name in Ranked._fields))

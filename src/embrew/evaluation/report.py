@@ -1,6 +1,7 @@
 """Results: JSON files in mteb's format, a sidecar that describes model, data and settings, and table rows."""
 
 import json
+import logging
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from embrew.evaluation.kinds import KINDS
-from embrew.files.formats import RESULT, OtherFormat
+from embrew.files.formats import RESULT, Format, OtherFormat
 from embrew.files.names import check_file_name
-from embrew.files.reading import BrokenFile, read_json
+from embrew.files.reading import BrokenFile, content_of, read_json
+from embrew.files.sealed import content_sha256, sealed, unsealed
 from embrew.files.writing import write_json
 
+logger = logging.getLogger(__name__)
+AGAIN = "remove it, and the same embrew evaluate makes it again"
 _SIZES = ("pairs", "queries", "documents", "texts", "classes", "summaries")
 
 
@@ -44,24 +48,28 @@ class Result:
 
 
 def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
-    """Write `TASK.SPLIT.json` (mteb's format) into `folder`, after `.run.json` (the sidecar) and `.examples.json`."""
+    """Write `TASK.SPLIT.json` (mteb's format) into `folder`, after `.run.json` (the sidecar) and `.examples.json`.
+
+    It holds the sha256 of the other two, and of the rest of itself.
+    """
     entry = {**result.scores, "main_score": result.main_score, "hf_subset": "default", "languages": ["eng-Latn"]}
     path = result_file(folder, result.task, result.split)
     path.unlink(missing_ok=True)  # so that an interruption leaves no old result with a new sidecar
-    write_json(_sidecar_file(path), {"format": RESULT.number, **run, "counts": dict(result.counts)})
+    parts = {"run": {"format": RESULT.number, **run, "counts": dict(result.counts)}}
     if result.examples:
-        write_json(path.with_suffix(".examples.json"), result.examples)
-    write_json(
-        path,
-        {
-            "dataset_revision": run["dataset_revision"],
-            "task_name": result.task,
-            "mteb_version": None,
-            "scores": {result.split: [entry]},
-            "evaluation_time": result.seconds,
-            "kg_co2_emissions": None,
-        },
-    )
+        parts["examples"] = dict(result.examples)
+    for part, content in parts.items():
+        write_json(path.with_suffix(f".{part}.json"), content)
+    values = {
+        "dataset_revision": run["dataset_revision"],
+        "task_name": result.task,
+        "mteb_version": None,
+        "scores": {result.split: [entry]},
+        "evaluation_time": result.seconds,
+        "kg_co2_emissions": None,
+        "parts": {part: content_sha256(content) for part, content in parts.items()},
+    }
+    write_json(path, sealed(values))
     return path
 
 
@@ -69,22 +77,41 @@ def read_result(path: Path) -> Result:
     """Read a result and its sidecar.
 
     Raises:
+        BrokenFile: a file has changed since it was written, or is missing.
         ValueError: `write_result` did not write them, or with another format number.
     """
     try:
-        values, run = read_json(path), read_json(_sidecar_file(path), kind=RESULT)
+        values = read_json(path, repair=AGAIN)
+        with content_of(path, repair=AGAIN):
+            values = unsealed(values, path, "results")
+        parts = values.get("parts")  # of one made by hand: None
+        run = _part(path, "run", parts, kind=RESULT)
         run.pop("format", None)
         split = run["split"]
         (entry,) = values["scores"][split]
         scores = {key: value for key, value in entry.items() if key not in ("main_score", "hf_subset", "languages")}
-        examples_file = path.with_suffix(".examples.json")
-        examples = read_json(examples_file) if examples_file.is_file() else {}
+        has_examples = path.with_suffix(".examples.json").is_file() if parts is None else "examples" in parts
+        examples = _part(path, "examples", parts) if has_examples else {}
         main, seconds = float(entry["main_score"]), float(values["evaluation_time"])
         return Result(values["task_name"], split, run["kind"], main, scores, seconds, run["counts"], examples, run)
     except (BrokenFile, OtherFormat):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} or its .run.json is not a result of embrew ({error!r}); remove both") from error
+
+
+def _part(path: Path, name: str, parts: Mapping[str, str] | None, *, kind: Format | None = None) -> dict[str, Any]:
+    """Return the sidecar or the examples of a result, which are compared with the sha256 in it."""
+    file = path.with_suffix(f".{name}.json")
+    if not file.is_file():
+        raise BrokenFile(f"{file} is missing; remove {path}, and the same embrew evaluate makes both again")
+    content = read_json(file, kind=kind)
+    if parts is not None and parts.get(name) != content_sha256(content):
+        raise BrokenFile(
+            f"{file} has changed since it was written, or belongs to another result than {path.name}; remove "
+            f"{path.name}, and the same embrew evaluate makes both again"
+        )
+    return content
 
 
 def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
@@ -103,6 +130,28 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
             f"{path} was evaluated with other {', '.join(different)}; choose another output folder, or overwrite"
         )
     return result
+
+
+def result_files(folder: Path) -> list[Path]:
+    """Return the results of a folder, sorted; one that lost its sidecar too, so that reading it says so.
+
+    One that is itself missing, beside its sidecar, is logged.
+    """
+    files = []
+    for file in sorted(folder.glob("*.json")):
+        if file.name.endswith(".run.json"):
+            if not (result := file.with_name(f"{file.name.removesuffix('.run.json')}.json")).is_file():
+                logger.warning("%s is missing, and left out; the same embrew evaluate makes it again", result)
+        elif _sidecar_file(file).is_file() or _lists_parts(file):
+            files.append(file)
+    return files
+
+
+def _lists_parts(file: Path) -> bool:
+    try:
+        return {"task_name", "parts"} <= read_json(file).keys()
+    except BrokenFile:
+        return False
 
 
 def result_file(folder: Path, task: str, split: str) -> Path:

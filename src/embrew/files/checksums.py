@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,8 +14,10 @@ from typing import Any
 
 from embrew.files.formats import CHECKSUMS, OtherFormat
 
+logger = logging.getLogger(__name__)
 NAME = "checksums.json"
 CARD = "README.md"
+COPY = "Copy the folder again from its source"
 LARGE = 1 << 24  # bytes: larger files are read once per process while inode, size and times stay the same
 READERS = 4  # threads that read large files; more are not faster on one disk
 
@@ -81,7 +84,7 @@ def write_checksums(folder: Path, *, leave_out: Collection[str] = (CARD,)) -> No
     (folder / NAME).write_text(text + "\n", encoding="utf-8")
 
 
-def check_files(folder: Path, *, read: Collection[str] = (), large: bool = True) -> bool:
+def check_files(folder: Path, *, read: Collection[str] = (), large: bool = True, repair: str = COPY) -> bool:
     """Compare the files of a folder with its `checksums.json`. Files that it does not list are ignored.
 
     Args:
@@ -89,6 +92,7 @@ def check_files(folder: Path, *, read: Collection[str] = (), large: bool = True)
         read: names of files, without folders, that a reader of the folder would read. One that is not listed was added
             later, and is refused.
         large: also read files of 16 MiB or more, those excepted whose sha256 this process knows.
+        repair: what the user should do about a damaged folder.
 
     Returns:
         Whether the folder has a `checksums.json` to compare with.
@@ -109,13 +113,40 @@ def check_files(folder: Path, *, read: Collection[str] = (), large: bool = True)
         for name in names
     ]
     if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise Damaged(
-            f"{folder} has changed since it was written: {', '.join(problems[:3])}{more}. Copy the folder again from "
-            f"its source; if you changed it on purpose, remove {NAME} and it opens unverified"
-            + hard_links([folder / name for name in changed])
-        )
+        raise _damaged(folder, problems, changed, repair)
     return True
+
+
+def check_listed(path: Path) -> None:
+    """Compare one file with the `checksums.json` of its folder, or of the two folders above, where one lists it.
+
+    Raises:
+        Damaged: it has changed.
+    """
+    for folder in list(path.absolute().parents)[:3]:
+        name = path.absolute().relative_to(folder).as_posix()
+        listed = (read_checksums(folder) or {}).get(name)
+        if listed is not None and path.is_file() and file_sha256(path, cached=True) != listed:
+            raise _damaged(folder, [f"{name} has changed"], [name], COPY)
+
+
+def is_intact(folder: Path) -> bool:
+    """Return whether the files of a folder are as its `checksums.json` says, if it has one; log what is not."""
+    try:
+        check_files(folder)
+    except Damaged as error:
+        logger.warning("%s. It is made again", error)
+        return False
+    return True
+
+
+def _damaged(folder: Path, problems: Sequence[str], changed: Sequence[str], repair: str) -> Damaged:
+    """Return the error that names the first problems of a folder and says what to do."""
+    more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+    return Damaged(
+        f"{folder} has changed since it was written: {', '.join(problems[:3])}{more}. {repair}; if you changed it on "
+        f"purpose, remove {NAME} and it opens unverified" + hard_links([folder / name for name in changed])
+    )
 
 
 def hard_links(paths: Iterable[Path]) -> str:

@@ -26,11 +26,13 @@ class Format:
         what: what the file belongs to, for the error.
         file: name of the file that holds the number under `format`.
         number: the only number that is written and read.
+        sealed: the file holds the sha256 of the rest of it (`files/sealed.py`).
     """
 
     what: str
     file: str
     number: int = 2
+    sealed: bool = False
 
     def check(self, values: dict[str, Any], where: object) -> None:
         """Raise unless a file has the number that is read.
@@ -54,17 +56,17 @@ class Format:
 CHECKSUMS = Format("checksums", "checksums.json")
 ENCODER = Format("an encoder", "embrew.json", 5)
 CONTEXT = Format("a context of an encoder", "context.json")
-RUN = Format("a training run", "run.json")
+RUN = Format("a training run", "run.json", sealed=True)
 STAGE = Format("a stage of a training run", "stage.json", 3)  # also of its checkpoints
 EXPORT = Format("an export", "parity.json")
-TEACHER = Format("a teacher's vectors", "teacher.json")
+TEACHER = Format("a teacher's vectors", "teacher.json", sealed=True)
 OPENVINO = Format("an export for OpenVINO", "openvino/encoder.json")  # within an export, and not a kind of folder
 VECTORS = Format("vectors", "vectors.json")
 INDEX = Format("a search index", "manifest.json", 3)
 RESULT = Format("a result", "TASK.SPLIT.run.json")
-SWEEP = Format("a sweep", "sweep.json")
+SWEEP = Format("a sweep", "sweep.json", sealed=True)
 PATHS = Format("paths of results", "paths.json")  # within results, and not a kind of folder
-REPORT = Format("files of a report", "comparison.json")
+REPORT = Format("files of a report", "comparison.json", sealed=True)
 ADAPTED = Format("data of an adaptation", "manifest.json", 5)
 FORMATS = {name.lower(): one for name, one in list(globals().items()) if isinstance(one, Format)}
 PACKAGES = ("embrew", "torch", "transformers", "sentence-transformers")

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Literal, Protocol, TypeAlias
 from safetensors import SafetensorError, safe_open
 
 from embrew.files.formats import Format, OtherFormat
+from embrew.files.sealed import unsealed
 
 REPAIR = "get it again from where it came from, or write it again with the command that made it"
 CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, SafetensorError, TypeError, ValueError)
@@ -75,7 +76,12 @@ def broken(path: Place, error: Exception, *, repair: str = REPAIR) -> BrokenFile
 
 
 def read_json(
-    path: Place, *, keys: Collection[str] = (), repair: str = REPAIR, kind: Format | None = None
+    path: Place,
+    *,
+    keys: Collection[str] = (),
+    repair: str = REPAIR,
+    kind: Format | None = None,
+    sealed: bool = False,
 ) -> dict[str, Any]:
     """Return the object that a JSON file holds.
 
@@ -84,10 +90,12 @@ def read_json(
         keys: keys that the object must have.
         repair: what the user should do about a broken file.
         kind: the format that is read; checked before the keys.
+        sealed: whether the file holds the sha256 of the rest of it, which is compared and left out; files of some
+            formats do.
 
     Raises:
         OSError: there is no such file, it is a folder, or it may not be read.
-        BrokenFile: its content is not valid JSON, of another type, or lacks a key.
+        BrokenFile: its content is not valid JSON, of another type, has changed, or lacks a key.
         OtherFormat: it has another format number than this embrew reads, or none.
     """
     content = path.read_bytes()
@@ -100,6 +108,8 @@ def read_json(
             raise TypeError(f"it holds {'null' if value is None else f'a {type(value).__name__}'}, not an object")
         if kind is not None:
             kind.check(value, path)
+        if sealed or (kind is not None and kind.sealed):
+            value = unsealed(value, path, path.name if kind is None else f"{kind.file} files")
         missing = [key for key in keys if key not in value]
         if missing:
             raise ValueError(f"it has no {', '.join(missing)}")

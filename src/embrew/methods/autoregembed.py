@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from embrew.distributed import rank, wait, world_size
 from embrew.encoder import Encoder
-from embrew.files.writing import atomic_path
+from embrew.files.reading import BrokenFile
 from embrew.identity import vectors_hash
 from embrew.losses.vocabulary import conditional_alignment_loss, token_divergences, token_log_probs
 from embrew.methods.base import (
@@ -33,6 +31,7 @@ from embrew.methods.base import (
 from embrew.methods.frozen_decoder import FrozenDecoder, PrecomputedGradient, memory_states
 from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
+from embrew.storage.parts import read_tensors, write_tensors
 from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens, at, take, upload
 
@@ -279,15 +278,14 @@ def stored_scores(path: Path, compute: Callable[[], list[Scores]]) -> list[Score
     tensors: dict[str, Tensor] = {}
     if path.is_file():
         try:
-            tensors = load_file(path)
-        except (OSError, SafetensorError):
-            logger.warning("%s is damaged; its scores are computed again", path)
+            tensors = read_tensors(path, keys=("count", "score"), sealed=True)
+        except (OSError, BrokenFile) as error:
+            logger.warning("%s is damaged; its scores are computed again (%s)", path, error)
     if not tensors:
         scores = compute()
         tensors = {
             "count": torch.tensor([len(values) for values in scores]),
             "score": torch.tensor([value for values in scores for value in values], dtype=torch.float32),
         }
-        with atomic_path(path) as temporary:
-            save_file(tensors, temporary)
+        write_tensors(path, tensors)
     return [values.tolist() for values in tensors["score"].split(tensors["count"].tolist())]

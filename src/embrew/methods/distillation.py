@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
@@ -23,7 +22,8 @@ from embrew.encoder import Encoder
 from embrew.files.checksums import digest_of
 from embrew.files.formats import TEACHER
 from embrew.files.reading import read_json
-from embrew.files.writing import atomic_path, write_json
+from embrew.files.sealed import check_file, sealed
+from embrew.files.writing import write_json
 from embrew.float32 import full_float32
 from embrew.methods.base import Count, CountOrNone, NotNegative
 from embrew.methods.embedding import EmbeddingObjective, Inputs, RepeatedTexts, plain_tokens, text_keys
@@ -32,6 +32,7 @@ from embrew.model.pooling import orthogonal, pool
 from embrew.stock import MODULES, open_stock
 from embrew.storage.foreign import file_of
 from embrew.storage.opening import SETTINGS, final_stage
+from embrew.storage.parts import write_tensors
 from embrew.text.texts import SIDES
 from embrew.text.tokens import Tokens
 from embrew.text_encoder import vectors_hash
@@ -74,7 +75,8 @@ class TeacherVectors:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"objective.vectors={folder} is a file; name a folder")
         if self.about.is_file():
-            kept = read_json(self.about, keys=("teacher", "hash"), kind=TEACHER)
+            again = "remove this file; the vectors beside it are kept"
+            kept = read_json(self.about, keys=("teacher", "hash"), kind=TEACHER, repair=again)
             if kept["hash"] != self.hash:
                 raise ValueError(self._not_of_teacher(f"{folder} holds vectors of {kept['teacher']}"))
         self.places: dict[bytes, tuple[int, int]] = {}
@@ -95,7 +97,8 @@ class TeacherVectors:
         wait()  # all have seen the same files
         if rank() == 0 and not self.about.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(self.about, {"format": TEACHER.number, "teacher": Path(self.name).name, "hash": self.hash})
+            about = {"format": TEACHER.number, "teacher": Path(self.name).name, "hash": self.hash}
+            write_json(self.about, sealed(about))
         wait()
         wanted = [(role, text) for role, of in texts.items() for text in dict.fromkeys(of)]
         missing = [(role, text) for role, text in wanted if key(role, text) not in self.places]
@@ -135,18 +138,18 @@ class TeacherVectors:
             )
         keys = np.frombuffer(b"".join(key(role, text) for role, text in unit), dtype=np.uint8).reshape(len(unit), -1)
         tensors = {"keys": torch.from_numpy(keys.copy()), "vectors": torch.from_numpy(vectors / norms)}
-        with atomic_path(self._file(unit)) as temporary:
-            save_file(tensors, temporary, metadata={"teacher": self.hash})
+        write_tensors(self._file(unit), tensors, metadata={"teacher": self.hash})
 
     def _read(self, file: Path) -> None:
         if file in self.files:
             return
         try:
+            check_file(file)
             with safe_open(file, "pt") as opened:  # mapped into memory
                 same = (opened.metadata() or {}).get("teacher") == self.hash
                 tensors = [opened.get_tensor(name) for name in ("keys", "vectors") if same]
-        except (OSError, SafetensorError):
-            logger.warning("%s is damaged; its vectors are computed again", file)
+        except (OSError, ValueError, SafetensorError) as error:
+            logger.warning("%s is damaged; its vectors are computed again (%s)", file, error)
             self.damaged.add(file)
             return
         if not same:

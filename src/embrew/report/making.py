@@ -16,6 +16,7 @@ from embrew.evaluation.report import Result
 from embrew.files.formats import REPORT
 from embrew.files.names import shown_path
 from embrew.files.reading import read_json
+from embrew.files.sealed import sealed
 from embrew.files.writing import claimed, write_json
 from embrew.progress import progress, within
 from embrew.report.cost import measure_cost
@@ -113,9 +114,9 @@ def _report_folder(files: Path, about: Mapping[str, Any]) -> Iterator[None]:
     with claimed(files, "comparing in"):
         if (files / REPORT.file).is_file():
             read_json(files / REPORT.file, kind=REPORT)
-        write_json(files / REPORT.file, {**about, "finished": False})
+        write_json(files / REPORT.file, sealed({**about, "finished": False}))
         yield
-        write_json(files / REPORT.file, {**about, "finished": True})
+        write_json(files / REPORT.file, sealed({**about, "finished": True}))
 
 
 def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Model], Sources]:

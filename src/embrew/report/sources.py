@@ -265,7 +265,7 @@ def _of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
 def _of_adapted(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
     if run.state != "finished":
         raise ValueError(f"the adaptation {path} is not finished: {run.summary}; give its first command again")
-    for row in read_json(path / "adapted.json", keys=("models",))["models"]:
+    for row in read_json(path / "adapted.json", keys=("models",), sealed=True)["models"]:
         results = path_inside(path, row["results"], source=path / "adapted.json", key="results")
         source = Source(results, untrained=True)
         if row["encoder"] is not None:

@@ -20,6 +20,7 @@ from embrew.evaluation.report import mean_score, size_of
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.scoring import prepare
 from embrew.evaluation.task import Part, Task
+from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.opening import POOLINGS, is_bare, no_pooling, open_bare
 from embrew.progress import within
@@ -88,7 +89,7 @@ def choose(
     choice = Choice(max(scores, key=lambda each: scores[each]), scores, on)
     logger.info("%s: %s", name, choice)
     if folder is not None and (processes is None or processes.rank == 0):
-        write_json(folder / CHOICE, choice._asdict())
+        write_json(folder / CHOICE, sealed(choice._asdict()))
     return choice
 
 

@@ -8,7 +8,7 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -25,7 +25,8 @@ from embrew.files.checksums import NAME, check_files, write_checksums
 from embrew.files.formats import CONTEXT, ENCODER, EXPORT, Format
 from embrew.files.names import MAX_NAME_BYTES
 from embrew.files.reading import REPAIR, BrokenFile, broken, content_of, is_content_error, read_json
-from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all, write_json
+from embrew.files.sealed import UNSEALED, check_file, seal_file
+from embrew.files.writing import PARTIAL, atomic_folder, atomic_path, read_unchanged, recover_all, write_json
 from embrew.identity import vectors_hash
 from embrew.model.adapters import AdapterState
 from embrew.model.contexts import Context, PreparedContext, prepare
@@ -88,20 +89,35 @@ def _warn_unverified(folder: Path) -> None:
     logger.warning("%s has no %s, so damage to its files is not detected; save it again to add one", folder, NAME)
 
 
-def read_tensors(path: Path, *, keys: Collection[str] = (), repair: str = REPAIR) -> dict[str, Tensor]:
+def write_tensors(
+    path: Path, tensors: dict[str, Tensor], *, metadata: Mapping[str, str] | None = None, sealed: bool = True
+) -> None:
+    """Write a safetensors file atomically; a sealed one has the sha256 of the rest of it in its metadata."""
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata={**(metadata or {}), **UNSEALED} if sealed else dict(metadata or {}))
+        if sealed:
+            seal_file(temporary)
+
+
+def read_tensors(
+    path: Path, *, keys: Collection[str] = (), repair: str = REPAIR, sealed: bool = False
+) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file, on the CPU.
 
     Args:
         path: the file.
         keys: names of tensors that it has to hold.
         repair: what the user should do about a broken file.
+        sealed: whether it holds the sha256 of the rest of it, which is compared.
 
     Raises:
         OSError: there is no such file, it is a folder, or it may not be read.
-        BrokenFile: its content is truncated, damaged, or lacks a tensor.
+        BrokenFile: its content is truncated, damaged, has changed, or lacks a tensor.
     """
     path.open("rb").close()  # whose errors name the file, unlike safetensors'
     with content_of(path, repair=repair):
+        if sealed:
+            check_file(path)
         tensors = load_file(path)
         missing = [key for key in keys if key not in tensors]
         if missing:

@@ -13,6 +13,7 @@ from embrew.comparison.tables import as_markdown, grid
 from embrew.evaluation.report import Result, averages, label_of
 from embrew.files.formats import SWEEP, versions
 from embrew.files.names import public_path, public_setting
+from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_path, write_json
 from embrew.sweep.rows import Row, Sweep
 
@@ -59,7 +60,7 @@ def write_results(folder: Path, sweep: Sweep, done: Sequence[Trained]) -> None:
         for row, by_seed, seeds in ((row, by_seed, [_scores(results) for results in by_seed]) for row, by_seed in done)
     ]
     about = {"sweep": source, "suite": sweep.suite, "x": sweep.axis, "versions": versions()}
-    write_json(folder / SWEEP.file, {"format": SWEEP.number, **about, "rows": rows})
+    write_json(folder / SWEEP.file, sealed({"format": SWEEP.number, **about, "rows": rows}))
     with atomic_path(folder / "sweep.md") as temporary:
         temporary.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     if drawn:

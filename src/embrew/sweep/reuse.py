@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from embrew.files import formats
+from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_folder, write_json
 from embrew.recipe import Recipe
 from embrew.training.run_json import RUN, read_run
@@ -74,4 +75,4 @@ def _copy_results(recipe: Recipe, stage: str, theirs: Path, ours: Path) -> None:
             our_results.setdefault(key, {})[stage] = values[stage]
         if "base" in values:
             our_results.setdefault(key, {}).setdefault("base", values["base"])
-    write_json(ours / RUN, our_results)
+    write_json(ours / RUN, sealed(our_results))

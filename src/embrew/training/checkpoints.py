@@ -6,21 +6,22 @@ import fnmatch
 import json
 import logging
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
 from embrew.files.checksums import file_sha256
 from embrew.files.names import is_safe_name
-from embrew.files.writing import atomic_path, flush, write_json
-from embrew.storage.parts import read_tensors
+from embrew.files.reading import BrokenFile
+from embrew.files.sealed import check_file
+from embrew.files.writing import flush, write_json
+from embrew.storage.parts import read_tensors, write_tensors
 from embrew.training import sharding
 from embrew.training.step import TrainStep
 
@@ -29,6 +30,7 @@ MANIFEST = "manifest.json"
 WEIGHTS, BEST = "trainable.safetensors", "best.safetensors"
 KEPT = ".step-"  # suffix, before the number, of the folder of a step of `training.keep`
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"  # the Trainer's own names
+AGAIN = "give the same command with --resume: the steps from an intact checkpoint on are trained again"
 
 
 def kept_file(work: Path, step: int) -> Path:
@@ -55,21 +57,30 @@ def put_trained(step: TrainStep, tensors: Mapping[str, Tensor]) -> None:
             parameter.copy_(sharding.like(tensors[name], parameter))
 
 
-def write_trained(step: TrainStep, path: Path, *, writes: bool) -> None:
-    """Write the trained tensors; if weights are sharded, all processes must call; the one with `writes` writes."""
+def write_trained(step: TrainStep, path: Path, *, writes: bool, sealed: bool = True) -> None:
+    """Write the trained tensors; if weights are sharded, all processes must call; the one with `writes` writes.
+
+    Args:
+        step: whose tensors.
+        path: the file.
+        writes: whether this process writes.
+        sealed: the file holds the sha256 of the rest of it; a checkpoint has a manifest instead.
+    """
     tensors = trained_tensors(step)
     if writes:
-        with atomic_path(path) as temporary:
-            save_file(tensors, temporary)
+        write_tensors(path, tensors, sealed=sealed)
 
 
-def read_trained(step: TrainStep, path: Path) -> None:
-    """Read a file of trained tensors into the model.
+def read_trained(step: TrainStep, path: Path, *, sealed: bool = True) -> None:
+    """Read a file of trained tensors into the model; `sealed`: as it was written.
 
     Raises:
+        BrokenFile: the file is missing, damaged, or has changed.
         ValueError: the file holds other parameters.
     """
-    tensors, parameters = read_tensors(path), step.trainable()
+    if not path.is_file():
+        raise BrokenFile(f"{path} is missing; {AGAIN}")
+    tensors, parameters = read_tensors(path, repair=AGAIN, sealed=sealed), step.trainable()
     if tensors.keys() != parameters.keys():
         odd = sorted(tensors.keys() ^ parameters.keys())
         raise ValueError(f"{path} holds other parameters than this stage trains: {', '.join(odd[:3])}")
@@ -128,13 +139,32 @@ def is_whole(checkpoint: Path, needed: Collection[str] = ()) -> bool:
     return all((checkpoint / name).is_file() and file_sha256(checkpoint / name) == sha for name, sha in hashes.items())
 
 
-def newest(folder: Path, needed: Collection[str] = ()) -> Path | None:
-    """Return the newest complete checkpoint; log and skip incomplete ones. `needed`: see `is_whole`."""
+def newest(folder: Path, needed: Collection[str] = (), keep: Iterable[int] = ()) -> Path | None:
+    """Return the newest complete checkpoint; log and skip others.
+
+    Args:
+        folder: of the stage in progress.
+        needed: see `is_whole`.
+        keep: the steps of `training.keep`. A checkpoint is of no use where the file of a step before it is lost.
+    """
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
-        if is_whole(checkpoint, needed):
+        lost = [str(file) for step in keep if step <= _step(checkpoint) and _is_lost(file := kept_file(folder, step))]
+        if not is_whole(checkpoint, needed):
+            logger.warning("%s is incomplete (interrupted while it was written, or damaged) and is skipped", checkpoint)
+        elif lost:
+            what = "%s is skipped, since %s is missing or has changed since it was written; its step is trained again"
+            logger.warning(what, checkpoint, ", ".join(lost))
+        else:
             return checkpoint
-        logger.warning("%s is incomplete (interrupted while it was written, or damaged) and is skipped", checkpoint)
     return None
+
+
+def _is_lost(path: Path) -> bool:
+    try:
+        check_file(path)
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def not_state(checkpoint: Path | None) -> str:

@@ -21,6 +21,7 @@ from embrew.encoder import Encoder
 from embrew.files import formats
 from embrew.files.names import public_setting
 from embrew.files.reading import content_of, read_json
+from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_path
 from embrew.methods import Objective
 from embrew.recipe import Recipe, StageConfig
@@ -115,7 +116,7 @@ class RunResults:
         """Write the file, from the process that writes."""
         if self.writes:
             with atomic_path(self.folder / RUN) as temporary:
-                temporary.write_text(json.dumps(self.values, indent=2), encoding="utf-8")
+                temporary.write_text(json.dumps(sealed(self.values), indent=2), encoding="utf-8")
 
     def score(self, name: str, encoder: Encoder) -> None:
         """Score the encoder after a stage, or the untrained one (`base`, scored once), and log the scores."""

@@ -15,9 +15,11 @@ from embrew import assembly
 from embrew.data.reading import data_identity, files_digest
 from embrew.encoder import Encoder
 from embrew.files import formats
+from embrew.files.checksums import NAME as CHECKSUMS
 from embrew.files.checksums import file_sha256
 from embrew.files.names import LOCAL_PREFIX, base_name
 from embrew.files.reading import content_of, read_json
+from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.identity import vectors_hash
 from embrew.recipe import DevRows, Recipe
@@ -146,7 +148,7 @@ class StageSettings:
             ValueError: it is in progress with other settings, or in another number of processes.
         """
         if not self.holds(work, index):
-            write_json(work / STAGE, {**settings, PROCESSES: processes})
+            write_json(work / STAGE, sealed({**settings, PROCESSES: processes}))
             return
         with content_of(work / STAGE):
             begun = int((read_stage(work) or {})[PROCESSES])
@@ -216,7 +218,9 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     repair = f"remove {folder} and run again with --resume: the stage is trained again"
-    written = read_json(path, keys=("hash", "recipe", "arithmetic", "content"), kind=formats.STAGE, repair=repair)
+    alone = not (folder / CHECKSUMS).is_file()  # in progress
+    keys = ("hash", "recipe", "arithmetic", "content")
+    written = read_json(path, keys=keys, kind=formats.STAGE, repair=repair, sealed=alone)
     with content_of(path, repair=repair):
         if not isinstance(written["hash"], str) or not isinstance(written["recipe"], dict):
             raise TypeError("hash is not a string, or recipe not an object")

@@ -348,7 +348,9 @@ class Run:
         step = TrainStep(encoder, self.objectives[index], chunks)
         evaluation = self.results.stage_evaluation(index, encoder, gap)
         trainer = StageTrainer(step, args, rows, stage.name, order, evaluation)
-        newest = checkpoints.newest(self.work[index], checkpoints.files_needed(args)) if self.resume else None
+        newest = None
+        if self.resume:
+            newest = checkpoints.newest(self.work[index], checkpoints.files_needed(args), args.keep or ())
         steps = trainer.fit(newest)
         self.results.add_training(stage.name, trainer.state, time.perf_counter() - began)
         if not self.sharded and not all(bool(weight.isfinite().all()) for weight in step.trainable().values()):
@@ -394,12 +396,12 @@ class Run:
         name, step = self.recipe.stages[index].name, TrainStep(encoder, self.objectives[index])
         tensors = {key: tensor.clone() for key, tensor in checkpoints.trained_tensors(step).items()}
         record, total = encoder.record or {}, encoder.steps
+        last = self.results.values["samples"][name]["steps"]  # the encoder's may be an earlier one, the best
         for number in sorted(set(self.arguments[index].keep or ())):
-            path = checkpoints.kept_file(self.work[index], number)
-            if not path.is_file():
+            if number > last:
                 logger.warning("%s  step %d is not kept: the stage stopped before it", name, number)
                 continue
-            checkpoints.read_trained(step, path)
+            checkpoints.read_trained(step, checkpoints.kept_file(self.work[index], number))
             encoder.steps = total - steps + number
             encoder.record = without_scores(record)
             folder = self.folders[index].with_name(f"{name}{checkpoints.KEPT}{number}")

@@ -218,7 +218,9 @@ class StageTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         state = None if checkpoint is None else TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         if checkpoint is not None and state is not None and self._is_done(state):
-            read_trained(self.step, checkpoint / WEIGHTS)  # trained, but the stage's folder is not written
+            read_trained(
+                self.step, checkpoint / WEIGHTS, sealed=False
+            )  # trained, but the stage's folder is not written
             later = self.evaluation is not None and self.evaluation.metric is None  # asked for after training had ended
             if later and self.state.global_step not in [point["step"] for point in self.curve]:
                 self.evaluate()
@@ -266,7 +268,7 @@ class StageTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir or ".")
-        write_trained(self.step, folder / WEIGHTS, writes=self.args.should_save)
+        write_trained(self.step, folder / WEIGHTS, writes=self.args.should_save, sealed=False)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.step.sharded and self.optimizer is not None and self.lr_scheduler is not None:
@@ -282,7 +284,7 @@ class StageTrainer(Trainer):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        read_trained(self.step, Path(resume_from_checkpoint) / WEIGHTS)
+        read_trained(self.step, Path(resume_from_checkpoint) / WEIGHTS, sealed=False)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir or ".")
