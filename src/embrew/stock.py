@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embrew.files.names import is_safe_name
-from embrew.files.reading import BrokenFile, broken, content_of, is_content_error, read_json
-from embrew.storage.base_model import pick_device, pick_dtype
+from embrew.files.reading import BrokenFile, broken, check_regular, content_of, is_content_error, read_json
+from embrew.storage.base_model import OF_OPENING, pick_device, pick_dtype
 from embrew.storage.foreign import (
     ADAPTER,
     INDEX,
     asks_for_code,
     check_adapter,
+    check_counts,
     check_index,
+    check_normalizer,
     check_not_quantized,
     check_settings,
     check_weights,
@@ -73,7 +75,7 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
                 f"{name}: a settings file has the key {unknown[1]!r}, which Sentence-Transformers "
                 f"{version('sentence-transformers')} does not know; remove it, or install the version that wrote it"
             ) from error
-        if not Path(name).is_dir() or not is_content_error(error, also=(ImportError, OSError, RuntimeError)):
+        if not Path(name).is_dir() or not is_content_error(error, also=OF_OPENING):
             raise
         raise broken(Path(name), error) from error
     _check_adapters(name, model)
@@ -119,7 +121,10 @@ def check_stock(name: str) -> None:
                     "does not read; if you trust the model, open it with Sentence-Transformers, save it again (as "
                     "model.safetensors), and give that folder"
                 )
+        check_regular(Path(name, place))
         check_index(name, name, **where)
+        check_counts(name, name, **where)
+        check_normalizer(name, name, **where)
         check_settings(name, name, *SETTINGS, **where)
         config = file_of(name, "config.json", **where)
         if config is not None:
@@ -137,6 +142,7 @@ def _check_base(config: dict[str, Any]) -> None:
     if isinstance(base, str) and base:
         options: dict[str, Any] = {"revision": revision} if revision and not Path(base).is_dir() else {}
         check_weights(base, base, **options)
+        check_counts(base, base, **options)
 
 
 def _modules(name: str) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ VERBS = {
     "search": "search plain question --index DIR/target --build beir/corpus.jsonl --overwrite",
     "table": "table results --output DIR/target.md",
     "mine": "data mine plain pairs.jsonl DIR/target.jsonl --relative-margin 0 --overwrite",
+    "export": "export plain DIR/target --for llama.cpp --verify off --overwrite",
     "encode": "encode plain texts.parquet DIR/target",
     "train": "train recipe.yaml -o DIR/target --resume",
 }

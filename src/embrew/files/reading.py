@@ -75,6 +75,21 @@ def broken(path: Place, error: Exception, *, repair: str = REPAIR) -> BrokenFile
     return in_folder or BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}")
 
 
+def check_regular(path: Path, *, below: str = "*") -> None:
+    """Raise if a file, or one in a folder, is a pipe, a device or a socket: opening such a file may never end.
+
+    Args:
+        path: a file or folder, or nothing.
+        below: pattern of the files of a folder.
+
+    Raises:
+        BrokenFile: it is.
+    """
+    for file in path.glob(below) if path.is_dir() else (path,):
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise BrokenFile(f"{file} is a pipe, a device or a socket; put a file in its place")
+
+
 def read_json(
     path: Place,
     *,
@@ -98,6 +113,8 @@ def read_json(
         BrokenFile: its content is not valid JSON, of another type, has changed, or lacks a key.
         OtherFormat: it has another format number than this embrew reads, or none.
     """
+    if isinstance(path, Path) and not path.is_dir():
+        check_regular(path)
     content = path.read_bytes()
     with content_of(path, repair=repair):
         text = content.decode("utf-8")
@@ -171,5 +188,6 @@ def reason(error: Exception) -> str:
             return description
         case SafetensorError():
             return f"not a valid safetensors file ({error})"
-    first = next(iter(str(error).splitlines()), "") or type(error).__name__
+    lines = str(error).splitlines() or [type(error).__name__]
+    first = " ".join(line.strip() for line in lines[: 2 if lines[0].endswith(":") else 1])
     return first[:300]

@@ -433,7 +433,8 @@ DISK = {
 """What the user can do, by error number of the disk."""
 
 _NUMBERED = re.compile(r"\b(?:os error|errno) (\d+)\b", re.IGNORECASE)  # Rust and Arrow; faiss has no number
-TORCH = ("PytorchStreamWriter failed", "unexpected pos ", "iostream error")  # torch.save gives no number
+_UNNUMBERED = re.compile(r"PytorchStreamWriter failed|unexpected pos |iostream error|\d+ requested and \d+ written")
+"""What `torch.save` and numpy's `tofile` say instead of a number."""
 
 
 class DiskError(OSError):
@@ -483,7 +484,7 @@ def disk_error(error: Exception, path: Path) -> int | None:
     numbers = [int(digits) for digits in _NUMBERED.findall(message)]
     worded = [number for number in DISK if os.strerror(number) in message]
     number = next((number for number in (*numbers, *worded) if number in DISK), None)
-    if number is None and isinstance(error, RuntimeError) and any(words in message for words in TORCH):
+    if number is None and isinstance(error, RuntimeError | OSError) and _UNNUMBERED.search(message):
         return errno.ENOSPC if _is_full(path) else errno.EIO
     return number
 

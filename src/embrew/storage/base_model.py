@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib.util
 import logging
@@ -17,7 +18,7 @@ from typing import Any
 import httpx2
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
@@ -39,7 +40,9 @@ from embrew.model.weights import cast_weights
 from embrew.settings.base import Base, Quantization
 from embrew.storage.foreign import (
     asks_for_code,
+    check_counts,
     check_is_model,
+    check_normalizer,
     check_not_quantized,
     check_weights,
     own_code,
@@ -50,8 +53,14 @@ from embrew.storage.peft_folder import adapter_config, base_of_adapter
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UnicodeError)
+UNREADABLE = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, StrictDataclassError, TypeError,
+    UnicodeError,
+)  # fmt: skip
 """What transformers raises where a configuration is valid JSON and holds something else, or is no text at all."""
+OF_OPENING = (AssertionError, ImportError, MemoryError, OSError, RuntimeError, StrictDataclassError)
+"""What it raises, beside errors of content, where weights do not fit a configuration, or it cannot make the model."""
+SMALLEST = 100_000_000  # weights; a model of fewer is made, whatever its files hold
 ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CPU = torch.device("cpu")
@@ -146,6 +155,7 @@ def open_tokenizer_of(name: str, *, trust_remote_code: bool = False, **options: 
     with readable(name, **options) as where:
         if path and (parts := gguf_files(path)):
             return complete_tokenizer(TokenizersBackend.from_pretrained(trust_remote_code=False, **where), parts)
+        check_normalizer(name, where["pretrained_model_name_or_path"], **options)
         return AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **where)
 
 
@@ -297,7 +307,7 @@ def open_base(
     except Exception as error:
         if asks_for_code(error):
             raise own_code(name) from error
-        if not is_content_error(error, also=(ImportError, OSError, RuntimeError)):  # ImportError: of a quantised model
+        if not is_content_error(error, also=OF_OPENING):  # ImportError: of a quantised model
             raise
         if isinstance(error, BrokenFile):
             raise
@@ -370,6 +380,7 @@ def open_weights(
         if not of_gguf:
             kernels = attn_implementation is None and not trust_remote_code
             check_weights(name, where["pretrained_model_name_or_path"], kernels=kernels, **options)
+            _check_size(name, kind, config, Path(where["pretrained_model_name_or_path"]))
         model, loading = kind.from_pretrained(
             config=config if of_gguf else None,
             use_safetensors=True,
@@ -386,6 +397,19 @@ def open_weights(
         model.pooler = None
     _check_complete(model, name, loading["missing_keys"], loading["mismatched_keys"])
     return model
+
+
+def _check_size(name: str, kind: Any, config: Any, folder: Path) -> None:
+    """Raise where a configuration asks for many times the weights of a folder; they would be made first, at random."""
+    stored, count = sum(path.stat().st_size for path in folder.glob("*.safetensors")), 0
+    with suppress(Exception), torch.device("meta"):  # an error is raised again, and named, where the model is opened
+        model = kind.from_config(copy.deepcopy(config))
+        count = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    if stored and count > max(SMALLEST, 8 * stored):  # a bit each
+        raise BrokenFile(
+            f"{name}: its config.json asks for {count:,} weights, and its files hold {stored:,} bytes; get both again "
+            "from where they came from"
+        )
 
 
 def _check_complete(model: Any, name: str, missing: Collection[str], mismatched: Collection[Any]) -> None:
@@ -419,13 +443,18 @@ def open_config(name: str, *, trust_remote_code: bool = False, **options: Any) -
     """
     path = local_model(name) or Path(name)
     check_is_model(name, path)
+    check_counts(name, str(local_model(name) or known_name(name)), **options)
     try:
         with readable(name, **options) as where:
-            return AutoConfig.from_pretrained(trust_remote_code=trust_remote_code, **where)
-    except UNREADABLE as error:
-        raise broken(path, error) from error
+            config = AutoConfig.from_pretrained(trust_remote_code=trust_remote_code, **where)
+        layers = getattr(config, "num_hidden_layers", None)
+        if isinstance(layers, int) and layers < 1:
+            raise BrokenFile(f"{name}: its config.json has num_hidden_layers={layers}; a model has one layer or more")
+        return config
     except BrokenFile:
         raise
+    except UNREADABLE as error:
+        raise broken(path, error) from error
     except ValueError as error:
         if asks_for_code(error):
             raise own_code(name) from error

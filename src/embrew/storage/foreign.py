@@ -6,6 +6,8 @@ an attention kernel from the Hub, put an adapter on a model, read weights of ano
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
@@ -17,7 +19,7 @@ from transformers.utils import cached_file
 
 from embrew.files.formats import ENCODER, RUN
 from embrew.files.names import is_safe_name
-from embrew.files.reading import read_json
+from embrew.files.reading import check_regular, content_of, read_json
 from embrew.storage.gguf import gguf_files
 
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
@@ -25,6 +27,11 @@ ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config"
 """Settings of a LoRA that make peft import other modules, or read other files, than the adapter's own."""
 OTHER_WEIGHTS = ("transformers_weights", "variant", "gguf_file")
 """Settings that make transformers read other weights, or another index of weights, than those of the usual names."""
+
+COUNT, MOST = re.compile(r"(^|_)(layers?|experts|groups|blocks|stages)$"), 2048
+"""Settings that say how many modules transformers makes one by one, and the largest number that is opened."""
+NORMALIZER = re.compile(r'"normalizer"\s*:\s*(?=\{)')
+LONGER = 100  # times as long as a text, at most, that a tokenizer's replacements make it
 
 
 def own_code(name: str) -> ValueError:
@@ -44,8 +51,9 @@ def check_is_model(name: str, path: Path) -> None:
     """Raise where a path is a file of no model, or a folder that something else than a model was written to.
 
     Raises:
-        ValueError: it is; `name` is what the message calls it.
+        ValueError: it is; `name` is what the message calls it; or a file is a pipe or a device.
     """
+    check_regular(path)
     if not path.exists() or any((path / file).exists() for file in ("config.json", ADAPTER)) or gguf_files(path):
         return
     if path.is_file():
@@ -139,6 +147,49 @@ def _entries(values: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
             yield from _entries(value, (*keys, key))
     else:
         yield keys, values
+
+
+def check_counts(name: str, source: str, **options: Any) -> None:
+    """Raise where a configuration has more layers or experts than a model that can be opened.
+
+    Raises:
+        ValueError: it has; transformers would take hours and all memory to make them.
+    """
+    path = file_of(source, "config.json", **options)
+    for keys, value in () if path is None else _entries(read_json(Path(path))):
+        if isinstance(value, int) and value > MOST and COUNT.search(keys[-1]):
+            raise ValueError(
+                f"{name}: its config.json has {'.'.join(keys)}={value:,}; models of up to {MOST:,} are opened: get "
+                "config.json again from where the model came from"
+            )
+
+
+def check_normalizer(name: str, source: str, **options: Any) -> None:
+    """Raise where replacements in `tokenizer.json` make a text many times as long.
+
+    Raises:
+        ValueError: they do.
+    """
+    path = file_of(source, "tokenizer.json", **options)
+    text = "" if path is None else Path(path).read_text(encoding="utf-8", errors="replace")
+    for match in NORMALIZER.finditer(text):
+        with content_of(Path(str(path))):
+            longer = _longer(json.JSONDecoder().raw_decode(text, match.end())[0])
+        if longer > LONGER:
+            raise ValueError(
+                f"{name}: the normalizer of its tokenizer.json makes a text up to {longer:,} times as long; allowed "
+                f"are {LONGER}: get the file again from where the model came from"
+            )
+
+
+def _longer(normalizer: Any) -> int:
+    """Return how many times as long replacements make a text, at most."""
+    product = 1
+    for part in normalizer.get("normalizers", ()) if isinstance(normalizer, dict) else ():
+        product *= _longer(part)
+    if isinstance(normalizer, dict):
+        product *= max(1, len(normalizer.get("content") or ""), len(normalizer.get("prepend") or ""))
+    return product
 
 
 def check_index(name: str, source: str, **options: Any) -> None:

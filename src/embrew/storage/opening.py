@@ -285,7 +285,7 @@ def _open_weights(
 ) -> PreTrainedModel:
     if settings["full_weights"]:
         place = str(folder / "weights")
-        with quiet(), content_of(folder / "weights", also=(RuntimeError,)):
+        with quiet(), content_of(folder / "weights", also=(AssertionError, RuntimeError)):
             config = open_config(place, trust_remote_code=how["trust_remote_code"])
             return open_weights(place, config, **how)
     if base.kind == "asset" and base.name not in ASSETS:

@@ -24,7 +24,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from embrew.files.checksums import NAME, check_files, write_checksums
 from embrew.files.formats import CONTEXT, ENCODER, EXPORT, Format
 from embrew.files.names import MAX_NAME_BYTES
-from embrew.files.reading import REPAIR, BrokenFile, broken, content_of, is_content_error, read_json
+from embrew.files.reading import REPAIR, BrokenFile, broken, check_regular, content_of, is_content_error, read_json
 from embrew.files.sealed import UNSEALED, check_file, seal_file
 from embrew.files.writing import PARTIAL, atomic_folder, atomic_path, read_unchanged, recover_all, write_json
 from embrew.identity import vectors_hash
@@ -69,7 +69,9 @@ def check_folder(folder: Path, *, large: bool = True) -> bool:
     Raises:
         OtherFormat: it has another format number than this embrew reads, or none.
         Damaged: a file has changed, is missing or was added.
+        BrokenFile: a file is a pipe or a device.
     """
+    check_regular(folder, below="**/*")
     check_number(folder, ENCODER if (folder / ENCODER.file).is_file() else EXPORT)
     verified = check_files(folder, read=LOOKED_UP, large=large)
     if not verified:
@@ -114,6 +116,7 @@ def read_tensors(
         OSError: there is no such file, it is a folder, or it may not be read.
         BrokenFile: its content is truncated, damaged, has changed, or lacks a tensor.
     """
+    check_regular(path)
     path.open("rb").close()  # whose errors name the file, unlike safetensors'
     with content_of(path, repair=repair):
         if sealed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import DIFFERENT, FAMILIES, by_default, stir, tiny_model
+from tests.timing import within
 
 IDS = torch.tensor([[1, 20, 21, 22, 23, 24], [1, 30, 31, 32, 33, 34]])
 TOKENS = Tokens(IDS, torch.full_like(IDS, Segment.TEXT))
@@ -105,3 +107,36 @@ def test_memory_rows_live_on_the_scale_of_the_matrix() -> None:
 def test_unknown_lora_key() -> None:
     with pytest.raises(ValueError, match=r"peft.LoraConfig"):
         Backbone(tiny_model("llama")).add_lora({"rank": 4})
+
+
+NESTED = "(((.*)*)*)*!"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"target_modules": NESTED},
+        {"exclude_modules": NESTED},
+        {"rank_pattern": {NESTED: 8}},
+        {"alpha_pattern": {NESTED: 8}},
+        {"layers_to_transform": [0], "layers_pattern": NESTED, "target_modules": ["q_proj"]},
+    ],
+)
+def test_a_pattern_that_never_ends_is_refused(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embrew.model.adapters.MATCHING", 1, raising=False)
+    with within(30), pytest.raises(ValueError, match=r"takes more than \d+ seconds .* without repeats within repeats"):
+        Backbone(tiny_model("llama")).add_lora({"r": 2, **settings})
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"target_modules='\(q_proj' is no regular expression"):
+        Backbone(tiny_model("llama")).add_lora({"r": 2, "target_modules": "(q_proj"})
+
+
+def test_patterns_of_modules_work() -> None:
+    backbone = Backbone(tiny_model("llama"))
+    backbone.add_lora(
+        {"r": 2, "target_modules": r".*\.layers\.\d+\.self_attn\.(q|v)_proj", "rank_pattern": {"q_proj": 4}}
+    )
+    ranks = {name: len(p) for name, p in backbone.model.named_parameters() if "lora_A" in name}
+    assert sorted(ranks.values()) == [2, 2, 4, 4]

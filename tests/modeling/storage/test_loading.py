@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, T
 
 from embrew.encoder import Encoder
 from embrew.storage.base_model import weights_sha256
+from tests.timing import within
 
 
 @pytest.fixture
@@ -83,3 +87,71 @@ def test_no_tokenizer(copied: Path) -> None:
         path.unlink()
     with pytest.raises(ValueError, match="cannot be opened"):
         Encoder.from_pretrained(copied)
+
+
+CONFIG: dict[str, list[Any]] = {
+    "pad_token_id": [2**31, "x", 1.5, ["x"]],
+    "hidden_size": [-1, 0, "x", None, 1.5, True, 10**9],
+    "vocab_size": ["x", -1, None, 10**9],
+    "hidden_act": [None, 3, "no such function"],
+    "eos_token_id": [["x"], "x", {}],
+    "initializer_range": [1e30, -1.0, "x", float("nan")],
+    "num_hidden_layers": [10**9, -1, 0, "x", None],
+    "num_attention_heads": [0, 3, 10**9, 1.5],
+    "num_key_value_heads": [0, -1, 10**9, 10**6],
+    "head_dim": [-8, 10**9, "x"],
+    "intermediate_size": [10**9, -1, [64], float("nan")],
+    "rope_parameters": [3, {"rope_type": "x"}, {"rope_type": None}],
+    "num_experts": [10**9],
+}
+"""Values that no model of this kind has."""
+
+
+@pytest.mark.parametrize("key", CONFIG)
+def test_values_of_a_configuration_are_refused_at_once_in_one_line(key: str, copied: Path) -> None:
+    path = copied / "config.json"
+    content = json.loads(path.read_text())
+    for value in CONFIG[key]:
+        path.write_text(json.dumps({**content, key: value}))
+        with within(20), pytest.raises(ValueError, match=re.escape(str(copied))) as raised:
+            Encoder.from_pretrained(copied, pooling="mean", template="{text}")
+        said = str(raised.value)
+        assert "\n" not in said, (value, said)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+def test_a_pipe_is_refused_and_not_opened(name: str, copied: Path) -> None:
+    (copied / name).unlink()
+    os.mkfifo(copied / name)
+    with (
+        within(60),
+        pytest.raises(ValueError, match=rf"{name} is a pipe, a device or a socket; put a file in its place"),
+    ):
+        Encoder.from_pretrained(copied, pooling="mean", template="{text}")
+
+
+@pytest.mark.parametrize("name", ["embrew.json", "tokenizer.json", "base/model.safetensors", "memory.safetensors"])
+def test_a_pipe_in_an_encoder_is_refused(name: str, copied: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "encoder"
+    encoder = Encoder.from_pretrained(copied, pooling="mean", template="{text}{memory}", memory_tokens=1)
+    encoder.save_pretrained(folder, verify="off")
+    (folder / "checksums.json").unlink()
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with within(60), pytest.raises(ValueError, match=rf"{name} is a pipe, a device or a socket"):
+        Encoder.from_pretrained(folder)
+
+
+def test_a_normalizer_that_expands_a_text_is_refused(copied: Path) -> None:
+    """`e` becomes 1000 letters, three times: 10⁹ characters of each."""
+    longer = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 1000}
+    path = copied / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}, longer, longer, longer]}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="makes a text up to 1,000,000,000 times as long; allowed are 100"):
+        Encoder.from_pretrained(copied, pooling="mean", template="{text}")
+    content["normalizer"]["normalizers"] = [{**longer, "content": "ee"}, {"type": "Prepend", "prepend": "▁"}]
+    path.write_text(json.dumps(content))
+    encoder = Encoder.from_pretrained(copied, pooling="mean", template="{text}")
+    assert encoder.encode(["tea"]).shape == (1, 32)
