@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -14,11 +15,10 @@ from typing import Any
 
 import httpx
 import numpy as np
-import uvicorn
 
 from embrew.model.prefix import Prefix
 from embrew.serving.models import Key, ReadOptions, TokenizedTexts
-from embrew.serving.server import configure
+from embrew.serving.server import Server, configure
 from embrew.serving.service import EXAMPLE, Service
 from embrew.serving.settings import Settings
 from tests.fresh import Fresh
@@ -37,15 +37,15 @@ def running(service: Service, *, hosts: Collection[str] = (), **given: Any) -> I
     """
     from embrew.serving.routes import create_app
 
-    server = uvicorn.Server(configure(create_app(service, hosts=hosts), host="127.0.0.1", port=0, **given))
-    thread = threading.Thread(target=server.run, daemon=True)  # only a main thread handles signals
+    server = Server(configure(create_app(service, hosts=hosts), **given), service)
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)  # only a main thread handles signals
     thread.start()
     try:
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             time.sleep(0.005)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(20)
@@ -67,12 +67,13 @@ def serving(
 
 
 class Process:
-    """`embrew serve` as a process; what it wrote is in `said`."""
+    """`embrew serve` as a process, which runs the code `first` before; what it wrote is in `said`."""
 
-    def __init__(self, *arguments: object, env: dict[str, str] | None = None, port: int = 0) -> None:
-        command = [sys.executable, "-m", "embrew", "serve", *map(str, arguments), "--port", str(port)]
-        command += ["--pooling", "last"] if arguments[0] == "nano" and "--pooling" not in arguments else []
-        self.process = Fresh(command, env=env)
+    def __init__(self, *arguments: object, env: dict[str, str] | None = None, port: int = 0, first: str = "") -> None:
+        words = ["embrew", "serve", *map(str, arguments), "--port", str(port)]
+        words += ["--pooling", "last"] if arguments[0] == "nano" and "--pooling" not in arguments else []
+        code = f"{first}\nimport runpy, sys\nsys.argv = {words}\nrunpy.run_module('embrew', run_name='__main__')"
+        self.process = Fresh([sys.executable, *(["-c", code] if first else ["-m", *words])], env=env)
         self.address = ""
 
     @property
@@ -108,9 +109,9 @@ class Process:
 
 
 @contextmanager
-def served(*arguments: object, env: dict[str, str] | None = None, port: int = 0) -> Iterator[Process]:
+def served(*arguments: object, **options: Any) -> Iterator[Process]:
     """Run `embrew serve` with arguments as a process, and kill it at the end; `ready()` waits for it."""
-    process = Process(*arguments, env=env, port=port)
+    process = Process(*arguments, **options)
     try:
         yield process
     finally:

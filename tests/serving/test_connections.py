@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import select
+import socket
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from unittest import mock
 
 import httpx
@@ -11,11 +14,16 @@ import pytest
 
 from embrew.serving import server
 from embrew.serving.settings import Settings
-from tests.serving.running import Words, of_words, running
+from tests.serving.running import Words, of_words, running, served
 from tests.serving.test_faults import post, raw, rest, until
 from tests.serving.test_limits import refused
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
+FEW_FILES = """
+import resource, sys
+sys.modules["uvloop"] = None  # which not every machine has
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+"""
 
 
 def test_headers_that_do_not_end() -> None:
@@ -54,6 +62,42 @@ def test_more_connections_than_allowed() -> None:
         engine.gate.set()
         assert [rest(each)[:12] for each in busy] == [b"HTTP/1.1 200"] * 3
         assert httpx.get(f"{address}/health", timeout=5).status_code == 200
+
+
+def test_more_connections_than_files() -> None:
+    """300 idle connections where 128 files may be open: all but 32 are closed at once, and one line says so."""
+    with served("nano", first=FEW_FILES) as process, ExitStack() as sockets:
+        address = process.ready()
+        before = len(process.said)
+        idle = [sockets.enter_context(raw(address)) for _ in range(300)]
+        until(lambda: len(select.select(idle, [], [], 0)[0]) >= 300 - 32)
+        assert httpx.get(f"{address}/health", timeout=5).status_code == 200
+        assert len(select.select(idle, [], [], 0)[0]) <= 300 - 31
+        lines = [line for line in process.said[before:].decode().splitlines() if '"path": "/health"' not in line]
+        assert len(lines) == 1 and "32 connections are open, as many as the limit on open files" in lines[0]
+
+
+def test_no_file_for_a_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """At most one line, however often connections are tried again; they are accepted once there are files."""
+    with running(of_words(Words())) as address:
+        with mock.patch.object(socket.socket, "accept", side_effect=OSError(errno.EMFILE, "Too many open files")) as no:
+            waits = raw(address, HEALTH + b"connection: close\r\n\r\n")
+            until(lambda: no.called)
+        assert rest(waits).startswith(b"HTTP/1.1 200")
+    assert len([each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]) <= 1
+
+
+@pytest.mark.parametrize("method", [b"POST /embed", b"GET /health"])
+def test_a_body_of_two_lengths(method: bytes) -> None:
+    """A proxy that reads the other one may take what follows for a request of its next client (request smuggling)."""
+    hidden = b"0\r\n\r\n" + HEALTH + b"\r\n"
+    lengths = [b"content-length: %d\r\n" % len(hidden), b"transfer-encoding: chunked\r\n"]
+    with running(of_words(Words())) as address:
+        for lines in (lengths, lengths[::-1]):
+            answer = rest(raw(address, method + b" HTTP/1.1\r\nhost: localhost\r\n", *lines, b"\r\n" + hidden))
+            assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+            assert b"\r\nconnection: close\r\n" in answer
+            assert b"both Content-Length and Transfer-Encoding; send one of them" in answer
 
 
 def test_head() -> None:

@@ -72,6 +72,7 @@ class Guard:
             await send(message)
 
         try:
+            _check_length(headers)
             self._check_host(headers.get("host", ""))
             if path not in OPEN:
                 self._check_key(headers.get("authorization", ""))
@@ -158,6 +159,13 @@ class Guard:
     def _too_busy(self, message: str, *, code: str) -> ApiError:
         retry_after = self.service.queue.expected_seconds()
         return ApiError(429, f"{message}; try again later", code=code, retry_after=retry_after)
+
+
+def _check_length(headers: Headers) -> None:
+    """Raise where a proxy and this server may read different ends of the body (request smuggling)."""
+    if "content-length" in headers and "transfer-encoding" in headers:
+        message = "the request has both Content-Length and Transfer-Encoding; send one of them"
+        raise ApiError(400, message, code="invalid_body")
 
 
 async def _refuse_early(error: ApiError, receive: Receive, send: Send) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import os
 import resource
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,11 +27,31 @@ from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 
 logger = logging.getLogger(__name__)
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ANSWERING = 5  # seconds for answers on their way, and for bodies that are still received
 IDLE = 75  # seconds until an idle connection is closed: longer than clients and load balancers keep theirs
 HEADERS = 20.0  # seconds for a client to send the headers of a request
-FILES = 64  # of those that the process may open, for others than connections
+FILES = 128  # of those that the process may open, for others than connections, and for ACCEPTED four times
+ACCEPTED = 8  # connections that asyncio accepts at a time, before the first of them is counted
+WAITING = 2048  # connections that wait in the kernel until they are accepted
+MINUTE = 60.0
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+class MinuteLog:
+    """Logs a warning, and none for a minute after it."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def __call__(self, message: str, *arguments: Any) -> None:
+        """Log a message with its arguments, unless another was logged within the last minute."""
+        if (now := time.monotonic()) >= self._until:
+            self._until = now + MINUTE
+            logger.warning(message, *arguments)
+
+
+warn_seldom = MinuteLog()  # of connections: one line per minute and process
 
 
 class Connection(H11Protocol):
@@ -59,6 +81,11 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._wait_for_headers()
         if len(self.connections) > self.most:
+            warn_seldom(
+                "%d connections are open, as many as the limit on open files (ulimit -n) allows: for each further one, "
+                "the one that has waited longest for a request is closed",
+                self.most,
+            )
             others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
             times = {each: each._since for each in others if each._since is not None}
             first = min(times, key=times.__getitem__, default=self)
@@ -90,6 +117,13 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self.service = service
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen; many connections may wait in the kernel, although few are accepted at a time."""
+        asyncio.get_running_loop().set_exception_handler(_log_error)
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(WAITING)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Refuse further requests, and finish those that are being answered; a second Ctrl-C ends at once."""
@@ -145,14 +179,17 @@ def configure(app: FastAPI, *, seconds: float = HEADERS, most: int | None = None
     Args:
         app: the application.
         seconds: for the headers of a request.
-        most: connections at one time; by default all but 64 of the files that the process may open.
+        most: connections at one time; by default all but 128 of the files that the process may open, or a quarter.
         **options: further settings of uvicorn.
     """
-    most = most or max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = most or max(files - FILES, files // 4)
     return uvicorn.Config(
         app,
         http=partial(Connection, seconds=seconds, most=most),  # type: ignore[arg-type] # called like the class
         ws="none",
+        loop="asyncio",  # also where uvloop is installed
+        backlog=ACCEPTED,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -161,10 +198,19 @@ def configure(app: FastAPI, *, seconds: float = HEADERS, most: int | None = None
     )
 
 
+def _log_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error that no one awaits as asyncio does, but failures to accept a connection seldom."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
+        warn_seldom("connections wait, since none can be accepted (%s); see ulimit -n", error.strerror)
+    else:
+        loop.default_exception_handler(context)
+
+
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server((host, port), family=family, backlog=WAITING)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]  # Python adds the address
         raise ValueError(f"cannot listen at {host}:{port} ({reason}); choose another --port or --host") from error
