@@ -221,6 +221,7 @@ def test_shards_that_are_exchanged_or_of_an_earlier_version(
     first.write_bytes(other)
     second.write_bytes(one)
     np.testing.assert_array_equal(teach(), wanted)
+    caplog.clear()
     with safe_open(first, "pt") as file:
         kept = {name: file.get_tensor(name).clone() for name in ("keys", "vectors")}
         about = {"teacher": file.metadata()["teacher"]}
@@ -236,7 +237,7 @@ def test_shards_that_are_exchanged_or_of_an_earlier_version(
 def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Recipe:
     pairs = [{"query": f"{i} {text[:20]}", "positive": text[20:]} for i in range(2) for text in SENTENCES]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    training = {"max_steps": 4, "learning_rate": 0.01, "save_steps": 1, "keep": [2]}
+    training = {"max_steps": 4, "learning_rate": 0.01, "save_steps": 1, "keep": [2, 4]}
     return one_stage(model_folder("llama"), tmp_path / "pairs.jsonl", training=training)
 
 
@@ -254,7 +255,7 @@ def stopped(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("how", ["bit", "another bit", "half", "deleted", "of another step"])
+@pytest.mark.parametrize("how", ["bit", "half", "deleted", "of another step"])
 def test_a_kept_step_is_lost(
     how: str, recipe: Recipe, stopped: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,14 +268,12 @@ def test_a_kept_step_is_lost(
     elif how == "deleted":
         file.unlink()
     else:
-        shutil.copy(stopped / "one.work" / "checkpoint-4" / "trainable.safetensors", file)
+        shutil.copy(stopped / "one.work" / "step-4.safetensors", file)
     with caplog.at_level(logging.WARNING):
         train(recipe, stopped, resume=True)
-    if how == "of another step":  # made by hand: without a sha256, which is said
-        return
     assert "step-2.safetensors" in caplog.text and "not kept" not in caplog.text
     train(recipe, tmp_path / "whole")
-    for name in ("one", "one.step-2"):
+    for name in ("one", "one.step-2", "one.step-4"):
         equal(tmp_path / "whole" / name, stopped / name)
 
 
@@ -362,10 +361,12 @@ def test_a_bit_of_a_sweep(recipe: Recipe, tmp_path: Path) -> None:
     sweep = read_sweep(str(tmp_path / "sweep.yaml"), str(tmp_path / "recipe.yaml"))
     run_sweep(sweep, tmp_path / "sweep", verify="off")
     for name, read in (("sweep.json", tmp_path / "sweep"), ("a/run.json", tmp_path / "sweep" / "a")):
-        file, facts = tmp_path / "sweep" / name, inspect(read).facts
+        file, facts, refused = tmp_path / "sweep" / name, inspect(read).facts, 0
         for what in flips(file):
             contents = inspect(read)
             assert contents.facts == facts or str(file) in " ".join(contents.problems), what
+            refused += bool(contents.problems)
+        assert refused > FLIPS * 0.8
         assert inspect(read).facts == facts and inspect(read).state == "finished"
 
 

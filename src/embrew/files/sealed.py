@@ -53,9 +53,12 @@ def unsealed(values: Mapping[str, Any], path: object, what: str) -> dict[str, An
     return rest
 
 
-def seal_file(path: Path) -> None:
-    """Replace `UNSEALED` in the metadata of a safetensors file by the sha256 of the file as it is."""
-    place, _, sha256 = _of_file(path)
+def seal_file(path: Path, name: str) -> None:
+    """Replace `UNSEALED` in the metadata of a safetensors file by the sha256 of its bytes, with its name in that place.
+
+    So two files whose names were exchanged are noticed.
+    """
+    place, _, sha256 = _of_file(path, name)
     with path.open("r+b") as file:
         file.seek(place)
         file.write(sha256.encode())
@@ -67,22 +70,21 @@ def check_file(path: Path) -> None:
     Raises:
         ValueError: it differs.
     """
-    place, stored, sha256 = _of_file(path)
+    place, stored, sha256 = _of_file(path, path.name)
     if not place:
         _say_without(path, "safetensors files")
     elif stored != sha256:
         raise ValueError(CHANGED)
 
 
-def _of_file(path: Path) -> tuple[int, str, str]:
-    """Return where a safetensors file holds its sha256 (0: nowhere), that sha256, and that of the rest."""
+def _of_file(path: Path, name: str) -> tuple[int, str, str]:
+    """Return where a safetensors file holds its sha256 (0: nowhere), that sha256, and that of the rest and its name."""
     with path.open("rb") as file:
         size = file.read(8)
         head = size + file.read(min(int.from_bytes(size, "little"), LONGEST))
         match = re.search(rb'"sha256":"([^"]{64})"', head)
         start, end = match.span(1) if match else (0, 0)
-        zeros = UNSEALED[SHA256].encode() if match else b""
-        digest = hashlib.sha256(head[:start] + zeros + head[end:])
+        digest = hashlib.sha256(head[:start] + name.encode() + head[end:])
         hashlib.file_digest(file, lambda: digest)
     return start, head[start:end].decode("latin-1"), digest.hexdigest()
 

@@ -98,7 +98,7 @@ def write_tensors(
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={**(metadata or {}), **UNSEALED} if sealed else dict(metadata or {}))
         if sealed:
-            seal_file(temporary)
+            seal_file(temporary, path.name)
 
 
 def read_tensors(
