@@ -68,16 +68,15 @@ def mine(
     columns: dict[str, list[Any]] = {"anchor": list(pairs["query"]), "positive": list(pairs["positive"])}
     documents = columns["positive"] if corpus is None else [*corpus, *columns["positive"]]
     total = len(set(columns["anchor"])) + len(set(documents))
-    own = {query: normalised(query) for query in columns["anchor"]}
     texts = Counter(map(normalised, set(documents)))
-    most = max(texts[text] for text in own.values())  # documents with the text of one query
+    own = max(texts[normalised(query)] for query in columns["anchor"])  # documents with the text of one query
     with _own_bars(), progress(total, "encode", "text", shown=is_chosen()) as bar, bar.shared():
         mined = mine_hard_negatives(
             Dataset.from_dict(columns),
             encoder,
             corpus=list(corpus) if corpus is not None else None,
             relative_margin=relative_margin,
-            num_negatives=num_negatives + most,
+            num_negatives=num_negatives + own,
             output_format="labeled-list",
             output_scores=True,
             use_faiss=len(corpus or pairs)
@@ -88,13 +87,13 @@ def mine(
     instructions = dict(zip(zip(columns["anchor"], columns["positive"], strict=True), of_pairs, strict=True))
     rows = []
     for row in mined:
-        (positive, *mined_texts), (score, *mined_scores) = row["positive"], row["scores"]
-        near = zip(mined_texts, mined_scores, strict=True)
-        others = [(text, at) for text, at in near if normalised(text) != own[row["anchor"]]][:num_negatives]
-        negatives, scores = [text for text, _ in others], [score, *(at for _, at in others)]
-        if negatives:
-            mined_row = {"query": row["anchor"], "positive": positive, "negatives": negatives, "scores": scores}
-            instruction = instructions.get((row["anchor"], positive))
+        query = normalised(row["anchor"])
+        positive, *near = zip(row["positive"], row["scores"], strict=True)
+        near = [pair for pair in near if normalised(pair[0]) != query][:num_negatives]
+        if near:
+            (text, *negatives), scores = map(list, zip(positive, *near, strict=True))
+            mined_row = {"query": row["anchor"], "positive": text, "negatives": negatives, "scores": scores}
+            instruction = instructions.get((row["anchor"], text))
             rows.append(mined_row if instruction is None else {**mined_row, "instruction": instruction})
     if not rows:
         raise ValueError(
