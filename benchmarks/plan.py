@@ -1,8 +1,10 @@
-"""`embrew plan` against the truth: `python benchmarks/plan.py WORK [memory] [recipes]`; both by default.
+"""`embrew plan` against the truth: `python benchmarks/plan.py WORK [memory] [smollm2] [recipes]`; all by default.
 
 - `memory` ($MINILM names the folder of all-MiniLM-L6-v2): the peak of resident memory
   that `embrew plan --gpu cpu` predicts, and that of `embrew train` of the same recipe in a process of its own, with its
   real batches and few steps.
+- `smollm2`: likewise for the training of each method on SmolLM2-135M, one stage and two steps; each in a fork of one
+  process that has imported the libraries, which takes most of the time of such a run.
 - `recipes`: the plan of every shipped recipe of a paper on one GPU. Computed, not measured.
 
 Stopped? The same command resumes. Results go to `results/plan-*`; WORK keeps what was measured.
@@ -12,18 +14,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from harness import circumstances, origin, table, write
-from planned import expand
+from planned import expand, file_name
 
 from embrew.planning import plan_recipe
 from embrew.recipe import Recipe, list_recipes
+from embrew.storage.base_model import computes
+from embrew.training.stages import train
 
 PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 RECIPES = Path(__file__).parent / "recipes"
@@ -40,6 +48,25 @@ TRAINED = {  # recipe, overrides: what is trained, how, and on which model
         "a LoRA, contrastive, SmolLM2-135M",
         ["stages.0.training.max_steps=3", "stages.0.batch.size=16", "encoder.model=smollm2-135m"],
     ),
+}  # fmt: skip
+NLI = "{path: $EMBREW_DATA/nli_triplets, max_chars: 300, max_rows: 1200}"
+EIGHT_ROWS = "training.per_device_train_batch_size=8"
+ON_SMOLLM2 = {  # recipe, number of the stage, its overrides; batches that take less than 8 GB
+    "contrast": ("baselines/contrastive-smollm2", 0, [f"data={NLI}", "batch.size=16"]),
+    "contrast, every weight": (
+        "baselines/contrastive-smollm2", 0, [f"data={NLI}", "batch.size=16", "training.learning_rate=1.0e-5"],
+    ),
+    "LLM2Comp: compression, KL": ("llm2comp/nano-wiki", 0, ["data.max_rows=600"]),
+    "AutoRegEmbed: compression, NLL": ("autoregembed/nano", 0, ["data.max_rows=600", EIGHT_ROWS]),
+    "AutoRegEmbed: alignment": (
+        "autoregembed/nano", 1, ["data.0.max_rows=300", "data.1.max_rows=300", EIGHT_ROWS],
+    ),
+    "LBR: bottleneck": ("lbr/medical-nano", 0, ["data.max_rows=600", EIGHT_ROWS]),
+    "EPIC": ("epic/nano", 0, ["batch.size=16", *(f"data.{i}.max_rows=300" for i in range(5))]),
+    "ESE": ("ese/nano", 0, ["batch.size=16", *(f"data.{i}.max_rows=300" for i in range(2))]),
+    "bge-en-icl": ("baselines/bge-en-icl-nano", 0, ["batch.size=8", *(f"data.{i}.max_rows=300" for i in range(5))]),
+    "Llama2Vec": ("baselines/llama2vec-nano", 0, ["data.max_rows=600"]),
+    "LLM2Vec: MNTP": ("baselines/llm2vec-nano", 0, ["data.max_rows=600"]),
 }  # fmt: skip
 EIGHT = "llm2comp/paper-llama2-7b", [], "h100", 8
 ESTIMATES: list[Any] = [  # name, recipe, overrides, device, number of devices, tokens of each text
@@ -97,6 +124,81 @@ def memory(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[
     ]
 
 
+def smollm2(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[str]:
+    """Measure and predict the training of each method on SmolLM2; return the page."""
+    for name in ON_SMOLLM2:
+        of = found.setdefault(name, {})
+        if "measured" not in of:
+            of["measured"] = _forked(lambda name=name: _peak_of(name, work / file_name(name)))
+            save()
+        of |= _forked(lambda name=name: _planned(name))
+        of["difference"] = of["predicted"] / of["measured"] - 1
+        save()
+    rows = [
+        [
+            name,
+            f"{of['tokens']:,}",
+            *(f"{of[key] / 1e6:,.0f}" for key in ("predicted", "measured")),
+            f"{of['difference']:+.1%}",
+        ]
+        for name, of in found.items()
+    ]
+    header = ["stage", "tokens of a step", "predicted", "measured", "difference"]
+    return [
+        f"# Predicted and measured peak of resident memory on SmolLM2-135M, MB, products in {_arithmetic()}",
+        "",
+        *table(header, rows),
+    ]
+
+
+def _stage_alone(name: str) -> Recipe:
+    """Return the recipe of a row of `ON_SMOLLM2` with one stage, and two steps of that."""
+    recipe, number, settings = ON_SMOLLM2[name]
+    path = RECIPES / f"{recipe}.yaml"
+    given = [*settings, "training.max_steps=2", "training.warmup_steps=1"]
+    every = ["encoder.lora=null"] if "every weight" in name else []
+    overrides = ["encoder.model=smollm2-135m", *every, *(f"stages.{number}.{one}" for one in given)]
+    loaded = Recipe.load(path if path.is_file() else recipe, overrides)
+    return loaded.model_copy(update={"stages": [loaded.stages[number]]})
+
+
+def _peak_of(name: str, folder: Path) -> int:
+    """Train and return the largest resident memory of this process."""
+    shutil.rmtree(folder, ignore_errors=True)
+    train(_stage_alone(name), folder, verify="off")
+    return int(PEAK.findall(Path("/proc/self/status").read_text())[-1]) * 1024
+
+
+def _planned(name: str) -> dict[str, Any]:
+    (stage,) = plan_recipe(_stage_alone(name), gpu="cpu").stages
+    return {"bytes": stage.bytes, "predicted": stage.bytes["peak"], "tokens": stage.tokens}
+
+
+def _arithmetic() -> str:
+    return "bfloat16" if computes(torch.bfloat16, torch.device("cpu")) else "float32"
+
+
+def _forked(function: Callable[[], Any]) -> Any:
+    """Return what a function returns in a fork of this process, as JSON."""
+    read, written = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.write(written, json.dumps(function()).encode())
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(written)
+    with os.fdopen(read, "rb") as pipe:
+        content = pipe.read()
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit("a training failed; the same command resumes with it")
+    return json.loads(content)
+
+
 def recipes(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[str]:
     """Plan every shipped recipe of a paper, what others have estimated, and 7B on 24 GB; return the page."""
     papers = [name for name in list_recipes() if "nano" not in name and Recipe.load(name).stages]
@@ -149,7 +251,7 @@ def _run(arguments: Sequence[str]) -> tuple[str, int]:
     return done.stdout, int(PEAK.findall(done.stderr)[-1]) * 1024
 
 
-PARTS = {"memory": memory, "recipes": recipes}
+PARTS = {"memory": memory, "smollm2": smollm2, "recipes": recipes}
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from embrew import assembly
 from embrew.assembly.encoders import prepare_encoder, starting_encoder
+from embrew.methods import OBJECTIVES
 from embrew.methods.base import text_ids
 from embrew.planning.devices import GPUS, Device
 from embrew.planning.plan import plan_recipe
@@ -16,6 +18,7 @@ from embrew.planning.shapes import shape_of_model, shape_of_stage
 from embrew.recipe import Recipe
 from embrew.training.stages import Run, train
 from tests.conftest import SENTENCES
+from tests.objectives.cases import BARE, ENCODERS, SETTINGS
 
 
 def recipe_of(folder, path, rows, *, stage=None, objective="contrastive", data=None, **encoder) -> Recipe:
@@ -116,6 +119,25 @@ def test_shapes_are_those_of_the_encoder_that_is_trained(how, model_folder, tmp_
     prepare_encoder(encoder, recipe, 0, objective)
     config = encoder.backbone.inner.config
     assert shape_of_stage(recipe, 0, config, "cpu") == shape_of_model(encoder.backbone.model, config)
+
+
+@pytest.mark.parametrize("name", sorted({*OBJECTIVES} - {"embedding_distillation"}))  # which opens a teacher
+def test_every_objective_trains_as_many_weights_as_planned(name, model_folder):
+    """Of an untied head too, where its loss reads it."""
+    encoder = {"memory_tokens": 0 if name in BARE else 2, "attention": "bidirectional", **ENCODERS.get(name, {})}
+    encoder = {"template": "{text}" if name in BARE else "{instruction}{text}{memory}", **encoder, "max_length": None}
+    encoder["demonstrations"] = dataclasses.asdict(encoder["demonstrations"]) if "demonstrations" in encoder else None
+    encoder = {key: value for key, value in encoder.items() if value is not None}
+    pooling = {"mode": "last" if name in ("epic", "icl") else "mean"}
+    stage = {"name": "one", "objective": {"type": name, **SETTINGS[name][0]}, "data": {"path": "none"}}
+    folder = str(model_folder("llama"))
+    recipe = Recipe.from_values({"encoder": {"model": folder, "pooling": pooling, **encoder}, "stages": [stage]})
+    opened = starting_encoder(recipe, 0, None, device=torch.device("cpu"))
+    prepare_encoder(opened, recipe, 0, assembly.objective(recipe.stages[0].objective))
+    trained = {id(p): p.numel() for p in opened.backbone.causal_lm.parameters() if p.requires_grad}
+    learned = sum(tensor.numel() for tensor in opened.backbone.learned.values())
+    planned = shape_of_stage(recipe, 0, opened.backbone.inner.config, "cpu")
+    assert planned.trained == sum(trained.values()) + learned
 
 
 def test_tokens_are_those_of_the_batches(tmp_path):

@@ -38,7 +38,7 @@ from embrew.storage.base_model import (
 
 GROUP = 256  # scales with one scale of their own, where scales are quantised too
 COMPARES = ("compression", "alignment")  # objectives that read the original LM
-READS_HEAD = ("bottleneck", "language_model", "sft", "llama2vec", "mntp")  # and train it with all other weights
+READS_HEAD = ("bottleneck", "joint", "language_model", "llama2vec", "mntp", "sft")  # and train it with all others
 
 
 def config_of(recipe: Recipe) -> tuple[Any, bool]:
