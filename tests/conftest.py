@@ -6,6 +6,8 @@ import gc
 import importlib
 import os
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -55,6 +57,15 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[Path]:
+    """Ray on this machine, started once per process that runs tests; yields the folder that kills its actors."""
+    from tests.local_ray import ray_on_this_machine
+
+    with ray_on_this_machine() as deaths:
+        yield deaths
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +9,11 @@ import pytest
 
 from embrew.corpus import Summary, encode_corpus
 from tests.corpus.conftest import TEXTS
-from tests.corpus.dying import AGAIN, DEATHS, die_at, died, open_dying
+from tests.corpus.dying import AGAIN, die_at, died, open_dying
 from tests.corpus.stub import Stub, open_stub
-from tests.corpus.test_resume import ROOT, content
+from tests.corpus.test_resume import content
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Ray on this machine, with one actor; what the folder lists kills it."""
-    module = pytest.importorskip("ray", reason='pip install "embrew[ray]" to run this test')
-    monkeypatch.setenv(DEATHS, str(tmp_path / "deaths"))
-    monkeypatch.setenv("PYTHONPATH", ":".join([str(ROOT / "src"), str(ROOT), *sys.path]))
-    module.init(num_cpus=3, include_dashboard=False)
-    yield tmp_path / "deaths"
-    module.shutdown()
 
 
 def on_ray(*arguments: Any, **settings: Any) -> Summary:
@@ -36,7 +23,7 @@ def on_ray(*arguments: Any, **settings: Any) -> Summary:
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_the_same_files(precision: str, corpus: Path, tmp_path: Path, deaths: Path):
+def test_the_same_files(precision: str, corpus: Path, tmp_path: Path, local_ray: Path):
     with corpus.open("a") as file:
         file.write("{\n")
     settings: Any = {"precision": precision, "shard_rows": 7, "on_bad_rows": "skip", "max_reject_rate": 0.1}
@@ -49,12 +36,12 @@ def test_the_same_files(precision: str, corpus: Path, tmp_path: Path, deaths: Pa
 
 
 def test_killed_actors_are_started_again_and_a_shard_that_kills_them_all_ends_the_run(
-    corpus: Path, tmp_path: Path, deaths: Path
+    corpus: Path, tmp_path: Path, local_ray: Path
 ):
     encode_corpus(Stub(), corpus, tmp_path / "one", shard_rows=5)
-    die_at(deaths, {TEXTS[6]: "0", TEXTS[57]: AGAIN})
+    die_at(local_ray, {TEXTS[6]: "0", TEXTS[57]: AGAIN})
     with pytest.raises(ChildProcessError, match=r"died 6 times while they encoded part-00011.*the same command"):
         on_ray(open_dying, corpus, tmp_path / "ray", shard_rows=5)
-    assert died(deaths) >= 6
+    assert died(local_ray) >= 6
     again = on_ray(open_stub, corpus, tmp_path / "ray", shard_rows=5)
     assert again.kept >= 1 and content(tmp_path / "ray") == content(tmp_path / "one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import select
 import socket
+import threading
 import time
 from contextlib import ExitStack, suppress
 from unittest import mock
@@ -98,6 +99,16 @@ def test_a_body_of_two_lengths(method: bytes) -> None:
             assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
             assert b"\r\nconnection: close\r\n" in answer
             assert b"both Content-Length and Transfer-Encoding; send one of them" in answer
+
+
+def test_requests_start_no_threads() -> None:
+    """One thread tokenises and one computes, however many requests are answered; a thread for each keeps its memory."""
+    with running(of_words(Words())) as address, ExitStack() as sockets:
+        before = set(threading.enumerate())
+        for path in (b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n", post(b'{"inputs": "a"}')):
+            asked = [sockets.enter_context(raw(address, path)) for _ in range(20)]
+            assert all(each.recv(65536).startswith(b"HTTP/1.1 200") for each in asked)
+        assert len(set(threading.enumerate()) - before) <= 2
 
 
 def test_head() -> None:

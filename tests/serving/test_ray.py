@@ -28,10 +28,10 @@ from embrew.serving.ray import app, read_arguments
 from embrew.serving.routes import create_app
 from embrew.serving.settings import Settings
 from embrew.settings.encoder import Demonstration, Demonstrations
+from tests.local_ray import ending_what_starts, environment
 from tests.serving.encoders import LIMITS, PROMPTS, TEXTS, check_same, wanted
 from tests.serving.running import Words, of_words
 
-ROOT = Path(__file__).parents[2]
 KEY = "a-key-of-the-tests"
 EXAMPLES = ("served_model_name", "api_key_file")
 STRINGS = [text for text in TEXTS if isinstance(text, str)]
@@ -91,7 +91,7 @@ def free_port() -> int:
 class Cluster:
     """`serve run` of three applications: the shipped one, one of two replicas with a key, and a model of words."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, env: dict[str, str]) -> None:
         port = free_port()
         config = yaml.safe_load(read_launch("launch/ray-serve").replace(MODEL, str(model)))
         config["http_options"]["port"] = port
@@ -103,6 +103,7 @@ class Cluster:
             "runtime_env": {"env_vars": {"EMBREW_API_KEY": KEY}},
             "args": {
                 "model": "nano",
+                "pooling": "mean",
                 "served_model_name": "small",
                 "max_client_batch_size": 3,
                 "payload_limit": 1000,
@@ -121,7 +122,6 @@ class Cluster:
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
         self.root = f"http://127.0.0.1:{port}"
         self.log = folder / "log"
-        env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         serve = [sys.executable, "-m", "ray.serve.scripts", "run", "config.yaml"]
         self.process = subprocess.Popen(
             serve, cwd=folder, env=env, stdout=self.log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True
@@ -132,6 +132,13 @@ class Cluster:
         while not found():
             assert self.process.poll() is None and time.monotonic() < ends, self.log.read_text()[-5000:]
             time.sleep(0.3)
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
 
     def healthy(self, prefix: str = "") -> bool:
         try:
@@ -169,15 +176,13 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Encoder]:
 @pytest.fixture(scope="module")
 def cluster(encoder: tuple[Path, Encoder], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     pytest.importorskip("ray.serve", reason='pip install "embrew[ray,serve]" to run this test')
-    found = Cluster(tmp_path_factory.mktemp("cluster"), encoder[0])
-    try:
-        for prefix in ("", "/two", "/words"):
-            found.wait(lambda prefix=prefix: found.healthy(prefix))
-        found.wait(lambda: len(found.replicas("two")) == 2)
-        yield found
-    finally:
-        found.process.send_signal(signal.SIGINT)
-        found.process.wait(60)
+    with environment() as env:
+        found = Cluster(tmp_path_factory.mktemp("cluster"), encoder[0], env)
+        with ending_what_starts(found.end, psutil.Process(found.process.pid)):
+            for prefix in ("", "/two", "/words"):
+                found.wait(lambda prefix=prefix: found.healthy(prefix))
+            found.wait(lambda: len(found.replicas("two")) == 2)
+            yield found
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,11 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
         raise ImportError('the ray engine needs Ray Data; install it with: pip install "embrew[ray]"') from error
     job = Job(input=_anywhere(expand(str(input))), output=_anywhere(output), **settings)
     if not ray.is_initialized():
-        ray.init()
+        ray.init(include_dashboard=False)
     gpus = int(ray.cluster_resources().get("GPU", 0))
     devices = gpus or sum(node["Alive"] for node in ray.nodes())
     each: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
-    tries = ray.remote(_Tries).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
+    tries = ray.remote(_tries()).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
 
     def on_device(function: Callable[..., Any], *arguments: Any) -> Any:
         return ray.get(ray.remote(function).options(**each).remote(open_encoder, job, *arguments))
@@ -137,16 +137,19 @@ def _read(
     yield {"packed": np.array([json.dumps({"counts": (rejects.rows, rejects.count)})], dtype=object)}
 
 
-class _Tries:
-    """An actor that counts how often each shard was begun."""
+def _tries() -> type:
+    """Return the class of an actor that counts tries: a local class, so that the actor need not import this module."""
 
-    def __init__(self) -> None:
-        self.begun: Counter[int] = Counter()
+    class Tries:
+        def __init__(self) -> None:
+            self.begun: Counter[int] = Counter()
 
-    def begin(self, number: int) -> int:
-        """Return how often a shard was begun, this time included."""
-        self.begun[number] += 1
-        return self.begun[number]
+        def begin(self, number: int) -> int:
+            """Return how often a shard was begun, this time included."""
+            self.begun[number] += 1
+            return self.begun[number]
+
+    return Tries
 
 
 class _Encode:

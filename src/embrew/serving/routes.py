@@ -64,7 +64,7 @@ def create_app(service: Service, *, hosts: Collection[str] = (), request_id: boo
     return app
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:  # else each request would wait for a thread of the pool
     return request.app.state.service
 
 
