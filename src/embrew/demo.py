@@ -107,8 +107,8 @@ def run(output: Path, overrides: tuple[str, ...] = (), share: float | None = Non
     from embrew.export.exporting import export_encoder
 
     console, data = Console(highlight=False), output / "data"
-    overrides = (*own_data(data), *overrides)
-    shipped = assembly.load_recipe(RECIPE, overrides)
+    changes = (*own_data(data), *overrides)
+    shipped = assembly.load_recipe(RECIPE, changes)
     console.print(f"embrew's demonstration, offline, in {output}; stopped, the same command resumes it", markup=False)
     step = measured_step()
     if share is None and any(".max_steps=" in override for override in overrides):
@@ -118,7 +118,7 @@ def run(output: Path, overrides: tuple[str, ...] = (), share: float | None = Non
     console.print(f"   about {about:.0f} min on this machine, with {how_many} of training")
     if asked is None and share == FEWEST and about > MINUTES:
         console.print("   five minutes are not enough at its current load: the demonstration trains its fewest steps")
-    recipe = assembly.load_recipe(RECIPE, [*overrides, *fewer_steps(shipped, share)])
+    recipe = assembly.load_recipe(RECIPE, [*changes, *fewer_steps(shipped, share)])
 
     console.print("[bold]1. Data[/]: the documentation of the Python packages installed here")
     console.print(f"   {_collect(data)}")

@@ -156,7 +156,7 @@ def data_files(folder: AnyPlace) -> list[AnyPlace]:
         ValueError: a file with such a name is a named pipe, or a broken link.
     """
     if is_saved(folder):
-        return [file for files in saved_files(folder).values() for file in files]
+        return [file for parts in saved_files(folder).values() for file in parts]
     for place in (folder, folder / "data"):
         files, tables = _with_suffix(place, SUFFIXES), _with_suffix(place, TABLES)
         named = {"", *(exact(without_number(stem(file))) for file in files)}

@@ -28,6 +28,7 @@ class Remote(Protocol):
     def suffixes(self) -> list[str]: ...  # noqa: D102
     def __truediv__(self, name: str) -> Remote: ...
     def __lt__(self, other: Any) -> bool: ...
+    def __hash__(self) -> int: ...  # noqa: D105
     def is_file(self) -> bool: ...  # noqa: D102
     def is_dir(self) -> bool: ...  # noqa: D102
     def stat(self) -> Any: ...  # noqa: D102

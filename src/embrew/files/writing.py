@@ -218,7 +218,7 @@ def check_free(folder: Path, *, marker: str, overwrite: bool = False) -> None:
 
 def check_absent(path: Place) -> None:
     """Raise if a file exists that may not be replaced."""
-    if path.exists():
+    if path.is_file() or path.is_dir():
         raise FileExistsError(f"{path} exists already; choose another file or allow overwriting it")
 
 
