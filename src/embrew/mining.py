@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -85,7 +85,19 @@ def mine(
         )
     of_pairs = pairs["instruction"] if "instruction" in pairs.column_names else [None] * len(pairs)
     instructions = dict(zip(zip(columns["anchor"], columns["positive"], strict=True), of_pairs, strict=True))
-    rows = []
+    rows = list(_rows(mined, instructions, num_negatives))
+    if not rows:
+        raise ValueError(
+            f"no negative for any of {len(pairs)} pairs; give a smaller relative_margin than {relative_margin}, or a "
+            "larger corpus"
+        )
+    return Mined(rows, len(pairs) - len(rows))
+
+
+def _rows(
+    mined: Dataset, instructions: Mapping[tuple[str, str], str | None], num_negatives: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the miner's rows, each with at most `num_negatives`, none of which is the query's own text."""
     for row in mined:
         query = normalised(row["anchor"])
         positive, *near = zip(row["positive"], row["scores"], strict=True)
@@ -94,13 +106,7 @@ def mine(
             (text, *negatives), scores = map(list, zip(positive, *near, strict=True))
             mined_row = {"query": row["anchor"], "positive": text, "negatives": negatives, "scores": scores}
             instruction = instructions.get((row["anchor"], text))
-            rows.append(mined_row if instruction is None else {**mined_row, "instruction": instruction})
-    if not rows:
-        raise ValueError(
-            f"no negative for any of {len(pairs)} pairs; give a smaller relative_margin than {relative_margin}, or a "
-            "larger corpus"
-        )
-    return Mined(rows, len(pairs) - len(rows))
+            yield mined_row if instruction is None else {**mined_row, "instruction": instruction}
 
 
 @contextmanager
