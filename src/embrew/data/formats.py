@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, cast
 
 from embrew.data.documents import PROSE, read_prose
 from embrew.data.quotes import Finding, check_quotes
@@ -347,7 +347,7 @@ def _read_table(path: Place) -> Iterator[Record | Bad]:
             refused = finding is not None and finding.is_refused(separator)
             lines = islice(chain([header], file), finding.line - 1 - before if finding and refused else None)
             unquoted = finding is not None and finding.kind == "broken" and not refused
-            quoting = csv.QUOTE_NONE if unquoted else csv.QUOTE_MINIMAL
+            quoting: Literal[0, 3] = csv.QUOTE_NONE if unquoted else csv.QUOTE_MINIMAL
             csv.field_size_limit(MAX_CELL)
             reader = csv.reader(lines, delimiter=separator, strict=True, quoting=quoting)
             names = next(reader, [])
