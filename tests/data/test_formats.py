@@ -354,11 +354,11 @@ def test_an_arrow_file_is_read_as_a_stream_is(tmp_path: Path):
 
 
 def test_a_header_of_many_columns_is_read_in_linear_time(tmp_path: Path):
-    names = [f"c{i}" for i in range(100_000)]
-    (tmp_path / "a.csv").write_text(",".join(["text", *names]) + "\n" + ",".join(["a"] * 100_001) + "\n")
+    names = [f"c{i}" for i in range(30_000)]
+    (tmp_path / "a.csv").write_text(",".join(["text", *names]) + "\n" + ",".join(["a"] * 30_001) + "\n")
     start = time.process_time()
     (record,) = read_file(tmp_path / "a.csv")
-    assert len(record.values) == 100_001 and time.process_time() - start < 5
+    assert len(record.values) == 30_001 and time.process_time() - start < 3
 
 
 # Text files

@@ -158,7 +158,8 @@ def data_files(folder: AnyPlace) -> list[AnyPlace]:
     if is_saved(folder):
         return [file for parts in saved_files(folder).values() for file in parts]
     for place in (folder, folder / "data"):
-        files, tables = _with_suffix(place, SUFFIXES), _with_suffix(place, TABLES)
+        files: list[AnyPlace] = _with_suffix(place, SUFFIXES)
+        tables: list[AnyPlace] = _with_suffix(place, TABLES)
         named = {"", *(exact(without_number(stem(file))) for file in files)}
         chosen = files + [file for file in tables if exact(without_number(stem(file))) not in named]
         if chosen and not files:  # with the name of a split, of tables alone the others are read if words tell theirs
