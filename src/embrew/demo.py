@@ -84,7 +84,7 @@ def main() -> None:
     Console().print(f"\n{(time.perf_counter() - began) / 60:.1f} minutes")
 
 
-def run(output: Path, overrides: tuple[str, ...] = (), share: float | None = None) -> list[dict[str, Any]]:
+def run(output: Path, overrides: tuple[Override, ...] = (), share: float | None = None) -> list[dict[str, Any]]:
     """Run the whole demonstration in one folder.
 
     Writes `steps.json` (the share of the steps), `data/`, `model/` (the stages), `export/` (Sentence-Transformers),
@@ -102,6 +102,7 @@ def run(output: Path, overrides: tuple[str, ...] = (), share: float | None = Non
         ValueError: the folder was begun with another share.
     """
     from embrew import assembly
+    from embrew.config.overrides import parse_override
     from embrew.encoder import Encoder
     from embrew.evaluation.report import size_of
     from embrew.export.exporting import export_encoder
@@ -111,7 +112,7 @@ def run(output: Path, overrides: tuple[str, ...] = (), share: float | None = Non
     shipped = assembly.load_recipe(RECIPE, changes)
     console.print(f"embrew's demonstration, offline, in {output}; stopped, the same command resumes it", markup=False)
     step = measured_step()
-    if share is None and any(".max_steps=" in override for override in overrides):
+    if share is None and any(parse_override(override)[0][-1] == "max_steps" for override in overrides):
         share = share_of(output) or 1.0
     asked, share = share, chosen_share(shipped, output, step, share)
     about, how_many = minutes(shipped, step, share), "all steps" if share == 1 else f"{share:.0%} of the steps"

@@ -129,12 +129,12 @@ def atomic_path(path: Place, *, overwrite: bool = True) -> Iterator[Path]:
         DiskError: the disk is full, read-only or broken; names `path`.
         FileExistsError: `overwrite` is off, and `path` exists when the block begins or when it ends.
     """
-    if not overwrite:
-        check_absent(path)
     if not isinstance(path, Path):
         with path.uploaded() as temporary:
             yield temporary
         return
+    if not overwrite:
+        check_absent(path)
     with writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path)
@@ -216,7 +216,7 @@ def check_free(folder: Path, *, marker: str, overwrite: bool = False) -> None:
         raise FileExistsError(f"{folder} holds no {marker}, so it was not written by embrew; it is left alone")
 
 
-def check_absent(path: Place) -> None:
+def check_absent(path: Path) -> None:
     """Raise if a file exists that may not be replaced."""
     if path.is_file() or path.is_dir():
         raise FileExistsError(f"{path} exists already; choose another file or allow overwriting it")
