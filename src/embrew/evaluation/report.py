@@ -12,7 +12,7 @@ from embrew.evaluation.kinds import KINDS
 from embrew.files.formats import RESULT, OtherFormat
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, content_of, read_json
-from embrew.files.sealed import content_sha256, sealed, unsealed
+from embrew.files.sealed import SHA256, content_sha256, sealed, unsealed
 from embrew.files.writing import write_json
 
 logger = logging.getLogger(__name__)
@@ -84,6 +84,8 @@ def read_result(path: Path) -> Result:
     try:
         values = read_json(path, repair=AGAIN)
         with content_of(path, repair=AGAIN):
+            if "parts" in values and SHA256 not in values:
+                raise ValueError(f"it has parts and no {SHA256}; to edit it on purpose, remove both keys")
             values = unsealed(values, path, "results")
         parts = values.get("parts")  # of one made by hand: None
         run = _part(path, "run", parts)
@@ -114,6 +116,8 @@ def _part(path: Path, name: str, parts: Mapping[str, str] | None) -> dict[str, A
     content = read_json(file, kind=RESULT if name == "run" else None)
     if name == "run":
         with content_of(file, repair=AGAIN):
+            if parts is not None and SHA256 not in content:
+                raise ValueError(f"it has no {SHA256}, and {path.name} says that it was written with one")
             content = unsealed(content, file, "results")
         content.pop("format", None)
     part = _identity(content) if name == "run" else content
