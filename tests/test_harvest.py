@@ -101,6 +101,7 @@ def test_the_same_seed_writes_the_same_bytes(tmp_path, packages):
     assert first == written("b")
     assert first != written("c", seed=1)
     assert set(first) == {
+        "checksums.json",
         "manifest.json",
         "pairs.jsonl",
         "texts.jsonl",

@@ -169,15 +169,17 @@ def prepare(
 def _kept(folder: Path, asked: Mapping[str, Any]) -> Prepared | None:
     """Return what an earlier call has prepared from the same files and settings; None: nothing."""
     again = f"remove {folder}; the same command makes it again"
-    verified = check_files(folder, repair=f"R{again[1:]}")
-    if not (folder / ADAPTED.file).is_file():
+    manifest = {}
+    if (folder / ADAPTED.file).is_file():
+        manifest = read_json(folder / ADAPTED.file, keys=("made_of", "counts", "by_document"), repair=again)
+        with content_of(folder / ADAPTED.file, repair=again):
+            ADAPTED.check(manifest["made_of"], folder / ADAPTED.file)
+    verified = check_files(folder, repair=f"R{again[1:]}")  # where the manifest is missing, too
+    if not manifest:
         return None
     if not verified:
         logger.warning("%s has no %s, so changes of its files are not noticed", folder, NAME)
-    manifest = read_json(folder / ADAPTED.file, keys=("made_of", "counts", "by_document"), repair=again)
-    with content_of(folder / ADAPTED.file, repair=again):
-        ADAPTED.check(manifest["made_of"], folder / ADAPTED.file)
-        check_same(asked, manifest["made_of"], folder)
+    check_same(asked, manifest["made_of"], folder)
     return Prepared(folder, manifest)
 
 

@@ -186,12 +186,12 @@ def use_kept(task: Any, folder: Path) -> None:
         Damaged: a file has changed since it was written, or is missing.
         ValueError: the folder holds another revision than this version of mteb asks for.
     """
-    check_files(folder, repair=f"R{AGAIN[1:]}")
     name, wanted, stored = task.metadata.name, str(task.metadata.revision), _revision(folder)
     if stored != wanted:
         raise ValueError(
             f"{folder} holds revision {stored} of {name}, but this mteb evaluates {wanted}; fetch it again"
         )
+    check_files(folder, repair=f"R{AGAIN[1:]}")
     about = read_json(folder / ABOUT, keys=("parts",), repair=AGAIN)
     for one in _parts(task):
         one.dataset = _load(about["parts"][one.metadata.name], folder / one.metadata.name)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from embrew.evaluation.kinds import KINDS
-from embrew.files.formats import RESULT, Format, OtherFormat
+from embrew.files.formats import RESULT, OtherFormat
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, content_of, read_json
-from embrew.files.sealed import content_sha256, sealed, unsealed
+from embrew.files.sealed import SHA256, content_sha256, sealed, unsealed
 from embrew.files.writing import write_json
 
 logger = logging.getLogger(__name__)
@@ -50,16 +50,17 @@ class Result:
 def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
     """Write `TASK.SPLIT.json` (mteb's format) into `folder`, after `.run.json` (the sidecar) and `.examples.json`.
 
-    It holds the sha256 of the other two, and of the rest of itself.
+    The sidecar and the result hold the sha256 of the rest of themselves; the result also that of the examples, and of
+    what the sidecar says of model, data and settings, so that no result is read with the sidecar of another.
     """
     entry = {**result.scores, "main_score": result.main_score, "hf_subset": "default", "languages": ["eng-Latn"]}
     path = result_file(folder, result.task, result.split)
     path.unlink(missing_ok=True)  # so that an interruption leaves no old result with a new sidecar
-    parts = {"run": {"format": RESULT.number, **run, "counts": dict(result.counts)}}
+    write_json(_sidecar_file(path), sealed({"format": RESULT.number, **run, "counts": dict(result.counts)}))
+    parts = {"run": content_sha256(_identity(run))}
     if result.examples:
-        parts["examples"] = dict(result.examples)
-    for part, content in parts.items():
-        write_json(path.with_suffix(f".{part}.json"), content)
+        write_json(path.with_suffix(".examples.json"), result.examples)
+        parts["examples"] = content_sha256(dict(result.examples))
     values = {
         "dataset_revision": run["dataset_revision"],
         "task_name": result.task,
@@ -67,7 +68,7 @@ def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
         "scores": {result.split: [entry]},
         "evaluation_time": result.seconds,
         "kg_co2_emissions": None,
-        "parts": {part: content_sha256(content) for part, content in parts.items()},
+        "parts": parts,
     }
     write_json(path, sealed(values))
     return path
@@ -83,10 +84,11 @@ def read_result(path: Path) -> Result:
     try:
         values = read_json(path, repair=AGAIN)
         with content_of(path, repair=AGAIN):
+            if "parts" in values and SHA256 not in values:
+                raise ValueError(f"it has parts and no {SHA256}; to edit it on purpose, remove both keys")
             values = unsealed(values, path, "results")
         parts = values.get("parts")  # of one made by hand: None
-        run = _part(path, "run", parts, kind=RESULT)
-        run.pop("format", None)
+        run = _part(path, "run", parts)
         split = run["split"]
         (entry,) = values["scores"][split]
         scores = {key: value for key, value in entry.items() if key not in ("main_score", "hf_subset", "languages")}
@@ -100,13 +102,26 @@ def read_result(path: Path) -> Result:
         raise ValueError(f"{path} or its .run.json is not a result of embrew ({error!r}); remove both") from error
 
 
-def _part(path: Path, name: str, parts: Mapping[str, str] | None, *, kind: Format | None = None) -> dict[str, Any]:
+def _identity(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a sidecar says of the model, the data and the settings."""
+    keys = ("task", "split", "kind", "model", "model_hash", "dataset_revision", "resolved_prompts", "settings")
+    return {key: run.get(key) for key in keys}
+
+
+def _part(path: Path, name: str, parts: Mapping[str, str] | None) -> dict[str, Any]:
     """Return the sidecar or the examples of a result, which are compared with the sha256 in it."""
     file = path.with_suffix(f".{name}.json")
     if not file.is_file():
         raise BrokenFile(f"{file} is missing; remove {path}, and the same embrew evaluate makes both again")
-    content = read_json(file, kind=kind)
-    if parts is not None and parts.get(name) != content_sha256(content):
+    content = read_json(file, kind=RESULT if name == "run" else None)
+    if name == "run":
+        with content_of(file, repair=AGAIN):
+            if parts is not None and SHA256 not in content:
+                raise ValueError(f"it has no {SHA256}, and {path.name} says that it was written with one")
+            content = unsealed(content, file, "results")
+        content.pop("format", None)
+    part = _identity(content) if name == "run" else content
+    if parts is not None and parts.get(name) != content_sha256(part):
         raise BrokenFile(
             f"{file} has changed since it was written, or belongs to another result than {path.name}; remove "
             f"{path.name}, and the same embrew evaluate makes both again"
