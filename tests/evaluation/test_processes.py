@@ -86,6 +86,7 @@ def written(folder: Path) -> dict[str, Any]:
     found = {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
     for values in found.values():
         values.pop("evaluation_time", None)
+        values.pop("sha256", None)
     return found
 
 

@@ -174,7 +174,9 @@ def test_a_frozen_copy_of_the_lm_is_counted(model_folder):
 def test_pairs_have_a_negative_only_where_the_data_may_have_one():
     """The second stage of LBR has in-batch negatives alone; `columns` says so."""
     for name, negatives in (("lbr/paper-qwen2-1.5b", 0), ("epic/qwen3-0.6b", 1)):
-        recipe = Recipe.load(name, ["encoder.model=nano", "encoder.max_length={query: 48, document: 48}"])
+        recipe = Recipe.load(
+            name, ["encoder.model=nano", "encoder.dtype=float32", "encoder.max_length={query: 48, document: 48}"]
+        )
         objective = assembly.objective(recipe.stages[-1].objective)
         encoder = assembly.encoder(recipe)
         rows, _, measured = stage_rows(recipe, len(recipe.stages) - 1, objective, encoder)

@@ -61,7 +61,8 @@ def test_the_command_says_it_in_one_line(tmp_path) -> None:
     for arguments in (["recipe", "check", NANO], ["train", NANO, "--output", str(tmp_path / "run")]):
         result = CliRunner().invoke(app, [*arguments, *wrong])
         assert result.exit_code == 1 and len(result.stderr.splitlines()) <= 2
-        assert "error: stages.supervised.objective.temperature=0; allowed: greater than 0" in result.stderr
+        allowed = "allowed: greater than or equal to 0.0001"
+        assert f"error: stages.supervised.objective.temperature=0; {allowed}" in result.stderr
     assert not (tmp_path / "run").exists()
 
 

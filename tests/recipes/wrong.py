@@ -55,7 +55,7 @@ OVERRIDES: list[tuple[str, str, str]] = [
             (f"{L}init_lora_weights=pissa_niter_4", "'pissa_niter_4' is random each time the model is opened"),
             (f"{L}init_lora_weights=loftq", "init_lora_weights='loftq'; choose from gaussian, orthogonal, pissa"),
             (f"{L}inference_mode=true", "inference_mode disables training"),
-            (f"{C}temperature=0", "stages.supervised.objective.temperature=0; allowed: greater than 0"),
+            (f"{C}temperature=0", "supervised.objective.temperature=0; allowed: greater than or equal to 0.0001"),
             ("stages.compress.data.columns={query: x}", "stages.compress.data.columns.query: not a text column"),
             ("seed=4294967296", "seed=4294967296; allowed: less than 4294967296"),
             ("stages=[3]", "stages.0=3; allowed: a mapping"),

@@ -8,7 +8,7 @@ an embedding at the last token. *Embedding-based In-Context Prompt Training for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,10 @@ from torch import Tensor
 
 from embrew.analysis.input_texts import Side
 from embrew.encoder import Encoder
+from embrew.model.attention import MODES, Attention
 from embrew.model.batching import encode_rows
 from embrew.model.contexts import insert
+from embrew.model.forward import masks_for
 from embrew.model.layers import layers_of
 from embrew.text.tokens import Row, Segment, Tokens
 
@@ -153,6 +155,10 @@ def attention_weights(inner: Any, read: Callable[[int, Tensor], None]) -> Iterat
         read(layer, output[1])
 
     try:
+        inner.config._attn_implementation = "eager"
+        for mode in MODES:
+            with suppress(ValueError):  # of patterns that it does not follow
+                masks_for(inner, Attention(mode))  # measured now, before there are hooks
         for number, layer in enumerate(layers_of(inner)):
             named = [module for module in layer.modules() if type(module).__name__.endswith("Attention")]
             attention = next((module for module in named if hasattr(module, "config")), None)
@@ -161,7 +167,6 @@ def attention_weights(inner: Any, read: Callable[[int, Tensor], None]) -> Iterat
                     f"{type(layer).__name__} has no module that is called …Attention and has a configuration"
                 )
             hooks.append(attention.register_forward_hook(lambda m, _, output, n=number: hook(n, m, output)))
-        inner.config._attn_implementation = "eager"
         yield
     finally:
         inner.config._attn_implementation = kernel

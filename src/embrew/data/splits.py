@@ -29,7 +29,7 @@ def names_by_split(stems: Iterable[str]) -> dict[str, list[str]]:
     names = dict.fromkeys(map(without_number, stems))
     splits = {name: split for name in names if (split := exact(name))}
     for split in SPLITS:
-        having = [name for name in names if name not in splits and {*map(exact, words(name))} - {""} == {split}]
+        having = [name for name in names if name not in splits and {*words(name)} & {*SPLITS} == {split}]
         if split not in splits.values() and len(having) == 1:
             splits[having[0]] = split
     by_split: dict[str, list[str]] = {}

@@ -197,7 +197,7 @@ def _split_of(file: Path) -> str:
 
     Test and training splits are recognised by a word of the name: `sts-test`, `TEST_1`, `stsTest`, but not `latest`.
     """
-    splits = {exact(word) for word in words(stem(file))}
+    splits = {*words(stem(file))} & {*SPLITS}
     return exact(without_number(stem(file))) or next((split for split in ("test", "train") if split in splits), FILE)
 
 

@@ -153,12 +153,15 @@ def library_states(inner: Any, embedded: Tensor, tokens: Tokens) -> Tensor:
 
     Args:
         inner: the model without its head.
-        embedded: not read; the call gets ids.
+        embedded: `(batch, tokens, hidden)` in the model's dtype; read only where its embedding matrix has another one.
         tokens: texts of vocabulary tokens.
     """
+    by_ids = inner.get_input_embeddings()(tokens.input_ids[:1]).dtype == inner.dtype
+    name, inputs = ("input_ids", tokens.input_ids) if by_ids else ("inputs_embeds", embedded)
+    masks = torch.ones_like(tokens.input_ids)
     rows = [
-        inner(input_ids=row[None, :n], attention_mask=torch.ones_like(row)[None, :n], use_cache=False)[0][0]
-        for row, n in zip(tokens.input_ids, tokens.lengths, strict=True)
+        inner(**{name: inputs[i, None, :n]}, attention_mask=masks[i, None, :n], use_cache=False)[0][0]
+        for i, n in enumerate(tokens.lengths)
     ]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
@@ -196,7 +199,7 @@ def follows(
         with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
             for padding in (0, PADDING):
                 tokens = _probe(inner, attention, width, padding)
-                states = run(inner.get_input_embeddings()(tokens.input_ids), tokens)[:, :width].float()
+                states = run(inner.get_input_embeddings()(tokens.input_ids).to(inner.dtype), tokens)[:, :width].float()
                 moved = (states[1:] - states[:1]).abs().amax(-1).T  # [i, j]: state i under a change of token j
                 reads = attention.visible(tokens)[0, :width, :width].double()
                 reaches = torch.linalg.matrix_power(reads, layers) > 0
@@ -234,7 +237,7 @@ def agree(
         some = torch.linspace(0.05 * vocabulary, 0.9 * vocabulary, 2 * max(lengths)).long().tolist()
         tokens = Tokens.pad([Row.labelled(some[n - 1 : 2 * n - 1], Segment.TEXT) for n in lengths]).to(inner.device)
         with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
-            embedded = inner.get_input_embeddings()(tokens.input_ids)
+            embedded = inner.get_input_embeddings()(tokens.input_ids).to(inner.dtype)
             states, others = (at(run(embedded, tokens), tokens.attention_mask.bool()).float() for run in (one, other))
     except torch.OutOfMemoryError:
         raise

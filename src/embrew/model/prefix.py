@@ -169,7 +169,7 @@ def can_share(inner: Any) -> bool:
     def after_prefix(model: Any, embedded: Tensor, tokens: Tokens) -> Tensor:
         def embed(part: Tokens) -> Tensor:
             embeddings: Tensor = inner.get_input_embeddings()(part.input_ids)
-            return embeddings
+            return embeddings.to(inner.dtype)
 
         return torch.cat(Prefix().at(tokens, WIDTH // 2).states(view(model, is_causal=True), embed, tokens), dim=1)
 
