@@ -54,7 +54,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
     gpus = int(ray.cluster_resources().get("GPU", 0))
     devices = gpus or sum(node["Alive"] for node in ray.nodes())
     each: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
-    tries = ray.remote(_tries()).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
+    tries: Any = ray.remote(_tries()).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
 
     def on_device(function: Callable[..., Any], *arguments: Any) -> Any:
         return ray.get(ray.remote(function).options(**each).remote(open_encoder, job, *arguments))

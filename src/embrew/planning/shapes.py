@@ -81,6 +81,9 @@ def _local(recipe: Recipe) -> dict[str, Any]:
     return {} if local_model(settings.model) else {"revision": settings.revision, "local_files_only": True}
 
 
+FRAGMENTED = 1.6  # resident memory per byte kept in float32 on a CPU; benchmarks/results/plan-smollm2.md
+
+
 @dataclass(frozen=True)
 class Shape:
     """Sizes of a model and of what is trained of it.
@@ -114,10 +117,11 @@ class Shape:
 
         Inputs and outputs of products, norms and activation: about 8 states and 4 inner ones a layer. Under autocast
         the inner ones are in bfloat16, and the states in part; on a CPU, attention keeps float32, and trained weights
-        more. With activation checkpointing, the input of each layer is kept, and one layer at a time.
+        more. In float32 on a CPU, the C library does not return freed memory between tensors that are kept. With
+        activation checkpointing, the input of each layer is kept, and one layer at a time.
         """
         if arithmetic == "float32":
-            layer = 4 * (8 * self.hidden + 4 * self.inner)
+            layer = 4 * (8 * self.hidden + 4 * self.inner) * (FRAGMENTED if kind == "cpu" else 1)
         else:
             states = 16 if kind != "cpu" else 32 if self.trains_all else 20
             layer = states * self.hidden + 2 * 4 * self.inner
