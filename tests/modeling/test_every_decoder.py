@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from embrew.encoder import Encoder
 from embrew.model.forward import causal_by
 from embrew.model.kernels import use_own_sdpa
+from embrew.storage import base_model
 from tests import decoders
 from tests.conftest import SENTENCES
 
@@ -43,7 +45,7 @@ def by_library(model: Any, tokenizer: PreTrainedTokenizerFast, texts: list[str])
     for text in texts:
         with torch.no_grad():
             states = model.base_model(**tokenizer(text, return_tensors="pt"), use_cache=False).last_hidden_state
-        rows.append(states[0, -1].numpy())
+        rows.append(states[0, -1].float().numpy())
     return np.stack(rows)
 
 
@@ -95,3 +97,19 @@ def test_the_documentation_has_the_lists() -> None:
     assert len(decoders.NAMES) > 150
     page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
     assert decoders.table() in page, "docs/families.md: put in what tests.decoders.table() returns"
+
+
+@pytest.mark.parametrize("name", ["falcon", "falcon-alibi"])
+def test_in_bfloat16_and_in_training(
+    name: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows without padding, and the CPU kernel, are used only where the library's states stay."""
+    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)
+    model = written(name, tmp_path, tokenizer)
+    expected, in_bfloat16 = (by_library(m, tokenizer, TEXTS) for m in (model, copy.deepcopy(model).bfloat16()))
+    settings: dict[str, Any] = {"pooling": "last", "normalize": False, "max_length": 128, "device": "cpu"}
+    rounded = Encoder.from_pretrained(tmp_path, dtype="bfloat16", **settings)
+    np.testing.assert_allclose(rounded.encode(TEXTS), in_bfloat16, atol=5e-2 * np.abs(in_bfloat16).max())
+    encoder = Encoder.from_pretrained(tmp_path, dtype="float32", **settings)
+    use_own_sdpa(encoder.backbone.inner)
+    np.testing.assert_allclose(states_of(encoder, TEXTS), expected, atol=1e-4 * np.abs(expected).max())

@@ -223,6 +223,8 @@ def agree(
     one: Callable[[Tensor, Tokens], Tensor],
     other: Callable[[Tensor, Tokens], Tensor],
     lengths: Sequence[int] = (WIDTH + 1, 2, 4, 3),
+    *,
+    same: float | None = None,
 ) -> bool:
     """Return whether two ways to run a model give the same states.
 
@@ -231,6 +233,7 @@ def agree(
         one: from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
         other: likewise.
         lengths: tokens of each text.
+        same: largest difference, of the largest state; 1e-4 in float32 and 5e-2 in shorter types by default.
     """
     try:
         vocabulary = inner.get_input_embeddings().weight.shape[0]
@@ -244,7 +247,8 @@ def agree(
     except FAILED:
         logger.debug("%s cannot run in one of two ways", type(inner).__name__, exc_info=True)
         return False
-    same = 1e-4 if inner.dtype == torch.float32 else 5e-2
+    if same is None:
+        same = 1e-4 if inner.dtype == torch.float32 else 5e-2
     return bool((states - others).abs().max() <= same * states.abs().max())
 
 
