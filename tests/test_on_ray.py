@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from embrew.corpus import encode_corpus
 from tests.conftest import SENTENCES
 from tests.corpus.stub import Stub, open_stub
 from tests.corpus.test_resume import content
+from tests.ports import free_port
 
 
 def test_a_corpus_gets_the_same_files(tmp_path: Path, local_ray: Path) -> None:
@@ -33,8 +33,7 @@ def test_a_replica_gives_the_vectors_of_encode(local_ray: Path) -> None:
 
     from embrew.serving.ray import app
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     try:
         serve.run(app({"model": "nano", "pooling": "mean"}))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from tests.fresh import Fresh
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,10 +30,7 @@ def in_processes(count: int, module: str, *arguments: str, timeout: int) -> None
 
 def in_forks(count: int, module: str, *arguments: str, timeout: int) -> None:
     """The same, with forks of a process that has imported libraries, and without torchrun, which imports them again."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
     meeting["LOCAL_WORLD_SIZE"] = str(count)
     processes = []
     for rank in range(count):

@@ -29,6 +29,7 @@ from embrew.serving.routes import create_app
 from embrew.serving.settings import Settings
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.local_ray import ending_what_starts, environment
+from tests.ports import free_port
 from tests.serving.encoders import LIMITS, PROMPTS, TEXTS, check_same, wanted
 from tests.serving.running import Words, of_words
 
@@ -78,14 +79,6 @@ def test_routes_and_keys_of_an_application_under_a_prefix():
 
 
 # On a local Ray
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class Cluster:
