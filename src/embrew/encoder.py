@@ -29,11 +29,12 @@ from embrew.model.batching import Cost
 from embrew.model.contexts import Context, Demonstrator, PreparedContext, prepare, start
 from embrew.model.forward import cost_of
 from embrew.model.layers import causal_layers
-from embrew.model.pooling import new_head, pool
+from embrew.model.pooling import embed, new_head
 from embrew.model.prefix import Prefix, Shared, can_share
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Base, Quantization
 from embrew.settings.encoder import AttentionMode, EncoderSettings, Pooling
+from embrew.stock import check_as_stock, stock_reading
 from embrew.storage.base_model import adapter_of, known_name, open_base, pick_device, pick_dtype
 from embrew.storage.opening import SETTINGS, final_stage, knows_base, load_encoder, open_base_again
 from embrew.storage.parts import check_folder, check_name
@@ -132,7 +133,8 @@ class Encoder(nn.Module):
 
         Args:
             name: a folder that embrew saved; or `nano`, `smollm2-135m`, or a folder, GGUF file or Hub id of a causal LM
-                or BERT-type encoder; or a LoRA that peft saved, on the base that it names.
+                or BERT-type encoder; or a LoRA that peft saved, on the base that it names; or a Sentence-Transformers
+                model, which keeps its pooling, prompts, limit and layers, and is compared with that library.
             adapter: a folder or Hub id of a LoRA that peft saved, to merge into the LM first.
             revision: Hub revision of the LM.
             dtype: `float32`, `bfloat16`, `auto` (a saved encoder's own; else float32 on a CPU, bfloat16 on a GPU), or
@@ -153,7 +155,13 @@ class Encoder(nn.Module):
                 (`Quantization`); needs the extra `qlora`. A saved encoder says itself how its base is quantised.
             settings: how texts are read (`EncoderSettings`); not for a saved encoder, which has its own.
             **changes: single settings, such as `pooling="mean"`; they override those in `settings`. Without any, a
-                causal LM is read at its last token, a BERT-type encoder by its mean.
+                causal LM is read at its last token, a BERT-type encoder by its mean. With a template, attention or
+                pooling, a Sentence-Transformers model is read in that way instead of its own.
+
+        Raises:
+            FileNotFoundError: no such model.
+            ValueError: it cannot be opened; settings that do not go together; a Sentence-Transformers model with other
+                modules, or that gives other vectors there.
         """
         folder, place = final_stage(Path(name)), pick_device(device)
         how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
@@ -168,13 +176,10 @@ class Encoder(nn.Module):
             check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
         in_4_bits = None if quantization is None else Quantization.parse(quantization)
         if adapter is None and adapter_of(str(name)) is not None:
-            if (folder / "modules.json").is_file() and settings is None and "pooling" not in changes:
-                raise ValueError(
-                    f"{name} is a Sentence-Transformers model with its own pooling; embrew.opening.open_model reads it "
-                    "as it says, and so do the commands; to read its language model in another way, give pooling="
-                )
             adapter = name
         weights = pick_dtype(dtype, place)
+        stock = stock_reading(str(name), settings, changes, weights)
+        settings = stock.settings if stock is not None and settings is None else settings
         merged = torch.float32 if adapter is not None and in_4_bits is None else weights
         how |= {"dtype": merged, "device": place, "quantization": in_4_bits}
         model, tokenizer, base = open_base(str(name), revision=revision, **how)
@@ -195,6 +200,14 @@ class Encoder(nn.Module):
         if backbone.is_encoder and settings is None:
             settings = EncoderSettings.create(attention="bidirectional", pooling="mean")
         encoder = cls(backbone, tokenizer, base, settings, **changes).eval()
+        if encoder.pooling.dense is not None:
+            if stock is None or stock.settings.pooling.dense != encoder.pooling.dense:
+                raise ValueError(
+                    f"pooling.dense is not that of {name}; only a Sentence-Transformers model has such layers"
+                )
+            encoder.head.load_state_dict(stock.dense)  # type: ignore[union-attr]
+        if stock is not None and in_4_bits is None:
+            check_as_stock(str(name), stock, encoder)
         encoder.chain = chain
         encoder.trust_remote_code = trust_remote_code
         if base.kind == "folder":
@@ -433,9 +446,7 @@ class Encoder(nn.Module):
 
         `before` as in `Pooling`.
         """
-        if self.head is not None:
-            states, before = self.head(states), None if before is None else self.head(before)
-        return pool(self.settings.pooling, states, tokens, before)
+        return embed(self.head, self.settings.pooling, states, tokens, before)
 
     def layers(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
         """Return pooled embeddings of every layer, float32 `(layers, batch, hidden)`; i: `forward(num_layers=i)`.
@@ -468,7 +479,7 @@ class Encoder(nn.Module):
         """
         changed = copy.copy(self)
         changed.settings = self.settings.replace(**changes)
-        trained = ("latents", "heads", "head_width", "projection")
+        trained = ("latents", "heads", "head_width", "projection", "dense")
         if any(getattr(changed.pooling, name) != getattr(self.pooling, name) for name in trained):
             raise ValueError(f"pooling.{', '.join(trained)} belong to trained weights; build another encoder")
         if changed.settings.demonstrations != self.settings.demonstrations:

@@ -22,14 +22,10 @@ from embrew.runtimes.converted import convert_encoder
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino
 from embrew.runtimes.openvino import openvino
-from embrew.settings.encoder import MODES
-from embrew.stock import open_stock
-from embrew.storage.base_model import ASSETS, SMOLLM2, is_encoder, open_config, pick_dtype
-from embrew.storage.foreign import file_of
+from embrew.stock import is_stock, open_stock
+from embrew.storage.base_model import is_encoder, open_config, pick_dtype
 from embrew.storage.opening import AS_TRAINED
 from embrew.storage.parts import check_folder
-from embrew.text.texts import SIDES
-from embrew.text_encoder import resolved_prompts
 from embrew.variants import VariantEncoder
 
 if TYPE_CHECKING:
@@ -158,13 +154,6 @@ def is_bare(name: str) -> bool:
     return not is_encoder(open_config(name))
 
 
-def is_stock(name: str) -> bool:
-    """Return whether a name is that of a Sentence-Transformers folder, or of such a model of the Hub or its cache."""
-    if name in (*ASSETS, SMOLLM2) or Path(name).exists():
-        return os.path.lexists(Path(name, "modules.json"))
-    return file_of(name, "modules.json") is not None
-
-
 def open_bare(name: str, pooling: str, *, dtype: str = "auto") -> Encoder:
     """Return a bare language model as an encoder that is read in one of the ways of `POOLINGS`."""
     recipe = Recipe.load(POOLINGS[check_pooling(pooling)])
@@ -217,36 +206,14 @@ def as_encoder(model: Any, name: str) -> Encoder:
         name: its folder or Hub id.
 
     Raises:
-        ValueError: it has other modules, several poolings, or pooling that leaves out the prompt.
+        ValueError: it is an export; or as `embrew.stock.read_stock`.
     """
-    parts = list(model)
-    kinds = [type(part).__name__ for part in parts]
-    pooling: Any = parts[1] if len(parts) > 1 else None
-    stock = {mode.stock: key for key, mode in MODES.items() if mode.stock}
-    mode = stock.get(pooling.pooling_mode) if kinds[1:2] == ["Pooling"] else None
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or mode is None:
-        raise ValueError(
-            f"{name} has the modules {', '.join(kinds)}; --backend openvino converts a Transformer with one Pooling "
-            f"({', '.join(stock)}) and Normalize; use --backend torch"
-        )
-    if not pooling.include_prompt:
-        raise ValueError(f"{name} leaves its prompt out of the pooling; use --backend torch")
     if (Path(name) / "parity.json").is_file():
         raise ValueError(
             f"{name} is an export for Sentence-Transformers, whose tokenizer adds the template; give the encoder that "
             "it was made of, or export that one with --for openvino"
         )
-    encoder = Encoder.from_pretrained(
-        name,
-        dtype="float32",
-        device="cpu",
-        attention="bidirectional" if not getattr(parts[0].auto_model.config, "is_causal", None) else "causal",
-        pooling={"mode": mode},
-        prompts={**model.prompts, **{side: resolved_prompts(model)[side] for side in SIDES}},
-        default_prompt_name=model.default_prompt_name,
-        max_length=model.max_seq_length,
-        normalize="Normalize" in kinds,
-    )
+    encoder = Encoder.from_pretrained(name, dtype="float32", device="cpu")
     if not getattr(model.tokenizer, "split_special_tokens", False):
         _parse_special_tokens(encoder)
     return encoder

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from embrew.files.names import is_safe_name
 from embrew.files.reading import BrokenFile, broken, check_regular, content_of, is_content_error, read_json
-from embrew.storage.base_model import OF_OPENING, pick_device, pick_dtype
+from embrew.model.layers import reads_both_ways
+from embrew.model.pooling import ACTIVATIONS
+from embrew.settings.encoder import MODES, EncoderSettings
+from embrew.storage.base_model import ASSETS, OF_OPENING, SMOLLM2, is_encoder, pick_device, pick_dtype
 from embrew.storage.foreign import (
     ADAPTER,
     INDEX,
@@ -28,10 +36,17 @@ from embrew.storage.foreign import (
 )
 from embrew.storage.parts import TENSORS, read_tensors
 from embrew.storage.peft_folder import PREFIX, same_values
+from embrew.storage.saving import tolerance
+from embrew.text.template import added_after
+from embrew.text.texts import SIDES
+from embrew.text_encoder import resolved_prompts
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+logger = logging.getLogger(__name__)
+OUTPUT = "sentence_embedding"
+MOST, LENGTH = 10**6, 512  # tokens: a limit above the first is none, and the second takes its place
 MODULES, WORDS = "modules.json", "wordembedding_config.json"
 UNKNOWN = re.compile(r"unexpected keyword argument '([^']+)'")
 CLASS = re.compile(r"sentence_transformers(\.[a-z_][a-z0-9_]*)*\.[A-Z][A-Za-z0-9]*")
@@ -80,6 +95,187 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
         raise broken(Path(name), error) from error
     _check_adapters(name, model)
     return model
+
+
+class Reading(NamedTuple):
+    """How a Sentence-Transformers model reads texts.
+
+    Attributes:
+        settings: what an encoder has for it.
+        dense: tensors of its layers after pooling, by the names of `DenseLayers`.
+        vectors: of `REFERENCE`, by the names of encode methods, float32 `(texts, dimensions)` of length 1.
+    """
+
+    settings: EncoderSettings
+    dense: dict[str, Tensor]
+    vectors: dict[str, np.ndarray]
+
+
+REFERENCE = (
+    "A heron waits in the shallow water.",
+    "How do I reverse a linked list?",
+    "Der Zug nach Brno fährt heute von Gleis sieben, 今日は雨が降っています。",
+    "  Two  spaces, UPPER lower, 3.14 -7e-3\n",
+    " ".join(["Long texts are truncated at the end."] * 40),
+)
+"""Texts, one of them longer than `SHORT`, that both readings of a model are compared on; without special tokens."""
+SHORT = 256  # tokens: enough for the longest prompts
+READS = frozenset({"template", "words_after", "attention", "pooling"})
+NAMED = ("prompts", "default_prompt_name", "max_length")
+_READ: dict[tuple[str, str], Reading] = {}
+_COMPARED: set[tuple[int, str]] = set()
+
+
+def is_stock(name: str) -> bool:
+    """Return whether a name is that of a Sentence-Transformers folder, or of such a model of the Hub or its cache."""
+    if name in (*ASSETS, SMOLLM2) or Path(name).exists():
+        return os.path.lexists(Path(name, MODULES))
+    return file_of(name, MODULES) is not None
+
+
+def stock_reading(
+    name: str, settings: EncoderSettings | None, changed: Collection[str], dtype: torch.dtype
+) -> Reading | None:
+    """Return how a Sentence-Transformers model reads texts, if an encoder is to read it so.
+
+    Args:
+        name: of any model.
+        settings: that were given; they may be those of a `Reading`, from a recipe.
+        changed: names of single settings that were given.
+        dtype: of the weights.
+    """
+    if not is_stock(name) or (settings is None and not READS.isdisjoint(changed)):
+        return None
+    if settings is None or settings.pooling.dense is not None:
+        return read_stock(name, dtype=dtype)
+    return _READ.get(_key(name, dtype))
+
+
+def read_stock(name: str, *, dtype: torch.dtype = torch.float32) -> Reading:
+    """Return how a Sentence-Transformers model reads texts, so that an encoder can read, and learn, in the same way.
+
+    The model is opened, asked, and closed; once per process.
+
+    Raises:
+        ValueError: it has modules, or a pooling, that an encoder has not; or as `open_stock`.
+    """
+    key = _key(name, dtype)
+    if key not in _READ:
+        _READ[key] = _read(name, open_stock(name, dtype=str(dtype).removeprefix("torch.")))
+    return _READ[key]
+
+
+def _key(name: str, dtype: torch.dtype) -> tuple[str, str]:
+    """Return a key that changes where the files of a folder do."""
+    folder = Path(name)
+    if not folder.exists():
+        return name, str(dtype)
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".safetensors"))
+    stats = [(path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files]
+    return f"{folder.resolve()} {stats}", str(dtype)
+
+
+def _read(name: str, model: SentenceTransformer) -> Reading:
+    parts: list[Any] = list(model)
+    kinds = [type(part).__name__ for part in parts]
+    layers = [part for part, kind in zip(parts, kinds, strict=True) if kind == "Dense"]
+    usual = ["Transformer", "Pooling", *["Dense"] * len(layers)]
+    stock = {mode.stock: key for key, mode in MODES.items() if mode.stock}
+    if kinds not in (usual, [*usual, "Normalize"]):
+        raise _as_it_is(name, f"has the modules {', '.join(kinds)}", "Transformer, Pooling, Dense and Normalize")
+    mode = stock.get(parts[1].pooling_mode) if isinstance(parts[1].pooling_mode, str) else None
+    if mode is None:
+        raise _as_it_is(name, f"pools with {parts[1].pooling_mode}", ", ".join(stock))
+    if not parts[1].include_prompt:
+        raise _as_it_is(name, "leaves its prompt out of the pooling", "poolings over the whole input")
+    known = {activation: key for key, activation in ACTIVATIONS.items()}
+    strange = [type(layer.activation_function) for layer in layers if type(layer.activation_function) not in known]
+    if strange or any(
+        (layer.module_input_name, layer.module_output_name, layer.use_residual) != (OUTPUT, OUTPUT, False)
+        for layer in layers
+    ):
+        named = f"the activation {strange[0].__name__}" if strange else "other inputs than the pooled vector"
+        raise _as_it_is(name, f"has a Dense module with {named}", ", ".join(ACTIVATIONS))
+    config, tokenizer = parts[0].auto_model.config, model.tokenizer
+    ends_with_sep = tokenizer.sep_token_id is not None and added_after(tokenizer) == [tokenizer.sep_token_id]
+    longest = min(model.max_seq_length or MOST, getattr(config, "max_position_embeddings", MOST) or MOST)
+    prompts = resolved_prompts(model)
+    dense = [
+        {
+            "dimensions": layer.out_features,
+            "bias": layer.linear.bias is not None,
+            "activation": known[type(layer.activation_function)],
+        }
+        for layer in layers
+    ]
+    settings = EncoderSettings.create(
+        template="{instruction}{text}" + ("{end}" if added_after(tokenizer) and not ends_with_sep else ""),
+        attention="bidirectional" if is_encoder(config) or reads_both_ways(config) else "causal",
+        pooling={"mode": mode, **({"dense": dense} if dense else {})},
+        prompts={**model.prompts, **{side: prompts[side] for side in SIDES}},
+        default_prompt_name=model.default_prompt_name,
+        max_length=longest if longest < MOST else LENGTH,
+        normalize="Normalize" in kinds,
+    )
+    tensors = {
+        f"linear.{i}.{key}": tensor.detach().float().cpu()
+        for i, layer in enumerate(layers)
+        for key, tensor in layer.linear.state_dict().items()
+    }
+    return Reading(settings, tensors, reference(model))
+
+
+def reference(encoder: Any, limit: int | None = None) -> dict[str, np.ndarray]:
+    """Return vectors of `REFERENCE` of length 1, by the names of encode methods, at most `SHORT` tokens of each text.
+
+    Args:
+        encoder: an `Encoder` or a Sentence-Transformers model; the limit of the latter is set back.
+        limit: for an `Encoder`, `SHORT` or less.
+    """
+    options: dict[str, Any] = {"show_progress_bar": False, "normalize_embeddings": True}
+    before = None if limit else encoder.max_seq_length
+    if limit:
+        options["max_length"] = limit
+    else:
+        encoder.max_seq_length = min(SHORT, before or SHORT)
+    try:
+        return {
+            name: np.asarray(getattr(encoder, name)(list(REFERENCE), **options), dtype=np.float32)
+            for name in ("encode", "encode_query", "encode_document")
+        }
+    finally:
+        if not limit:
+            encoder.max_seq_length = before
+
+
+def check_as_stock(name: str, reading: Reading, encoder: Any) -> None:
+    """Compare an encoder with the Sentence-Transformers model whose reading it has taken over; once per process.
+
+    Raises:
+        ValueError: its vectors are others.
+    """
+    place, own = (id(reading), str(encoder.device)), reading.settings
+    if place in _COMPARED or any(getattr(encoder.settings, field) != getattr(own, field) for field in READS):
+        return
+    same = encoder.with_settings(**{field: getattr(own, field) for field in NAMED})
+    ours = reference(same, min(SHORT, same.max_seq_length))
+    worst = max(float(np.abs(ours[side] - vectors).max()) for side, vectors in reading.vectors.items())
+    allowed = tolerance(encoder.backbone.dtype, encoder.backbone.num_layers)
+    logger.info("%s: largest difference to Sentence-Transformers' vectors %.1e", name, worst)
+    if not worst <= allowed:
+        raise ValueError(
+            f"{name} has other vectors when embrew reads it than Sentence-Transformers gives (largest difference "
+            f"{worst:.1e}, allowed {allowed:.0e}), so it cannot be trained further here; embrew evaluates and serves "
+            "it as it is"
+        )
+    _COMPARED.add(place)
+
+
+def _as_it_is(name: str, why: str, known: str) -> ValueError:
+    return ValueError(
+        f"{name} {why}; an encoder has {known}. It cannot be trained further here; embrew evaluates and serves it as "
+        "it is"
+    )
 
 
 def _check_adapters(name: str, model: SentenceTransformer) -> None:

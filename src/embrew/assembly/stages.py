@@ -23,11 +23,40 @@ from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.methods.base import settings_of
 from embrew.recipe import Recipe, StageConfig
 from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES, Count
+from embrew.stock import READS, is_stock, read_stock
+from embrew.storage.base_model import DTYPES, pick_device, pick_dtype
+from embrew.text.texts import SIDES
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[Override] = ()) -> Recipe:
-    """Load a recipe as `Recipe.load`; an override of an objective's type drops the recipe's keys that it lacks."""
-    return Recipe.load(name_or_path, overrides, keys_of=objective_keys)
+    """Load a recipe as `Recipe.load`; an override of an objective's type drops the recipe's keys that it lacks.
+
+    Where `encoder` names a Sentence-Transformers model, and no template, attention or pooling, these are the model's.
+    """
+    return Recipe.load(name_or_path, overrides, keys_of=objective_keys, reading_of=with_own_reading)
+
+
+def with_own_reading(encoder: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of `encoder`, and those that a Sentence-Transformers model says itself, where they are not given.
+
+    Raises:
+        ValueError: as `embrew.stock.read_stock`.
+    """
+    model = encoder.get("model")
+    if not isinstance(model, str) or not READS.isdisjoint(encoder) or not is_stock(model):
+        return encoder
+    weights = encoder.get("dtype", "auto")
+    own = read_stock(model, dtype=pick_dtype(weights if weights in DTYPES else "auto", pick_device(None)))
+    values, given = own.settings.as_dict(), {key: encoder.get(key) for key in ("prompts", "max_length")}
+    sides = {side: values["prompts"][side] for side in SIDES}
+    name = own.settings.default_prompt_name
+    default = None if name is None else next((s for s in SIDES if sides[s] == values["prompts"][name]), None)
+    found = {key: values[key] for key in ("template", "attention", "pooling", "max_length", "normalize")}
+    found |= {"prompts": sides, **({"default_prompt_name": default} if default else {})}
+    for key, mapping in given.items():
+        if isinstance(mapping, dict):
+            found[key] = {**found[key], **mapping}
+    return {**found, **{key: value for key, value in encoder.items() if not isinstance(given.get(key), dict)}}
 
 
 def objective_keys(name: Any) -> Collection[str] | None:

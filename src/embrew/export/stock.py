@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.encoder import Encoder
 from embrew.model.forward import bidirectional_by
-from embrew.model.pooling import LatentAttention, Projection
+from embrew.model.pooling import DenseLayers, LatentAttention, Projection
 from embrew.settings.encoder import MODES
 
 OWN_CODE = "transformers_modules."  # where transformers puts code that came with a model
@@ -60,7 +60,7 @@ def stock_refusal(encoder: Encoder) -> str | None:
         return "its states pass through latent attention before they are pooled, for which there is no stock module"
     if encoder.attention.is_causal is None:
         return f"attention={encoder.attention.mode} needs a mask; stock modules are causal or bidirectional"
-    if encoder.attention.is_causal is False and bidirectional_by(encoder.backbone.inner) != "flag":
+    if encoder.attention.is_causal is False and bidirectional_by(encoder.backbone.inner) == "mask":
         return (
             f"attention=bidirectional needs an explicit mask on {type(encoder.backbone.inner).__name__}, which does "
             "not follow is_causal in its configuration; stock modules support attention: causal here"
@@ -150,15 +150,16 @@ def _template_processing(names: dict[int, str], before: list[int], after: list[i
 
 
 def pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: dict[int, int]) -> list[nn.Module]:
-    """Return stock modules that pool as the encoder does, and project or keep its leading dimensions."""
+    """Return stock modules that pool as the encoder does, and its layers: they project or keep leading dimensions."""
     from sentence_transformers.sentence_transformer.modules import Pooling, WordWeights
 
     width, pooling = encoder.backbone.hidden_size, encoder.pooling
     keep = encoder.get_embedding_dimension()
-    multiplied = encoder.head is not None or keep < width
+    layers = _dense(encoder)
+    multiplied = not layers and (encoder.head is not None or keep < width)
     if pools_every_token(encoder) or pools_last_token(encoder):
         mode = "lasttoken" if pools_last_token(encoder) else MODES[pooling.mode].stock
-        return [Pooling(width, mode), *([_product(encoder)] if multiplied else [])]
+        return [Pooling(width, mode), *([_product(encoder)] if multiplied else layers)]
     size = len(tokenizer)
     vocabulary = tokenizer.convert_ids_to_tokens(list(range(size)))
     vocabulary = [f"<unused_{i}>" if token is None else token for i, token in enumerate(vocabulary)]
@@ -172,7 +173,30 @@ def pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: d
     words = WordWeights(vocabulary, weights, unknown_word_weight=other)
     # of tokens, not of their mean: that one is float32, whatever the model's dtype
     shorter = [_product(encoder, of="token_embeddings")] if multiplied else []
-    return [*shorter, words.requires_grad_(False), Pooling(keep, "mean")]
+    return [*shorter, words.requires_grad_(False), Pooling(keep if shorter else width, "mean"), *layers]
+
+
+def _dense(encoder: Encoder) -> list[nn.Module]:
+    """Return stock modules for the layers on the pooled vector; the last one has the leading dimensions only."""
+    from sentence_transformers.base.modules import Dense
+
+    head, keep, modules = encoder.head, encoder.get_embedding_dimension(), list[nn.Module]()
+    if not isinstance(head, DenseLayers):
+        return modules
+    for linear, activation in zip(head.linear, head.activations, strict=True):
+        rows = keep if linear is head.linear[-1] else linear.out_features
+        weight, bias = linear.weight.detach()[:rows], None if linear.bias is None else linear.bias.detach()[:rows]
+        modules.append(
+            Dense(
+                linear.in_features,
+                rows,
+                bias=bias is not None,
+                activation_function=activation,
+                init_weight=weight.to(encoder.backbone.dtype),
+                init_bias=None if bias is None else bias.to(encoder.backbone.dtype),
+            ).requires_grad_(False)
+        )
+    return modules
 
 
 def _product(encoder: Encoder, *, of: str = "sentence_embedding") -> nn.Module:

@@ -24,7 +24,7 @@ from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of
 from embrew.model.attention import Attention
 from embrew.model.forward import bidirectional_by
-from embrew.model.pooling import pool
+from embrew.model.pooling import embed
 from embrew.settings.encoder import AttentionMode, Pooling
 from embrew.storage.saving import TEXTS
 from embrew.text.tokens import Row, Segment, Tokens
@@ -187,8 +187,7 @@ class _Faults:
         return next(self._pooled("", rows, self.encoder.attention.mode))[1]
 
     def _unit(self, pooling: Pooling, states: Tensor, tokens: Tokens) -> np.ndarray:
-        states = states if self.encoder.head is None else self.encoder.head(states)
-        vectors = pool(pooling, states, tokens)[:, : self.encoder.get_embedding_dimension()]
+        vectors = embed(self.encoder.head, pooling, states, tokens)[:, : self.encoder.get_embedding_dimension()]
         return np.asarray(torch.nn.functional.normalize(vectors.float(), dim=-1).cpu())
 
     def _body(self, text: str) -> list[int]:

@@ -124,6 +124,8 @@ class Attention:
             return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
 
         window = getattr(config, "sliding_window", None) or None  # 0 says that there is none (Qwen2-MoE)
+        if window and self.mode != "causal" and getattr(config, "use_bidirectional_attention", None) is True:
+            window -= 1  # Gemma's own masks reach one position less far than the library's for the flag
         kinds = getattr(config, "layer_types", None)
         if kinds and "sliding_attention" in kinds:
             return {"full_attention": form(None), "sliding_attention": form(window)}

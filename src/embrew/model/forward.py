@@ -31,6 +31,7 @@ from embrew.model.layers import (
     layers_of,
     path_of_layers,
     per_layer_inputs,
+    reads_both_ways,
     view,
     with_layers,
 )
@@ -116,7 +117,9 @@ def _run(
         mask = attention.mask(tokens, inner.config, embedded.dtype)
         if not is_bert_type(inner):  # such encoders count positions themselves, RoBERTa from another number than 0
             positions = torch.arange(embedded.shape[1], device=embedded.device)[None]
-    seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers, library_masks=not unmasked)
+    own = masks == "library" and attention.is_causal is False  # as its configuration says, whose windows may differ
+    one_way = None if own else attention.is_causal is not False
+    seen = view(inner, is_causal=one_way, num_layers=num_layers, library_masks=not unmasked)
     if getattr(inner, "hidden_size_per_layer_input", None):
         own = (tokens.input_ids < inner.vocab_size) & (tokens.segment_ids != Segment.SOFT)
         options |= per_layer_inputs(inner, tokens.input_ids, own)
@@ -178,7 +181,8 @@ def _windows(inner: Any) -> list[int | None]:
 
 _CAUSAL: dict[Any, Masks | None] = {}
 _EXPLICIT: dict[Any, bool] = {}
-_BIDIRECTIONAL: dict[Any, Literal["flag", "mask"]] = {}  # a failure is not kept: another model's weights may be whole
+Way = Literal["flag", "mask", "own"]
+_BIDIRECTIONAL: dict[Any, Way] = {}  # a failure is not kept: another model's weights may be whole
 _VERIFIED: set[Any] = set()
 
 
@@ -188,7 +192,8 @@ def masks_for(inner: Any, attention: Attention) -> Masks:
         return causal_by(inner)
     if attention.is_causal is None:  # two calls of a bottleneck know nothing of the library's masks
         return "explicit" if causal_by(inner) == "library" else "usual"
-    return "explicit" if bidirectional_by(inner) == "mask" else "usual"
+    ways: dict[Way | None, Masks] = {"mask": "explicit", "own": "library"}
+    return ways.get(bidirectional_by(inner), "usual")
 
 
 def causal_by(inner: Any) -> Masks:
@@ -242,18 +247,19 @@ def _as_library(inner: Any, masks: Masks, attention: Attention = CAUSAL, *, same
     )
 
 
-def bidirectional_by(inner: Any) -> Literal["flag", "mask"] | None:
+def bidirectional_by(inner: Any) -> Way | None:
     """Return how a model is made bidirectional: by the library's flag, by an explicit mask, or not at all (None).
 
     Measured once per configuration and kernel in a process: some families ignore the flag, or follow it only in
-    batches with padding.
+    batches with padding. A model whose configuration says that it is (`own`) must have the library's states.
     """
     key = key_of(inner)
     if key not in _BIDIRECTIONAL:
         attention = Attention("bidirectional")
-        ways: tuple[tuple[Literal["flag", "mask"], Masks], ...] = (("flag", "usual"), ("mask", "explicit"))
-        for way, masks in ways:
-            takes = masks == "usual" or takes_explicit(inner)
+        ways: tuple[tuple[Way, Masks], ...] = (("flag", "usual"), ("mask", "explicit"))
+        own = reads_both_ways(inner.config)
+        for way, masks in (("flag", "usual"), ("own", "library")) if own else ways:
+            takes = _as_library(inner, masks, attention) if own else masks == "usual" or takes_explicit(inner)
             if takes and follows(inner, attention, partial(_run, inner, attention=attention, masks=masks)):
                 _BIDIRECTIONAL[key] = way
                 break
@@ -275,7 +281,13 @@ def check_attention(inner: Any, attention: Attention, original: Attention = CAUS
     if key in _VERIFIED:
         return
     layers_of(inner)  # raises where they are not known
-    if original.is_causal:
+    if reads_both_ways(inner.config) and original.is_causal:
+        if attention.is_causal is not False:
+            raise ValueError(
+                f"attention={attention.mode}, but the configuration of this {type(inner).__name__} says that tokens "
+                "read each other; set attention: bidirectional"
+            )
+    elif original.is_causal:
         causal_by(inner)
     elif not _as_library(inner, "usual", original):
         _refuse(inner)

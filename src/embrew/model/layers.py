@@ -90,8 +90,16 @@ def with_layers(inner: Any, layers: Sequence[nn.Module]) -> Any:
     return copied
 
 
-def view(inner: Any, *, is_causal: bool, num_layers: int | None = None, library_masks: bool = True) -> Any:
+def reads_both_ways(config: Any) -> bool:
+    """Return whether a causal LM's configuration says that its tokens read each other, as in many embedding models."""
+    flags = getattr(config, "is_causal", None), getattr(config, "use_bidirectional_attention", None)
+    return flags[0] is False or flags[1] is True
+
+
+def view(inner: Any, *, is_causal: bool | None, num_layers: int | None = None, library_masks: bool = True) -> Any:
     """Return the same modules and weights under another configuration: causal or not, all layers or the first few.
+
+    With `is_causal` None, as their configuration says.
 
     Without `library_masks`, the library makes no mask. Where it is given none, it would look for packed texts in the
     positions, and wait for the device; it makes none for a kernel that it does not know, while layers keep theirs.
@@ -100,7 +108,8 @@ def view(inner: Any, *, is_causal: bool, num_layers: int | None = None, library_
     on one model get wrong; a shallow copy with its own configuration does not.
     """
     config = copy.copy(inner.config)
-    config.is_causal = is_causal
+    if is_causal is not None:
+        config.is_causal = is_causal
     if not library_masks:
         config._attn_implementation = "embrew_without_masks"
     if num_layers is not None and not getattr(inner, "hidden_size_per_layer_input", None):  # which it divides

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from embrew.float32 import full_float32
-from embrew.settings.encoder import MODES, Pooling
+from embrew.settings.encoder import MODES, Dense, Pooling
 from embrew.text.tokens import Segment, Tokens, at, upload
 
 EXPANSION = 4  # of the feed-forward part
@@ -78,6 +80,39 @@ class Projection(nn.Module):
             return nn.functional.linear(states.to(self.weight.dtype), self.weight)
 
 
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "identity": nn.Identity,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "sigmoid": nn.Sigmoid,
+}
+
+
+class DenseLayers(nn.Module):
+    """Layers on a pooled vector (`Dense`), in float32; those of a Sentence-Transformers model, which loads them.
+
+    Args:
+        width: of a pooled vector.
+        layers: what they are.
+    """
+
+    def __init__(self, width: int, layers: Sequence[Dense]) -> None:
+        super().__init__()
+        widths = [width, *(layer.dimensions for layer in layers)]
+        pairs = zip(widths, widths[1:], layers, strict=False)
+        self.linear = nn.ModuleList(nn.Linear(before, after, bias=layer.bias) for before, after, layer in pairs)
+        self.activations = [ACTIVATIONS[layer.activation]() for layer in layers]
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return vectors `(…, width)` as `(…, dimensions)` of the last layer."""
+        with full_float32(vectors.device.type):
+            for linear, activation in zip(self.linear, self.activations, strict=True):
+                vectors = activation(linear(vectors.to(linear.weight.dtype)))
+        return vectors
+
+
 def orthogonal(rows: int, columns: int, *, seed: int) -> Tensor:
     """Return a float32 matrix whose columns, or rows if these are fewer, are orthogonal and of length 1."""
     return nn.init.orthogonal_(torch.empty(rows, columns), generator=torch.Generator().manual_seed(seed))
@@ -86,8 +121,10 @@ def orthogonal(rows: int, columns: int, *, seed: int) -> Tensor:
 SEGMENTS = {"text": Segment.TEXT, "echo": Segment.ECHO, "memory": Segment.MEMORY}
 
 
-def new_head(pooling: Pooling, width: int) -> LatentAttention | Projection | None:
+def new_head(pooling: Pooling, width: int) -> LatentAttention | Projection | DenseLayers | None:
     """Return a new trained head for states of a width; None where pooling has none."""
+    if pooling.dense is not None:
+        return DenseLayers(width, pooling.dense)
     if pooling.projection is not None:
         return Projection(width, pooling.projection)
     if pooling.latents is None:
@@ -111,6 +148,18 @@ def weights(pooling: Pooling, tokens: Tokens) -> Tensor:
     chosen = positions(pooling, tokens)
     weight: Tensor = MODES[pooling.mode].weights(chosen, chosen.long().cumsum(-1)).float()
     return weight / weight.sum(-1, keepdim=True).clamp(min=1.0)
+
+
+def embed(
+    head: nn.Module | None, pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None = None
+) -> Tensor:
+    """Pool `states` as `pool` does, through the head if there is one: before pooling, or after it (`DenseLayers`)."""
+    if isinstance(head, DenseLayers):
+        vectors: Tensor = head(pool(pooling, states, tokens, before)).float()
+        return vectors
+    if head is not None:
+        states, before = head(states), None if before is None else head(before)
+    return pool(pooling, states, tokens, before)
 
 
 def pool(pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:

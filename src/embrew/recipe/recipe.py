@@ -144,12 +144,18 @@ class Recipe(Config):
 
     @classmethod
     def load(
-        cls, name_or_path: str | Path, overrides: Sequence[Override] = (), *, keys_of: KeysOf | None = None
+        cls,
+        name_or_path: str | Path,
+        overrides: Sequence[Override] = (),
+        *,
+        keys_of: KeysOf | None = None,
+        reading_of: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> Recipe:
         """Load a shipped recipe by name (`llm2comp/nano`), or a YAML file, with overrides.
 
         `overrides`: each `key.path=value`, of which the value is read as YAML, or a key path and a value.
-        `keys_of`: see `apply_overrides`; `build.load_recipe` gives it.
+        `keys_of`: see `apply_overrides`; `assembly.load_recipe` gives it.
+        `reading_of`: completes the keys of `encoder`, where the model says itself how it reads texts.
 
         Raises:
             FileNotFoundError: no such recipe or file.
@@ -163,6 +169,8 @@ class Recipe(Config):
         if file.is_file():
             values = with_paths(values, beside(file.parent, written), data_only=True)
         values = apply_overrides(values, overrides, keys_of)
+        if reading_of is not None and isinstance(values.get("encoder"), dict):
+            values = {**values, "encoder": reading_of(values["encoder"])}
         recipe = cls.from_values(values, source=source, text=text, overrides=overrides)
         recipe._written.update(written)
         return recipe

@@ -96,7 +96,7 @@ class RuntimeEncoder(Encoder):
         labelled: bool = False,
     ) -> None:
         self._dimensions = program.dimensions
-        pooling = replace(settings.pooling, latents=None, heads=None, head_width=None, projection=None)
+        pooling = replace(settings.pooling, latents=None, heads=None, head_width=None, projection=None, dense=None)
         read = settings.replace(demonstrations=None, pooling=pooling)  # trained parts are in the graph
         super().__init__(shape, tokenizer, Base.from_dict(origin.described["base"]), read)  # type: ignore[arg-type]
         self.program, self.origin, self.labelled, self.in_bfloat16 = program, origin, labelled, program.bfloat16

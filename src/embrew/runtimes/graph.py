@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from embrew.encoder import Encoder
 from embrew.model.layers import is_bert_type, view
-from embrew.model.pooling import pool, positions
+from embrew.model.pooling import embed, positions
 from embrew.text.tokens import Segment, Tokens
 
 OUTPUT = "sentence_embedding"
@@ -60,6 +60,8 @@ def _declare_attention(config: Any, *, causal: bool) -> None:
     transformers and vLLM read `is_causal`; Text Embeddings Inference reads `use_bidirectional_attention`. Gemma's own
     configurations have that field already, and in Gemma 3 it changes the sliding window too, so it stays as it is.
     """
+    if getattr(config, "use_bidirectional_attention", None) is True and not causal:
+        return
     config.is_causal = causal
     if not hasattr(type(config), "use_bidirectional_attention"):
         config.use_bidirectional_attention = not causal
@@ -103,11 +105,9 @@ class LabelledGraph(nn.Module):
             position_ids=places,
             use_cache=False,
         ).last_hidden_state
-        if self.head is not None:
-            states = self.head(states)
         if self.pooling.mode == "concat":
-            return self._concatenated(states, tokens)
-        return pool(self.pooling, states, tokens)
+            return self._concatenated(states if self.head is None else self.head(states), tokens)
+        return embed(self.head, self.pooling, states, tokens)
 
     def _seen(self, tokens: Tokens) -> Tokens:
         """Return what the mask is made of; under causal attention one row for all, since no text reads padding."""

@@ -50,6 +50,25 @@ MODES: dict[str, Mode] = {
 }
 
 
+Activation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A layer on the pooled vector: `activation(W v + b)`, as Sentence-Transformers' module of this name.
+
+    Attributes:
+        dimensions: of its output.
+        bias: whether there is a b.
+        activation: of each dimension.
+    """
+
+    dimensions: Count
+    bias: StrictBool = True
+    activation: Activation = "tanh"
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+
 @dataclass(frozen=True)
 class Pooling:
     """`cls` (the first) | `last` | `mean` | `weighted_mean` (SGPT) of the states of one segment, or of all of them.
@@ -68,6 +87,8 @@ class Pooling:
         heads: its attention heads; 8 by default.
         head_width: width of a head; None: that of a state.
         projection: a learned linear layer takes states to that many dimensions first; None: there is none.
+        dense: layers that the pooled vector passes, in order; those of a Sentence-Transformers model. None: there are
+            none.
     """
 
     mode: PoolingMode
@@ -77,6 +98,7 @@ class Pooling:
     heads: Count | None = None
     head_width: Count | None = None
     projection: Count | None = None
+    dense: tuple[Dense, ...] | None = None
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
@@ -86,8 +108,13 @@ class Pooling:
             raise ValueError(f"pooling.over={self.over!r}; choose from {', '.join(get_args(Over))}")
         if self.latents is None and (self.heads or self.head_width):
             raise ValueError("pooling.heads and head_width belong to latents; give latents too, or leave them out")
-        if self.latents is not None and self.projection is not None:
-            raise ValueError("pooling.latents and projection are two layers before pooling; give one of them")
+        if sum(layer is not None for layer in (self.latents, self.projection, self.dense or None)) > 1:
+            raise ValueError("pooling.latents, projection and dense are trained layers of their own; give one of them")
+        if self.dense is not None:
+            layers = (Dense(**layer) if isinstance(layer, Mapping) else layer for layer in self.dense)
+            object.__setattr__(self, "dense", tuple(layers) or None)
+        if self.dense and self.mode == "concat":
+            raise ValueError("pooling.dense takes one vector of a state's width; leave out dense, or mode: concat")
         only = MODES[self.mode].over
         if only is not None and self.over != only:
             raise ValueError(
@@ -101,13 +128,13 @@ class Pooling:
     def dimensions(self, width: int, memory_tokens: int) -> int:
         """Return the dimensions of what is pooled from states of a width."""
         width = self.projection or width
-        if self.mode != "concat":
-            return width
-        return width * (memory_tokens if self.slots is None else len(set(self.slots)))
+        if self.mode == "concat":
+            width *= memory_tokens if self.slots is None else len(set(self.slots))
+        return self.dense[-1].dimensions if self.dense else width
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings that are set, for JSON."""
-        values = {**asdict(self), "slots": None if self.slots is None else list(self.slots)}
+        values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
         return {key: value for key, value in values.items() if value is not None}
 
 

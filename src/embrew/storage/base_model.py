@@ -36,6 +36,7 @@ from embrew.files.checksums import Damaged, file_sha256, hard_links
 from embrew.files.reading import BrokenFile, broken, broken_in, is_content_error, reason
 from embrew.files.writing import link_or_copy
 from embrew.model.adapters import loading_options, prepare_quantized
+from embrew.model.layers import reads_both_ways
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Base, Quantization
 from embrew.storage.foreign import (
@@ -484,7 +485,7 @@ def _probe(model: PreTrainedModel, name: str, architecture: str) -> None:
         first, second = (model.base_model(x, attention_mask=torch.ones_like(x)).last_hidden_state for x in (ids, other))
     if not torch.isfinite(first).all():
         raise ValueError(f"{name} ({architecture}) gives NaN or infinite hidden states; its weights are broken")
-    if is_encoder(model.config):
+    if is_encoder(model.config) or reads_both_ways(model.config):
         return
     if (first[:, :-1] - second[:, :-1]).abs().max() > 1e-3 * first.abs().max():
         raise ValueError(

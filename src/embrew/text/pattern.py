@@ -6,7 +6,7 @@ import string
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
-FIELDS = ("soft_prompt", "instruction", "text", "echo", "memory", "eos")
+FIELDS = ("soft_prompt", "instruction", "text", "echo", "memory", "eos", "end")
 HOLE = "{text}"  # the position of the text in an instruction that continues after it
 WordsAfter = Literal["joined", "separate"]
 
@@ -18,7 +18,7 @@ class Pattern(NamedTuple):
         before: the words before the text, `{instruction}` included.
         between: the words between the text and its repetition; None without `{echo}`.
         after: the words after the text, or after its repetition; `{instruction}` included, if it is there.
-        tail: the fields at the end, `memory` and `eos`, in order.
+        tail: the fields at the end, `memory`, and `eos` or `end`, in order.
         soft_prompt: whether learned tokens come first.
     """
 
@@ -61,7 +61,9 @@ def split_pattern(pattern: str) -> Pattern:
     seen_text = soft_prompt = False
     for literal, name, _, _ in pieces:
         if literal and tail:
-            raise ValueError(f"template={pattern!r} has words after {{{tail[-1]}}}; {{memory}} and {{eos}} come last")
+            raise ValueError(
+                f"template={pattern!r} has words after {{{tail[-1]}}}; {{memory}}, {{eos}} and {{end}} come last"
+            )
         if seen_text:
             after += literal
         else:
@@ -82,10 +84,12 @@ def split_pattern(pattern: str) -> Pattern:
             if not seen_text or between is not None or tail or "{instruction}" in after:
                 raise ValueError(f"template={pattern!r}: give {{echo}} once, after {{text}}")
             between, after = after, ""
-        elif name in ("memory", "eos"):
+        elif name in ("memory", "eos", "end"):
             if not seen_text or name in tail:
                 raise ValueError(f"template={pattern!r}: give {{{name}}} once, after {{text}}")
             tail.append(name)
+            if {"eos", "end"} <= set(tail):
+                raise ValueError(f"template={pattern!r}: {{end}} is what the tokenizer adds, EOS included; give one")
     return Pattern(before, between, after, tail, soft_prompt)
 
 

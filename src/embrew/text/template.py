@@ -90,19 +90,26 @@ def tokens_before(encoding: Encoding, begin: int) -> int:
     return int(first)
 
 
+def added_after(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids that a tokenizer itself adds after every text, such as EOS or SEP."""
+    alone, whole = (list(tokenizer("a", add_special_tokens=added).input_ids) for added in (False, True))
+    starts = (i for i in range(len(whole) - len(alone) + 1) if whole[i : i + len(alone)] == alone)
+    return whole[next(starts, len(whole)) + len(alone) :]
+
+
 class Template:
     """Turns texts into rows by a pattern such as `"{instruction}{text}{memory}"`.
 
     The words before `{text}` (and the instruction) are tokenised together with the text, as one string. Positions are
     labelled by character offsets: a token that touches the text is TEXT. Words after the text, and an instruction
     there, belong to the same string (`joined`) or are tokenised separately (`separate`); they are never truncated.
-    `{echo}` is the text a second time. `{memory}` and `{eos}` come last. BOS (or CLS) comes first if the tokenizer adds
-    it, followed by the `{soft_prompt}`, and a BERT-type tokenizer's SEP comes last. Special tokens in a user's text
-    stay text, and no chat template is applied.
+    `{echo}` is the text a second time. `{memory}`, `{eos}` and `{end}` (what the tokenizer itself adds after a text)
+    come last. BOS (or CLS) comes first if the tokenizer adds it, followed by the `{soft_prompt}`, and a BERT-type
+    tokenizer's SEP comes last. Special tokens in a user's text stay text, and no chat template is applied.
 
     Args:
         pattern: the pattern; fields are `{soft_prompt}`, `{instruction}`, `{text}` (required, once), `{echo}`,
-            `{memory}`, `{eos}`.
+            `{memory}`, `{eos}`, `{end}`.
         tokenizer: a fast Hugging Face tokenizer.
         memory_ids: ids of the memory tokens, in order.
         soft_prompt_ids: ids of the soft prompt's tokens, in order.
@@ -170,13 +177,11 @@ class Template:
         self.first_ids = self.bos_ids + self.soft_prompt_ids
         self.tail_row = Row([], [])
         for field in self.tail:
-            is_memory = field == "memory"
-            self.tail_row += Row.labelled(
-                self.memory_ids if is_memory else [tokenizer.eos_token_id],
-                Segment.MEMORY if is_memory else Segment.PROMPT,
-            )
+            last = self.memory_ids if field == "memory" else [tokenizer.eos_token_id]
+            last = added_after(tokenizer) if field == "end" else last
+            self.tail_row += Row.labelled(last, Segment.MEMORY if field == "memory" else Segment.PROMPT)
         is_bert = None not in (sep, cls) and ids[-1:] == [sep]
-        self.sep_ids = [sep] if is_bert and "eos" not in self.tail else []
+        self.sep_ids = [sep] if is_bert and not {"eos", "end"} & set(self.tail) else []
         self.tail_row += Row.labelled(self.sep_ids, Segment.PROMPT)
         self._suffixes: dict[str, Row] = {}
         self._between = Row.labelled(self.after_text(self.between or ""), Segment.PROMPT)
