@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from embrew.export.exporting import export_encoder
 from embrew.opening import open_model
 from embrew.training.stages import train
 from tests.hard_texts import real_tokenizer_folder
-from tests.models import ENCODER_SIZES, GROUPED, SENTENCES
+from tests.models import ENCODER_SIZES, GROUPED, SENTENCES, by_default
 
 LIMIT = 72
 TEXTS = [*SENTENCES, "", "ok", "  two  spaces\n", " ".join(SENTENCES)]  # the last one is longer than the limit
@@ -146,13 +148,19 @@ def labse(folder: Path, tokenizer: Any) -> str:
     )
 
 
-FORMS = (qwen3_embedding, embedding_gemma, bge, minilm, nomic, labse)
+FORMS = {form.__name__: form for form in (qwen3_embedding, embedding_gemma, bge, minilm, nomic, labse)}
+each_form = pytest.mark.parametrize("form", FORMS)
+two_forms = pytest.mark.parametrize("form", by_default(["qwen3_embedding", "embedding_gemma"], FORMS))
 
 
-@pytest.fixture(scope="module", params=FORMS, ids=lambda form: form.__name__)
-def folder(request: Any, tmp_path_factory: Any, tokenizer: Any) -> str:
-    made: str = request.param(tmp_path_factory.mktemp(request.param.__name__), tokenizer)
-    return made
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: Any, tokenizer: Any) -> Callable[[str], str]:
+    return functools.cache(lambda form: FORMS[form](tmp_path_factory.mktemp(form), tokenizer))
+
+
+@pytest.fixture
+def folder(form: str, made: Callable[[str], str]) -> str:
+    return made(form)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -172,6 +180,7 @@ def not_empty(encoder: Encoder) -> list[str]:
     return [text for text in TEXTS if text or not encoder.template.adds_nothing()]
 
 
+@each_form
 def test_opened_as_an_encoder(folder: str) -> None:
     theirs = SentenceTransformer(folder, device="cpu")
     encoder = Encoder.from_pretrained(folder)
@@ -202,10 +211,14 @@ def recipe_of(folder: str, tmp_path: Path, **encoder: Any) -> Any:
     return assembly.load_recipe(path)
 
 
-@pytest.mark.parametrize("lora", [None, {"r": 4, "target_modules": "all-linear"}], ids=["every weight", "lora"])
-def test_trained_saved_reopened_and_exported(folder: str, lora: Any, tmp_path: Path, forked: None) -> None:
+HOW = {"every weight": None, "lora": {"r": 4, "target_modules": "all-linear"}}
+
+
+@two_forms
+@pytest.mark.parametrize("how", by_default(["lora"], HOW))
+def test_trained_saved_reopened_and_exported(folder: str, how: str, tmp_path: Path, forked: None) -> None:
     before = Encoder.from_pretrained(folder)
-    recipe = recipe_of(folder, tmp_path, **({"lora": lora} if lora else {}))
+    recipe = recipe_of(folder, tmp_path, lora=HOW[how])
     assert recipe.encoder.settings.pooling == before.pooling
     trained = train(recipe, tmp_path / "run")
     texts = not_empty(before)
@@ -218,6 +231,7 @@ def test_trained_saved_reopened_and_exported(folder: str, lora: Any, tmp_path: P
     check_same(SentenceTransformer(str(tmp_path / "export"), device="cpu"), reopened, 1e-5, texts=texts)
 
 
+@two_forms
 def test_an_export_is_a_start(folder: str, tmp_path: Path, forked: None) -> None:
     """An export is read by the same rules: its tokenizer adds what the template adds."""
     encoder = Encoder.from_pretrained(folder)
@@ -248,9 +262,10 @@ def test_other_vectors_are_refused(tmp_path: Path, tokenizer: Any) -> None:
         Encoder.from_pretrained(name)
 
 
+@each_form
 def test_its_language_model_read_in_another_way(folder: str) -> None:
-    encoder = Encoder.from_pretrained(folder, pooling="mean", attention="bidirectional")
-    assert encoder.pooling.dense is None and encoder.max_length["query"] == 512
+    encoder = Encoder.from_pretrained(folder, pooling="mean", attention="bidirectional", max_length=64)
+    assert encoder.pooling.dense is None and encoder.max_length["query"] == 64
 
 
 def test_dense_layers_are_of_the_model(tmp_path: Path, tokenizer: Any) -> None:

@@ -64,6 +64,29 @@ class ModelDefaults(Config):
     stages: Annotated[list[StageDefaults], Field(min_length=1)]
 
 
+class ReadyDefaults(Config):
+    """How a model that is an encoder already is trained further.
+
+    Attributes:
+        full_below: parameters below which every weight is trained; else a LoRA.
+        full, lora: keys of the stage's `training`.
+        stages: the stages, without data and steps.
+    """
+
+    full_below: Count
+    full: dict[str, Any]
+    lora: dict[str, Any]
+    stages: Annotated[list[StageDefaults], Field(min_length=1)]
+
+    def model(self, reading: dict[str, Any], parameters: int) -> ModelDefaults:
+        """Return what is trained of a model with so many parameters, which reads texts as keys of `encoder` say."""
+        whole = parameters < self.full_below
+        stages = [stage.model_copy(deep=True) for stage in self.stages]
+        for stage in stages:
+            stage.stage["training"] = {**(self.full if whole else self.lora), **stage.stage.get("training", {})}
+        return ModelDefaults(encoder={**reading, **({"lora": None} if whole else {})}, stages=stages)
+
+
 class Defaults(Config):
     """The keys of `defaults.yaml`, which describes them."""
 
@@ -78,6 +101,7 @@ class Defaults(Config):
     poolings: Annotated[list[str], Field(min_length=1)]
     lora: dict[str, Any]
     contrast: dict[str, ModelDefaults]
+    ready: ReadyDefaults
     methods: dict[str, ModelDefaults]
 
 

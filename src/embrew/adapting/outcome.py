@@ -1,4 +1,4 @@
-"""What an adaptation ends with: sentences on whether training paid, a page that compares the models, a JSON file."""
+"""What an adaptation ends with: which model to use, the cheapest of equal quality, a page that compares all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 
 from embrew.adapting.prepare import Prepared
 from embrew.evaluation import Result, find_task
-from embrew.evaluation.uncertainty import Difference, compare
+from embrew.evaluation.uncertainty import Difference, compare, interval
+from embrew.inspection import command
 from embrew.report.making import make_report
 from embrew.report.page import check_packages
 from embrew.report.sources import Source
@@ -29,85 +30,127 @@ class Row:
 
     Attributes:
         name: for tables.
-        dev, test: its results.
-        recipe: of an untrained model.
+        dev, test: its results; where no step of training was better on dev, those of the start.
+        results: folder of the test's results.
+        start: name of the start; empty for BM25.
+        model: what opens it: a recipe, a folder or a Hub id; None: it is no encoder.
         stage: folder of a trained encoder.
-        seconds: of training.
-        steps, kept: of the last stage: all, and the one that dev chose.
+        dimensions: of a vector.
+        parameters: weights of the model.
+        seconds: of training; None: nothing was trained.
+        steps, kept: of the last stage: all, and the one that dev chose; 0: the start itself.
     """
 
     name: str
     dev: Result
     test: Result
-    recipe: Path | None = None
+    results: Path
+    start: str = ""
+    model: str | None = None
     stage: Path | None = None
+    dimensions: int | None = None
+    parameters: int | None = None
     seconds: float | None = None
     steps: int | None = None
     kept: int | None = None
 
     @property
-    def is_model(self) -> bool:
-        """Whether it is an encoder."""
-        return self.recipe is not None or self.stage is not None
+    def milliseconds(self) -> float:
+        """Time of the test per text: a query or a document."""
+        texts = self.test.counts["queries"] + self.test.counts["documents"]
+        return 1000 * self.test.seconds / texts
 
-    def summary(self, results: Path, folder: Path) -> dict[str, Any]:
+    def summary(self, folder: Path) -> dict[str, Any]:
         """Return the row as JSON-serialisable data; its results and encoder are relative to the output folder."""
         of_splits = {"dev": self.dev, "test": self.test}
         found = {f"{split}_{key}": result.scores[key] for split, result in of_splits.items() for key in SCORES}
-        found |= {"seconds": self.seconds, "steps": self.steps, "kept_step": self.kept}
-        encoder = None if self.stage is None else str(self.stage.relative_to(folder))
-        return {"model": self.name, **found, "results": str(results.relative_to(folder)), "encoder": encoder}
+        intervals = {f"{split}_interval": interval(result) for split, result in of_splits.items()}
+        return {
+            "model": self.name,
+            "start": self.start or None,
+            **found,
+            **intervals,
+            "milliseconds": self.milliseconds,
+            "dimensions": self.dimensions,
+            "parameters": self.parameters,
+            "seconds": self.seconds,
+            "steps": self.steps,
+            "kept_step": self.kept,
+            "results": str(self.results.relative_to(folder)),
+            "encoder": None if self.stage is None else str(self.stage.relative_to(folder)),
+        }
 
-    def source(self, results: Path) -> Source:
+    def source(self) -> Source:
         """Return where the page finds results and encoder."""
-        if self.recipe is not None:
-            return Source(results, model=str(self.recipe), untrained=True)
-        assert self.stage is not None, "an encoder"
-        return Source(results, model=str(self.stage), run=self.stage.parent, stage=self.stage.name)
+        assert self.model is not None, "an encoder"
+        if self.stage is not None:
+            return Source(self.results, model=self.model, run=self.stage.parent, stage=self.stage.name)
+        return Source(self.results, model=self.model, untrained=Path(self.model).suffix == ".yaml")
+
+
+def best_of(rows: Sequence[Row]) -> Row:
+    """Return the encoder with the highest score on dev; of equal ones the first, which is an untrained one."""
+    return max((row for row in rows if row.model is not None), key=lambda row: row.dev.main_score)
+
+
+def cheapest_of(rows: Sequence[Row], best: Row) -> Row:
+    """Return the fastest encoder whose difference to the best on dev can be chance: its interval holds 0."""
+    others = [row for row in rows if row.model is not None and row.kept != 0]
+    near = [row for row in others if row is best or tested(row.dev, best.dev).low <= 0]
+    return min(near, key=lambda row: row.milliseconds)
 
 
 def first_lines(rows: Sequence[Row], best: Row, data: Prepared, *, quick: bool) -> list[str]:
-    """Return sentences: whether training has beaten the best untrained pooling on the test, and what to change if not.
+    """Return what to use, the cheapest of equal quality, and what to do next.
 
     Args:
-        rows: the untrained model first, BM25 last.
-        best: the trained model that dev chose.
+        rows: all of them, BM25 last.
+        best: the encoder that dev chose.
         data: its numbers of pairs and questions.
         quick: the run was a quick one.
     """
-    before, words = rows[0], rows[-1]
-    tested = compare(before.test, best.test)
-    assert tested is not None, "retrieval has examples"
-    scores = f"nDCG@10 {100 * best.test.main_score:.1f} against {100 * before.test.main_score:.1f} of {before.name}"
-    interval = f"{_points(tested)} on {data.count('test_queries')} held-out questions"
-    clearly = "clearly " if tested.difference > 0 else ""
-    outcome = "paid" if tested.low > 0 else f"has not {clearly}beaten the best untrained pooling"
-    lines = [f"Training {outcome}: {best.name} has {scores}, {interval}."]
-    if tested.low <= 0:
-        lines += _advice(best, data, quick=quick)
-    elif best.kept == best.steps and not quick:
-        lines.append("Its last step was the best on dev: more --minutes may give more.")
-    by_words = f"BM25, which compares words and needs no model, has {100 * words.test.main_score:.1f}"
-    ahead = words.test.main_score > max(best.test.main_score, before.test.main_score)
-    lines.append(f"{by_words}, more than these: search with it too." if ahead else f"{by_words}.")
+    words, models = rows[-1], [row for row in rows if row.model is not None and row.kept != 0]
+    questions = f"{data.count('test_queries')} held-out questions"
+    score = f"nDCG@10 {100 * best.test.main_score:.1f} on {questions}"
+    lead = f"Use {best.name}: {score}, the best of {len(models)} on dev."
+    if words.dev.main_score > best.dev.main_score:
+        lead = (
+            f"BM25, which compares words and needs no model, is the best on dev: nDCG@10 "
+            f"{100 * words.test.main_score:.1f} on {questions}. The best encoder is {best.name}, with "
+            f"{100 * best.test.main_score:.1f}."
+        )
+    cheapest = cheapest_of(rows, best)
+    second = f"No faster one is as good on dev, up to chance; it takes {best.milliseconds:.1f} ms a text."
+    if cheapest is not best:
+        second = (
+            f"{cheapest.name} cannot be told from it on dev ({_points(tested(best.dev, cheapest.dev))}), and takes "
+            f"{cheapest.milliseconds:.1f} ms a text where it takes {best.milliseconds:.1f}."
+        )
+    return [lead, second, _next(rows, best, data, quick=quick)]
+
+
+def tested(a: Result, b: Result) -> Difference:
+    """Return the paired difference of two results, B minus A."""
+    found = compare(a, b)
+    assert found is not None, "retrieval has examples"
+    return found
+
+
+def _next(rows: Sequence[Row], best: Row, data: Prepared, *, quick: bool) -> str:
+    """Return what to do next."""
     if quick:
-        lines.append("This was a quick run, too short to compare methods: leave out --quick, or give --minutes.")
-    return lines
-
-
-def _advice(best: Row, data: Prepared, *, quick: bool) -> list[str]:
-    """Return what to change where training has not paid."""
-    advice, pairs = [], data.count("train_pairs")
-    if best.kept is not None and best.kept == best.steps and not quick:
-        advice.append("its last step was the best on dev: give more --minutes")
-    if best.kept is not None and best.steps is not None and best.kept <= best.steps / 4 and best.steps > 3:
-        lower = f"stages.{best.stage.name if best.stage else 'NAME'}.training.learning_rate"
-        advice.append(f"an early step ({best.kept} of {best.steps}) was the best on dev: lower the rate ({lower}=5e-5)")
+        return "This was a quick run, too short to compare models: leave out --quick, or give --minutes."
+    advice, pairs, questions = [], data.count("train_pairs"), data.count("test_queries")
+    if best.kept is not None and best.kept == best.steps:
+        advice.append("give more --minutes: its last step was the best on dev")
+    if best.kept is None and any(row.kept == 0 and row.start == best.start for row in rows):
+        advice.append("training did not improve it on dev: a lower rate may (stages.contrast.training.learning_rate)")
     if pairs < FEW_PAIRS:
-        advice.append(f"{pairs} pairs are few to train on: give more")
-    if data.count("test_queries") < FEW_QUERIES:
-        advice.append(f"{data.count('test_queries')} questions are few to test on: small differences cannot be seen")
-    return [f"What to change: {'; '.join(advice)}."] if advice else []
+        advice.append(f"give more than {pairs} pairs to train on")
+    if questions < FEW_QUERIES:
+        advice.append(f"hold out more: {questions} questions show large differences only")
+    advice = advice or [f"serve it: {command('serve', 'OUT/export')}"]
+    return f"Next: {'; '.join(advice)}."
 
 
 def _points(tested: Difference) -> str:
@@ -115,29 +158,22 @@ def _points(tested: Difference) -> str:
 
 
 def write_page(
-    folder: Path,
-    rows: Sequence[Row],
-    results: Sequence[Path],
-    *,
-    test: Path,
-    said: Sequence[str],
-    opener: Callable[[Source], Any],
+    folder: Path, rows: Sequence[Row], *, test: Path, said: Sequence[str], opener: Callable[[Source], Any]
 ) -> None:
     """Write `report.html`, which compares the models; none where a package of `embrew[report]` is missing.
 
     Args:
         folder: the output folder.
-        rows: the models, the untrained one first; BM25, which is no model, is left out.
-        results: folder of the test results of each.
+        rows: the models; BM25, and trainings that were not better than their start, are left out.
         test: the BEIR folder of the test.
         said: sentences before the verdict.
         opener: opens the encoder of a source, to measure it.
     """
     if not has_page():
         return
-    sources = {row.name: [row.source(place)] for row, place in zip(rows, results, strict=True) if row.is_model}
-    command = shlex.join(["embrew", *sys.argv[1:]])
-    make_report(sources, [find_task(test)], folder / PAGE, opener=opener, command=command, said=said)
+    sources = {row.name: [row.source()] for row in rows if row.model is not None and row.kept != 0}
+    given = shlex.join(["embrew", *sys.argv[1:]])
+    make_report(sources, [find_task(test)], folder / PAGE, opener=opener, command=given, said=said)
 
 
 def has_page() -> bool:

@@ -27,6 +27,7 @@ from embrew.opening import POOLINGS
 from embrew.recipe import DataConfig, Recipe
 from embrew.recipe.recipe import with_paths
 from embrew.settings.encoder import EncoderSettings
+from embrew.storage.base_model import pick_device
 from embrew.training.step import Chunks, TrainStep
 
 T = TypeVar("T")
@@ -47,17 +48,20 @@ def text_lengths(encoder: Encoder, data: Prepared, longest: int) -> dict[str, in
 
 
 def with_limits(values: Mapping[str, Any], lengths: Mapping[str, int], encoder: Encoder) -> dict[str, Any]:
-    """Return keys of `encoder` with limits that leave `lengths` tokens to a text, besides its template and prompt."""
+    """Return keys of `encoder` with limits that leave `lengths` tokens to a text, besides its template and prompt.
+
+    Limits that are there are not exceeded: they are those of a model that is an encoder already.
+    """
     pattern, prompts = str(values["template"]), values.get("prompts") or {}
     copies = pattern.count("{text}") + pattern.count("{echo}")
-    for placeholder in ("{text}", "{echo}", "{memory}", "{eos}"):
+    for placeholder in ("{text}", "{echo}", "{memory}", "{eos}", "{end}"):
         pattern = pattern.replace(placeholder, " ")
-    limits = {}
+    limits, own = {}, values.get("max_length") or {}
     for side, length in lengths.items():
         words = pattern.replace("{instruction}", prompts.get(side) or "")
         around = len(encoder.tokenizer(words, add_special_tokens=False)["input_ids"])
         wanted = copies * length + around + values.get("memory_tokens", 0) + SPARE
-        limits[side] = int(min(wanted, encoder.backbone.max_positions))
+        limits[side] = int(min(wanted, encoder.backbone.max_positions, own.get(side, wanted)))
     return {**values, "max_length": limits}
 
 
@@ -83,7 +87,7 @@ def untrained_recipe(
     values = Recipe.load(POOLINGS[pooling]).model_dump(mode="json", exclude_unset=True)["encoder"]
     values |= {"model": model, "dtype": _dtype(model, overrides)}
     if lengths is not None and encoder is not None:
-        values = with_limits(values, lengths, encoder)
+        values = with_limits({key: value for key, value in values.items() if key != "max_length"}, lengths, encoder)
     own = [text for text in overrides if parse_override(text)[0][:1] == ["encoder"]]
     kept = [text for text in own if parse_override(text)[0][1] in OF_MODEL]
     return Recipe.from_values(apply_overrides({"encoder": values, "seed": seed}, kept), overrides=kept)
@@ -134,7 +138,7 @@ def trained_recipe(
     Raises:
         ValueError: an override that does not fit.
     """
-    encoder_values = {"model": model, **with_limits(chosen.encoder, lengths, encoder), "lora": defaults.lora}
+    encoder_values = {"lora": defaults.lora, **with_limits(chosen.encoder, lengths, encoder), "model": model}
     stages = []
     for index, stage in enumerate(chosen.stages):
         config, objective = source_of(stage, data)
@@ -209,7 +213,12 @@ def batch_size(stage: Any) -> int:
 
 
 def steps_in_time(
-    recipe: Recipe, chosen: ModelDefaults, data: Prepared, defaults: Defaults, dev_seconds: float
+    recipe: Recipe,
+    chosen: ModelDefaults,
+    data: Prepared,
+    defaults: Defaults,
+    dev_seconds: float,
+    source: Path | None = None,
 ) -> tuple[list[int], int, list[float]]:
     """Return the steps of each stage and the evaluations that fit into the minutes, and the seconds of a step.
 
@@ -220,12 +229,13 @@ def steps_in_time(
         defaults: minutes of training, with all evaluations on dev; and evaluations that are wanted within the last
             stage: fewer, if they would take more than half of the time.
         dev_seconds: of one evaluation.
+        source: folder of the encoder that training starts from; None: the recipe's model.
     """
     minutes, others = defaults.minutes, len(recipe.stages)  # before training, and after each stage but the last
     fitting = max(1, math.floor(30 * minutes / max(dev_seconds, 1e-6)) - others)
     evaluations = min(defaults.evaluations, fitting)
     budget = max(60 * minutes - (others + evaluations) * dev_seconds, 30 * minutes)
-    each = list(seconds_per_step(recipe))
+    each = list(seconds_per_step(recipe, source))
     steps = []
     for stage, default, seconds in zip(recipe.stages, chosen.stages, each, strict=True):
         most = math.ceil(default.epochs * _count(default, data) / batch_size(stage))
@@ -233,13 +243,13 @@ def steps_in_time(
     return steps, evaluations, each
 
 
-def seconds_per_step(recipe: Recipe) -> Iterator[float]:
+def seconds_per_step(recipe: Recipe, source: Path | None = None) -> Iterator[float]:
     """Yield the measured seconds of an optimiser step of each stage on this machine.
 
     Forward and backward passes over more and more rows, short and long ones, are timed until they take `LONG_ENOUGH`
     or are a whole batch.
     """
-    encoder = assembly.encoder(recipe)
+    encoder = assembly.starting_encoder(recipe, 0, source, device=pick_device(None))
     for index, stage in enumerate(recipe.stages):
         objective = assembly.objective(stage.objective)
         assembly.prepare_encoder(encoder, recipe, index, objective)

@@ -1,77 +1,49 @@
-"""Adapt a language model: data, baselines, training, scores, page and export. Finished parts are not repeated."""
+"""Race models on a user's texts: data, scores, training, page and export. Finished parts are not repeated."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from embrew import assembly
-from embrew.adapting.baselines import score, score_bm25
+from embrew.adapting.baselines import score_bm25
 from embrew.adapting.defaults import DISTILLATION, PREFIX, Defaults, ModelDefaults, method_names, read_defaults
-from embrew.adapting.outcome import ADAPTED, Row, first_lines, has_page, write_page
-from embrew.adapting.prepare import Prepared, check_same, prepare
+from embrew.adapting.outcome import ADAPTED, Row, best_of, cheapest_of, first_lines, has_page, write_page
+from embrew.adapting.prepare import Prepared, prepare
+from embrew.adapting.race import CONTRAST, DEV, REPAIR, RESULTS, Lane, Settings
 from embrew.adapting.reading import Given, given
-from embrew.adapting.recipes import (
-    as_described,
-    check_one_process,
-    steps_in_time,
-    text_lengths,
-    trained_recipe,
-    untrained_recipe,
-    write_recipe,
-    written_recipe,
-)
+from embrew.adapting.recipes import check_one_process
 from embrew.adapting.scan import check
-from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.adapting.starts import STARTS, Start, find_start, registered
 from embrew.config.overrides import Override, as_text, parse_override
-from embrew.data.reading import expand
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
-from embrew.evaluation import find_task
-from embrew.evaluation.paths import write_paths
 from embrew.export.exporting import export_encoder
 from embrew.files import formats
-from embrew.files.checksums import NAME, file_sha256, is_intact
+from embrew.files.checksums import NAME, is_intact
 from embrew.files.names import public_path
-from embrew.files.reading import BrokenFile, read_json
+from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import recover, write_json
-from embrew.opening import check_pooling, is_bare
-from embrew.progress import within
+from embrew.opening import check_pooling
 from embrew.recipe import Recipe
-from embrew.report.sources import RECIPES, Source
-from embrew.training.stages import train
+from embrew.report.sources import Source
 
 logger = logging.getLogger(__name__)
-PLAN, TRAINED, RESULTS, DEV, EXPORT = "plan.json", "model", "results", "dev", "export"
-BEFORE, CONTRAST, BM25 = "before", "contrast", "bm25"
-REPAIR = "remove the file; the same command makes it again"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How a model is adapted; see `adapt`."""
-
-    method: str
-    defaults: Defaults
-    overrides: tuple[Override, ...]
-    seed: int
-    export: bool
-    quick: bool
+EXPORT, ENCODER, BM25 = "export", "encoder", "bm25"
 
 
 def adapt(
-    model: str | Path,
+    model: str | Path | Sequence[str | Path],
     *,
     output: str | Path,
     pairs: str | Path | Mapping[str, Any] | None = None,
     documents: str | Path | Mapping[str, Any] | None = None,
     columns: Mapping[str, str] | None = None,
+    as_is: Sequence[str | Path] = (),
     method: str = "none",
     teacher: str | None = None,
     minutes: float | None = None,
@@ -80,21 +52,27 @@ def adapt(
     export: bool = True,
     overrides: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Make an encoder of a language model, from pairs of texts, documents, or both.
+    """Race models on a user's texts, each as it is and trained, and export the best.
 
-    A dev set and a test are held out. Untrained poolings are scored on dev. Contrastive learning is trained from the
-    better of mean and PromptEOL pooling, and `method` beside it. Dev chooses steps and encoder; the test comes last.
+    A dev set and a test are held out. A ready model, such as a Sentence-Transformers one, is scored as it is, and
+    trained from there; a bare language model is scored in its best untrained pooling, and trained from the better of
+    mean and PromptEOL pooling, with `method` beside it. Dev chooses steps and the best; the test is read once.
 
-    Writes `data/`, `recipes/`, `model/` (runs), `dev/` and `results/` (scores), `export/` (the best trained encoder for
-    Sentence-Transformers, verified), `report.html` and `adapted.json`. The same call resumes an interrupted one.
+    Writes `data/`, `recipes/`, `model/` (runs), `dev/` and `results/` (scores), `export/` (the best encoder for
+    Sentence-Transformers, verified), `report.html` and `adapted.json`. The same call resumes an interrupted one; a call
+    with further models does the others not again.
 
     Args:
-        model: a causal language model: a folder, GGUF file, LoRA adapter, Hub id, `smollm2-135m` or `nano`.
+        model: one model or several: causal language models (folders, GGUF files, LoRA adapters, Hub ids,
+            `smollm2-135m`, `nano`), Sentence-Transformers models, encoders and exports of embrew, output folders of
+            `adapt` (whose best is meant), BERT-type encoders.
         output: output folder.
         pairs: file, folder or Hub id of pairs in any form of `read_qa`; or the keys of a recipe's `data`.
         documents: folder or file of documents (`read_folder`), Hub id; or the keys of a recipe's `data`.
         columns: `question`, `answer`, `choices`, `negatives`, `source` -> column of `pairs`.
-        method: `llm2comp`, `ese`, `autoregembed`, `lbr`, `epic` or `distillation`; `none`: contrast alone.
+        as_is: further models that are scored, and not trained.
+        method: `llm2comp`, `ese`, `autoregembed`, `lbr`, `epic` or `distillation`, for bare language models; `none`:
+            contrast alone.
         teacher: an embedding model whose vectors the method `distillation` learns: a folder or Hub id of a
             Sentence-Transformers model, or a folder that embrew trained.
         minutes: time of training, for each trained model; default: 30.
@@ -112,7 +90,7 @@ def adapt(
     """
     if pairs is None and documents is None:
         raise ValueError("neither pairs nor documents; give one of them, or both")
-    check_one_process(output, CONTRAST, {"encoder.model": str(model)})
+    check_one_process(output, f"NAME--{CONTRAST}", {"encoder.model": "MODEL"})
     chosen: list[Override] = [(f"{PREFIX}minutes", minutes)] if minutes is not None else []
     chosen += [text for text in overrides if text.startswith(PREFIX)]
     defaults = read_defaults(chosen, quick=quick)
@@ -126,10 +104,29 @@ def adapt(
     settings = Settings(method=method, defaults=defaults, overrides=of_recipes, seed=seed, export=export, quick=quick)
     texts = None if documents is None else given(documents, "documents")
     examples = None if pairs is None else given(pairs, "pairs", columns=columns)
-    _check_model(str(model))
+    models = [model] if isinstance(model, str | Path) else list(model)
+    starts = [find_start(str(one), trains=one not in as_is) for one in (*models, *as_is)]
+    if not starts and not (Path(output) / STARTS).is_file():
+        raise ValueError("no model; give one or several")
+    _check_starts(starts, settings)
     has_page()
     with claimed_by_first(Path(output), "working in"):
-        return _adapt(str(model), texts, examples, Path(output), settings)
+        return _adapt(starts, texts, examples, Path(output), settings)
+
+
+def _check_starts(starts: Sequence[Start], settings: Settings) -> None:
+    """Raise where options are for other starts."""
+    if as_is := [start.name for start in starts if start.is_bare and not start.trains]:
+        logger.warning("%s: a bare language model as it is means its best untrained pooling", ", ".join(as_is))
+    ready = [start.name for start in starts if not start.is_bare]
+    if settings.method == "none" or not ready:
+        return
+    if len(ready) == len(starts):
+        raise ValueError(
+            f"method={settings.method!r} is for language models that are no embedding models, as {', '.join(ready)} "
+            "is; leave --method out, or add such a model"
+        )
+    logger.info("%s is trained of bare language models, and not of %s", settings.method, ", ".join(ready))
 
 
 def _check_method(name: str, defaults: Defaults) -> None:
@@ -141,64 +138,52 @@ def _check_method(name: str, defaults: Defaults) -> None:
         check_pooling(pooling)
 
 
-def _check_model(model: str) -> None:
-    """Raise unless a model is a language model without embedding settings, by its files."""
-    if not is_bare(model):
-        raise ValueError(
-            f"{model} is an encoder already, or a recipe; give a causal language model (a folder, GGUF file, LoRA "
-            "adapter or Hub id). An encoder of embrew is trained further with embrew train RECIPE --from DIR"
-        )
-
-
 def _adapt(
-    model: str, documents: Given | None, pairs: Given | None, folder: Path, settings: Settings
+    given: Sequence[Start], documents: Given | None, pairs: Given | None, folder: Path, settings: Settings
 ) -> dict[str, Any]:
     recover(folder / "data")  # of a call that was killed in its first seconds
     ours = any((folder / "data" / name).is_file() for name in (formats.ADAPTED.file, NAME))
     if folder.exists() and any(folder.iterdir()) and not ours:
         raise FileExistsError(f"{folder} holds other files; choose another output folder")
-    defaults = settings.defaults
-    data = prepare(documents, pairs, folder / "data", defaults=defaults, seed=settings.seed)
+    data = prepare(documents, pairs, folder / "data", defaults=settings.defaults, seed=settings.seed)
     _say(data)
-    models = _models(settings, data)
-    encoder, plan = _plan(model, models, data, folder, settings)
-    rows = [_before(encoder, plan, data, folder, settings)]
-    del encoder
-    rows += [_trained(model, name, data, folder, settings) for name in plan["trained"]]
-    results = [folder / RESULTS / name for name in (BEFORE, *plan["trained"], BM25)]
-    dev, test = score_bm25(data.dev, "dev", folder / DEV / BM25), score_bm25(data.test, "test", results[-1])
-    rows.append(Row(name="BM25", dev=dev, test=test))
-    best = max(rows[1:-1], key=lambda row: row.dev.main_score)
-    assert best.stage is not None, "it was trained"
-    if settings.export:
-        trusted = Recipe.load(folder / RECIPES / f"{best.name}.yaml").encoder.trust_remote_code
-        _export(Encoder.from_pretrained(best.stage, trust_remote_code=trusted), folder / EXPORT)
+    methods = _methods(settings, data)
+    _check_overrides(methods, settings)
+    check(data.folder)
+    starts = registered(folder, given)
+    lanes = [Lane(start=start, data=data, folder=folder, settings=settings, methods=methods) for start in starts]
+    rows = [row for lane in lanes for row in lane.rows()]
+    results = folder / RESULTS / BM25
+    dev, test = score_bm25(data.dev, "dev", folder / DEV / BM25), score_bm25(data.test, "test", results)
+    rows.append(Row(name="BM25", dev=dev, test=test, results=results))
+    best = best_of(rows)
+    lane = next(lane for lane in lanes if lane.start.name == best.start)
+    encoder, exported = _export(best, lane, folder) if settings.export else (best.stage, False)
     report = sealed(
         {
             "format": formats.ADAPTED.number,
-            "model": public_path(model),
+            "starts": {start.name: public_path(start.model) for start in starts},
             "said": first_lines(rows, best, data, quick=settings.quick),
             "best": best.name,
-            "encoder": str(best.stage.relative_to(folder)),
-            "exported": EXPORT if settings.export else None,
-            "models": [row.summary(place, folder) for row, place in zip(rows, results, strict=True)],
-            "poolings": plan["poolings"],
+            "cheapest": cheapest_of(rows, best).name,
+            "encoder": None if encoder is None else str(encoder.relative_to(folder)),
+            "exported": EXPORT if exported else None,
+            "models": [row.summary(folder) for row in rows],
             "data": dict(data.manifest),
-            "plan": {key: plan[key] for key in ("lengths", "trained", "minutes")},
+            "minutes": settings.defaults.minutes,
             "versions": formats.versions(),
         }
     )
-    said = report["said"]
-    write_page(folder, rows, results, test=data.test, said=said, opener=partial(_open, model))
+    opener = partial(_open, {str(lane.recipe("as-is")): lane for lane in lanes})
+    write_page(folder, rows, test=data.test, said=report["said"], opener=opener)
     write_json(folder / ADAPTED, report)
     return report
 
 
-def _open(model: str, source: Source) -> Any:
+def _open(lanes: Mapping[str, Lane], source: Source) -> Any:
     """Return the encoder of a source of the page; recipes hold no path of the language model."""
-    if source.model and Path(source.model).suffix == ".yaml":
-        return assembly.encoder(Recipe.load(source.model, [("encoder.model", model)]))
-    return source.open()
+    lane = lanes.get(str(source.model))
+    return source.open() if lane is None else lane.open_as_is()
 
 
 def _say(data: Prepared) -> None:
@@ -226,8 +211,8 @@ def _say(data: Prepared) -> None:
         )
 
 
-def _models(settings: Settings, data: Prepared) -> dict[str, dict[str, ModelDefaults]]:
-    """Return the models to train: contrast by the pooling that it starts from, and the method."""
+def _methods(settings: Settings, data: Prepared) -> dict[str, dict[str, ModelDefaults]]:
+    """Return what is trained of a bare language model: contrast by the pooling that it starts from, and the method."""
     models = {CONTRAST: settings.defaults.contrast}
     if settings.method == "none":
         return models
@@ -242,170 +227,49 @@ def _models(settings: Settings, data: Prepared) -> dict[str, dict[str, ModelDefa
     return {**models, settings.method: {"": chosen}}
 
 
-# ---- before training ---------------------------------------------------------------------------------------
-
-
-def _plan(
-    model: str, models: Mapping[str, Mapping[str, ModelDefaults]], data: Prepared, folder: Path, settings: Settings
-) -> tuple[Encoder, dict[str, Any]]:
-    """Return an encoder of the model, and what was decided: poolings and recipes, which are written."""
-    defaults, overrides, seed = settings.defaults, settings.overrides, settings.seed
-    _check_overrides(models, overrides)
-    check(data.folder)
-    asked = {
-        "model": public_path(model),
-        "method": settings.method,
-        "defaults": json.loads(defaults.model_dump_json()),
-        "overrides": [as_text(override) for override in overrides],
-        "seed": seed,
-        "data": data.manifest["made_of"]["sha256"],
-    }
-    kept = _kept_plan(folder, asked)
-    logger.info("opening %s", model)
-    encoder = assembly.encoder(untrained_recipe(model, "mean", overrides=overrides, seed=seed))
-    lengths = kept["lengths"] if kept else text_lengths(encoder, data, defaults.longest)
-    common: Any = {"lengths": lengths, "encoder": encoder, "overrides": overrides, "seed": seed}
-    recipes = {name: untrained_recipe(model, name, **common) for name in defaults.poolings}
-    scored = {}
-    for name, recipe in recipes.items():
-        reader = as_described(encoder, recipe)
-        scored[name] = score(
-            reader, data.dev, "dev", folder / DEV / name, name=name, batch_tokens=defaults.batch_tokens
-        )
-    scores = {name: result.main_score for name, result in scored.items()}
-    before = max(scores, key=lambda name: scores[name])
-    logger.info("without training, the best pooling on dev is %s (%.1f)", before, 100 * scores[before])
-    write_recipe(folder / RECIPES / f"{BEFORE}.yaml", recipes[before], f"{before}: the best untrained pooling on dev.")
-    if kept:
-        return encoder, kept
-    start = max(defaults.contrast, key=lambda name: scores.get(name, -1.0))
-    dev_seconds = scored[start].seconds if start in scored else max(result.seconds for result in scored.values())
-    for name, choices in models.items():
-        recipe = _in_time(model, name, choices.get(start) or choices[""], data, defaults, dev_seconds, common)
-        from_pooling = f" from {start} pooling" if len(choices) > 1 else ""
-        said = f"{name}{from_pooling}, in about {defaults.minutes:g} minutes on the machine that planned it."
-        write_recipe(folder / RECIPES / f"{name}.yaml", recipe, said)
-    plan = {
-        "asked": asked,
-        "lengths": lengths,
-        "poolings": scores,
-        "before": before,
-        "trained": list(models),
-        "minutes": defaults.minutes,
-        "recipes": {name: file_sha256(folder / RECIPES / f"{name}.yaml") for name in models},
-    }
-    write_json(folder / PLAN, sealed(plan))
-    return encoder, plan
-
-
-def _kept_plan(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the plan of an earlier call with the same settings; None: there is none.
-
-    Raises:
-        FileExistsError: it has other settings.
-    """
-    if not (folder / PLAN).is_file():
-        return None
-    kept = read_json(folder / PLAN, keys=("asked", "lengths", "poolings", "trained"), repair=REPAIR, sealed=True)
-    check_same(asked, kept["asked"], folder)
-    for name, sha256 in kept.get("recipes", {}).items():
-        file = folder / RECIPES / f"{name}.yaml"
-        if not file.is_file() or file_sha256(file) != sha256:
-            raise BrokenFile(
-                f"{file} is missing or has changed since it was written; remove {folder / PLAN}, and the same command "
-                "plans again; for a setting of your own, give it as key.path=value and another output folder"
-            )
-    return kept
-
-
-def _in_time(
-    model: str,
-    name: str,
-    chosen: ModelDefaults,
-    data: Prepared,
-    defaults: Defaults,
-    dev_seconds: float,
-    common: Mapping[str, Any],
-) -> Recipe:
-    """Return the recipe of a model with the steps that the minutes allow, which are logged."""
-    one_step = trained_recipe(model, chosen, data, defaults=defaults, **common)
-    check(data.folder, _other_rows(one_step, data))
-    steps, evaluations, seconds = steps_in_time(one_step, chosen, data, defaults, dev_seconds)
-    recipe = trained_recipe(model, chosen, data, defaults=defaults, **common, steps=steps, evaluations=evaluations)
-    counts = [stage.training["max_steps"] for stage in recipe.stages]
-    each = zip(recipe.stages, counts, seconds, strict=True)
-    total = sum(count * one for count, one in zip(counts, seconds, strict=True))
-    words = ", ".join(f"{stage.name} {count} steps of {one:.2g} s" for stage, count, one in each)
-    logger.info("%s: %s; about %.1f min", name, words, total / 60)
-    return recipe
-
-
-def _check_overrides(models: Mapping[str, Mapping[str, ModelDefaults]], overrides: Sequence[Override]) -> None:
+def _check_overrides(methods: Mapping[str, Mapping[str, ModelDefaults]], settings: Settings) -> None:
     """Raise if an override is of a stage that no recipe has."""
-    chosen = [one for choices in models.values() for one in choices.values()]
-    names = {stage.stage["name"] for one in chosen for stage in one.stages}
-    for text in overrides:
+    chosen = [one.stages for choices in methods.values() for one in choices.values()] + [settings.defaults.ready.stages]
+    names = {stage.stage["name"] for stages in chosen for stage in stages}
+    for text in settings.overrides:
         key, _ = parse_override(text)
         if key[0] == "stages" and (len(key) < 2 or key[1] not in names):
             raise ValueError(f"override {as_text(text)!r}: the stages are {', '.join(sorted(names))}")
 
 
-def _other_rows(recipe: Recipe, data: Prepared) -> Iterator[Mapping[str, Any]]:
-    """Yield the training rows of a recipe that are not from the prepared folder (by overrides)."""
-    for stage in recipe.stages:
-        for config in stage.datasets:
-            if any(Path(expand(path)).resolve().parent != data.folder.resolve() for path in config.paths):
-                yield from assembly.rows(config, assembly.objective(stage.objective), max_rows=config.max_rows)
+def _export(best: Row, lane: Lane, folder: Path) -> tuple[Path | None, bool]:
+    """Export the best encoder as a Sentence-Transformers folder; return its own folder, and whether it was exported.
 
-
-# ---- training and scores -----------------------------------------------------------------------------------
-
-
-def _before(encoder: Encoder, plan: Mapping[str, Any], data: Prepared, folder: Path, settings: Settings) -> Row:
-    """Return the scores of the best untrained pooling."""
-    name, recipe = plan["before"], folder / RECIPES / f"{BEFORE}.yaml"
-    common: Any = {"name": f"untrained, {name}", "batch_tokens": settings.defaults.batch_tokens}
-    reader = as_described(encoder, Recipe.load(recipe, [("encoder.model", plan["asked"]["model"])]))
-    dev = score(reader, data.dev, "dev", folder / DEV / name, **common)
-    test = score(reader, data.test, "test", folder / RESULTS / BEFORE, **common)
-    return Row(name=common["name"], dev=dev, test=test, recipe=recipe)
-
-
-def _trained(model: str, name: str, data: Prepared, folder: Path, settings: Settings) -> Row:
-    """Train a model, or resume, and return its scores."""
-    recipe = written_recipe(folder / RECIPES / f"{name}.yaml", model, settings.overrides)
-    run = folder / TRAINED / name
-    with within(name):
-        train(recipe, run, resume=run.exists(), evaluate=evaluation_of(recipe))
-    stage = run / recipe.stages[-1].name
-    log = read_json(run / "run.json", keys=("seconds",), kind=formats.RUN)
-    trusted = recipe.encoder.trust_remote_code
-    encoder = Encoder.from_pretrained(stage, dtype="as_trained", trust_remote_code=trusted)
-    common: Any = {"name": name, "batch_tokens": settings.defaults.batch_tokens}
-    dev = score(encoder, data.dev, "dev", folder / DEV / name, **common)
-    test = score(encoder, data.test, "test", folder / RESULTS / name, **common)
-    write_paths(folder / RESULTS / name, str(stage), [find_task(data.test)])
-    kept = log.get("kept", {}).get(stage.name)
-    return Row(
-        name=name,
-        dev=dev,
-        test=test,
-        stage=stage,
-        seconds=sum(log["seconds"].values()),
-        kept=kept,
-        steps=recipe.stages[-1].training["max_steps"],
-    )
-
-
-def _export(encoder: Encoder, folder: Path) -> None:
-    """Export the encoder as a stock folder, unless that folder exists."""
-    said, length = folder / formats.EXPORT.file, encoder.max_seq_length
-    written = json.loads(json.dumps(encoder.with_settings(max_length=length).describe()))
+    An untrained one is saved first. A model that embrew reads only as it is stays where it is.
+    """
+    if best.stage is not None:
+        trusted = Recipe.load(best.stage / "recipe.yaml").encoder.trust_remote_code
+        encoder, place = Encoder.from_pretrained(best.stage, trust_remote_code=trusted), best.stage
+    else:
+        opened = lane.open_as_is() if lane.start.is_bare else lane.open_to_train()
+        if opened is None:
+            logger.warning("%s is the best as it is, and is not exported: use it where it is", best.name)
+            return None, False
+        encoder, place = opened, folder / ENCODER
+        if not place.is_dir() or _described(Encoder.from_pretrained(place)) != _described(encoder):
+            encoder.save_pretrained(place, overwrite=place.exists())
+    said, target = folder / EXPORT / formats.EXPORT.file, folder / EXPORT
+    length = encoder.max_seq_length
+    written = _described(encoder.with_settings(max_length=length))
     if (
         said.is_file()
-        and is_intact(folder)
+        and is_intact(target)
         and read_json(said, keys=("encoder",), repair=REPAIR, kind=formats.EXPORT)["encoder"] == written
     ):
-        logger.info("%s  already exported", folder)
-        return
-    export_encoder(encoder, folder, overwrite=folder.exists(), max_length=length)
+        logger.info("%s  already exported", target)
+        return place, True
+    try:
+        export_encoder(encoder, target, overwrite=target.exists(), max_length=length)
+    except ValueError as error:
+        logger.warning("%s is the best, and cannot be exported: %s; it is in %s", best.name, error, place)
+        return place, False
+    return place, True
+
+
+def _described(encoder: Encoder) -> Any:
+    return json.loads(json.dumps(encoder.describe()))

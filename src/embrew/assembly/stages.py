@@ -22,10 +22,10 @@ from embrew.distributed import world_size
 from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.methods.base import settings_of
 from embrew.recipe import Recipe, StageConfig
+from embrew.recipe.encoder import keys_of
 from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES, Count
 from embrew.stock import READS, is_stock, read_stock
 from embrew.storage.base_model import DTYPES, pick_device, pick_dtype
-from embrew.text.texts import SIDES
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[Override] = ()) -> Recipe:
@@ -47,12 +47,7 @@ def with_own_reading(encoder: dict[str, Any]) -> dict[str, Any]:
         return encoder
     weights = encoder.get("dtype", "auto")
     own = read_stock(model, dtype=pick_dtype(weights if weights in DTYPES else "auto", pick_device(None)))
-    values, given = own.settings.as_dict(), {key: encoder.get(key) for key in ("prompts", "max_length")}
-    sides = {side: values["prompts"][side] for side in SIDES}
-    name = own.settings.default_prompt_name
-    default = None if name is None else next((s for s in SIDES if sides[s] == values["prompts"][name]), None)
-    found = {key: values[key] for key in ("template", "attention", "pooling", "max_length", "normalize")}
-    found |= {"prompts": sides, **({"default_prompt_name": default} if default else {})}
+    found, given = keys_of(own.settings), {key: encoder.get(key) for key in ("prompts", "max_length")}
     for key, mapping in given.items():
         if isinstance(mapping, dict):
             found[key] = {**found[key], **mapping}

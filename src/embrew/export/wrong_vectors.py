@@ -183,7 +183,8 @@ class _Faults:
         return {name: vector for name, vector in by_fault.items() if vector.any()}
 
     def _vectors(self, bodies: Sequence[list[int]]) -> np.ndarray:
-        rows = [self._row(self.first, body, self.end) for body in bodies]
+        room = int(min(self.encoder.backbone.max_positions, 10**9)) - len(self.first) - len(self.end)
+        rows = [self._row(self.first, body[:room], self.end) for body in bodies]
         return next(self._pooled("", rows, self.encoder.attention.mode))[1]
 
     def _unit(self, pooling: Pooling, states: Tensor, tokens: Tokens) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from embrew.config.validation import Config, refusing
 from embrew.settings.base import Quantization
 from embrew.settings.encoder import EncoderSettings, Length, Pooling
 from embrew.text.pattern import check_words_after, split_pattern
+from embrew.text.texts import SIDES
 
 Rank = Annotated[int, Field(ge=1)]
 Alpha = Annotated[float | int, Field(gt=0)]
@@ -172,3 +174,12 @@ class EncoderConfig(EncoderSettings, BackboneConfig):
         if not any(pattern.has_instruction for pattern in self.patterns) and any(dict(self.prompts).values()):
             raise ValueError(f"prompts are set, but template={self.template!r} has no {{instruction}} to put them in")
         return self
+
+
+def keys_of(settings: EncoderSettings) -> dict[str, Any]:
+    """Return an encoder's settings as the keys of a recipe's `encoder`; of its prompts those of `SIDES`."""
+    values = json.loads(json.dumps(settings.as_dict()))
+    prompts, default = values["prompts"], values.pop("default_prompt_name", None)
+    values["prompts"] = {side: prompts[side] for side in SIDES}
+    side = None if default is None else next((side for side in SIDES if prompts[side] == prompts[default]), None)
+    return values if side is None else {**values, "default_prompt_name": side}

@@ -266,6 +266,8 @@ def _of_adapted(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Sou
     if run.state != "finished":
         raise ValueError(f"the adaptation {path} is not finished: {run.summary}; give its first command again")
     for row in read_json(path / "adapted.json", keys=("models",), sealed=True)["models"]:
+        if row["kept_step"] == 0:  # its scores are those of the start
+            continue
         results = path_inside(path, row["results"], source=path / "adapted.json", key="results")
         source = Source(results, untrained=True)
         if row["encoder"] is not None:

@@ -1,0 +1,171 @@
+"""The models that a race starts from: how each is told from the others, opened, and read."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embrew.data.reading import expand
+from embrew.encoder import Encoder
+from embrew.files import formats
+from embrew.files.names import path_inside
+from embrew.files.reading import read_json
+from embrew.files.sealed import sealed
+from embrew.files.writing import write_json
+from embrew.opening import is_bare, is_recipe, open_model
+from embrew.recipe.encoder import keys_of
+from embrew.storage.base_model import local_model
+from embrew.storage.foreign import check_is_model
+from embrew.storage.opening import SETTINGS, final_stage
+from embrew.text.texts import SIDES
+
+logger = logging.getLogger(__name__)
+STARTS = "starts.json"
+REPORT = "adapted.json"
+SAMPLE = 2**16  # bytes that are read at the beginning, in the middle and at the end of a file
+REPAIR = "remove the file, and give all models again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A model that a race starts from.
+
+    Attributes:
+        name: in tables and folders; no other start has it.
+        model: what opens it.
+        fingerprint: of its files, or its Hub id.
+        is_bare: it is a language model without embedding settings; others are scored as they are.
+        trains: it is trained, too.
+    """
+
+    name: str
+    model: str
+    fingerprint: str
+    is_bare: bool
+    trains: bool
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether embrew saved it."""
+        return os.path.lexists(final_stage(Path(self.model)) / SETTINGS)
+
+    def open(self, dtype: str = "auto") -> Any:
+        """Return the model as it is, which a bare language model is not."""
+        return open_model(self.model, dtype=dtype, as_trained=dtype == "auto")
+
+
+def find_start(model: str, *, trains: bool) -> Start:
+    """Return a model as a start, by its files alone; its name is not yet compared with others.
+
+    Args:
+        model: a causal language model, a Sentence-Transformers model, an encoder or export of embrew, an output folder
+            of `adapt` (its best encoder is meant), or a BERT-type encoder.
+        trains: it is to be trained, too.
+
+    Raises:
+        FileNotFoundError: there is no such model.
+        ValueError: it is a recipe, or no model; an output folder whose best encoder was not trained or exported.
+    """
+    if is_recipe(model):
+        raise ValueError(f"{model} is a recipe; give the model, or train it with embrew train")
+    given = Path(expand(model))
+    if (given / REPORT).is_file():
+        opened = _best_of(given)
+    else:
+        opened = str(given.absolute()) if given.exists() else model
+        check_is_model(model, given)
+    name = given.stem if given.suffix == ".gguf" else Path(opened if given == Path(opened) else given).name
+    return Start(
+        name=name.replace(",", "") or "model",
+        model=opened,
+        fingerprint=_fingerprint(opened),
+        is_bare=is_bare(opened),
+        trains=trains,
+    )
+
+
+def _best_of(folder: Path) -> str:
+    """Return the best encoder of an output folder of `adapt`."""
+    report = read_json(folder / REPORT, keys=("encoder", "exported"), repair="run adapt again", sealed=True)
+    found = report["encoder"] or report["exported"]
+    if found is None:
+        raise ValueError(f"the best of {folder} is {report['best']}, which was not trained; give that model itself")
+    return str(path_inside(folder, found, source=folder / REPORT, key="encoder").absolute())
+
+
+def _fingerprint(model: str) -> str:
+    """Return what changes when the files of a model do: names, sizes, and samples of what is in them."""
+    folder = local_model(model)
+    if folder is None or not folder.exists():
+        return model
+    digest = hashlib.sha256()
+    files = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.relative_to(folder)} {size}".encode())
+        with path.open("rb") as file:
+            for place in sorted({0, max(0, size // 2 - SAMPLE), max(0, size - SAMPLE)}):
+                file.seek(place)
+                digest.update(file.read(SAMPLE))
+    return digest.hexdigest()
+
+
+def registered(folder: Path, given: Sequence[Start]) -> list[Start]:
+    """Return the starts of an output folder: those of earlier calls, then new ones, each with a name of its own.
+
+    They are written into `starts.json`, which is for this machine: it holds paths.
+
+    Raises:
+        FileNotFoundError: a model of an earlier call is no longer where it was, and is not given.
+    """
+    file = folder / STARTS
+    kept: list[dict[str, Any]] = []
+    if file.is_file():
+        kept = read_json(file, keys=("starts",), repair=REPAIR, sealed=True)["starts"]
+    starts = [Start(**values) for values in kept]
+    for new in given:
+        before = next((i for i, start in enumerate(starts) if start.fingerprint == new.fingerprint), None)
+        if before is not None:  # it may have moved, or is to be trained now
+            trains = starts[before].trains or new.trains
+            starts[before] = Start(**{**vars(new), "name": starts[before].name, "trains": trains})
+            continue
+        names = {start.name for start in starts}
+        number = next(i for i in range(1, len(names) + 2) if _numbered(new.name, i) not in names)
+        starts.append(Start(**{**vars(new), "name": _numbered(new.name, number)}))
+    for start in starts:
+        if Path(start.model).is_absolute() and not os.path.lexists(start.model):
+            raise FileNotFoundError(f"{start.name} of an earlier call is no longer in {start.model}; give it again")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(file, sealed({"format": formats.ADAPTED.number, "starts": [vars(start) for start in starts]}))
+    return starts
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
+
+
+def reading_of(start: Start) -> tuple[Encoder, dict[str, Any]]:
+    """Return a ready start opened to be trained, and how it reads texts, as the keys of a recipe's `encoder`.
+
+    Raises:
+        ValueError: it is not an encoder's kind, so it is scored as it is only; says why.
+    """
+    if (Path(start.model) / "parity.json").is_file() and not (Path(start.model) / "modules.json").is_file():
+        raise ValueError(f"{start.name} is an export for other runtimes, whose weights cannot be trained")
+    encoder = Encoder.from_pretrained(start.model)
+    others = [name for name, text in encoder.prompts.items() if name not in SIDES and text]
+    if start.is_encoder and (others or encoder.contexts or encoder.demonstrator is not None):
+        raise ValueError(f"{start.name} has further prompts ({', '.join(others) or 'demonstrations'})")
+    return encoder, keys_of(encoder.settings) | {
+        key: len(ids)
+        for key, ids in (
+            ("memory_tokens", encoder.backbone.memory_ids),
+            ("soft_prompt_tokens", encoder.backbone.soft_prompt_ids),
+        )
+        if ids
+    }
