@@ -97,29 +97,32 @@ def test_from_pairs_and_documents_to_an_export(
     assert report == json.loads((out / "adapted.json").read_text())
     assert "read 40 different pairs in pairs.jsonl, 40 documents in docs" in result.stderr
     assert "24 pairs" in result.stderr and "held out: 8 questions for dev, 8 for the test" in result.stderr
-    assert [row["model"] for row in report["models"]][1:] == ["contrast", "lbr", "BM25"]
+    names = [row["model"] for row in report["models"]]
+    assert names[1:] == ["llama, trained", "llama, lbr", "BM25"]
 
     # the best untrained pooling is "before": scored here again, each opened by itself
     scores = {}
-    for pooling in report["poolings"]:
+    plan = json.loads((out / "plans" / "llama.json").read_text())
+    for pooling in plan["poolings"]:
         recipe = Recipe.load(opening.POOLINGS[pooling], [f"encoder.model={model}", *dtype(out)])
-        lengths = Recipe.load(out / "recipes" / "contrast.yaml").encoder.max_length
+        lengths = Recipe.load(out / "recipes" / "llama--contrast.yaml").encoder.max_length
         assert lengths.document < 512
         encoder = opening.encoder(recipe).with_settings(max_length=512)
         scores[pooling] = evaluate(encoder, [out / "data" / "dev"], split="dev")[0].main_score
     assert set(scores) == {"last", "mean", "weighted_mean", "echo", "prompteol"}
-    before = max(report["poolings"], key=lambda name: report["poolings"][name])
-    assert report["models"][0]["model"] == f"untrained, {before}"
+    before = max(plan["poolings"], key=lambda name: plan["poolings"][name])
+    assert names[0] == f"llama, {before}"
     for pooling in ("last", "mean"):  # whose texts are not truncated
-        assert report["poolings"][pooling] == pytest.approx(scores[pooling], abs=1e-6)
+        assert plan["poolings"][pooling] == pytest.approx(scores[pooling], abs=1e-6)
 
     # the page, the export, and the folder as other verbs see them
     best = out / report["encoder"]
     dev = {row["model"]: row["dev_ndcg_at_10"] for row in report["models"]}
-    assert report["best"] == max(("contrast", "lbr"), key=lambda name: dev[name])
+    assert report["best"] == max(names[:-1], key=lambda name: dev[name]), "of equal ones the first"
     page = html.unescape((out / "report.html").read_text())
     assert "Overlap of training and test data" in page and "not checked" not in page
     assert all(line in page for line in report["said"]) and "quick run, too short" in report["said"][-1]
+    assert report["encoder"] == "encoder" or report["best"] != names[0]
     texts = ["What is known of case 3?", words(3)]
     ours = Encoder.from_pretrained(best, dtype="float32").with_settings(max_length=max_length(out))
     stock = SentenceTransformer(str(out / "export"), device="cpu")
@@ -127,11 +130,11 @@ def test_from_pairs_and_documents_to_an_export(
     inspected = CliRunner().invoke(app, ["runs", str(out)])
     assert "adaptation" in inspected.stdout and "finished" in inspected.stdout
     compared = CliRunner().invoke(app, ["compare", str(out), "-o", str(tmp_path / "again.html")])
-    assert compared.exit_code == 0 and "out/contrast" in compared.stdout, compared.stderr
+    assert compared.exit_code == 0 and f"out/{report['best']}" in compared.stdout, compared.stderr
     again = (tmp_path / "again.html").read_text()
     assert "Overlap of training and test data" in again and "not checked" not in again
 
-    shutil.rmtree(out / "model" / "lbr" / "contrast")
+    shutil.rmtree(out / "model" / "llama--lbr" / "contrast")
     (out / "adapted.json").unlink()
     again = run(*given, "--json")
     assert again.exit_code == 0, again.stderr
@@ -146,7 +149,7 @@ def test_from_pairs_and_documents_to_an_export(
 
 
 def dtype(out: Path) -> list[str]:
-    return [f"encoder.dtype={Recipe.load(out / 'recipes' / 'before.yaml').encoder.dtype}"]
+    return [f"encoder.dtype={Recipe.load(out / 'recipes' / 'llama--as-is.yaml').encoder.dtype}"]
 
 
 def max_length(out: Path) -> int:
@@ -253,10 +256,8 @@ def test_refused_before_a_model_is_opened(
 
 def test_models_that_are_none(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     _, pairs = write_data(tmp_path)
-    Encoder.from_pretrained(model_folder("llama"), pooling="mean").save_pretrained(tmp_path / "encoder")
     for model, said in (
-        (tmp_path / "encoder", "is an encoder already"),
-        ("llm2comp/nano", "or a recipe"),
+        ("llm2comp/nano", "is a recipe; give the model, or train it with embrew train"),
         (tmp_path / "nothing", "is not nano, smollm2-135m, not a folder"),
     ):
         result = run(model, "--pairs", pairs, "-o", tmp_path / "out")
@@ -279,7 +280,7 @@ def test_documents_only_without_export(model_folder: Callable[[str], Path], tmp_
         overrides=TINY,
     )
     assert report["data"]["questions_made"] and report["exported"] is None
-    assert [row["model"] for row in report["models"]][1:] == ["contrast", "BM25"]
+    assert [row["model"] for row in report["models"]][1:] == ["llama, trained", "BM25"]
     assert not (tmp_path / "out" / "export").exists()
     test = read_beir(tmp_path / "out" / "data" / "test", "test")
     assert len(test.queries) == report["data"]["counts"]["test_queries"] == 4
@@ -295,8 +296,8 @@ def test_a_teacher(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     given = {"documents": docs, "pairs": pairs, "quick": True, "export": False, "overrides": TINY}
     out = tmp_path / "out"
     report = adapt(model_folder("llama"), output=out, teacher=str(teacher), **given)
-    assert [row["model"] for row in report["models"]][1:3] == ["contrast", "distillation"]
-    log = out / "model" / "distillation" / "run.json"
+    assert [row["model"] for row in report["models"]][1:3] == ["llama, trained", "llama, distillation"]
+    log = out / "model" / "llama--distillation" / "run.json"
     assert "distill" in log.read_text()
     for method, teacher_name in (("distillation", None), ("lbr", "minilm")):
         with pytest.raises(ValueError, match="distillation needs a teacher, no other has one"):
@@ -318,3 +319,67 @@ def test_killed_while_the_data_was_prepared(model_folder: Callable[[str], Path],
     with pytest.raises(ValueError, match=r"pairs\.jsonl"):  # which is empty
         adapt(model_folder("llama"), pairs=tmp_path / "pairs.jsonl", output=out)
     assert not out.exists() or list(out.iterdir()) == []
+
+
+def test_ready_models_race(
+    model_folder: Callable[[str], Path],
+    encoder_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forked: None,
+) -> None:
+    """A Sentence-Transformers model, an encoder of embrew, one that is not trained; then a further one."""
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    _, pairs = write_data(tmp_path)
+    stock, other = tmp_path / "one" / "mine", tmp_path / "two" / "mine"
+    for place, mode in ((stock, "cls"), (other, "max")):
+        parts = [Transformer(str(encoder_folder("bert")), max_seq_length=100), Pooling(32, mode)]
+        SentenceTransformer(modules=parts, device="cpu").save_pretrained(str(place), create_model_card=False)
+    Encoder.from_pretrained(model_folder("llama"), pooling="mean").save_pretrained(tmp_path / "saved")
+    options: Any = {
+        "pairs": pairs,
+        "output": tmp_path / "out",
+        "quick": True,
+        "overrides": [*TINY[1:], "adapt.minutes=0.05"],
+    }
+    report = adapt([stock, other, tmp_path / "saved"], as_is=["nano"], **options)
+    names = [row["model"] for row in report["models"]]
+    assert names[:2] == ["mine", "mine, trained"] and names[2:5] == ["mine-2", "saved", "saved, trained"]
+    assert names[5].startswith("nano, ") and names[6:] == ["BM25"]
+    rows = {row["model"]: row for row in report["models"]}
+    assert report["best"] == max(names[:-1], key=lambda name: rows[name]["dev_ndcg_at_10"])
+
+    # as it is, a model has the scores that Sentence-Transformers' vectors have
+    theirs = SentenceTransformer(str(stock), device="cpu")
+    (alone,) = evaluate(theirs, [tmp_path / "out" / "data" / "test"], split="test")
+    assert rows["mine"]["test_ndcg_at_10"] == pytest.approx(alone.main_score, abs=1e-9)
+    recipe = Recipe.load(tmp_path / "out" / "recipes" / "mine--contrast.yaml")
+    assert recipe.encoder.pooling.mode == "cls" and recipe.encoder.lora is None, "every weight of a small model"
+    for name in ("mine", "saved"):
+        trained = rows[f"{name}, trained"]
+        assert trained["dev_ndcg_at_10"] >= rows[name]["dev_ndcg_at_10"]
+        assert (trained["kept_step"] == 0) == (trained["encoder"] is None)
+
+    # a further model: nothing else is scored or trained again
+    seen: list[str] = []
+    original = stages.train
+    monkeypatch.setattr("embrew.adapting.race.train", lambda *a, **k: seen.append(str(a[1])) or original(*a, **k))
+    again = adapt([model_folder("qwen3")], **options)
+    assert [row["model"] for row in again["models"]][:6] == names[:6]
+    assert [row["model"] for row in again["models"]][6].startswith("qwen3, ")
+    for name in names[:6]:
+        row = next(row for row in again["models"] if row["model"] == name)
+        assert {**row, "seconds": 0} == {**rows[name], "seconds": 0}
+    assert [Path(place).name for place in seen] == ["mine--contrast", "saved--contrast", "qwen3--contrast"]
+
+
+def test_methods_are_for_language_models(encoder_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    _, pairs = write_data(tmp_path)
+    with pytest.raises(
+        ValueError, match="method='lbr' is for language models that are no embedding models, as bert is"
+    ):
+        adapt(encoder_folder("bert"), pairs=pairs, output=tmp_path / "out", method="lbr")
+    with pytest.raises(ValueError, match="no model; give one or several"):
+        adapt([], pairs=pairs, output=tmp_path / "out")

@@ -14,7 +14,7 @@ import pytest
 from embrew.adapting import recipes
 from embrew.adapting.baselines import bm25_ranking, score_bm25
 from embrew.adapting.defaults import read_defaults
-from embrew.adapting.outcome import Row, first_lines
+from embrew.adapting.outcome import Row, best_of, cheapest_of, first_lines
 from embrew.adapting.prepare import Prepared
 from embrew.evaluation import Result
 from embrew.recipe import Recipe
@@ -26,35 +26,50 @@ def result(scores: list[float]) -> Result:
     return Result("t", "test", "retrieval", mean, {"ndcg_at_10": mean}, 1.0, {}, {"score": scores, "query": names})
 
 
-def row(name: str, scores: list[float], **more: Any) -> Row:
-    return Row(name=name, dev=result(scores), test=result(scores), **more)
+def row(name: str, scores: list[float], dev: list[float] | None = None, **more: Any) -> Row:
+    model = None if name == "BM25" else name
+    return Row(name=name, dev=result(dev or scores), test=result(scores), results=Path(name), model=model, **more)
 
 
-@pytest.mark.parametrize(
-    ("trained", "said"),
-    [
-        ([0.9] * 60, "Training paid: contrast has nDCG@10 90.0 against 50.0 of untrained, mean, +40.0 points"),
-        (
-            [0.6, 0.4, 0.53] * 20,
-            "Training has not clearly beaten the best untrained pooling: contrast has nDCG@10 51",
-        ),
-        ([0.1] * 60, "Training has not beaten the best untrained pooling: contrast has nDCG@10 10.0"),
-    ],
-)
-def test_the_first_line(trained: list[float], said: str, tmp_path: Path) -> None:
-    data = Prepared(tmp_path, {"counts": {"train_pairs": 120, "test_queries": 60}})
-    best = row("contrast", trained, stage=tmp_path / "run" / "contrast", steps=40, kept=40)
-    lines = first_lines([row("untrained, mean", [0.5] * 60), best, row("BM25", [0.7] * 60)], best, data, quick=False)
-    assert lines[0].startswith(said) and "on 60 held-out questions" in lines[0]
-    advice = [line for line in lines if line.startswith("What to change")]
-    assert len(advice) == (0 if "paid" in said else 1)
-    assert ("more --minutes may give more" in lines[1]) == ("paid" in said)
-    if advice:
-        assert "give more --minutes" in advice[0] and "120 pairs are few" in advice[0]
-    assert ("more than these" in lines[-1]) == (max(trained[0], 0.5) < 0.7)
-    early = row("contrast", [0.1] * 60, stage=tmp_path / "run" / "contrast", steps=40, kept=8)
-    lines = first_lines([row("untrained, mean", [0.5] * 60), early, row("BM25", [0.7] * 60)], early, data, quick=True)
-    assert "stages.contrast.training.learning_rate=5e-5" in lines[1] and "quick run" in lines[-1]
+HALF, MORE, NEAR = [0.5] * 60, [0.9] * 60, [1.0, 0.75] * 30
+
+
+def prepared(folder: Path, **counts: int) -> Prepared:
+    return Prepared(folder, {"counts": {"train_pairs": 800, "test_queries": 60, **counts}})
+
+
+def test_what_is_used_and_what_is_cheapest(tmp_path: Path) -> None:
+    """Dev chooses, whatever the test says; a faster model counts where its difference on dev can be chance."""
+    best = row("large, trained", HALF, MORE, milliseconds=9.0, start="large", seconds=60.0, steps=40, kept=20)
+    far = row("tiny", MORE, HALF, milliseconds=0.1, start="tiny")
+    near = row("small", [0.4] * 60, NEAR, milliseconds=3.0, start="small")
+    rows = [row("large", HALF, [0.6] * 60, milliseconds=9.0, start="large"), best, far, near, row("BM25", [0.1] * 60)]
+    assert best_of(rows) is best and cheapest_of(rows, best) is near
+    lines = first_lines(rows, best, prepared(tmp_path), quick=False)
+    assert lines[0] == "Use large, trained: nDCG@10 50.0 on 60 held-out questions, the best of 4 on dev."
+    assert lines[1].startswith("small cannot be told from it on dev (-2.5 points (95 % interval -")
+    assert lines[1].endswith("and takes 3.0 ms a text where it takes 9.0.")
+    assert lines[2] == "Next: serve it: embrew serve OUT/export."
+    del rows[3]
+    assert first_lines(rows, best, prepared(tmp_path), quick=False)[1].startswith("No faster one is as good on dev")
+
+
+def test_an_untrained_one_is_the_best(tmp_path: Path) -> None:
+    """Of equal scores the first, which needs no training; a training that dev did not choose is no model."""
+    first = row("ready", HALF, MORE, milliseconds=1.0, start="ready")
+    kept = row("ready, trained", HALF, MORE, milliseconds=1.0, start="ready", seconds=60.0, steps=40, kept=0)
+    rows = [first, kept, row("BM25", HALF, [0.95] * 60)]
+    assert best_of(rows) is first and cheapest_of(rows, first) is first
+    lines = first_lines(rows, first, prepared(tmp_path, train_pairs=120, test_queries=20), quick=False)
+    assert lines[0] == (
+        "BM25, which compares words and needs no model, is the best on dev: nDCG@10 50.0 on 20 held-out questions. The "
+        "best encoder is ready, with 50.0."
+    )
+    assert "training did not improve it on dev: a lower rate may" in lines[2]
+    assert "give more than 120 pairs" in lines[2] and "20 questions show large differences only" in lines[2]
+    assert "quick run" in first_lines(rows, first, prepared(tmp_path), quick=True)[2]
+    last = row("other, trained", HALF, MORE, milliseconds=1.0, start="other", seconds=60.0, steps=40, kept=40)
+    assert "give more --minutes" in first_lines([last, rows[-1]], last, prepared(tmp_path), quick=False)[2]
 
 
 def test_steps_are_what_the_minutes_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +83,7 @@ def test_steps_are_what_the_minutes_allow(tmp_path: Path, monkeypatch: pytest.Mo
         {"name": "contrast", "objective": {"type": "contrastive"}, "data": {"path": "x"}, "batch": {"size": 32}},
     ]  # fmt: skip
     recipe = Recipe.from_values({"encoder": {"model": "nano", "pooling": {"mode": "mean"}}, "stages": stages})
-    monkeypatch.setattr(recipes, "seconds_per_step", lambda _: iter([2.0, 10.0]))
+    monkeypatch.setattr(recipes, "seconds_per_step", lambda *_: iter([2.0, 10.0]))
 
     def steps(minutes: float, dev_seconds: float) -> tuple[list[int], int]:
         defaults = read_defaults([f"adapt.minutes={minutes}", "adapt.evaluations=5"])

@@ -37,6 +37,7 @@ class Row:
         stage: folder of a trained encoder.
         dimensions: of a vector.
         parameters: weights of the model.
+        milliseconds: to encode a text of the start.
         seconds: of training; None: nothing was trained.
         steps, kept: of the last stage: all, and the one that dev chose; 0: the start itself.
     """
@@ -50,15 +51,10 @@ class Row:
     stage: Path | None = None
     dimensions: int | None = None
     parameters: int | None = None
+    milliseconds: float | None = None
     seconds: float | None = None
     steps: int | None = None
     kept: int | None = None
-
-    @property
-    def milliseconds(self) -> float:
-        """Time of the test per text: a query or a document."""
-        texts = self.test.counts["queries"] + self.test.counts["documents"]
-        return 1000 * self.test.seconds / texts
 
     def summary(self, folder: Path) -> dict[str, Any]:
         """Return the row as JSON-serialisable data; its results and encoder are relative to the output folder."""
@@ -97,7 +93,7 @@ def cheapest_of(rows: Sequence[Row], best: Row) -> Row:
     """Return the fastest encoder whose difference to the best on dev can be chance: its interval holds 0."""
     others = [row for row in rows if row.model is not None and row.kept != 0]
     near = [row for row in others if row is best or tested(row.dev, best.dev).low <= 0]
-    return min(near, key=lambda row: row.milliseconds)
+    return min(near, key=lambda row: (row.milliseconds, -row.dev.main_score))
 
 
 def first_lines(rows: Sequence[Row], best: Row, data: Prepared, *, quick: bool) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,7 @@ from embrew.training.stages import train
 logger = logging.getLogger(__name__)
 PLANS, TRAINED, RESULTS, DEV = "plans", "model", "results", "dev"
 AS_IS, CONTRAST = "as-is", "contrast"
+TIMED, PASSES = 64, 3  # texts, and how often they are encoded to take the time
 REPAIR = "remove the file; the same command makes it again"
 
 
@@ -171,7 +173,12 @@ class Lane:
             chosen, of_pooling = choices.get(begin) or choices[""], f" from {begin} pooling" if len(choices) > 1 else ""
             self._plan_recipe(name, chosen, seconds, of_recipe, said=of_pooling)
         return self._write_plan(
-            list(trained), as_is=best, poolings=scores, lengths=lengths, parameters=_parameters(encoder.backbone)
+            list(trained),
+            as_is=best,
+            poolings=scores,
+            lengths=lengths,
+            parameters=_parameters(encoder.backbone),
+            milliseconds=_milliseconds(as_described(encoder, recipes[best]), self.data),
         )
 
     def _ready_plan(self) -> dict[str, Any]:
@@ -181,9 +188,11 @@ class Lane:
         logger.info("opening %s", self.start.name)
         opened = self.start.open()
         dev, parameters = self._scored(opened, AS_IS, "dev"), _parameters(opened)
+        milliseconds = _milliseconds(opened, self.data)
         del opened
         logger.info("as it is, it has %.1f on dev", 100 * dev.main_score)
         more: dict[str, Any] = {"as_is": "", "parameters": parameters, "lengths": {}, "said": ""}
+        more["milliseconds"] = milliseconds
         if not self.start.trains:
             return self._write_plan([], **more)
         try:
@@ -192,6 +201,7 @@ class Lane:
             logger.warning("%s is not trained: %s", self.start.name, error)
             return self._write_plan([], **{**more, "said": str(error)})
         lengths = text_lengths(encoder, self.data, self.settings.defaults.longest)
+        lengths = {} if self.start.is_encoder else lengths  # which keeps its limits
         chosen = self.settings.defaults.ready.model(reading, parameters)
         of_recipe: Any = {"overrides": self.settings.overrides, "seed": self.settings.seed}
         of_recipe |= {"lengths": lengths, "encoder": encoder}
@@ -260,6 +270,7 @@ class Lane:
             model=str(self.recipe(AS_IS)) if self.start.is_bare else self.start.model,
             dimensions=int(encoder.get_embedding_dimension()),
             parameters=plan["parameters"],
+            milliseconds=plan["milliseconds"],
         )
 
     def open_as_is(self) -> Any:
@@ -302,6 +313,16 @@ class Lane:
         write_paths(place, str(stage), [find_task(self.data.test)])
         kept = log.get("kept", {}).get(stage.name)
         return replace(row, dev=dev, test=test, results=place, model=str(stage), stage=stage, kept=kept)
+
+
+def _milliseconds(encoder: Any, data: Prepared) -> float:
+    """Return the time per text of encoding some documents in one call; the shortest of `PASSES`."""
+    texts, seconds = data.texts()["document"][:TIMED], []
+    for _ in range(PASSES):
+        began = time.perf_counter()
+        encoder.encode_document(texts, show_progress_bar=False)
+        seconds.append(time.perf_counter() - began)
+    return 1000 * min(seconds) / len(texts)
 
 
 def _parameters(model: Any) -> int:

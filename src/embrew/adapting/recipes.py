@@ -56,7 +56,8 @@ def with_limits(values: Mapping[str, Any], lengths: Mapping[str, int], encoder: 
     copies = pattern.count("{text}") + pattern.count("{echo}")
     for placeholder in ("{text}", "{echo}", "{memory}", "{eos}", "{end}"):
         pattern = pattern.replace(placeholder, " ")
-    limits, own = {}, values.get("max_length") or {}
+    own = values.get("max_length") or {}
+    limits = dict(own)
     for side, length in lengths.items():
         words = pattern.replace("{instruction}", prompts.get(side) or "")
         around = len(encoder.tokenizer(words, add_special_tokens=False)["input_ids"])

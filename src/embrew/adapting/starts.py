@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from embrew.text.texts import SIDES
 logger = logging.getLogger(__name__)
 STARTS = "starts.json"
 REPORT = "adapted.json"
+GENERAL = ("model", "encoder", "export", "contrast")  # names that many folders have
 SAMPLE = 2**16  # bytes that are read at the beginning, in the middle and at the end of a file
 REPAIR = "remove the file, and give all models again"
 
@@ -79,14 +81,21 @@ def find_start(model: str, *, trains: bool) -> Start:
     else:
         opened = str(given.absolute()) if given.exists() else model
         check_is_model(model, given)
-    name = given.stem if given.suffix == ".gguf" else Path(opened if given == Path(opened) else given).name
     return Start(
-        name=name.replace(",", "") or "model",
+        name=_name(given.absolute() if given.exists() else given),
         model=opened,
         fingerprint=_fingerprint(opened),
         is_bare=is_bare(opened),
         trains=trains,
     )
+
+
+def _name(place: Path) -> str:
+    """Return the name of a folder, file or Hub id; of a folder whose name says nothing, that of the one around it."""
+    name = place.stem if place.suffix == ".gguf" else place.name
+    if name in GENERAL and place.parent.name:
+        name = place.parent.name
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "model"
 
 
 def _best_of(folder: Path) -> str:

@@ -122,7 +122,7 @@ def _show(report: dict[str, Any], output: Path) -> None:
         training = "–" if row["seconds"] is None else f"{row['seconds'] / 60:.1f} min"
         if row["kept_step"] == 0:
             training += ", not better on dev"
-        cost = [f"{row['milliseconds']:.1f}", "–" if row["dimensions"] is None else str(row["dimensions"])]
+        cost = ["–" if row[key] is None else f"{row[key]:.{n}f}" for key, n in (("milliseconds", 1), ("dimensions", 0))]
         best = row["model"] == report["best"]
         cells = [*scores, f"{low:.1f} to {high:.1f}", *cost, training]
         table.add_row(escape(row["model"]), *cells, style="bold" if best else None)
