@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,6 @@ from embrew.cli.analyze.domain import Columns, columns_of
 from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import out, plain_table, print_json, say
 from embrew.cli.signals import stopping
-from embrew.inspection import command
 
 METHODS = ("none", "llm2comp", "ese", "autoregembed", "lbr", "epic", "distillation")
 
@@ -66,28 +64,6 @@ def adapt(
             "Sentence-Transformers model, or folder that embrew trained.",
         ),
     ] = None,
-    into_space: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Instead: encode queries as this embedding model does, for --index, which it made and which stays.",
-        ),
-    ] = None,
-    queries: Annotated[
-        str | None, typer.Option(metavar="FILE", help="With --into-space: texts of queries, without labels.")
-    ] = None,
-    index: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="With --into-space: index of embrew search, or vectors of embrew encode."),
-    ] = None,
-    judged: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="With --into-space: BEIR folder with test queries for the documents of DIR."),
-    ] = None,
-    layers: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="With --into-space: a number of layers to train; several may be given."),
-    ] = None,
     minutes: Annotated[
         float | None, typer.Option(min=0.01, help="Minutes of training, for each trained model; 30 by default.")
     ] = None,
@@ -105,14 +81,6 @@ def adapt(
     Compares untrained poolings, BM25, contrastive learning and, with --method, another method on held-out questions.
     The same command resumes a run that was stopped.
     """
-    of_space = {"queries": queries, "index": index, "judged": judged, "layers": layers}
-    if into_space is not None:
-        unfit = {"pairs": pairs, "docs": docs, "teacher": teacher, "quick": quick, "column": column}
-        _check_together(into_space, of_space, unfit)
-        _into_space(model, into_space, output, minutes, seed, overrides or (), of_space)
-        return
-    if named := [name for name, value in of_space.items() if value]:
-        raise ValueError(f"--{named[0]} goes with --into-space MODEL; add it, or leave --{named[0]} out")
     from embrew.adapting import adapt as run
 
     options: dict[str, Any] = {"pairs": pairs, "documents": docs, "columns": columns_of(column), "method": method}
@@ -129,46 +97,6 @@ def adapt(
             **options,
         )
     _show(report, output)
-    print_json(report)
-
-
-def _check_together(into_space: str, needed: dict[str, Any], unfit: dict[str, Any]) -> None:
-    """Raise unless the options go with `--into-space`."""
-    if wrong := [name for name, value in unfit.items() if value]:
-        raise ValueError(f"--{wrong[0]} does not go with --into-space {into_space}, which takes queries and an index")
-    if needed["queries"] is None or needed["index"] is None:
-        raise ValueError(f"--into-space {into_space} needs --queries FILE and --index DIR")
-
-
-def _into_space(
-    model: str,
-    teacher: str,
-    output: Path,
-    minutes: float | None,
-    seed: int,
-    overrides: Sequence[str],
-    options: dict[str, Any],
-) -> None:
-    """Train a student of queries, and print its table."""
-    from embrew.adapting import adapt_into_space
-
-    with stopping(lambda: f"finished parts are in {output}; the same command resumes"):
-        report = adapt_into_space(
-            model, teacher=teacher, output=output, minutes=minutes or 30.0, seed=seed, overrides=overrides, **options
-        )
-    judged = report["queries"]["judged"]
-    names = ("", "layers", "dimensions", "of its top 10", *(["nDCG@10"] if judged else []), "ms per query")
-    table = plain_table(names)
-    for row in report["rows"]:
-        cells = [row["model"], "–" if row["layers"] is None else str(row["layers"]), str(row["dimensions"])]
-        scores = [row["recall_of_teacher_at_10"], *([row["ndcg_at_10"]] if judged else [])]
-        table.add_row(*cells, *(f"{100 * score:.1f}" for score in scores), f"{1000 * row['seconds_per_query']:.1f}")
-    out().print(table)
-    folder = output / report["encoder"]
-    out().print(
-        f"encoder: [bold]{escape(str(folder))}[/]; {escape(command('search', folder, '--index', options['index']))}",
-        soft_wrap=True,
-    )
     print_json(report)
 
 
