@@ -25,7 +25,7 @@ from harness import RESULTS, circumstances, origin, table, write
 from planned import cell
 
 from embrew import Encoder, opening
-from embrew.adapting import adapt_into_space
+from embrew.adapting import train_into_space
 from embrew.adapting.space import measure, read_judged
 from embrew.corpus.vectors import open_index
 from embrew.data.sentences import sentence_spans
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def queries(path: Path) -> None:
-    """Write the queries to train on, the same each time; `adapt_into_space` removes those of the first index's test."""
+    """Write the queries to train on, the same each time; `train_into_space` removes those of the first index's test."""
     if path.is_file():
         return
     data, drawn = Path(os.environ["EMBREW_DATA"]), random.Random(0)
@@ -120,7 +120,7 @@ def trained(student: str, seed: int, work: Path, teacher: Any) -> dict[str, Any]
     """Train a student; return its rows by index."""
     settings, spaces = STUDENTS[student], Path(os.environ["REAL"]) / "space"
     out = work / f"{student}-{seed}"
-    report = adapt_into_space(
+    report = train_into_space(
         os.path.expandvars(settings["model"]),
         teacher=os.environ["MPNET"],
         queries=work / "queries.jsonl",
@@ -130,7 +130,7 @@ def trained(student: str, seed: int, work: Path, teacher: Any) -> dict[str, Any]
         layers=settings["layers"],
         minutes=1000,
         seed=seed,
-        overrides=[*settings["overrides"], f"stages.distill.objective.vectors={(work / 'teacher').resolve()}"],
+        overrides=[*settings["overrides"], ("stages.distill.objective.vectors", str((work / "teacher").resolve()))],
     )
     encoder = Encoder.from_pretrained(out / report["encoder"], dtype="as_trained")
     rows = {INDEXES[0]: report["rows"]}

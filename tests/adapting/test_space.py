@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from embrew.adapting import adapt_into_space, space
+from embrew.adapting import space, train_into_space
 from embrew.adapting.space import split_queries
+from embrew.cli import app
 from embrew.corpus import encode_corpus, open_index
 from embrew.data.beir import Document
 from embrew.encoder import Encoder
@@ -58,13 +60,14 @@ def test_from_queries_to_a_search(model_folder: Callable[[str], Path], minilm: P
         "output": corpus / "out",
         "overrides": TINY,
     }
-    report = adapt_into_space(model_folder("llama"), **given)
+    report = train_into_space(model_folder("llama"), **given)
     assert report["queries"] == {"train": 30, "test": 4, "judged": True}  # equal texts once, none of the test
     first, *rows = report["rows"]
     assert first["recall_of_teacher_at_10"] == 1.0 and first["ndcg_at_10"] > 0.5
     assert [(row["layers"], row["dimensions"]) for row in rows] == [(i, d) for i in (1, 2) for d in (96, 192, 384)]
     (written,) = Recipe.load(corpus / "out" / "recipes" / "distill.yaml").stages
     trained = written.training
+    assert "Written by embrew into-space." in (corpus / "out" / "recipes" / "distill.yaml").read_text()
     assert "vectors" not in written.objective, "it would be a folder elsewhere for who trains by this recipe"
     assert (trained["max_steps"], trained["warmup_steps"]) == (10, 1)  # of the steps that are asked for
     student = Encoder.from_pretrained(corpus / "out" / report["encoder"])
@@ -73,17 +76,17 @@ def test_from_queries_to_a_search(model_folder: Callable[[str], Path], minilm: P
     texts = [hit.document.content for hit in hits]
     cosines = teacher.encode_document(texts) @ student.encode_query("what is a fox")
     np.testing.assert_allclose([hit.score for hit in hits], cosines, atol=1e-5)
-    again = adapt_into_space(model_folder("llama"), **given)
+    again = by_command(model_folder("llama"), given)
     assert again["rows"][0]["ndcg_at_10"] == first["ndcg_at_10"] and again["seconds"] == report["seconds"]
     trained_on = (corpus / "out" / "queries.jsonl").read_text()
     others = {"path": str(corpus / "asked.jsonl"), "columns": {"text": "query"}, "max_rows": 25}
     for key, value, named in (("seed", 1, "queries, seed"), ("queries", others, "queries")):
         with pytest.raises(FileExistsError, match=rf"was made of other files or settings \({named}\)"):
-            adapt_into_space(model_folder("llama"), **{**given, key: value})
+            train_into_space(model_folder("llama"), **{**given, key: value})
     assert (corpus / "out" / "queries.jsonl").read_text() == trained_on, "those of the model that is there"
     wrong = {"output": corpus / "wrong", "overrides": ["stages.distill.training.max_steps=abc"]}
     with pytest.raises(ValueError, match="max_steps='abc'; allowed: a valid integer"):
-        adapt_into_space(model_folder("llama"), **{**given, **wrong})
+        train_into_space(model_folder("llama"), **{**given, **wrong})
     assert not (corpus / "wrong" / "plan.json").exists(), "a corrected call is not one with other settings"
     with pytest.raises(ValueError, match="trained to encode queries, for documents of another model"):
         SearchIndex.load(corpus / "index", student).updated(corpus / "corpus.jsonl")
@@ -107,7 +110,7 @@ def test_first_layers_of_the_teacher_for_vectors_of_encode(minilm: Path, corpus:
         "layers": [2],
         "overrides": TINY,
     }
-    report = adapt_into_space(minilm, index=corpus / "vectors", output=corpus / "out", **given)
+    report = train_into_space(minilm, index=corpus / "vectors", output=corpus / "out", **given)
     assert report["queries"] == {"train": 25, "test": 6, "judged": False}
     student = Encoder.from_pretrained(corpus / "out" / report["encoder"])
     read = student.settings
@@ -115,14 +118,14 @@ def test_first_layers_of_the_teacher_for_vectors_of_encode(minilm: Path, corpus:
     assert student.backbone.owns_weights, "every weight is trained"
     assert len(open_index(str(corpus / "vectors"), student, str(corpus / "corpus.jsonl")).documents) == 20
     with pytest.raises(ValueError, match="holds 100 of the teacher's 384 dimensions"):
-        adapt_into_space(minilm, index=corpus / "short", output=corpus / "none", **given)
+        train_into_space(minilm, index=corpus / "short", output=corpus / "none", **given)
     (corpus / "qrels" / "test.tsv").write_text("q0\td1\t1\n")
     for name in ("corpus.jsonl", "qrels/test.tsv"):
         (corpus / name).write_text((corpus / name).read_text().replace("d1", "x1"))
     with pytest.raises(ValueError, match="judges no document of .*vectors: ids differ"):
-        adapt_into_space(minilm, index=corpus / "vectors", output=corpus / "none", judged=corpus, **given)
+        train_into_space(minilm, index=corpus / "vectors", output=corpus / "none", judged=corpus, **given)
     with pytest.raises(ValueError, match="is an encoder already; give the model that it was trained from"):
-        adapt_into_space(corpus / "out" / report["encoder"], index=corpus / "vectors", output=corpus / "two", **given)
+        train_into_space(corpus / "out" / report["encoder"], index=corpus / "vectors", output=corpus / "two", **given)
     assert not (corpus / "two").exists()
 
 
@@ -149,24 +152,40 @@ def test_queries_are_held_out() -> None:
         split_queries(texts[:20], None, seed=1)
 
 
+def by_command(model: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what `embrew into-space` prints with `--json`; the arguments are those of the function."""
+    words = [f"{word}" for number in given["layers"] for word in ("--layers", number)]
+    for name in ("teacher", "index", "judged", "minutes", "output"):
+        words += [f"--{name}", str(given[name])]
+    words += ["--queries", json.dumps(given["queries"]), "--json", str(model), *given["overrides"]]
+    result = CliRunner().invoke(app, ["into-space", *words])
+    assert result.exit_code == 0, result.stderr
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
+
+
 def test_options_of_the_command() -> None:
-    from typer.testing import CliRunner
+    needed = {"--teacher": "m", "--queries": "q", "--index": "i"}
+    for missing in needed:
+        words = [word for pair in needed.items() if missing not in pair for word in pair]
+        result = CliRunner().invoke(app, ["into-space", "nano", *words])
+        assert result.exit_code == 2 and f"Missing option '{missing}'" in result.stderr
+    result = CliRunner().invoke(
+        app, ["into-space", "nano", "--pairs", "p", *(w for pair in needed.items() for w in pair)]
+    )
+    assert result.exit_code == 2 and "No such option: --pairs" in result.stderr
 
-    from embrew.cli import app
 
-    for words, said in (
-        (["--into-space", "m", "--queries", "q"], "needs --queries FILE and --index DIR"),
-        (["--into-space", "m", "--pairs", "p"], "--pairs does not go with --into-space m"),
-        (["--index", "i", "--pairs", "p"], "--index goes with --into-space MODEL"),
-    ):
-        result = CliRunner().invoke(app, ["adapt", "nano", *words])
-        assert result.exit_code != 0 and said in result.stderr
+@pytest.mark.parametrize("option", ["--into-space", "--queries", "--index", "--judged", "--layers"])
+def test_adapt_has_none_of_its_options(option: str) -> None:
+    result = CliRunner().invoke(app, ["adapt", "nano", "--pairs", "p", option, "1"])
+    assert result.exit_code == 2 and f"No such option: {option}" in result.stderr
 
 
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that is named trains the same student: the recipe's model and teacher are given."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     said = r"train \S+/out/recipes/distill.yaml encoder.model=nano stages.distill.objective.teacher=minilm --output DIR"
-    with pytest.raises(ValueError, match=f"2 processes; adapt runs in one.*{said}"):
-        adapt_into_space("nano", teacher="minilm", queries="none", index="none", output=tmp_path / "out")
+    with pytest.raises(ValueError, match=f"2 processes; into-space runs in one.*{said}"):
+        train_into_space("nano", teacher="minilm", queries="none", index="none", output=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -23,6 +23,9 @@ def bash(line: str) -> dict[str, str]:
     ("line", "found"),
     [
         ("embrew ru", ["runs"]),
+        ("embrew in", ["into-space"]),
+        ("embrew into-space m --te", ["--teacher"]),
+        ("embrew adapt m --into", []),
         ("embrew train llm2comp/n", ["llm2comp/nano", "llm2comp/nano-wiki"]),
         ("embrew evaluate m --suite st", ["sts"]),
         ("embrew data fetch nli", ["nli-triplets"]),

@@ -243,8 +243,8 @@ def test_export_refuses_what_is_there_before_opening_a_model(tmp_path, fake_buil
 def test_help_fits_one_screen_and_names_every_verb():
     result = run("--help")
     assert result.exit_code == 0
-    verbs = "adapt train evaluate table diff analyze encode search export merge average runs doctor context recipe data"
-    for verb in verbs.split():
+    verbs = "adapt train into-space evaluate table diff analyze encode search export merge average runs doctor"
+    for verb in f"{verbs} context recipe data".split():
         assert verb in result.stdout
     assert len(result.stdout.splitlines()) <= 40
 

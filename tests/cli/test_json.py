@@ -71,7 +71,7 @@ def place(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPath
 
 def test_every_command_that_prints_a_table_has_the_option() -> None:
     having = {name for name, command in FOUND.items() if any("--json" in option.opts for option in command.params)}
-    assert having == set(FOUND) - set(NO_TABLE) == {*COMMANDS, "adapt", "doctor", "push", "compare"}
+    assert having == set(FOUND) - set(NO_TABLE) == {*COMMANDS, "adapt", "into-space", "doctor", "push", "compare"}
     # Also in adapting/, test_doctor.py, hub/test_push.py, report/
     for name in having:
         (option,) = (option for option in FOUND[name].params if "--json" in option.opts)

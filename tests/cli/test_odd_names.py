@@ -110,6 +110,13 @@ VERBS: dict[str, tuple[tuple[str, ...], Callable[..., list[str]]]] = {
         lambda encoder, pairs, beir, out: ["data", "mine", "--corpus", beir, "--", encoder, pairs, f"{out}.jsonl"],
     ),
     "recipe copy": ((), lambda out: ["recipe", "copy", "--", "baselines/mean", f"{out}.yaml"]),
+    "into-space": (
+        ("model", "encoder", "queries", "index"),
+        lambda model, teacher, queries, index, out: [
+            *("into-space", "--teacher", teacher, "--queries", queries, "--index", index, "-o", out, "--", model),
+            *("encoder.dtype=float32", "stages.distill.training.max_steps=1", "stages.distill.training.use_cpu=true"),
+        ],
+    ),
 }
 
 
@@ -119,13 +126,18 @@ def inputs(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPat
     scene.write_small(place, model_folder("llama"))
     shutil.rmtree(place / "docs")
     _, pairs = write_data(place)
+    (place / "queries").mkdir()
+    rows = [{"text": f"question {number}"} for number in range(30)]
+    (place / "queries" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = scene.ask(place, "search", "encoder", "a question", "--index", "index", "--build", "beir")
+    assert done.exit_code == 0, done.stderr
     (place / "pairs").mkdir()
     pairs.rename(place / "pairs" / "train.jsonl")
     return place
 
 
 WRITING = set(VERBS) - {"diff", "plan", "plan --texts", "runs", "parity", "context add", "data show"}
-COSTLY = ("adapt", "train", "train --from", "export", "merge", "average", "analyze", "parity")
+COSTLY = ("adapt", "train", "train --from", "into-space", "export", "merge", "average", "analyze", "parity")
 RUNS = [
     pytest.param(verb, first, marks=[] if first in ((0,) if verb in COSTLY else (0, 15)) else pytest.mark.slow)
     for verb in VERBS

@@ -1,6 +1,6 @@
-"""Make an encoder of a language model from a user's pairs and documents, and compare it with what needs no training."""
+"""Train an encoder on pairs and documents, compared with what needs no training; or on queries, for an index."""
 
 from embrew.adapting.run import adapt
-from embrew.adapting.space import adapt_into_space
+from embrew.adapting.space import train_into_space
 
-__all__ = ["adapt", "adapt_into_space"]
+__all__ = ["adapt", "train_into_space"]

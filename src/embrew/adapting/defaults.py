@@ -111,7 +111,7 @@ def read_defaults(overrides: Sequence[Override] = (), *, quick: bool = False) ->
     Raises:
         ValueError: an unknown key, or a value that is not allowed.
     """
-    values = _file()
+    values = shipped("defaults.yaml")
     shorter = values.pop("quick")
     values = values | shorter if quick else values
     values = apply_overrides({PREFIX[:-1]: values}, overrides)[PREFIX[:-1]]
@@ -121,9 +121,10 @@ def read_defaults(overrides: Sequence[Override] = (), *, quick: bool = False) ->
 @cache
 def method_names() -> list[str]:
     """Return the names of the methods."""
-    return list(_file()["methods"])
+    return list(shipped("defaults.yaml")["methods"])
 
 
-def _file() -> dict[str, Any]:
-    text = resources.files("embrew").joinpath("adapting", "defaults.yaml").read_text(encoding="utf-8")
-    return parse_yaml(text, source="defaults.yaml")
+def shipped(name: str) -> dict[str, Any]:
+    """Return the values of a YAML file beside this module."""
+    text = resources.files("embrew").joinpath("adapting", name).read_text(encoding="utf-8")
+    return parse_yaml(text, source=name)

@@ -153,12 +153,25 @@ def trained_recipe(
         dev |= {"every": 1 / max(evaluations, 2), "stages": [stages[-1]["name"]]}
     whole: dict[str, Any] = {"encoder": encoder_values, "stages": stages, "evaluation": dev, "seed": seed}
     kept = _of_stages(overrides, {stage["name"] for stage in stages})
-    whole = apply_overrides(whole, kept, objective_keys)
-    for stage in whole["stages"]:  # rounded down, so that the first of few steps has a rate above 0
+    return recipe_with(whole, kept)
+
+
+def recipe_with(values: Mapping[str, Any], overrides: Sequence[Override]) -> Recipe:
+    """Return a recipe with overrides; a warm-up that is a share of the steps becomes a number of steps.
+
+    It is rounded down, so that the first of few steps has a rate above 0.
+
+    Raises:
+        ValueError: an override that does not fit.
+    """
+    whole = apply_overrides(values, overrides, objective_keys)
+    Recipe.from_values(whole, overrides=overrides)  # every stage has a mapping `training`
+    for stage in whole["stages"]:
         training = stage["training"]
-        if 0 < training.get("warmup_steps", 0) < 1:
-            training["warmup_steps"] = int(training["warmup_steps"] * training["max_steps"])
-    return Recipe.from_values(whole, overrides=kept)
+        share, steps = training.get("warmup_steps"), training.get("max_steps")
+        if isinstance(share, float) and 0 < share < 1 and isinstance(steps, int):  # `check_recipe` names other types
+            training["warmup_steps"] = int(share * steps)
+    return Recipe.from_values(whole, overrides=overrides)
 
 
 def written_recipe(file: Path, model: str, overrides: Sequence[Override]) -> Recipe:
@@ -197,13 +210,13 @@ def _count(stage: StageDefaults, data: Prepared) -> int:
     return own if "where" in config else own + data.count("made_pairs")
 
 
-def check_one_process(output: str | Path, recipe: str, settings: Mapping[str, str]) -> None:
+def check_one_process(command: str, output: str | Path, recipe: str, settings: Mapping[str, str]) -> None:
     """Raise where several processes were started, and name the command that trains the written recipe with them."""
     if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
         words = shlex.join([f"{output}/recipes/{recipe}.yaml", *map(as_text, settings.items())])
         raise ValueError(
-            f"{processes} processes; adapt runs in one. Several train a recipe that it has written: accelerate launch "
-            f"-m embrew train {words} --output DIR"
+            f"{processes} processes; {command} runs in one. Several train a recipe that it has written: "
+            f"accelerate launch -m embrew train {words} --output DIR"
         )
 
 
@@ -294,8 +307,8 @@ def _pass(step: TrainStep, rows: Sequence[dict[str, Any]], in_bfloat16: bool) ->
     return time.perf_counter() - began
 
 
-def write_recipe(path: Path, recipe: Recipe, said: str) -> None:
-    """Write a recipe whose paths within the output folder are relative to it."""
+def write_recipe(path: Path, recipe: Recipe, said: str, *, command: str = "adapt") -> None:
+    """Write a recipe whose paths within the output folder are relative to it, and who wrote it."""
     inside = f"{path.parent.parent.resolve()}/"
     values = with_paths(
         recipe.model_dump(mode="json", exclude_defaults=True),
@@ -303,4 +316,4 @@ def write_recipe(path: Path, recipe: Recipe, said: str) -> None:
     )
     path.parent.mkdir(exist_ok=True)
     with atomic_path(path) as temporary:
-        temporary.write_text(f"# {said} Written by embrew adapt.\n\n{dump_yaml(values)}", encoding="utf-8")
+        temporary.write_text(f"# {said} Written by embrew {command}.\n\n{dump_yaml(values)}", encoding="utf-8")

@@ -90,7 +90,7 @@ def adapt(
     """
     if pairs is None and documents is None:
         raise ValueError("neither pairs nor documents; give one of them, or both")
-    check_one_process(output, f"NAME--{CONTRAST}", {"encoder.model": "MODEL"})
+    check_one_process("adapt", output, f"NAME--{CONTRAST}", {"encoder.model": "MODEL"})
     chosen: list[Override] = [(f"{PREFIX}minutes", minutes)] if minutes is not None else []
     chosen += [text for text in overrides if text.startswith(PREFIX)]
     defaults = read_defaults(chosen, quick=quick)

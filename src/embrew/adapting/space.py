@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -12,18 +13,19 @@ from typing import Any
 import numpy as np
 
 from embrew import assembly
+from embrew.adapting.defaults import shipped
 from embrew.adapting.prepare import check_same
 from embrew.adapting.reading import given
 from embrew.adapting.recipes import (
     LEAST_LENGTH,
     SHARE,
     check_one_process,
+    recipe_with,
     seconds_per_step,
     with_limits,
     write_recipe,
 )
-from embrew.assembly.stages import objective_keys
-from embrew.config.overrides import apply_overrides
+from embrew.config.overrides import Override, as_text, parse_override
 from embrew.corpus.vectors import open_index
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
@@ -50,26 +52,10 @@ SPACE, PLAN, QUERIES, RECIPES, RUN, TEACHER = (
     "space.json", "plan.json", "queries.jsonl", "recipes", "model", "teacher",
 )  # fmt: skip
 STAGE = "distill"
-OBJECTIVE = {"type": "embedding_distillation", "side": "query", "projection": False}
 TEST_SHARE, MOST_TEST, TIMED = 0.2, 500, 30
-BATCH, MINI = 32, 8192
-EPOCHS = 3
-CAUSAL: dict[str, Any] = {
-    "template": '{instruction}This sentence : "{text}" means in one word:"',
-    "words_after": "separate",
-    "attention": "causal",
-    "pooling": {"mode": "last", "over": "all"},
-    "lora": {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": "all-linear"},
-}
-BERT_TYPE: dict[str, Any] = {  # every weight is trained
-    "template": "{instruction}{text}",
-    "attention": "bidirectional",
-    "pooling": {"mode": "mean", "over": "all"},
-    "lora": None,
-}
 
 
-def adapt_into_space(
+def train_into_space(
     model: str | Path,
     *,
     teacher: str | Path,
@@ -80,7 +66,7 @@ def adapt_into_space(
     layers: Sequence[int] | None = None,
     minutes: float = 30.0,
     seed: int = 42,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[Override] = (),
 ) -> dict[str, Any]:
     """Train a model to encode queries as a teacher does, for an index of the teacher's vectors.
 
@@ -101,7 +87,7 @@ def adapt_into_space(
         layers: numbers of layers at which the student is trained; None: all layers.
         minutes: time of training.
         seed: of the split and of training.
-        overrides: `key.path=value` for the recipe.
+        overrides: of the recipe (`space.yaml`), each `key.path=value`, or a key path and a value.
 
     Returns:
         The content of `space.json`.
@@ -112,7 +98,8 @@ def adapt_into_space(
             `train` raises.
         FileExistsError: `output` holds a run with other queries or settings.
     """
-    check_one_process(output, STAGE, {"encoder.model": str(model), f"stages.{STAGE}.objective.teacher": str(teacher)})
+    settings = {"encoder.model": str(model), f"stages.{STAGE}.objective.teacher": str(teacher)}
+    check_one_process("into-space", output, STAGE, settings)
     source, place = given(queries, "queries"), Path(output)
     if any((Path(model) / name).is_file() for name in ("embrew.json", "run.json")):
         raise ValueError(f"{model} is an encoder already; give the model that it was trained from")
@@ -129,11 +116,11 @@ def adapt_into_space(
         if data is not None and not {one.id for one in documents.documents} & set().union(*data.qrels.values()):
             raise ValueError(f"{judged} judges no document of {index}: ids differ; give the data it was built from")
         del documents  # training needs the memory
-        kind = assembly.objective({**OBJECTIVE, "teacher": str(teacher)})
+        kind = assembly.objective({"type": "embedding_distillation", "teacher": str(teacher)})
         texts = list(assembly.rows(source.config, kind, max_rows=source.config.max_rows)["text"])
         train_texts, test = split_queries(texts, data, seed=seed)
         logger.info("to train on: %d queries; held out: %d", len(train_texts), len(test))
-        options: Any = {"layers": layers, "minutes": minutes, "seed": seed, "overrides": list(overrides)}
+        options: Any = {"layers": layers, "minutes": minutes, "seed": seed, "overrides": overrides}
         recipe = _recipe(str(model), str(teacher), opened, place, train_texts, **options)
         run = place / RUN
         train(recipe, run, resume=run.exists())
@@ -258,7 +245,7 @@ def _recipe(
     layers: Sequence[int] | None,
     minutes: float,
     seed: int,
-    overrides: Sequence[str],
+    overrides: Sequence[Override],
 ) -> Recipe:
     """Return the recipe, with the steps that the minutes allow; those of an earlier call are kept. Writes the queries.
 
@@ -266,44 +253,41 @@ def _recipe(
         FileExistsError: an earlier call had other queries or settings.
     """
     asked: dict[str, Any] = {"model": public_path(model), "teacher": public_path(teacher), "layers": list(layers or [])}
-    asked |= {"minutes": minutes, "seed": seed, "overrides": list(overrides), "queries": digest_of(list(texts))}
+    asked |= {"minutes": minutes, "seed": seed, "overrides": list(map(as_text, overrides))}
+    asked["queries"] = digest_of(list(texts))
     steps = _kept_steps(place, asked)
     write_jsonl(place / QUERIES, ({"text": text} for text in texts))
-    objective = {**OBJECTIVE, "teacher": teacher, "vectors": str((place / TEACHER).resolve())}
-    stage: dict[str, Any] = {
-        "name": STAGE,
-        "objective": objective | ({"layers": list(layers)} if layers else {}),
-        "data": {"path": str((place / QUERIES).resolve())},
-        "batch": {"size": min(BATCH, len(texts)), "mini_batch_num_tokens": MINI},
-        "training": {"learning_rate": 8.0e-4, "max_steps": 1},
-    }
-    whole: dict[str, Any] = {"encoder": {"model": model}, "stages": [stage], "seed": seed}
-    trusted = apply_overrides(whole, overrides, objective_keys)["encoder"].get("trust_remote_code") is True
-    values = CAUSAL
-    if is_encoder(open_config(model, trust_remote_code=trusted)):
-        values = BERT_TYPE
-        stage["training"]["learning_rate"] = 3.0e-4
-    pooling = {**values["pooling"], "projection": int(opened.get_embedding_dimension())}
-    values = {**values, "model": model, "space": model_hash(opened), "pooling": pooling}
-    whole["encoder"] = values
-    recipe = Recipe.from_values(apply_overrides(whole, overrides, objective_keys))
+    (place / TEACHER).mkdir(exist_ok=True)  # `$NAME` in the name of an existing folder is not replaced
+    trusted = (["encoder", "trust_remote_code"], True) in map(parse_override, overrides)
+    kind = "bert_type" if is_encoder(open_config(model, trust_remote_code=trusted)) else "causal"
+    recipes = shipped("space.yaml")
+    whole: dict[str, Any] = {**recipes[kind], "seed": seed}
+    (stage,) = whole["stages"]
+    stage["objective"] |= {"teacher": teacher, "vectors": str((place / TEACHER).resolve())}
+    stage["objective"] |= {"layers": list(layers)} if layers else {}
+    stage["data"] = {"path": str((place / QUERIES).resolve())}
+    stage["batch"]["size"] = min(stage["batch"]["size"], len(texts))
+    stage["training"]["max_steps"] = 1
+    pooling = {**whole["encoder"]["pooling"], "projection": int(opened.get_embedding_dimension())}
+    whole["encoder"] |= {"model": model, "space": model_hash(opened), "pooling": pooling}
+    recipe = recipe_with(whole, overrides)
     assembly.check_recipe(recipe)  # before a plan is kept, which the next call would have to agree with
     encoder = assembly.encoder(recipe)
     counts = sorted(len(ids) for ids in encoder.tokenizer(list(texts), add_special_tokens=False)["input_ids"])
     longest = max(LEAST_LENGTH, counts[int(SHARE * (len(counts) - 1))])
-    whole["encoder"] = with_limits(values, dict.fromkeys(SIDES, longest), encoder)
+    whole["encoder"] = with_limits(whole["encoder"], dict.fromkeys(SIDES, longest), encoder)
     if steps is None:
-        (seconds,) = seconds_per_step(Recipe.from_values(apply_overrides(whole, overrides, objective_keys)))
-        steps = max(1, min(int(60 * minutes / seconds), -(-EPOCHS * len(texts) // stage["batch"]["size"])))
+        (seconds,) = seconds_per_step(recipe_with(whole, overrides))
+        most = math.ceil(recipes["epochs"] * len(texts) / stage["batch"]["size"])
+        steps = max(1, min(int(60 * minutes / seconds), most))
         logger.info("%d steps of %.2g s", steps, seconds)
         write_json(place / PLAN, sealed({"asked": asked, "steps": steps}))
-    stage["training"] |= {"max_steps": steps}
-    chosen = apply_overrides(whole, overrides, objective_keys)["stages"][0]["training"]["max_steps"]
-    stage["training"] |= {"warmup_steps": chosen // 10}
-    recipe = Recipe.from_values(apply_overrides(whole, overrides, objective_keys), overrides=overrides)
+    stage["training"]["max_steps"] = steps
+    recipe = recipe_with(whole, overrides)
     written = recipe.model_copy(deep=True)
     written.stages[0].objective.pop("vectors", None)  # kept for this call, and for no other run of the recipe
-    write_recipe(place / RECIPES / f"{STAGE}.yaml", written, f"A student of {Path(teacher).name} for queries.")
+    said = f"A student of {Path(teacher).name} for queries."
+    write_recipe(place / RECIPES / f"{STAGE}.yaml", written, said, command="into-space")
     return recipe
 
 

@@ -18,6 +18,7 @@ from embrew.cli import (
     encode,
     evaluate,
     export,
+    into_space,
     merge,
     parity,
     plan,
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.command("adapt")(adapt.adapt)
 app.command("train", epilog="Many GPUs: accelerate launch -m embrew train RECIPE --output DIR")(train.train)
+app.command("into-space")(into_space.into_space)
 app.command("evaluate")(evaluate.evaluate)
 app.command("analyze")(analyze)
 app.command("table")(results.table)

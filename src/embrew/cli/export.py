@@ -129,7 +129,7 @@ def export(
     dev: Dev = None,
     quiet: Quiet = False,
 ) -> None:
-    """Export a model for other software, which opens it without embrew.
+    """Export a model for software that opens it without embrew.
 
     The vectors are the same. By default it is a folder for Sentence-Transformers.
     """

@@ -54,7 +54,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan the training of a recipe; with --texts, the encoding of a corpus."""
+    """Plan the training of a recipe; with --texts, encoding a corpus."""
     if texts is None:
         if truncate_dim is not None:
             raise ValueError("--truncate-dim is of the encoding of a corpus; give --texts, too")
