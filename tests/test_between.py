@@ -407,10 +407,11 @@ def test_what_adapt_keeps_of_itself(model_folder: Callable[[str], Path], tmp_pat
     first = CliRunner().invoke(app, words)
     assert first.exit_code == 0, first.stderr
     for name in (
-        "plan.json",
-        "recipes/contrast.yaml",
-        "model/contrast/run.json",
-        "results/contrast/data-test.test.json",
+        "starts.json",
+        "plans/llama.json",
+        "recipes/llama--contrast.yaml",
+        "model/llama--contrast/run.json",
+        "results/llama--as-is/data-test.test.json",
     ):
         file = out / name
         content = file.read_bytes()

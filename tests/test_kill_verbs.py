@@ -127,7 +127,8 @@ def test_adapt(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
 
 def done_steps(output: Path) -> dict[str, str]:
     """Files of the finished steps: the data, results, and trained stages."""
-    places = ("data/", "dev/", "results/", "model/contrast/contrast/", "model/lbr/learn/", "model/lbr/contrast/")
+    stages = ("contrast/contrast", "lbr/learn", "lbr/contrast")
+    places = ("data/", "dev/", "results/", *(f"model/llama--{stage}/" for stage in stages))
     return {
         name: sha256
         for name, sha256 in content(output).items()

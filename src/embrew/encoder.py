@@ -198,7 +198,8 @@ class Encoder(nn.Module):
         if soft_prompt_tokens:
             backbone.add_soft_prompt(soft_prompt_tokens, rows, seed=seed)
         if backbone.is_encoder and settings is None:
-            settings = EncoderSettings.create(attention="bidirectional", pooling="mean")
+            longest = int(min(backbone.max_positions, 512))
+            settings = EncoderSettings.create(attention="bidirectional", pooling="mean", max_length=longest)
         encoder = cls(backbone, tokenizer, base, settings, **changes).eval()
         if encoder.pooling.dense is not None:
             if stock is None or stock.settings.pooling.dense != encoder.pooling.dense:

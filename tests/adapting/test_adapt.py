@@ -122,7 +122,7 @@ def test_from_pairs_and_documents_to_an_export(
     page = html.unescape((out / "report.html").read_text())
     assert "Overlap of training and test data" in page and "not checked" not in page
     assert all(line in page for line in report["said"]) and "quick run, too short" in report["said"][-1]
-    assert report["encoder"] == "encoder" or report["best"] != names[0]
+    assert report["encoder"] == "encoder"
     texts = ["What is known of case 3?", words(3)]
     ours = Encoder.from_pretrained(best, dtype="float32").with_settings(max_length=max_length(out))
     stock = SentenceTransformer(str(out / "export"), device="cpu")
@@ -383,3 +383,45 @@ def test_methods_are_for_language_models(encoder_folder: Callable[[str], Path], 
         adapt(encoder_folder("bert"), pairs=pairs, output=tmp_path / "out", method="lbr")
     with pytest.raises(ValueError, match="no model; give one or several"):
         adapt([], pairs=pairs, output=tmp_path / "out")
+
+
+def test_rates_are_searched_where_there_is_time(
+    encoder_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each for some steps, of which the best on dev is trained; a stopped search goes on; a given rate is taken."""
+    _, pairs = write_data(tmp_path)
+    caplog.set_level("INFO")
+    monkeypatch.setattr("embrew.adapting.recipes.seconds_per_step", lambda *_: iter([0.5]))
+    rates: list[float] = []
+    original = stages.train
+
+    def counted(recipe: Recipe, output: Path, **options: Any) -> Any:
+        rates.append(recipe.stages[0].training["learning_rate"])
+        if rates == pytest.approx([1.65e-5, 5e-5], rel=0.05):
+            raise KeyboardInterrupt
+        return original(recipe, output, **options)
+
+    monkeypatch.setattr("embrew.adapting.race.train", counted)
+    most = [f"adapt.rates.least={steps}" for steps in (1, 1000)]
+    options: Any = {"pairs": pairs, "quick": True, "minutes": 0.4, "export": False}
+    search: Any = {"overrides": [TINY[1], TINY[3], most[0]], "output": tmp_path / "out", **options}
+    with pytest.raises(KeyboardInterrupt):
+        adapt(encoder_folder("bert"), **search)
+    report = adapt(encoder_folder("bert"), **search)
+    assert rates[:4] == pytest.approx([1.65e-5, 5e-5, 5e-5, 1.5e-4], rel=0.05)
+    found = json.loads((tmp_path / "out" / "plans" / "bert--rates.json").read_text())["scores"]
+    best = max(found, key=lambda rate: found[rate])
+    recipe = Recipe.load(tmp_path / "out" / "recipes" / "bert--contrast.yaml")
+    assert len(found) == 3 and recipe.stages[0].training["learning_rate"] == float(best) == rates[4]
+    assert len(rates) == 5 and sorted(p.name for p in (tmp_path / "out" / "model").iterdir()) == ["bert--contrast"]
+    assert report["models"][1]["seconds"] is not None
+
+    for number, override in enumerate((most[1], "stages.contrast.training.learning_rate=1.0e-3")):
+        rates.clear()
+        once = [TINY[1], TINY[3], "stages.contrast.training.max_steps=1", override]
+        adapt(encoder_folder("bert"), output=tmp_path / f"other{number}", overrides=once, **options)
+        assert rates == [(5e-5, 1e-3)[number]]
+    assert "steps for each learning rate, so none is searched" in caplog.text

@@ -301,4 +301,4 @@ def test_training_is_refused_where_something_is_left(
         (out / "data" / "checksums.json").unlink()
     with pytest.raises(ValueError, match=f"1 held-out questions or answers are in .*{re.escape(question)}"):
         adapt("nano", documents=docs, pairs=pairs, output=out, overrides=overrides)
-    assert not (out / "model").exists() and not (out / "plan.json").exists()
+    assert not (out / "model").exists() and not (out / "plans").exists()

@@ -87,6 +87,20 @@ class ReadyDefaults(Config):
         return ModelDefaults(encoder={**reading, **({"lora": None} if whole else {})}, stages=stages)
 
 
+class Rates(Config):
+    """How learning rates are searched on dev.
+
+    Attributes:
+        factors: of the default rate.
+        share: of the minutes, for all of them together.
+        least: steps that each must get; with fewer nothing is searched.
+    """
+
+    factors: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+    share: Share
+    least: Count
+
+
 class Defaults(Config):
     """The keys of `defaults.yaml`, which describes them."""
 
@@ -102,6 +116,7 @@ class Defaults(Config):
     lora: dict[str, Any]
     contrast: dict[str, ModelDefaults]
     ready: ReadyDefaults
+    rates: Rates
     methods: dict[str, ModelDefaults]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -231,6 +232,12 @@ class Lane:
         one_step = trained_recipe(self._model, chosen, data, defaults=defaults, **of_recipe)
         check(data.folder, _other_rows(one_step, data))
         steps, evaluations, seconds = steps_in_time(one_step, chosen, data, defaults, dev_seconds, self._source)
+        if name == CONTRAST:
+            rate = self._searched_rate(name, chosen, seconds[0], dev_seconds, of_recipe)
+            if rate is not None:
+                rest = defaults.model_copy(update={"minutes": defaults.minutes * (1 - defaults.rates.share)})
+                of_recipe = {**of_recipe, "overrides": [*of_recipe["overrides"], rate]}
+                steps, evaluations, _ = steps_in_time(one_step, chosen, data, rest, dev_seconds, each=seconds)
         timed: Any = {**of_recipe, "steps": steps, "evaluations": evaluations}
         recipe = trained_recipe(self._model, chosen, data, defaults=defaults, **timed)
         counts = [stage.training["max_steps"] for stage in recipe.stages]
@@ -240,6 +247,52 @@ class Lane:
         logger.info("%s: %s; about %.1f min", name, words, total / 60)
         minutes = f"in about {defaults.minutes:g} minutes on the machine that planned it"
         write_recipe(self.recipe(name), recipe, f"{self.start.name}, {name}{said}, {minutes}.")
+
+    def _searched_rate(
+        self, name: str, chosen: ModelDefaults, seconds: float, dev_seconds: float, of_recipe: Mapping[str, Any]
+    ) -> Override | None:
+        """Return the learning rate whose first steps are the best on dev; None: too few fit, or a rate is given.
+
+        Scores are kept, so that a stopped search goes on; the encoders are not.
+        """
+        rates, stage = self.settings.defaults.rates, chosen.stages[0].stage
+        key = f"stages.{stage['name']}.training.learning_rate"
+        if any(as_text(override).startswith(f"{key}=") for override in self.settings.overrides):
+            return None
+        time_of_each = 60 * self.settings.defaults.minutes * rates.share / len(rates.factors)
+        steps = int((time_of_each - 2 * dev_seconds) / seconds)
+        if steps < rates.least:
+            logger.info("the minutes allow %d steps for each learning rate, so none is searched", max(0, steps))
+            return None
+        file = self.folder / PLANS / f"{self.start.name}--rates.json"
+        file.parent.mkdir(exist_ok=True)
+        scores = dict[str, float]()
+        if file.is_file():
+            kept = read_json(file, keys=("asked", "steps", "scores"), repair=REPAIR, sealed=True)
+            check_same(self._asked, kept["asked"], self.folder)
+            steps, scores = kept["steps"], kept["scores"]
+        for factor in rates.factors:
+            rate = f"{factor * stage['training']['learning_rate']:.2g}"
+            write_json(file, sealed({"asked": self._asked, "steps": steps, "scores": scores}))
+            if rate in scores:
+                continue
+            overrides = [*of_recipe["overrides"], (key, float(rate))]
+            recipe = trained_recipe(
+                self._model,
+                chosen,
+                self.data,
+                defaults=self.settings.defaults,
+                **{**of_recipe, "overrides": overrides, "steps": [steps], "evaluations": 2},
+            )
+            run = self.place(TRAINED, f"rate-{rate}")
+            with within(f"{name}, rate {rate}"):
+                encoder = train(recipe, run, resume=run.exists(), evaluate=evaluation_of(recipe), start=self._source)
+                scores[rate] = self._scored(encoder, f"rate-{rate}", "dev").main_score
+            shutil.rmtree(run)
+        write_json(file, sealed({"asked": self._asked, "steps": steps, "scores": scores}))
+        best = max(scores, key=lambda rate: scores[rate])
+        logger.info("of %d steps each, the learning rate %s is the best on dev: %s", steps, best, scores)
+        return key, float(best)
 
     # ---- scores ----------------------------------------------------------------------------------------------
 

@@ -233,6 +233,7 @@ def steps_in_time(
     defaults: Defaults,
     dev_seconds: float,
     source: Path | None = None,
+    each: list[float] | None = None,
 ) -> tuple[list[int], int, list[float]]:
     """Return the steps of each stage and the evaluations that fit into the minutes, and the seconds of a step.
 
@@ -244,12 +245,13 @@ def steps_in_time(
             stage: fewer, if they would take more than half of the time.
         dev_seconds: of one evaluation.
         source: folder of the encoder that training starts from; None: the recipe's model.
+        each: seconds of a step of each stage; None: they are measured.
     """
     minutes, others = defaults.minutes, len(recipe.stages)  # before training, and after each stage but the last
     fitting = max(1, math.floor(30 * minutes / max(dev_seconds, 1e-6)) - others)
     evaluations = min(defaults.evaluations, fitting)
     budget = max(60 * minutes - (others + evaluations) * dev_seconds, 30 * minutes)
-    each = list(seconds_per_step(recipe, source))
+    each = list(seconds_per_step(recipe, source)) if each is None else each
     steps = []
     for stage, default, seconds in zip(recipe.stages, chosen.stages, each, strict=True):
         most = math.ceil(default.epochs * _count(default, data) / batch_size(stage))

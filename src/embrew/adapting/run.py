@@ -27,10 +27,11 @@ from embrew.files.checksums import NAME, is_intact
 from embrew.files.names import public_path
 from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
-from embrew.files.writing import recover, write_json
+from embrew.files.writing import atomic_folder, link_or_copy, recover, write_json
 from embrew.opening import check_pooling
 from embrew.recipe import Recipe
 from embrew.report.sources import Source
+from embrew.storage.opening import SETTINGS
 
 logger = logging.getLogger(__name__)
 EXPORT, ENCODER, BM25 = "export", "encoder", "bm25"
@@ -58,9 +59,9 @@ def adapt(
     trained from there; a bare language model is scored in its best untrained pooling, and trained from the better of
     mean and PromptEOL pooling, with `method` beside it. Dev chooses steps and the best; the test is read once.
 
-    Writes `data/`, `recipes/`, `model/` (runs), `dev/` and `results/` (scores), `export/` (the best encoder for
-    Sentence-Transformers, verified), `report.html` and `adapted.json`. The same call resumes an interrupted one; a call
-    with further models does the others not again.
+    Writes `data/`, `recipes/`, `model/` (runs), `dev/` and `results/` (scores), `encoder/` (the best one), `export/`
+    (the same for Sentence-Transformers, verified), `report.html` and `adapted.json`. The same call resumes an
+    interrupted one; a call with further models does not repeat what is finished of the others.
 
     Args:
         model: one model or several: causal language models (folders, GGUF files, LoRA adapters, Hub ids,
@@ -158,7 +159,7 @@ def _adapt(
     rows.append(Row(name="BM25", dev=dev, test=test, results=results))
     best = best_of(rows)
     lane = next(lane for lane in lanes if lane.start.name == best.start)
-    encoder, exported = _export(best, lane, folder) if settings.export else (best.stage, False)
+    encoder, exported = _export(best, lane, folder, export=settings.export)
     report = sealed(
         {
             "format": formats.ADAPTED.number,
@@ -237,22 +238,26 @@ def _check_overrides(methods: Mapping[str, Mapping[str, ModelDefaults]], setting
             raise ValueError(f"override {as_text(text)!r}: the stages are {', '.join(sorted(names))}")
 
 
-def _export(best: Row, lane: Lane, folder: Path) -> tuple[Path | None, bool]:
-    """Export the best encoder as a Sentence-Transformers folder; return its own folder, and whether it was exported.
+def _export(best: Row, lane: Lane, folder: Path, *, export: bool) -> tuple[Path | None, bool]:
+    """Write `encoder/`, the best one, and `export/`; return the first, and whether the second was written.
 
-    An untrained one is saved first. A model that embrew reads only as it is stays where it is.
+    A model that embrew reads only as it is stays where it is.
     """
+    place = folder / ENCODER
     if best.stage is not None:
+        _linked(best.stage, place)
         trusted = Recipe.load(best.stage / "recipe.yaml").encoder.trust_remote_code
-        encoder, place = Encoder.from_pretrained(best.stage, trust_remote_code=trusted), best.stage
+        encoder = Encoder.from_pretrained(place, trust_remote_code=trusted)
     else:
         opened = lane.open_as_is() if lane.start.is_bare else lane.open_to_train()
         if opened is None:
             logger.warning("%s is the best as it is, and is not exported: use it where it is", best.name)
             return None, False
-        encoder, place = opened, folder / ENCODER
+        encoder = opened
         if not place.is_dir() or _described(Encoder.from_pretrained(place)) != _described(encoder):
             encoder.save_pretrained(place, overwrite=place.exists())
+    if not export:
+        return place, False
     said, target = folder / EXPORT / formats.EXPORT.file, folder / EXPORT
     length = encoder.max_seq_length
     written = _described(encoder.with_settings(max_length=length))
@@ -269,6 +274,17 @@ def _export(best: Row, lane: Lane, folder: Path) -> tuple[Path | None, bool]:
         logger.warning("%s is the best, and cannot be exported: %s; it is in %s", best.name, error, place)
         return place, False
     return place, True
+
+
+def _linked(stage: Path, target: Path) -> None:
+    """Make the files of a trained encoder those of another folder, too: hard links, where the file system has them."""
+    if (target / NAME).is_file() and (target / NAME).read_bytes() == (stage / NAME).read_bytes() and is_intact(target):
+        return
+    with atomic_folder(target, marker=SETTINGS, overwrite=target.exists()) as new:
+        for file in stage.rglob("*"):
+            if file.is_file():
+                (new / file.relative_to(stage)).parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(file, new / file.relative_to(stage))
 
 
 def _described(encoder: Encoder) -> Any:
