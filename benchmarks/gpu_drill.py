@@ -3,7 +3,7 @@
 The model is a folder or Hub id of a language model whose layers are named as Llama's. The methods are stages of shipped
 recipes, on texts that are drawn here. Contrastive learning alone is also trained by Sentence-Transformers, with the
 same LoRA, loss and rows. Planned memory is without what CUDA itself takes. Without a GPU, `nano --device cpu --steps 2
---batch 4` tries the script; the memory is then that of the process.
+--batch 4` tries the script; the memory is then that of the process. A CPU that emulates bf16 trains in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from transformers import Trainer
 from embrew.planning import plan_recipe
 from embrew.recipe import Recipe
 from embrew.recipe.stage import DataConfig
-from embrew.storage.base_model import ASSETS
+from embrew.storage.base_model import ASSETS, computes
 from embrew.text.tokens import Tokens
 from embrew.training.stages import train
 
@@ -55,14 +55,21 @@ def write_rows(path: Path, count: int) -> None:
             file.write(json.dumps(row) + "\n")
 
 
+def dtype_of(device: str) -> torch.dtype:
+    """Return bfloat16, or float32 where the device emulates bfloat16."""
+    return torch.bfloat16 if computes(torch.bfloat16, torch.device(device)) else torch.float32
+
+
 def recipe_of(method: str, rows: Path, given: argparse.Namespace) -> Recipe:
     """Return one stage of a shipped recipe, on another model, on these rows and for these steps."""
     name, chosen = METHODS[method]
-    whole = Recipe.load(name, [f"encoder.model={given.model}", "encoder.revision=null", "encoder.dtype=bfloat16"])
+    dtype = dtype_of(given.device)
+    base = {"model": given.model, "revision": None, "dtype": str(dtype).removeprefix("torch.")}
+    whole = Recipe.load(name, [(f"encoder.{key}", value) for key, value in base.items()])
     stage = next(stage for stage in whole.stages if stage.name == chosen)
     training = {key: value for key, value in stage.training.items() if key not in ("num_train_epochs", "warmup_steps")}
     training |= {"max_steps": given.steps, "logging_steps": given.steps, "save_strategy": "no", "disable_tqdm": True}
-    training |= {"gradient_accumulation_steps": 1, "bf16": True, "use_cpu": given.device == "cpu"}
+    training |= {"gradient_accumulation_steps": 1, "bf16": dtype == torch.bfloat16, "use_cpu": given.device == "cpu"}
     changes: dict[str, Any] = {"data": DataConfig(path=str(rows)), "mix": None, "training": training}
     if stage.batch is None:
         training["per_device_train_batch_size"] = given.batch
@@ -80,7 +87,7 @@ def train_by_peer(recipe: Recipe, rows: Path, folder: Path, device: str) -> None
 
     (stage,), encoder = recipe.stages, recipe.encoder
     place, limit = str(ASSETS.get(encoder.model, encoder.model)), encoder.max_length.document
-    body = Transformer(place, max_seq_length=limit, model_kwargs={"dtype": torch.bfloat16})
+    body = Transformer(place, max_seq_length=limit, model_kwargs={"dtype": dtype_of(device)})
     body.tokenizer.pad_token = body.tokenizer.pad_token or body.tokenizer.eos_token
     pooling = Pooling(body.get_embedding_dimension(), pooling_mode="mean")
     model = SentenceTransformer(modules=[body, pooling], device=device, trust_remote_code=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from embrew import demo
 from embrew.demo import FEWEST, chosen_share, fewer_steps, minutes, run
+from embrew.harvest import DEV_PACKAGES, TEST_PACKAGES, harvest, installed_packages
 from embrew.recipe import Recipe
 
 ROWS = [
@@ -78,13 +80,23 @@ def test_where_five_minutes_are_not_enough(
 
 @pytest.mark.slow
 def test_a_busy_machine_ends_with_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m embrew.demo`, where a step is measured to take long."""
+    """`python -m embrew.demo`, where a step is measured to take long; on few packages, in small batches."""
     monkeypatch.setattr(demo, "measured_step", lambda: 14.0)
     monkeypatch.setattr(demo, "set_threads", lambda: None)
-    monkeypatch.setattr(demo, "DOCUMENTS", {"test": 40, "dev": 20, "train": 40})
-    monkeypatch.setattr("sys.argv", ["demo", "--output", str(tmp_path / "demo")])
+    monkeypatch.setattr(demo, "DOCUMENTS", {"test": 20, "dev": 20, "train": 60})
+    names = {*TEST_PACKAGES, *DEV_PACKAGES, "asyncio", "email", "logging", "numpy", "unittest"}
+    packages = [package for package in installed_packages() if package.name in names]
+    assert len(packages) == len(names)
+    monkeypatch.setattr(demo, "harvest", partial(harvest, packages=packages))
+    small = ["stages.compress.training.per_device_train_batch_size=2"]
+    small += [f"stages.{stage}.batch.size=8" for stage in ("unsupervised", "supervised")]
+    monkeypatch.setattr("sys.argv", ["demo", "--output", str(tmp_path / "demo"), *small])
     demo.main()
-    assert "LLM2Comp: supervised (22 of 90 steps)" in (tmp_path / "demo" / "table.md").read_text()
+    table = (tmp_path / "demo" / "table.md").read_text()
+    for name, steps in {"compress": "15 of 60", "unsupervised": "3 of 12", "supervised": "22 of 90"}.items():
+        assert f"LLM2Comp: {name} ({steps} steps)" in table
+    for name in ("scores.png", "export/modules.json", "index/manifest.json"):
+        assert (tmp_path / "demo" / name).is_file(), name
 
 
 @pytest.mark.slow

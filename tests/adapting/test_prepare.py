@@ -139,4 +139,8 @@ def test_too_little_of_everything(tmp_path: Path) -> None:
         prepare(tmp_path / "docs", None, tmp_path / "data")
     with pytest.raises(FileNotFoundError, match="pairs.jsonl"):
         prepare(tmp_path / "docs", tmp_path / "pairs.jsonl", tmp_path / "data")
+    rows = [{"question": f"question {i}", "answer": f"answer {i}"} for i in range(6)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=r"0 pairs .* give 20 pairs or more \(.*\), or more documents of two or more"):
+        prepare(tmp_path / "docs", tmp_path / "pairs.jsonl", tmp_path / "data")
     assert not (tmp_path / "data").exists()

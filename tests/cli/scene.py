@@ -146,7 +146,7 @@ def write_data(place: Path) -> None:
     (place / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\n")
     (place / "docs").mkdir()
     for i in range(3):
-        (place / "docs" / f"{i}.md").write_text(SENTENCES[i])
+        (place / "docs" / f"{i}.md").write_text(" ".join(SENTENCES[i : i + 3]))  # a question and its answer
     (place / "made" / "data").mkdir(parents=True)
     (place / "made" / "data" / "manifest.json").write_text("{}")
 

@@ -130,7 +130,8 @@ def prepare(
     if len(rows) < 2:
         raise ValueError(
             f"{what}: {len(rows)} pairs are left to train on, and contrastive learning needs two or more; give "
-            f"{defaults.held_out.few} pairs or more, or more documents (others are held out, or hold held-out texts)"
+            f"{defaults.held_out.few} pairs or more (fewer are all held out), or more documents of two or more "
+            "sentences (some are held out, or hold held-out texts)"
         )
     everything = [passage for several in parts.values() for passage in several]
     counts: dict[str, Any] = {
