@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from embrew.storage.peft_folder import PREFIX, same_values
 from embrew.storage.saving import tolerance
 from embrew.text.template import added_after
 from embrew.text.texts import SIDES
-from embrew.text_encoder import resolved_prompts
+from embrew.text_encoder import TextEncoder, resolved_prompts
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -199,7 +199,7 @@ def _read(name: str, model: SentenceTransformer) -> Reading:
     config, tokenizer = parts[0].auto_model.config, model.tokenizer
     ends_with_sep = tokenizer.sep_token_id is not None and added_after(tokenizer) == [tokenizer.sep_token_id]
     longest = min(model.max_seq_length or MOST, getattr(config, "max_position_embeddings", MOST) or MOST)
-    prompts = resolved_prompts(model)
+    prompts = resolved_prompts(cast(TextEncoder, model))
     dense = [
         {
             "dimensions": layer.out_features,

@@ -183,8 +183,8 @@ def _dense(encoder: Encoder) -> list[nn.Module]:
     head, keep, modules = encoder.head, encoder.get_embedding_dimension(), list[nn.Module]()
     if not isinstance(head, DenseLayers):
         return modules
-    for linear, activation in zip(head.linear, head.activations, strict=True):
-        rows = keep if linear is head.linear[-1] else linear.out_features
+    for number, (linear, activation) in enumerate(head.layers, start=1):
+        rows = keep if number == len(head.layers) else linear.out_features
         weight, bias = linear.weight.detach()[:rows], None if linear.bias is None else linear.bias.detach()[:rows]
         modules.append(
             Dense(

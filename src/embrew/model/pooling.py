@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -105,10 +106,15 @@ class DenseLayers(nn.Module):
         self.linear = nn.ModuleList(nn.Linear(before, after, bias=layer.bias) for before, after, layer in pairs)
         self.activations = [ACTIVATIONS[layer.activation]() for layer in layers]
 
+    @property
+    def layers(self) -> list[tuple[nn.Linear, nn.Module]]:
+        """The products and their activations, in order."""
+        return list(zip(cast("list[nn.Linear]", list(self.linear)), self.activations, strict=True))
+
     def forward(self, vectors: Tensor) -> Tensor:
         """Return vectors `(…, width)` as `(…, dimensions)` of the last layer."""
         with full_float32(vectors.device.type):
-            for linear, activation in zip(self.linear, self.activations, strict=True):
+            for linear, activation in self.layers:
                 vectors = activation(linear(vectors.to(linear.weight.dtype)))
         return vectors
 
