@@ -100,6 +100,7 @@ def test_from_queries_to_a_search(model_folder: Callable[[str], Path], minilm: P
         SearchIndex.load(corpus / "others", student)
 
 
+@pytest.mark.slow
 def test_first_layers_of_the_teacher_for_vectors_of_encode(minilm: Path, corpus: Path) -> None:
     encode_corpus(open_stock(str(minilm)), str(corpus / "corpus.jsonl"), str(corpus / "vectors"))
     encode_corpus(open_stock(str(minilm)), str(corpus / "corpus.jsonl"), str(corpus / "short"), truncate_dim=100)

@@ -33,6 +33,7 @@ def folder_of(base: Path, folder: Path, *, context: bool = False, **settings: An
     return folder
 
 
+@pytest.mark.slow
 def test_prompts_contexts_and_two_limits(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     folder = folder_of(model_folder("llama"), tmp_path / "tiny", context=True)
     with serving(folder) as address:

@@ -74,6 +74,7 @@ def test_split_files_are_one_model(tmp_path: Path) -> None:
         Encoder.from_pretrained(parts[0].parent)
 
 
+@pytest.mark.slow
 def test_trained_saved_exported_and_reopened(nano_gguf: Path, tmp_path: Path) -> None:
     """The folder holds the file itself by a hard link, and says what it is; a fresh process gives the same vectors."""
     rows = [{"query": f"question {i} on {text}", "positive": text} for i, text in enumerate(TEXTS) if text.strip()]
