@@ -69,4 +69,6 @@ def _cut_config(config: Any, before: int, after: int) -> Any:
         if about_layers and isinstance(value, list) and len(value) == before:
             setattr(shorter, name, value[:after])
     shorter.num_hidden_layers = after
+    if getattr(config, "num_hidden_groups", None) == before:  # an ALBERT that shares no layers
+        shorter.num_hidden_groups = after
     return shorter

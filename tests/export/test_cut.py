@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
-from transformers import AutoConfig
+from transformers import AlbertConfig, AutoConfig
 
 from embrew import Encoder
 from embrew.cutting import cut
 from embrew.export.exporting import export_encoder
 from embrew.export.parts import nested_dimensions
 from embrew.settings.encoder import Pooling
-from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
+from tests.conftest import ENCODER_CONFIGS, ENCODER_FAMILIES, ENCODER_SIZES, FAMILIES, SENTENCES, by_default
 
 TEXTS = [*SENTENCES, "", "a", "long " * 200]
 
@@ -53,6 +53,14 @@ def test_every_family(family, make_encoder, tmp_path):
 @pytest.mark.parametrize("family", by_default(["bert", "mpnet", "modernbert"], ENCODER_FAMILIES))
 def test_every_encoder_family(family, encoder_folder, tmp_path):
     encoder = Encoder.from_pretrained(encoder_folder(family), device="cpu", pooling="cls", max_length=64)
+    export_encoder(encoder, tmp_path / "stock", verify="off", num_layers=2, truncate_dim=12)
+    compare(encoder, tmp_path / "stock", 2, 12)
+
+
+def test_an_albert_that_shares_no_layers(encoder_folder, tmp_path, monkeypatch):
+    """It chooses a layer by the numbers of layers and of groups; both are fewer."""
+    monkeypatch.setitem(ENCODER_CONFIGS, "albert-3", AlbertConfig(**ENCODER_SIZES, num_hidden_groups=3))
+    encoder = Encoder.from_pretrained(encoder_folder("albert-3"), device="cpu", pooling="cls", max_length=64)
     export_encoder(encoder, tmp_path / "stock", verify="off", num_layers=2, truncate_dim=12)
     compare(encoder, tmp_path / "stock", 2, 12)
 
