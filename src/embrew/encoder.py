@@ -179,6 +179,8 @@ class Encoder(nn.Module):
             adapter = name
         weights = pick_dtype(dtype, place)
         stock = stock_reading(str(name), settings, changes, weights)
+        if stock is not None and revision is not None and not folder.exists():
+            raise ValueError(f"{name} is a Sentence-Transformers model; download revision {revision}, give its folder")
         settings = stock.settings if stock is not None and settings is None else settings
         merged = torch.float32 if adapter is not None and in_4_bits is None else weights
         how |= {"dtype": merged, "device": place, "quantization": in_4_bits}
