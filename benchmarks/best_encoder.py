@@ -28,6 +28,7 @@ from embrew.data.beir import read_beir
 from embrew.data.formats import read_file
 from embrew.evaluation import Result, evaluate
 from embrew.evaluation.uncertainty import compare
+from embrew.stock import open_stock
 
 COMMAND = "python benchmarks/best_encoder.py WORK"
 ROWS = {"max_rows": 3000, "shuffle_seed": 1}
@@ -101,7 +102,6 @@ def _peer_run(model: str, place: Path, minutes: float, seed: int, rate: float, r
         return float(json.loads(done.read_text()))
     from datasets import Dataset
     from sentence_transformers import (
-        SentenceTransformer,
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
         losses,
@@ -109,7 +109,7 @@ def _peer_run(model: str, place: Path, minutes: float, seed: int, rate: float, r
     from sentence_transformers.training_args import BatchSamplers
     from transformers import TrainerCallback
 
-    encoder = SentenceTransformer(model, device="cpu")
+    encoder = open_stock(model)
     rows = [record.values for record in read_file(place / "data" / "pairs.jsonl")]
     data = Dataset.from_list([{"anchor": row["query"], "positive": row["positive"]} for row in rows])
     scratch = results / f"{rate:g}" / "run"
@@ -153,7 +153,7 @@ def _peer_run(model: str, place: Path, minutes: float, seed: int, rate: float, r
     if best["state"] is not None:
         encoder.load_state_dict(best["state"])
     else:
-        encoder = SentenceTransformer(model, device="cpu")
+        encoder = open_stock(model)
     evaluate(
         encoder, [place / "data" / "test"], output_dir=results / f"{rate:g}" / "test", split="test", overwrite=True
     )

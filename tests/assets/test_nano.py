@@ -58,7 +58,7 @@ def test_it_opens_without_asking_anyone(monkeypatch):
     def asked(*args, **kwargs):
         raise AssertionError("the Hub was asked")
 
-    monkeypatch.setattr("embrew.opening.file_of", asked)
+    monkeypatch.setattr("embrew.stock.file_of", asked)
     assert opening.open_model("nano", pooling="mean").describe()["base"]["name"] == "nano"
 
 

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew import adapt
+from embrew.adapting.starts import start_name
 from embrew.cli import app
 from embrew.recipe import Recipe
 from tests.adapting.test_adapt import TINY, write_data
@@ -181,6 +182,7 @@ def test_a_command_that_is_shown_gives_the_same_value(name: str, monkeypatch: py
         adapt(name, output=name, pairs="pairs.jsonl")
     shown = str(caught.value).partition("accelerate launch -m ")[2]
     *start, recipe, override, output, folder = shlex.split(shown)
-    assert (start, recipe) == (["embrew", "train"], f"{name}/recipes/contrast.yaml")
+    assert start == ["embrew", "train"]
+    assert recipe == f"{name}/recipes/{start_name(name)}--contrast.yaml"
     assert (output, folder) == ("--output", "DIR")
     assert Recipe.load("baselines/mean", [override]).encoder.model == name

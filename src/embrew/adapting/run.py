@@ -17,7 +17,7 @@ from embrew.adapting.race import CONTRAST, DEV, REPAIR, RESULTS, Lane, Settings
 from embrew.adapting.reading import Given, given
 from embrew.adapting.recipes import check_one_process
 from embrew.adapting.scan import check
-from embrew.adapting.starts import STARTS, Start, find_start, registered
+from embrew.adapting.starts import STARTS, Start, find_start, registered, start_name
 from embrew.config.overrides import Override, as_text, parse_override
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
@@ -91,7 +91,9 @@ def adapt(
     """
     if pairs is None and documents is None:
         raise ValueError("neither pairs nor documents; give one of them, or both")
-    check_one_process("adapt", output, f"NAME--{CONTRAST}", {"encoder.model": "MODEL"})
+    models = [model] if isinstance(model, str | Path) else list(model)
+    for first in models[:1]:
+        check_one_process("adapt", output, f"{start_name(first)}--{CONTRAST}", {"encoder.model": str(first)})
     chosen: list[Override] = [(f"{PREFIX}minutes", minutes)] if minutes is not None else []
     chosen += [text for text in overrides if text.startswith(PREFIX)]
     defaults = read_defaults(chosen, quick=quick)
@@ -105,7 +107,6 @@ def adapt(
     settings = Settings(method=method, defaults=defaults, overrides=of_recipes, seed=seed, export=export, quick=quick)
     texts = None if documents is None else given(documents, "documents")
     examples = None if pairs is None else given(pairs, "pairs", columns=columns)
-    models = [model] if isinstance(model, str | Path) else list(model)
     starts = [find_start(str(one), trains=one not in as_is) for one in (*models, *as_is)]
     if not starts and not (Path(output) / STARTS).is_file():
         raise ValueError("no model; give one or several")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embrew.data.reading import expand
 from embrew.encoder import Encoder
 from embrew.files import formats
 from embrew.files.names import path_inside
@@ -75,14 +74,14 @@ def find_start(model: str, *, trains: bool) -> Start:
     """
     if is_recipe(model):
         raise ValueError(f"{model} is a recipe; give the model, or train it with embrew train")
-    given = Path(expand(model))
+    given = Path(model)
     if (given / REPORT).is_file():
         opened = _best_of(given)
     else:
         opened = str(given.absolute()) if given.exists() else model
         check_is_model(model, given)
     return Start(
-        name=_name(given.absolute() if given.exists() else given),
+        name=start_name(model),
         model=opened,
         fingerprint=_fingerprint(opened),
         is_bare=is_bare(opened),
@@ -90,8 +89,10 @@ def find_start(model: str, *, trains: bool) -> Start:
     )
 
 
-def _name(place: Path) -> str:
-    """Return the name of a folder, file or Hub id; of a folder whose name says nothing, that of the one around it."""
+def start_name(model: str | Path) -> str:
+    """Return the name of a model: its folder's, file's or Hub id's; of a folder in general terms the one around it."""
+    given = Path(model)
+    place = given.absolute() if given.exists() else given
     name = place.stem if place.suffix == ".gguf" else place.name
     if name in GENERAL and place.parent.name:
         name = place.parent.name

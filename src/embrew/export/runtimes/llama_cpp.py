@@ -119,8 +119,10 @@ def _vectors(encoder: Encoder) -> str | None:
     pooling, width = encoder.pooling, encoder.backbone.hidden_size
     if encoder.head is not None:
         pooling = encoder.pooling
-        layer = "a projection" if pooling.projection else "latent attention" if pooling.latents else "dense layers"
-        return f"its vectors pass through {layer}, which llama.cpp does not read; {INSTEAD}"
+        if pooling.dense:
+            return f"its vectors pass through dense layers after they are pooled; {INSTEAD}"
+        layer = "latent attention" if pooling.projection is None else "a projection"
+        return f"its states pass through {layer} before they are pooled; {INSTEAD}"
     if encoder.attention.is_causal is None:
         return f"attention={encoder.attention.mode} needs a mask; llama.cpp is causal or bidirectional: {INSTEAD}"
     if encoder.get_embedding_dimension() < width:
