@@ -124,8 +124,8 @@ class Attention:
             return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
 
         window = getattr(config, "sliding_window", None) or None  # 0 says that there is none (Qwen2-MoE)
-        if window and self.mode != "causal" and getattr(config, "use_bidirectional_attention", None) is True:
-            window -= 1  # Gemma's own masks reach one position less far than the library's for the flag
+        if window and self.mode != "causal" and has_own_window(config):
+            window -= 1
         kinds = getattr(config, "layer_types", None)
         if kinds and "sliding_attention" in kinds:
             return {"full_attention": form(None), "sliding_attention": form(window)}
@@ -178,6 +178,15 @@ def with_short_windows(inner: Any) -> list[Any]:
     for name, length in short.items():
         setattr(copied.config, name, length)
     return [inner, copied]
+
+
+def has_own_window(config: PreTrainedConfig) -> bool:
+    """Return whether a model is bidirectional by its family's own masks (Gemma), whose windows are one shorter.
+
+    Exports write the field into configurations of other families, too, for servers that read it.
+    """
+    field = "use_bidirectional_attention"
+    return hasattr(type(config), field) and getattr(config, field) is True
 
 
 def follows(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from embrew.encoder import Encoder
+from embrew.model.attention import has_own_window
 from embrew.model.layers import is_bert_type, view
 from embrew.model.pooling import embed, positions
 from embrew.text.tokens import Segment, Tokens
@@ -60,7 +61,7 @@ def _declare_attention(config: Any, *, causal: bool) -> None:
     transformers and vLLM read `is_causal`; Text Embeddings Inference reads `use_bidirectional_attention`. Gemma's own
     configurations have that field already, and in Gemma 3 it changes the sliding window too, so it stays as it is.
     """
-    if getattr(config, "use_bidirectional_attention", None) is True and not causal:
+    if has_own_window(config) and not causal:
         return
     config.is_causal = causal
     if not hasattr(type(config), "use_bidirectional_attention"):
