@@ -115,17 +115,16 @@ def _show(report: dict[str, Any], output: Path) -> None:
     console = out()
     for line in report["said"]:
         say(line)
-    table = plain_table(["", "dev nDCG@10", "test nDCG@10", "95 % interval", "ms a text", "dimensions", "training"])
+    table = plain_table(["", "dev nDCG@10", "test nDCG@10 (95 %)", "ms a text", "training"])
     for row in report["models"]:
         low, high = (100 * bound for bound in row["test_interval"])
-        scores = [f"{100 * row[key]:.1f}" for key in ("dev_ndcg_at_10", "test_ndcg_at_10")]
+        dev, test = (100 * row[key] for key in ("dev_ndcg_at_10", "test_ndcg_at_10"))
         training = "–" if row["seconds"] is None else f"{row['seconds'] / 60:.1f} min"
         if row["kept_step"] == 0:
             training += ", not better on dev"
-        cost = ["–" if row[key] is None else f"{row[key]:.{n}f}" for key, n in (("milliseconds", 1), ("dimensions", 0))]
-        best = row["model"] == report["best"]
-        cells = [*scores, f"{low:.1f} to {high:.1f}", *cost, training]
-        table.add_row(escape(row["model"]), *cells, style="bold" if best else None)
+        cost = "–" if row["milliseconds"] is None else f"{row['milliseconds']:.1f}"
+        cells = [f"{dev:.1f}", f"{test:.1f} ({low:.1f} to {high:.1f})", cost, training]
+        table.add_row(escape(row["model"]), *cells, style="bold" if row["model"] == report["best"] else None)
     console.print(table)
     places = {"page": output / "report.html"}
     if report["encoder"]:
