@@ -425,3 +425,19 @@ def test_rates_are_searched_where_there_is_time(
         adapt(encoder_folder("bert"), output=tmp_path / f"other{number}", overrides=once, **options)
         assert rates == [(5e-5, 1e-3)[number]]
     assert "steps for each learning rate, so none is searched" in caplog.text
+
+
+def test_scored_first_and_trained_later(encoder_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """A call with other settings adds no model; the damaged best is made again."""
+    _, pairs = write_data(tmp_path)
+    options: Any = {"pairs": pairs, "output": tmp_path / "out", "quick": True, "export": False}
+    options["overrides"] = TINY[1:]
+    first = adapt([], as_is=[encoder_folder("bert")], **options)
+    assert [row["model"] for row in first["models"]] == ["bert", "BM25"] and first["encoder"] == "encoder"
+    with pytest.raises(FileExistsError, match=r"other files or settings \(defaults\)"):
+        adapt([encoder_folder("electra")], minutes=7, **options)
+    weights = next((tmp_path / "out" / "encoder").rglob("*.json"))
+    weights.write_bytes(weights.read_bytes() + b" ")
+    again = adapt([encoder_folder("bert")], **options)
+    assert [row["model"] for row in again["models"]] == ["bert", "bert, trained", "BM25"]
+    assert Encoder.from_pretrained(tmp_path / "out" / "encoder").encode("a").shape == (32,)

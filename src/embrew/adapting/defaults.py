@@ -79,7 +79,7 @@ class ReadyDefaults(Config):
     stages: Annotated[list[StageDefaults], Field(min_length=1)]
 
     def model(self, reading: dict[str, Any], parameters: int) -> ModelDefaults:
-        """Return what is trained of a model with so many parameters, which reads texts as keys of `encoder` say."""
+        """Return encoder and stages for a model of that size; `reading` holds the keys of its `encoder` in a recipe."""
         whole = parameters < self.full_below
         stages = [stage.model_copy(deep=True) for stage in self.stages]
         for stage in stages:

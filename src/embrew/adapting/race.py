@@ -104,8 +104,8 @@ class Lane:
 
     # ---- what is trained -----------------------------------------------------------------------------------
 
-    def _kept_plan(self) -> dict[str, Any] | None:
-        """Return the plan of an earlier call with the same settings; None: there is none.
+    def kept_plan(self) -> dict[str, Any] | None:
+        """Return the plan of an earlier call with the same settings; None: there is none, or one without training.
 
         Raises:
             FileExistsError: it has other settings.
@@ -114,7 +114,9 @@ class Lane:
         if not file.is_file():
             return None
         kept = read_json(file, keys=("asked", "trained", "as_is"), repair=REPAIR, sealed=True)
-        check_same(self._asked, kept["asked"], self.folder)
+        check_same({**self._asked, "trains": kept["asked"]["trains"]}, kept["asked"], self.folder)
+        if self.start.trains and not kept["asked"]["trains"]:
+            return None
         for name, sha256 in kept["recipes"].items():
             recipe = self.recipe(name)
             if not recipe.is_file() or file_sha256(recipe) != sha256:
@@ -150,7 +152,7 @@ class Lane:
 
     def _bare_plan(self) -> dict[str, Any]:
         """Score the untrained poolings on dev, and plan contrast from the better of two of them, and the method."""
-        defaults, kept, model = self.settings.defaults, self._kept_plan(), self.start.model
+        defaults, kept, model = self.settings.defaults, self.kept_plan(), self.start.model
         of_recipe: Any = {"overrides": self.settings.overrides, "seed": self.settings.seed}
         logger.info("opening %s", self.start.name)
         encoder = assembly.encoder(untrained_recipe(model, "mean", **of_recipe))
@@ -184,7 +186,7 @@ class Lane:
 
     def _ready_plan(self) -> dict[str, Any]:
         """Score the model as it is on dev, and plan its training."""
-        if (kept := self._kept_plan()) is not None:
+        if (kept := self.kept_plan()) is not None:
             return kept
         logger.info("opening %s", self.start.name)
         opened = self.start.open()

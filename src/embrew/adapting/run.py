@@ -17,7 +17,7 @@ from embrew.adapting.race import CONTRAST, DEV, REPAIR, RESULTS, Lane, Settings
 from embrew.adapting.reading import Given, given
 from embrew.adapting.recipes import check_one_process
 from embrew.adapting.scan import check
-from embrew.adapting.starts import STARTS, Start, find_start, registered, start_name
+from embrew.adapting.starts import STARTS, Start, find_start, start_name, with_earlier, write_starts
 from embrew.config.overrides import Override, as_text, parse_override
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
@@ -152,8 +152,11 @@ def _adapt(
     methods = _methods(settings, data)
     _check_overrides(methods, settings)
     check(data.folder)
-    starts = registered(folder, given)
+    starts = with_earlier(folder, given)
     lanes = [Lane(start=start, data=data, folder=folder, settings=settings, methods=methods) for start in starts]
+    for lane in lanes:
+        lane.kept_plan()  # raises where an earlier start has other settings, before a new one is written down
+    write_starts(folder, starts)
     rows = [row for lane in lanes for row in lane.rows()]
     results = folder / RESULTS / BM25
     dev, test = score_bm25(data.dev, "dev", folder / DEV / BM25), score_bm25(data.test, "test", results)
@@ -255,7 +258,8 @@ def _export(best: Row, lane: Lane, folder: Path, *, export: bool) -> tuple[Path 
             logger.warning("%s is the best as it is, and is not exported: use it where it is", best.name)
             return None, False
         encoder = opened
-        if not place.is_dir() or _described(Encoder.from_pretrained(place)) != _described(encoder):
+        kept = place.is_dir() and is_intact(place)
+        if not kept or _described(Encoder.from_pretrained(place)) != _described(encoder):
             encoder.save_pretrained(place, overwrite=place.exists())
     if not export:
         return place, False

@@ -125,10 +125,8 @@ def _fingerprint(model: str) -> str:
     return digest.hexdigest()
 
 
-def registered(folder: Path, given: Sequence[Start]) -> list[Start]:
+def with_earlier(folder: Path, given: Sequence[Start]) -> list[Start]:
     """Return the starts of an output folder: those of earlier calls, then new ones, each with a name of its own.
-
-    They are written into `starts.json`, which is for this machine: it holds paths.
 
     Raises:
         FileNotFoundError: a model of an earlier call is no longer where it was, and is not given.
@@ -150,9 +148,13 @@ def registered(folder: Path, given: Sequence[Start]) -> list[Start]:
     for start in starts:
         if Path(start.model).is_absolute() and not os.path.lexists(start.model):
             raise FileNotFoundError(f"{start.name} of an earlier call is no longer in {start.model}; give it again")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(file, sealed({"format": formats.ADAPTED.number, "starts": [vars(start) for start in starts]}))
     return starts
+
+
+def write_starts(folder: Path, starts: Sequence[Start]) -> None:
+    """Write the starts of an output folder; the file is for this machine, since it holds paths."""
+    values = [vars(start) for start in starts]
+    write_json(folder / STARTS, sealed({"format": formats.ADAPTED.number, "starts": values}))
 
 
 def _numbered(name: str, number: int) -> str:
