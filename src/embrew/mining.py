@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 MANY = 20_000
 
 
+class NoNegatives(ValueError):
+    """No pair has a negative."""
+
+
 @dataclass(frozen=True)
 class Mined:
     """Pairs with their mined negatives.
@@ -58,7 +62,8 @@ def mine(
         relative_margin: m as above.
 
     Raises:
-        ValueError: no pairs, or no negative for any of them.
+        ValueError: no pairs.
+        NoNegatives: no negative for any of them.
     """
     from datasets import Dataset
     from sentence_transformers.util import mine_hard_negatives
@@ -87,7 +92,7 @@ def mine(
     instructions = dict(zip(zip(columns["anchor"], columns["positive"], strict=True), of_pairs, strict=True))
     rows = list(_rows(mined, instructions, num_negatives))
     if not rows:
-        raise ValueError(
+        raise NoNegatives(
             f"no negative for any of {len(pairs)} pairs; give a smaller relative_margin than {relative_margin}, or a "
             "larger corpus"
         )

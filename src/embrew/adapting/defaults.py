@@ -87,6 +87,20 @@ class ReadyDefaults(Config):
         return ModelDefaults(encoder={**reading, **({"lora": None} if whole else {})}, stages=stages)
 
 
+class Negatives(Config):
+    """How hard negatives are mined of the training texts, with the start itself.
+
+    Attributes:
+        number: at most, of a pair.
+        relative_margin: a negative's similarity is below (1 - margin) times the positive's.
+        share: of the minutes that mining may take; where it would take more, nothing is mined.
+    """
+
+    number: Count
+    relative_margin: Annotated[float, Field(ge=0, le=1)]
+    share: Share
+
+
 class Rates(Config):
     """How learning rates are searched on dev.
 
@@ -116,6 +130,7 @@ class Defaults(Config):
     lora: dict[str, Any]
     contrast: dict[str, ModelDefaults]
     ready: ReadyDefaults
+    negatives: Negatives | None
     rates: Rates
     methods: dict[str, ModelDefaults]
 

@@ -45,6 +45,7 @@ class Prepared:
 
     folder: Path
     manifest: Mapping[str, Any]
+    mined: Path | None = None  # the training pairs with mined negatives
 
     @property
     def passages(self) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 from embrew import assembly
 from embrew.adapting.baselines import score
 from embrew.adapting.defaults import Defaults, ModelDefaults
+from embrew.adapting.negatives import mined_pairs
 from embrew.adapting.outcome import Row
 from embrew.adapting.prepare import Prepared, check_same
 from embrew.adapting.recipes import (
@@ -46,7 +47,7 @@ from embrew.storage.parts import BASE
 from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)
-PLANS, TRAINED, RESULTS, DEV = "plans", "model", "results", "dev"
+PLANS, MINED, TRAINED, RESULTS, DEV = "plans", "mined", "model", "results", "dev"
 AS_IS, CONTRAST = "as-is", "contrast"
 TIMED, PASSES = 64, 3  # texts, and how often they are encoded to take the time
 REPAIR = "remove the file; the same command makes it again"
@@ -110,18 +111,18 @@ class Lane:
         Raises:
             FileExistsError: it has other settings.
         """
-        file = self.folder / PLANS / f"{self.start.name}.json"
-        if not file.is_file():
+        plan = self.folder / PLANS / f"{self.start.name}.json"
+        if not plan.is_file():
             return None
-        kept = read_json(file, keys=("asked", "trained", "as_is"), repair=REPAIR, sealed=True)
+        kept = read_json(plan, keys=("asked", "trained", "as_is"), repair=REPAIR, sealed=True)
         check_same({**self._asked, "trains": kept["asked"]["trains"]}, kept["asked"], self.folder)
         if self.start.trains and not kept["asked"]["trains"]:
             return None
-        for name, sha256 in kept["recipes"].items():
-            recipe = self.recipe(name)
-            if not recipe.is_file() or file_sha256(recipe) != sha256:
+        for name, sha256 in kept["files"].items():
+            file = self.folder / name
+            if not file.is_file() or file_sha256(file) != sha256:
                 raise BrokenFile(
-                    f"{recipe} is missing or has changed since it was written; remove {file}, and the same command "
+                    f"{file} is missing or has changed since it was written; remove {plan}, and the same command "
                     "plans again; for a setting of your own, give it as key.path=value and another output folder"
                 )
         return kept
@@ -139,16 +140,35 @@ class Lane:
         }
 
     def _write_plan(self, trained: Sequence[str], **more: Any) -> dict[str, Any]:
+        files = [*map(self.recipe, trained), self.folder / MINED / f"{self.start.name}.jsonl"]
         plan = {
             "asked": self._asked,
             "trained": list(trained),
             "minutes": self.settings.defaults.minutes,
-            "recipes": {name: file_sha256(self.recipe(name)) for name in trained},
+            "files": {str(file.relative_to(self.folder)): file_sha256(file) for file in files if file.is_file()},
             **more,
         }
         (self.folder / PLANS).mkdir(exist_ok=True)
         write_json(self.folder / PLANS / f"{self.start.name}.json", sealed(plan))
         return plan
+
+    def _with_negatives(self, encoder: Encoder, milliseconds: float) -> Lane:
+        """Return the start with pairs that have mined negatives, and the minutes that mining leaves.
+
+        Args:
+            encoder: finds them.
+            milliseconds: it takes for a text.
+        """
+        chosen, defaults = self.settings.defaults.negatives, self.settings.defaults
+        file = self.folder / MINED / f"{self.start.name}.jsonl"
+        timed: Any = {"milliseconds": milliseconds, "minutes": defaults.minutes}
+        seconds = None if chosen is None else mined_pairs(encoder, self.data, file, chosen, asked=self._asked, **timed)
+        if seconds is None:
+            return self
+        left = defaults.model_copy(update={"minutes": max(defaults.minutes - seconds / 60, defaults.minutes / 2)})
+        return replace(
+            self, data=replace(self.data, mined=file), settings=replace(self.settings, defaults=left)
+        )
 
     def _bare_plan(self) -> dict[str, Any]:
         """Score the untrained poolings on dev, and plan contrast from the better of two of them, and the method."""
@@ -171,17 +191,19 @@ class Lane:
             return kept
         begin = max(defaults.contrast, key=lambda name: scores.get(name, -1.0))
         seconds = scored[begin].seconds if begin in scored else max(result.seconds for result in scored.values())
+        milliseconds = _milliseconds(as_described(encoder, recipes[best]), self.data)
         trained = self.methods if self.start.trains else {}
+        planned = self._with_negatives(as_described(encoder, recipes.get(begin, recipes[best])), milliseconds) if trained else self
         for name, choices in trained.items():
             chosen, of_pooling = choices.get(begin) or choices[""], f" from {begin} pooling" if len(choices) > 1 else ""
-            self._plan_recipe(name, chosen, seconds, of_recipe, said=of_pooling)
+            planned._plan_recipe(name, chosen, seconds, of_recipe, said=of_pooling)
         return self._write_plan(
             list(trained),
             as_is=best,
             poolings=scores,
             lengths=lengths,
             parameters=_parameters(encoder.backbone),
-            milliseconds=_milliseconds(as_described(encoder, recipes[best]), self.data),
+            milliseconds=milliseconds,
         )
 
     def _ready_plan(self) -> dict[str, Any]:
@@ -208,7 +230,8 @@ class Lane:
         chosen = self.settings.defaults.ready.model(reading, parameters)
         of_recipe: Any = {"overrides": self.settings.overrides, "seed": self.settings.seed}
         of_recipe |= {"lengths": lengths, "encoder": encoder}
-        self._plan_recipe(CONTRAST, chosen, dev.seconds, of_recipe)
+        planned = self._with_negatives(encoder, milliseconds)
+        planned._plan_recipe(CONTRAST, chosen, dev.seconds, of_recipe)
         return self._write_plan([CONTRAST], **{**more, "lengths": lengths})
 
     @property

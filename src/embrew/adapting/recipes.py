@@ -194,7 +194,7 @@ def source_of(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dic
         rows, objective = stage.below.rows, stage.below.objective
     if rows == "texts" and passages:
         return {"path": str(data.passages.resolve())}, objective
-    path = str(data.pairs.resolve())
+    path = str((data.mined if rows == "pairs" and data.mined else data.pairs).resolve())
     if rows == "texts":
         return {"path": path, "columns": {"text": "positive"}}, objective
     own = rows == "own_pairs" and data.count("train_pairs")
