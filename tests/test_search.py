@@ -104,6 +104,27 @@ def test_a_changed_file_is_named(tmp_path):
         SearchIndex.load(tmp_path, BagOfWords())
 
 
+def test_a_hybrid_search_fuses_vectors_and_words():
+    """`top_k` and the order of the documents bind as in a search by vectors; words are found that vectors miss."""
+    documents = [Document(id=f"d{i}", text=f"w{i} " + "dogs bark " * (i + 1)) for i in range(150)]
+    index = SearchIndex.build(BagOfWords(), documents)
+    question = "bark bark bark dogs dogs dogs w0"
+    assert index.search([question])[0][0].document.id != "d0"
+    (hits,) = index.search([question], top_k=3, hybrid=True)
+    assert hits[0].document.id == "d0" and len(hits) == 3
+    alone, both = (index.search(["zzz", "dogs"], top_k=5, hybrid=hybrid) for hybrid in (False, True))
+    assert [hit.document.id for hit in both[0]] == [hit.document.id for hit in alone[0]], "no word is known"
+    assert both[0][0].score == pytest.approx(1 / 61)
+    assert len(index.search(["dogs"], top_k=400, hybrid=True)[0]) == 150
+
+
+def test_a_hybrid_search_needs_texts():
+    vectors = BagOfWords().encode(["cats", "dogs"])
+    index = SearchIndex.of_vectors(BagOfWords(), [Document(id="a", text=""), Document(id="b", text="")], vectors)
+    with pytest.raises(ValueError, match="these documents have no texts; give their corpus"):
+        index.search(["cats"], hybrid=True)
+
+
 def test_what_cannot_be_searched():
     with pytest.raises(ValueError, match="no documents to index"):
         SearchIndex.build(BagOfWords(), [])

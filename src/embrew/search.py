@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from embrew.files.formats import INDEX, versions
 from embrew.files.reading import read_json
 from embrew.files.writing import atomic_folder, recover, write_json, write_jsonl
 from embrew.progress import progress
+from embrew.ranking import BM25, DEEP, fused
 from embrew.text_encoder import (
     BLOCK,
     TextEncoder,
@@ -31,7 +33,7 @@ _INDEX, _DOCUMENTS = "index.faiss", "documents.jsonl"
 
 @dataclass(frozen=True)
 class Hit:
-    """A document that was found, and its cosine with the query."""
+    """A document that was found, and its cosine with the query; of a hybrid search, its fused score."""
 
     document: Document
     score: float
@@ -132,8 +134,28 @@ class SearchIndex:
             index.add(unit_vectors(vectors[block], what="documents", texts=texts[block]))
         return cls(encoder, documents, index, query_options=query_options)
 
-    def search(self, queries: Iterable[str], *, top_k: int = 10, batch_tokens: int | None = None) -> list[list[Hit]]:
-        """Return each query's `top_k` nearest documents, best first; equal scores in the order of the documents."""
+    @cached_property
+    def _words(self) -> BM25:
+        texts = [document.content for document in self.documents]
+        if not any(text.strip() for text in texts):
+            raise ValueError("a hybrid search compares words, and these documents have no texts; give their corpus")
+        return BM25(texts)
+
+    def search(
+        self, queries: Iterable[str], *, top_k: int = 10, hybrid: bool = False, batch_tokens: int | None = None
+    ) -> list[list[Hit]]:
+        """Return each query's `top_k` nearest documents, best first; equal scores in the order of the documents.
+
+        Args:
+            queries: texts.
+            top_k: number of documents.
+            hybrid: fuse the ranking by vectors with that of BM25, which is made of the texts at the first such search
+                (`embrew.ranking.fused`).
+            batch_tokens: padded tokens per batch.
+
+        Raises:
+            ValueError: `top_k` below 1; other dimensions than the index has; a hybrid search without texts.
+        """
         if isinstance(queries, str):
             raise TypeError(f"queries={queries!r}; give a list of texts")
         if top_k < 1:
@@ -148,11 +170,17 @@ class SearchIndex:
                 f"the encoder gives {unit.shape[1]} dimensions, the index has {self.index.d}; "
                 "set truncate_dim to the value that built the index, or build it again"
             )
+        most = min(max(top_k, DEEP) if hybrid else top_k, len(self.documents))
         results = []
-        for scores, rows in zip(*self.index.search(unit, min(top_k, len(self.documents))), strict=True):
+        for scores, rows in zip(*self.index.search(unit, most), strict=True):
             best = sorted(zip(scores, rows, strict=True), key=lambda pair: (-pair[0], pair[1]))
-            results.append([Hit(self.documents[row], float(score)) for score, row in best])
-        return results
+            results.append([(int(row), float(score)) for score, row in best])
+        if hybrid:
+            found = zip(*self._words.top(queries, most), strict=True)
+            by_words = [[int(row) for score, row in zip(*one, strict=True) if score > 0] for one in found]
+            by_vectors = [[row for row, _ in best] for best in results]
+            results = [fused(both, top_k) for both in zip(by_vectors, by_words, strict=True)]
+        return [[Hit(self.documents[row], score) for row, score in best] for best in results]
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the index, the documents and a manifest atomically."""

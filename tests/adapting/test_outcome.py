@@ -1,18 +1,17 @@
-"""What is said of scores, how many steps time allows, and BM25 by its formula."""
+"""What is said of scores, how many steps time allows, and scores of rankings."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from embrew.adapting import recipes
-from embrew.adapting.baselines import bm25_ranking, score_bm25
+from embrew.adapting.baselines import score_bm25, score_hybrid
 from embrew.adapting.defaults import read_defaults
 from embrew.adapting.outcome import Row, best_of, cheapest_of, first_lines
 from embrew.adapting.prepare import Prepared
@@ -27,7 +26,7 @@ def result(scores: list[float]) -> Result:
 
 
 def row(name: str, scores: list[float], dev: list[float] | None = None, **more: Any) -> Row:
-    model = None if name == "BM25" else name
+    model = None if "BM25" in name else name
     return Row(name=name, dev=result(dev or scores), test=result(scores), results=Path(name), model=model, **more)
 
 
@@ -43,7 +42,8 @@ def test_what_is_used_and_what_is_cheapest(tmp_path: Path) -> None:
     best = row("large, trained", HALF, MORE, milliseconds=9.0, start="large", seconds=60.0, steps=40, kept=20)
     far = row("tiny", MORE, HALF, milliseconds=0.1, start="tiny")
     near = row("small", [0.4] * 60, NEAR, milliseconds=3.0, start="small")
-    rows = [row("large", HALF, [0.6] * 60, milliseconds=9.0, start="large"), best, far, near, row("BM25", [0.1] * 60)]
+    rows = [row("large", HALF, [0.6] * 60, milliseconds=9.0, start="large"), best, far, near]
+    rows += [row("BM25", [0.1] * 60), row("large, trained + BM25", [0.2] * 60)]
     assert best_of(rows) is best and cheapest_of(rows, best) is near
     lines = first_lines(rows, best, prepared(tmp_path), quick=False)
     assert lines[0] == "Use large, trained: nDCG@10 50.0 on 60 held-out questions, the best of 4 on dev."
@@ -58,18 +58,23 @@ def test_an_untrained_one_is_the_best(tmp_path: Path) -> None:
     """Of equal scores the first, which needs no training; a training that dev did not choose is no model."""
     first = row("ready", HALF, MORE, milliseconds=1.0, start="ready")
     kept = row("ready, trained", HALF, MORE, milliseconds=1.0, start="ready", seconds=60.0, steps=40, kept=0)
-    rows = [first, kept, row("BM25", HALF, [0.95] * 60)]
+    rows = [first, kept, row("BM25", HALF, [0.95] * 60), row("ready + BM25", [0.6] * 60, MORE)]
     assert best_of(rows) is first and cheapest_of(rows, first) is first
     lines = first_lines(rows, first, prepared(tmp_path, train_pairs=120, test_queries=20), quick=False)
     assert lines[0] == (
-        "BM25, which compares words and needs no model, is the best on dev: nDCG@10 50.0 on 20 held-out questions. The "
-        "best encoder is ready, with 50.0."
+        "BM25, which compares words and needs no model, is the best on dev: nDCG@10 50.0 on 20 held-out questions; ready "
+        "alone, the best encoder of 1, has 50.0."
+    )
+    fused = [*rows[:-1], row("ready + BM25", [0.6] * 60, [0.97] * 60)]
+    assert first_lines(fused, first, prepared(tmp_path), quick=False)[0] == (
+        "Use ready fused with BM25 (embrew search OUT/encoder --index DIR --hybrid), the best on dev: nDCG@10 60.0 on 60 "
+        "held-out questions; ready alone, the best encoder of 1, has 50.0."
     )
     assert "training did not improve it on dev: a lower rate may" in lines[2]
     assert "give more than 120 pairs" in lines[2] and "20 questions show large differences only" in lines[2]
     assert "quick run" in first_lines(rows, first, prepared(tmp_path), quick=True)[2]
     last = row("other, trained", HALF, MORE, milliseconds=1.0, start="other", seconds=60.0, steps=40, kept=40)
-    assert "give more --minutes" in first_lines([last, rows[-1]], last, prepared(tmp_path), quick=False)[2]
+    assert "give more --minutes" in first_lines([last, *rows[-2:]], last, prepared(tmp_path), quick=False)[2]
 
 
 def test_steps_are_what_the_minutes_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,43 +113,47 @@ def test_a_step_is_timed_on_short_and_long_rows() -> None:
     assert recipes.spread([7, 9], 32) == [7, 9]
 
 
-def bm25(documents: list[str], query: str) -> list[float]:
-    """Lucene's BM25 with k1 = 1.5 and b = 0.75."""
-    split = [document.lower().split() for document in documents]
-    mean, scores = sum(map(len, split)) / len(split), []
-    for words in split:
-        counts, score = Counter(words), 0.0
-        for word in query.lower().split():
-            having = sum(word in other for other in split)
-            if having:
-                idf = math.log(1 + (len(split) - having + 0.5) / (having + 0.5))
-                score += idf * counts[word] / (counts[word] + 1.5 * (0.25 + 0.75 * len(words) / mean))
-        scores.append(score)
-    return scores
-
-
-def test_bm25_ranks_as_its_formula_does() -> None:
-    draw = np.random.default_rng(3)
-    vocabulary = [f"word{i}" for i in range(30)]
-    documents = [" ".join(draw.choice(vocabulary, size=int(draw.integers(3, 30)))) for _ in range(40)]
-    queries = [" ".join(draw.choice(vocabulary, size=4, replace=False)) for _ in range(10)] + ["unknown things"]
-    ranking = bm25_ranking(documents, queries, most=40)
-    for query, found in zip(queries, ranking, strict=True):
-        scores = np.array(bm25(documents, query))[found]
-        assert (np.diff(scores) <= 1e-5).all(), query
-    assert ranking[-1].tolist() == list(range(40)), "equal scores keep the order of the documents"
-
-
-def test_bm25_scores_are_kept(tmp_path: Path) -> None:
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    """Questions after one number each; the last one's judgement is another document."""
     texts = [f"number{i} stands alone here" for i in range(12)]
     lines = "".join(json.dumps({"_id": f"d{i:02}", "title": "", "text": text}) + "\n" for i, text in enumerate(texts))
     (tmp_path / "beir" / "qrels").mkdir(parents=True)
     (tmp_path / "beir" / "corpus.jsonl").write_text(lines)
     queries = "".join(json.dumps({"_id": f"q{i}", "text": f"Where is number{i}?"}) + "\n" for i in range(4))
     (tmp_path / "beir" / "queries.jsonl").write_text(queries)
-    judged = [f"q{i}\td{i:02}\t1" for i in range(3)] + ["q3\td11\t1"]  # the last one is found among equals
+    judged = [f"q{i}\td{i:02}\t1" for i in range(3)] + ["q3\td11\t1"]
     (tmp_path / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(judged) + "\n")
-    found = score_bm25(tmp_path / "beir", "test", tmp_path / "out")
+    return tmp_path / "beir"
+
+
+def test_bm25_scores_are_kept(beir: Path, tmp_path: Path) -> None:
+    found = score_bm25(beir, "test", tmp_path / "out")
     assert found.main_score == pytest.approx(3 / 4) and found.examples["rank"] == [1, 1, 1, 12]
-    again = score_bm25(tmp_path / "beir", "test", tmp_path / "out")
+    again = score_bm25(beir, "test", tmp_path / "out")
     assert again.seconds == found.seconds and again.examples == found.examples
+
+
+class Reversed:
+    """Documents in the order of their numbers, the last one first, whatever the query is."""
+
+    prompts: ClassVar[dict[str, str]] = {}
+
+    def encode_query(self, inputs: list[str], **_: Any) -> np.ndarray:
+        return np.tile(np.float32([1, 0]), (len(inputs), 1))
+
+    def encode_document(self, inputs: list[str], **_: Any) -> np.ndarray:
+        angles = [0.1 * (12 - int(text.split()[0].removeprefix("number"))) for text in inputs]
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+    encode = encode_document
+
+
+def test_an_encoder_fused_with_bm25_is_scored_once(beir: Path, tmp_path: Path) -> None:
+    """Of 12 documents the vectors rank number i as 12 - i, and BM25 finds the one with the query's word alone."""
+    options: Any = {"name": "reversed", "batch_tokens": 100}
+    found = score_hybrid(Reversed, beir, "test", tmp_path / "out", **options)
+    # q0 asks for d00: 1/(60+1) + 1/(60+12) is more than 1/(60+1) of d11; q3 asks for number3, and d11 is judged
+    assert found.examples["top"][0][:2] == ["d00", "d11"] and found.examples["rank"] == [1, 1, 1, 2]
+    kept = score_hybrid(lambda: pytest.fail("opened again"), beir, "test", tmp_path / "out", **options)
+    assert kept.examples == found.examples

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embrew.data.beir import Document, RetrievalData
-from embrew.evaluation.kinds.retrieval import metrics_by_query, rank, score_retrieval, top
+from embrew.evaluation.kinds.retrieval import metrics_by_query, rank, score_retrieval
+from embrew.ranking import top
 
 
 class Lookup:

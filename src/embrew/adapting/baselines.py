@@ -1,22 +1,22 @@
-"""Scores without training: a language model in several poolings, and BM25."""
+"""Scores without training: of an encoder, of BM25, and of both together."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bm25s
-import numpy as np
-
+from embrew.data.beir import RetrievalData
 from embrew.evaluation import Result, evaluate, find_task
-from embrew.evaluation.kinds.retrieval import RANKED, read, scores_of_ranking, top
+from embrew.evaluation.kinds.retrieval import RANKED, rank, read, scores_of_ranking
 from embrew.evaluation.report import finished, write_result
 from embrew.files.checksums import content_hash
 from embrew.files.formats import versions
 from embrew.progress import is_chosen, within
+from embrew.ranking import BM25, DEEP, fused
+from embrew.text_encoder import encode_options
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,42 @@ def score(encoder: Any, folder: Path, split: str, output: Path, *, name: str, ba
 
 def score_bm25(folder: Path, split: str, output: Path) -> Result:
     """Return the scores of BM25 on a BEIR folder, by bm25s with its defaults; a result in `output` is kept."""
+    return _score_ranking(folder, split, output, {"type": "BM25", "name": BM25.name()}, _bm25_ranking)
+
+
+def score_hybrid(
+    opener: Callable[[], Any], folder: Path, split: str, output: Path, *, name: str, batch_tokens: int
+) -> Result:
+    """Return the scores of the fusion of an encoder's ranking with that of BM25, as `embrew search --hybrid` ranks.
+
+    Args:
+        opener: opens the encoder.
+        folder, split: a BEIR folder and its split.
+        output: a result in it is kept.
+        name: of the encoder's results.
+        batch_tokens: padded tokens per batch.
+    """
+
+    def ranking(data: RetrievalData) -> dict[str, list[str]]:
+        encoder, by_words = opener(), _bm25_ranking(data, with_a_word=True)
+        options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=is_chosen())
+        by_vectors = rank(encoder, data.corpus, data.queries, top_k=RANKED, **options)
+        return {
+            query: [one for one, _ in fused([by_vectors[query][:DEEP], by_words[query][:DEEP]], RANKED)]
+            for query in data.queries
+        }
+
+    model = {"type": "hybrid", "name": BM25.name(), "encoder": name}
+    return _score_ranking(folder, split, output, model, ranking)
+
+
+def _score_ranking(
+    folder: Path,
+    split: str,
+    output: Path,
+    model: dict[str, Any],
+    ranking: Callable[[RetrievalData], dict[str, list[str]]],
+) -> Result:
     task = find_task(folder, split=split)
     run = {
         "task": task.name,
@@ -38,32 +74,27 @@ def score_bm25(folder: Path, split: str, output: Path) -> Result:
         "kind": task.kind,
         "dataset_revision": content_hash(task.files),
         "data": {file.name: content_hash([file]) for file in task.files},
-        "model": {"type": "BM25", "name": f"bm25s {bm25s.__version__}"},
+        "model": model,
         "settings": {},
         "versions": versions(),
     }
     if (kept := finished(output, run)) is not None:
         return kept
     began, data = time.perf_counter(), read(task)
-    documents = sorted(data.corpus, key=lambda document: document.id)
-    ranked = bm25_ranking([document.content for document in documents], list(data.queries.values()), most=RANKED)
-    ids = np.array([document.id for document in documents], dtype=object)
-    ranking = {query: ids[rows].tolist() for query, rows in zip(data.queries, ranked, strict=True)}
-    scores = scores_of_ranking(ranking, data)
+    scores = scores_of_ranking(ranking(data), data)
     counts, examples = scores.pop("counts"), scores.pop("examples")
     main = scores.pop("main_score")
     result = Result(task.name, split, task.kind, main, scores, time.perf_counter() - began, counts, examples)
     write_result(result, output, run)
-    logger.info("BM25: %s %s: %.4f", task.name, split, main)
+    logger.info("%s: %s %s: %.4f", model["type"], task.name, split, main)
     return result
 
 
-def bm25_ranking(documents: Sequence[str], queries: Sequence[str], *, most: int) -> np.ndarray:
-    """Return the indices of each query's best documents by BM25, int64 `(queries, most)`; ties in their order."""
-    index = bm25s.BM25()
-    index.index(bm25s.tokenize(list(documents), stopwords=None, show_progress=False), show_progress=False)
-    words = bm25s.tokenize(list(queries), stopwords=None, return_ids=False, show_progress=False)
-    known = [[word for word in query if word in index.vocab_dict] for query in words]
-    none = np.zeros(len(documents), dtype=np.float32)
-    scores = np.stack([index.get_scores(query) if query else none for query in known])
-    return top(scores, most)[1]
+def _bm25_ranking(data: RetrievalData, *, with_a_word: bool = False) -> dict[str, list[str]]:
+    """Return the ids of each query's best documents by BM25: all, or those with a word of the query."""
+    documents = sorted(data.corpus, key=lambda document: document.id)
+    scores, rows = BM25([document.content for document in documents]).top(list(data.queries.values()), RANKED)
+    return {
+        query: [documents[row].id for score, row in zip(*found, strict=True) if score > 0 or not with_a_word]
+        for query, found in zip(data.queries, zip(scores, rows, strict=True), strict=True)
+    }

@@ -52,9 +52,9 @@ def mined_pairs(
     """
     said = file.with_suffix(".json")
     if said.is_file():
-        kept = read_json(said, keys=("asked", "sha256", "seconds"), repair=REPAIR, sealed=True)
+        kept = read_json(said, keys=("asked", "file_sha256", "seconds"), repair=REPAIR, sealed=True)
         check_same(asked, kept["asked"], file.parent.parent)
-        if not file.is_file() or file_sha256(file) != kept["sha256"]:
+        if not file.is_file() or file_sha256(file) != kept["file_sha256"]:
             raise BrokenFile(f"{file} is missing or has changed since it was written; remove {said}, to mine again")
         return float(kept["seconds"])
     began = time.perf_counter()
@@ -75,7 +75,7 @@ def mined_pairs(
     file.parent.mkdir(exist_ok=True)
     write_jsonl(file, rows)
     seconds = time.perf_counter() - began
-    write_json(said, sealed({"asked": dict(asked), "sha256": file_sha256(file), "seconds": seconds}))
+    write_json(said, sealed({"asked": dict(asked), "file_sha256": file_sha256(file), "seconds": seconds}))
     logger.info("%d of %d pairs have mined negatives, after %.0f s", len(found), len(rows), seconds)
     return seconds
 

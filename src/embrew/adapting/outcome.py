@@ -100,21 +100,21 @@ def first_lines(rows: Sequence[Row], best: Row, data: Prepared, *, quick: bool) 
     """Return what to use, the cheapest of equal quality, and what to do next.
 
     Args:
-        rows: all of them, BM25 last.
+        rows: all of them, at last BM25, and the best encoder fused with it.
         best: the encoder that dev chose.
         data: its numbers of pairs and questions.
         quick: the run was a quick one.
     """
-    words, models = rows[-1], [row for row in rows if row.model is not None and row.kept != 0]
-    questions = f"{data.count('test_queries')} held-out questions"
-    score = f"nDCG@10 {100 * best.test.main_score:.1f} on {questions}"
+    models = [row for row in rows if row.model is not None and row.kept != 0]
+    first = max((best, *rows[-2:]), key=lambda row: row.dev.main_score)
+    score = f"nDCG@10 {100 * first.test.main_score:.1f} on {data.count('test_queries')} held-out questions"
+    alone = f"{best.name} alone, the best encoder of {len(models)}, has {100 * best.test.main_score:.1f}"
     lead = f"Use {best.name}: {score}, the best of {len(models)} on dev."
-    if words.dev.main_score > best.dev.main_score:
-        lead = (
-            f"BM25, which compares words and needs no model, is the best on dev: nDCG@10 "
-            f"{100 * words.test.main_score:.1f} on {questions}. The best encoder is {best.name}, with "
-            f"{100 * best.test.main_score:.1f}."
-        )
+    if first is rows[-1]:
+        search = command("search", "OUT/encoder", "--index", "DIR", "--hybrid")
+        lead = f"Use {best.name} fused with BM25 ({search}), the best on dev: {score}; {alone}."
+    elif first is rows[-2]:
+        lead = f"BM25, which compares words and needs no model, is the best on dev: {score}; {alone}."
     cheapest = cheapest_of(rows, best)
     second = f"No faster one is as good on dev, up to chance; it takes {best.milliseconds:.1f} ms a text."
     if cheapest is not best:

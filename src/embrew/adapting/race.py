@@ -357,6 +357,13 @@ class Lane:
             return self.start.open()
         return assembly.encoder(Recipe.load(self.recipe(AS_IS), [("encoder.model", self.start.model)]))
 
+    def open_row(self, row: Row) -> Any:
+        """Return the encoder of a row of this start."""
+        if row.stage is None:
+            return self.open_as_is()
+        trusted = Recipe.load(row.stage / "recipe.yaml").encoder.trust_remote_code
+        return Encoder.from_pretrained(row.stage, dtype="as_trained", trust_remote_code=trusted)
+
     def open_to_train(self) -> Encoder | None:
         """Return a ready start as an encoder; None: it is read as it is only."""
         try:

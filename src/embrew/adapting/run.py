@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from embrew.adapting.baselines import score_bm25
+from embrew.adapting.baselines import score_bm25, score_hybrid
 from embrew.adapting.defaults import DISTILLATION, PREFIX, Defaults, ModelDefaults, method_names, read_defaults
 from embrew.adapting.outcome import ADAPTED, Row, best_of, cheapest_of, first_lines, has_page, write_page
 from embrew.adapting.prepare import Prepared, prepare
@@ -163,6 +164,7 @@ def _adapt(
     rows.append(Row(name="BM25", dev=dev, test=test, results=results))
     best = best_of(rows)
     lane = next(lane for lane in lanes if lane.start.name == best.start)
+    rows.append(_hybrid(best, lane))
     encoder, exported = _export(best, lane, folder, export=settings.export)
     report = sealed(
         {
@@ -183,6 +185,19 @@ def _adapt(
     write_page(folder, rows, test=data.test, said=report["said"], opener=opener)
     write_json(folder / ADAPTED, report)
     return report
+
+
+def _hybrid(best: Row, lane: Lane) -> Row:
+    """Return the scores of the best encoder fused with BM25."""
+    name = f"{best.results.name}--{BM25}"
+    options: Any = {"name": best.results.name, "batch_tokens": lane.settings.defaults.batch_tokens}
+    opener = cache(partial(lane.open_row, best))
+    dev, test = (
+        score_hybrid(opener, folder, split, lane.folder / place / name, **options)
+        for folder, split, place in ((lane.data.dev, "dev", DEV), (lane.data.test, "test", RESULTS))
+    )
+    values = {"name": f"{best.name} + BM25", "dev": dev, "test": test, "results": lane.folder / RESULTS / name}
+    return replace(best, **values, model=None, stage=None, seconds=None, steps=None, kept=None)
 
 
 def _open(lanes: Mapping[str, Lane], source: Source) -> Any:

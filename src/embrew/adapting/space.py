@@ -31,7 +31,7 @@ from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
-from embrew.evaluation.kinds.retrieval import CHUNK, RANKED, scores_of_ranking, top, without_self_matches
+from embrew.evaluation.kinds.retrieval import CHUNK, RANKED, scores_of_ranking, without_self_matches
 from embrew.evaluation.processes import CorpusChunks
 from embrew.files import formats
 from embrew.files.checksums import digest_of
@@ -40,6 +40,7 @@ from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import write_json, write_jsonl
 from embrew.opening import open_model
+from embrew.ranking import top
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.storage.base_model import is_encoder, open_config

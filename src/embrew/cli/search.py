@@ -52,6 +52,9 @@ def search(
     dtype: ModelDtype = "auto",
     backend: ModelBackend = "torch",
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results per question.")] = 5,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Fuse the ranking with that of BM25, which compares words.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build, replace DIR if it exists.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -97,7 +100,7 @@ def search(
     answers = []
     with fixed(encoder):
         for question in questions or _typed():
-            (hits,) = opened.search([question], top_k=top_k)
+            (hits,) = opened.search([question], top_k=top_k, hybrid=hybrid)
             show_hits(out(), question, hits)
             answers.append({"question": question, "hits": [_as_json(hit) for hit in hits]})
     print_json({"questions": answers})

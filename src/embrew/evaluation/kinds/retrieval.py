@@ -15,6 +15,7 @@ from embrew.data.beir import Document, RetrievalData
 from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
 from embrew.evaluation.task import Task, TaskKind
+from embrew.ranking import top
 from embrew.sampling import sample_in_order
 from embrew.text_encoder import TextEncoder, unit_vectors
 
@@ -155,24 +156,6 @@ def rank(
         chunks.add(number, scores, first + columns, top_k)
     ids = np.array([document.id for document in documents], dtype=object)
     return dict(zip(queries, ids[chunks.best(total, top_k)].tolist(), strict=True))
-
-
-def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the `k` largest scores of each row in descending order, and their columns; ties rank by column.
-
-    Examples:
-        >>> top(np.array([[1.0, 3.0, 3.0, 2.0]]), 2)[1]
-        array([[1, 2]])
-    """
-    k = min(k, scores.shape[1])
-    threshold = np.partition(scores, -k, axis=1)[:, -k, None]
-    above, equal = scores > threshold, scores == threshold
-    room = k - above.sum(axis=1, keepdims=True)
-    chosen = above | (equal & (np.cumsum(equal, axis=1) <= room))  # exactly k per row, columns ascending
-    columns = np.nonzero(chosen)[1].reshape(len(scores), k)
-    values = np.take_along_axis(scores, columns, axis=1)
-    order = np.argsort(-values, axis=1, kind="stable")
-    return np.take_along_axis(values, order, axis=1), np.take_along_axis(columns, order, axis=1)
 
 
 def metrics_by_query(

@@ -1,0 +1,77 @@
+"""Rank documents: the largest scores of a matrix, BM25, and the fusion of rankings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import numpy as np
+
+RRF = 60  # the constant of reciprocal rank fusion, as in its paper
+DEEP = 100  # documents of each ranking that are fused
+
+
+class BM25:
+    """BM25 over texts, by bm25s with its defaults: words in lower case, none left out."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        import bm25s
+
+        self._count = len(texts)
+        self._index = bm25s.BM25()
+        self._index.index(bm25s.tokenize(list(texts), stopwords=None, show_progress=False), show_progress=False)
+
+    @staticmethod
+    def name() -> str:
+        """Return the library and its version."""
+        return f"bm25s {version('bm25s')}"
+
+    def top(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the scores and rows of each query's `k` best texts, as `top`; one without a word of the query has 0."""
+        import bm25s
+
+        words = bm25s.tokenize(list(queries), stopwords=None, return_ids=False, show_progress=False)
+        found = []
+        for query in words:
+            known = [word for word in query if word in self._index.vocab_dict]
+            found.append(top(self._scores(known)[None], k))
+        scores, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return scores, rows
+
+    def _scores(self, words: list[str]) -> np.ndarray:
+        scores: np.ndarray = self._index.get_scores(words) if words else np.zeros(self._count, dtype=np.float32)
+        return scores
+
+
+def fused(rankings: Sequence[Sequence[int]], k: int) -> list[tuple[int, float]]:
+    """Return the `k` best items of several rankings and their scores, the sums of 1 / (60 + rank) over the rankings.
+
+    Reciprocal rank fusion (Cormack, Clarke, Buettcher 2009); of equal scores, the lower item is first.
+
+    Examples:
+        >>> [item for item, _ in fused([[3, 1, 2], [1, 4]], 2)]
+        [1, 3]
+    """
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, item in enumerate(ranking, start=1):
+            scores[item] = scores.get(item, 0.0) + 1 / (RRF + rank)
+    return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+
+
+def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the `k` largest scores of each row in descending order, and their columns; ties rank by column.
+
+    Examples:
+        >>> top(np.array([[1.0, 3.0, 3.0, 2.0]]), 2)[1]
+        array([[1, 2]])
+    """
+    k = min(k, scores.shape[1])
+    threshold = np.partition(scores, -k, axis=1)[:, -k, None]
+    above, equal = scores > threshold, scores == threshold
+    room = k - above.sum(axis=1, keepdims=True)
+    chosen = above | (equal & (np.cumsum(equal, axis=1) <= room))  # exactly k per row, columns ascending
+    columns = np.nonzero(chosen)[1].reshape(len(scores), k)
+    values = np.take_along_axis(scores, columns, axis=1)
+    order = np.argsort(-values, axis=1, kind="stable")
+    return np.take_along_axis(values, order, axis=1), np.take_along_axis(columns, order, axis=1)
