@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.adapting.baselines import score_bm25, score_hybrid
+from embrew.adapting.chosen_models import models_that_fit
 from embrew.adapting.defaults import DISTILLATION, PREFIX, Defaults, ModelDefaults, method_names, read_defaults
 from embrew.adapting.outcome import ADAPTED, Row, best_of, cheapest_of, first_lines, has_page, write_page
 from embrew.adapting.prepare import Prepared, prepare
@@ -39,7 +40,7 @@ EXPORT, ENCODER, BM25 = "export", "encoder", "bm25"
 
 
 def adapt(
-    model: str | Path | Sequence[str | Path],
+    model: str | Path | Sequence[str | Path] = (),
     *,
     output: str | Path,
     pairs: str | Path | Mapping[str, Any] | None = None,
@@ -67,7 +68,8 @@ def adapt(
     Args:
         model: one model or several: causal language models (folders, GGUF files, LoRA adapters, Hub ids,
             `smollm2-135m`, `nano`), Sentence-Transformers models, encoders and exports of embrew, output folders of
-            `adapt` (whose best is meant), BERT-type encoders.
+            `adapt` (whose best is meant), BERT-type encoders. None: those of earlier calls in `output`, or those of
+            `models.yaml` that fit this machine and the minutes.
         output: output folder.
         pairs: file, folder or Hub id of pairs in any form of `read_qa`; or the keys of a recipe's `data`.
         documents: folder or file of documents (`read_folder`), Hub id; or the keys of a recipe's `data`.
@@ -109,8 +111,6 @@ def adapt(
     texts = None if documents is None else given(documents, "documents")
     examples = None if pairs is None else given(pairs, "pairs", columns=columns)
     starts = [find_start(str(one), trains=one not in as_is) for one in (*models, *as_is)]
-    if not starts and not (Path(output) / STARTS).is_file():
-        raise ValueError("no model; give one or several")
     _check_starts(starts, settings)
     has_page()
     with claimed_by_first(Path(output), "working in"):
@@ -153,6 +153,9 @@ def _adapt(
     methods = _methods(settings, data)
     _check_overrides(methods, settings)
     check(data.folder)
+    if not given and not (folder / STARTS).is_file():
+        given = [find_start(model, trains=True) for model in models_that_fit(data, settings.defaults)]
+        _check_starts(given, settings)
     starts = with_earlier(folder, given)
     lanes = [Lane(start=start, data=data, folder=folder, settings=settings, methods=methods) for start in starts]
     for lane in lanes:

@@ -23,9 +23,10 @@ def adapt(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL... [KEY=VALUE]...",
+            metavar="[MODEL]... [KEY=VALUE]...",
             help="Models: folder, Hub id or GGUF file of a causal language model; Sentence-Transformers model; "
-            "encoder, export or output folder of embrew; smollm2-135m, nano. After them settings of the recipes, e.g. "
+            "encoder, export or output folder of embrew; smollm2-135m, nano. Without any, those of embrew's list that "
+            "fit this machine and --minutes. After them settings of the recipes, e.g. "
             "encoder.lora.r=32, or defaults, e.g. adapt.max_chars=300.",
         ),
     ] = None,
