@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embrew.adapting.leaks import HeldOut
+from embrew.adapting.leaks import Held
 from embrew.adapting.matching import Finder, Questions, items, key
 from embrew.analysis.qa import QA
 
@@ -69,7 +69,7 @@ def test_questions_in_texts(question: str, text: str, found: bool) -> None:
     ],
 )
 def test_long_answers_in_texts(answer: str, text: str, found: bool) -> None:
-    assert HeldOut([QA("q", answer)]).answers_in(text) == found
+    assert Held([QA("q", answer)]).answers_in(text) == found
 
 
 @pytest.mark.parametrize("text", ["Paris.", "Which city? A) Paris B) Rome", "- Rome\n- Paris\n", "B) Paris Answer: B"])

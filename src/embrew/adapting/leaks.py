@@ -1,4 +1,4 @@
-"""Remove training data that holds a held-out question or answer.
+"""Remove training data that holds a held-out question or answer, and look for it again in the files before training.
 
 - A passage or answer holds a question of 4 words or more if it contains it word by word; a shorter one if it contains
   it with its question mark, or has it as a line, an item of a list or a sentence.
@@ -11,17 +11,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from embrew.adapting.matching import START, Finder, Questions, identifies, key, words
 from embrew.adapting.question_parts import IN_QUERY, Within, parts_of
 from embrew.analysis.qa import QA
-from embrew.data.beir import Document
+from embrew.config.suggestions import shortened
+from embrew.data.beir import Document, read_beir
+from embrew.data.formats import read_file
+
+SHOWN = 80  # characters of a text in an error
 
 
-class HeldOut:
+class Held:
     """Held-out questions and right answers, and checks for them in texts.
 
     Args:
@@ -47,6 +52,10 @@ class HeldOut:
         """Return whether a question equals a held-out one, contains one or is a part of one."""
         return key(question) in self._questions or bool(self._in_question(question)) or self._is_part(question)
 
+    def in_question(self, question: str) -> bool:
+        """Return whether a question of the training data holds a held-out question or answer."""
+        return self.asked_by(question) or self.answers_in(question)
+
     def answers_in(self, text: str) -> bool:
         """Return whether a text holds a held-out answer of `IDENTITY` words or more, or is a part of one."""
         return bool(self._in_answer(text)) or self._part_of_answer(text)
@@ -70,7 +79,7 @@ class Clean:
 
 def without_held_out(passages: Iterable[Document], pairs: Iterable[QA], held_out: Sequence[QA]) -> Clean:
     """Remove passages, pairs and negatives that hold a held-out question or answer."""
-    held = HeldOut(held_out)
+    held = Held(held_out)
     counts = dict.fromkeys(("passages_with_question", "passages_with_answer", "pairs_dropped", "negatives_dropped"), 0)
     kept_passages, kept_pairs = [], []
     for passage in passages:
@@ -80,10 +89,57 @@ def without_held_out(passages: Iterable[Document], pairs: Iterable[QA], held_out
         else:
             kept_passages.append(passage)
     for pair in pairs:
-        if held.asked_by(pair.question) or held.answers_in(pair.question) or held.why(pair.answer):
+        if held.in_question(pair.question) or held.why(pair.answer):
             counts["pairs_dropped"] += 1
             continue
         negatives = tuple(text for text in pair.negatives if not held.why(text))
         counts["negatives_dropped"] += len(pair.negatives) - len(negatives)
         kept_pairs.append(replace(pair, negatives=negatives))
     return Clean(kept_passages, kept_pairs, counts)
+
+
+def check(folder: Path, rows: Iterable[Mapping[str, Any]] | None = None) -> dict[str, int]:
+    """Look for the questions and right answers of test and dev in training data.
+
+    Args:
+        folder: from `prepare`.
+        rows: of training data; None: those of the folder's files, which are read again from disk.
+
+    Returns:
+        Numbers of `questions` and `answers` (of `IDENTITY` words or more) that were looked for, and of `texts`.
+
+    Raises:
+        ValueError: a text holds one.
+    """
+    pairs = [QA(question, answer) for question, answer in _judged(folder)]
+    held, texts, found = Held(pairs), 0, list[str]()
+    if rows is None:
+        rows = (*_rows(folder / "pairs.jsonl"), *_rows(folder / "passages.jsonl"))
+    for row in rows:
+        for column, value in row.items():
+            of_row = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+            if column != "document":  # a passage's id
+                texts += len(of_row)
+                holds = held.in_question if column == "query" else held.why
+                found += [text for text in of_row if holds(text)]
+    if found:
+        raise ValueError(
+            f"{folder}: {len(found)} texts of the training data hold held-out questions or answers, for example "
+            f"{shortened(found[0], SHOWN)!r}; nothing was trained. Leave out that data, or choose another folder"
+        )
+    answers = {pair.answer for pair in pairs if identifies(pair.answer)}
+    return {"questions": len({pair.question for pair in pairs}), "answers": len(answers), "texts": texts}
+
+
+def _judged(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the held-out questions, each with a right answer."""
+    for split in ("test", "dev"):
+        if (folder / split).is_dir():
+            data = read_beir(folder / split, split)
+            texts = {document.id: document.content for document in data.corpus}
+            for query, grades in data.qrels.items():
+                yield from ((data.queries[query], texts[name]) for name in grades)
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    return (record.values for record in read_file(path)) if path.stat().st_size else iter(())

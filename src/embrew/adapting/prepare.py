@@ -13,10 +13,9 @@ from typing import Any
 from embrew.adapting.cloze_questions import cloze_pair, last_passages, split_documents, without_repeated
 from embrew.adapting.defaults import Defaults
 from embrew.adapting.folder import document_files, passages
-from embrew.adapting.leaks import Clean, without_held_out
+from embrew.adapting.leaks import Clean, check, without_held_out
 from embrew.adapting.matching import key
 from embrew.adapting.reading import Given, read_documents, read_pairs
-from embrew.adapting.scan import check
 from embrew.adapting.split import Split, answer_classes, split_pairs, without_duplicates
 from embrew.adapting.test_sets import write_test_set
 from embrew.analysis.qa import QA
@@ -96,7 +95,7 @@ def prepare(
         FileExistsError: `folder` was made of other files or with other settings.
         FileNotFoundError, ValueError: as `read_documents` and `read_pairs`; no data for training; fewer than two
             different questions or answers for dev or test; training files that hold a held-out question or answer (see
-            `scan`).
+            `leaks`).
     """
     asked = {
         "format": ADAPTED.number,

@@ -14,6 +14,7 @@ from typing import Any
 from embrew import assembly
 from embrew.adapting.baselines import score
 from embrew.adapting.defaults import Defaults, ModelDefaults
+from embrew.adapting.leaks import check
 from embrew.adapting.negatives import mined_pairs
 from embrew.adapting.outcome import Row
 from embrew.adapting.prepare import Prepared, check_same
@@ -26,7 +27,6 @@ from embrew.adapting.recipes import (
     write_recipe,
     written_recipe,
 )
-from embrew.adapting.scan import check
 from embrew.adapting.starts import Start, reading_of
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.config.overrides import Override, as_text

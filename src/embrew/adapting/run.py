@@ -13,12 +13,12 @@ from typing import Any
 from embrew.adapting.baselines import score_bm25, score_hybrid
 from embrew.adapting.chosen_models import models_that_fit
 from embrew.adapting.defaults import DISTILLATION, PREFIX, Defaults, ModelDefaults, method_names, read_defaults
+from embrew.adapting.leaks import check
 from embrew.adapting.outcome import ADAPTED, Row, best_of, cheapest_of, first_lines, has_page, write_page
 from embrew.adapting.prepare import Prepared, prepare
 from embrew.adapting.race import CONTRAST, DEV, REPAIR, RESULTS, Lane, Settings
 from embrew.adapting.reading import Given, given
 from embrew.adapting.recipes import check_one_process
-from embrew.adapting.scan import check
 from embrew.adapting.starts import STARTS, Start, find_start, start_name, with_earlier, write_starts
 from embrew.config.overrides import Override, as_text, parse_override
 from embrew.distributed import claimed_by_first
