@@ -1,9 +1,10 @@
-"""Defaults of `embrew adapt` for contrast: `python benchmarks/adapt_defaults.py WORK [MODEL ...] [--minutes 3]`.
+"""Defaults of `embrew adapt` for contrast: `python benchmarks/adapt_defaults.py WORK [MODEL ...]`.
 
 Learning rates, and negatives mined with the start itself, of all-MiniLM-L6-v2 ($MINILM), all-mpnet-base-v2 ($MPNET) and
 SmolLM2-135M, on three data sets of $EMBREW_DATA that no result on `adapt` is shown for, and that MiniLM was not trained
-on. Each row is trained alone for the
-minutes, without a search of the rate, and its best step on dev is scored on the test.
+on. Each
+row is trained alone, without a search of the rate, for `STEPS`, or with mined negatives for as many as take the same time,
+and its best step on dev is scored on the test.
 
 Stopped? The same command resumes. Results go to `results/adapt-defaults.md` and `.json`; WORK keeps what was made.
 """
@@ -33,6 +34,7 @@ DATA = {  # file, columns of the query and of its answer
 MODELS = {"MiniLM": "$MINILM", "mpnet": "$MPNET", "SmolLM2": "smollm2-135m"}
 RATES = {"MiniLM": (2e-5, 5e-5, 2e-4), "mpnet": (1e-5, 5e-5), "SmolLM2": (8e-4,)}
 MOST = 1200  # pairs
+STEPS = {0: 60, 1: 36, 3: 20}  # a query is a third of a document: 1.33 texts, 2.33 with a negative, 4.33 with three
 SMALL = ["adapt.longest=96", "adapt.max_documents={dev: 200, test: 500}", "adapt.held_out.most_test=200"]
 
 
@@ -41,7 +43,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
     parser.add_argument("models", nargs="*", default=list(MODELS))
-    parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--rates", type=float, nargs="+", help="other rates than those of the model")
     parser.add_argument("--mined", type=int, nargs="+", default=[0], help="numbers of negatives")
     asked = parser.parse_args()
@@ -71,20 +72,20 @@ def _written(work: Path, data: str) -> Path:
 
 def _row(asked: Any, data: str, model: str, pairs: Path, rate: float, negatives: int) -> dict[str, Any]:
     """Train one setting; return its scores."""
-    fixed = [*SMALL, f"stages.contrast.training.learning_rate={rate:g}"]
+    steps = STEPS[negatives] // (2 if model == "SmolLM2" else 1)
+    fixed = [*SMALL, f"stages.contrast.training.learning_rate={rate:g}", f"stages.contrast.training.max_steps={steps}"]
     fixed.append(f"adapt.negatives.number={negatives}" if negatives else "adapt.negatives=null")
     report = adapt(
         os.path.expandvars(MODELS[model]),
         output=asked.work / f"{data}-{model}-{rate:g}-{negatives}",
         pairs=pairs,
-        minutes=asked.minutes,
+        minutes=10,
         export=False,
         overrides=fixed,
     )
     as_is, trained, *_ = report["models"]
     parts = ("dev_ndcg_at_10", "test_ndcg_at_10")
     return {
-        "minutes": asked.minutes,
         "as_is": {part: as_is[part] for part in parts},
         **{part: trained[part] for part in parts},
         "steps": trained["steps"],
