@@ -6,7 +6,8 @@ Sentence-Transformers' usual recipe trains the ready models on the same pairs fo
 (MultipleNegativesRankingLoss), its evaluator on dev, the best of three learning rates on dev, each for a third of the
 minutes. All are scored on the same test by the same code.
 
-Stopped? The same command resumes. Results go to `results/best-encoder.md` and `.json`; WORK keeps what was made.
+Stopped? The same command resumes, and leaves out races whose results are there. Results go to `results/best-encoder.md` and
+`.json`, which several commands may write (domains apart, say); WORK keeps what was made.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from harness import RESULTS, circumstances, origin, table, write
 
 from embrew import adapt
+from embrew.adapting import run
 from embrew.comparison import read_folder
 from embrew.data.beir import read_beir
 from embrew.data.formats import read_file
@@ -44,6 +46,7 @@ BARE = {"SmolLM2": "smollm2-135m", "Gemma": "$GEMMA"}
 ONCE = ("mpnet", "Gemma")  # with the first seed only
 RATES = (2e-5, 1e-4, 3e-4)
 EVALUATIONS = 5
+PEER = "Sentence-Transformers' recipe"
 
 
 def main() -> None:
@@ -54,12 +57,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--minutes", type=float, default=15.0)
     asked = parser.parse_args()
-    file = RESULTS / "best-encoder.json"
-    found: dict[str, Any] = json.loads(file.read_text())["found"] if file.is_file() else {}
-    for domain in asked.domains:
-        for seed in asked.seeds:
+    run.write_page = lambda *_, **__: None  # which measures every model again
+    for seed in asked.seeds:
+        for domain in asked.domains:
             place, key = asked.work / f"{domain}-{seed}", f"{domain}, seed {seed}"
-            models = {name: model for name, model in _models().items() if name not in ONCE or seed == asked.seeds[0]}
+            models = {name: model for name, model in _models().items() if name not in ONCE or seed == 1}
+            if models.keys() <= set(_found().get(key, {}).get("raced", ())):
+                continue
             report = adapt(
                 list(models.values()),
                 output=place,
@@ -70,11 +74,23 @@ def main() -> None:
             )
             rows = {row["model"]: row for row in report["models"]}
             for name in models.keys() & READY.keys():
-                peer = trained_by_peer(models[name], place, asked.minutes, seed)
-                tested = _paired(place / rows[f"{Path(models[name]).name}, trained"]["results"], peer)
-                rows[f"{name}, Sentence-Transformers' recipe"] = {**_row(peer), "embrew_above": tested}
-            found[key] = {"rows": rows, "best": report["best"], "made": circumstances(COMMAND)}
-            page(found)
+                peer, start = trained_by_peer(models[name], place, asked.minutes, seed), Path(models[name]).name
+                (before,), (after,) = (
+                    read_folder(place / rows[row]["results"]) for row in (start, f"{start}, trained")
+                )
+                rows[f"{start}, {PEER}"] = {
+                    "test_ndcg_at_10": peer.scores["ndcg_at_10"],
+                    "embrew_above": _difference(peer, after),
+                    "embrew_above_start": _difference(before, after),
+                }
+            made = {"rows": rows, "best": report["best"], "said": report["said"], "raced": list(models)}
+            page(_found() | {key: {**made, "minutes": asked.minutes, "made": circumstances(COMMAND)}})
+
+
+def _found() -> dict[str, Any]:
+    """Return the results that are there."""
+    file = RESULTS / "best-encoder.json"
+    return json.loads(file.read_text())["found"] if file.is_file() else {}
 
 
 def _models() -> dict[str, str]:
@@ -178,16 +194,11 @@ def _dev_score(encoder: Any, place: Path) -> float:
     return float(scores["cosine_ndcg@10"])
 
 
-def _paired(ours: Path, theirs: Result) -> dict[str, float]:
-    """Return the difference of our trained row to theirs on the test, with its interval."""
-    (own,) = read_folder(ours)
-    tested = compare(theirs, own)
+def _difference(a: Result, b: Result) -> dict[str, float]:
+    """Return B minus A on the test, with its interval."""
+    tested = compare(a, b)
     assert tested is not None, "retrieval has examples"
     return {"difference": tested.difference, "low": tested.low, "high": tested.high}
-
-
-def _row(result: Result) -> dict[str, Any]:
-    return {"test_ndcg_at_10": result.scores["ndcg_at_10"], "seconds": None}
 
 
 def page(found: dict[str, Any]) -> None:
@@ -215,9 +226,15 @@ def page(found: dict[str, Any]) -> None:
                 "its test",
                 "best row",
                 "its test",
-                "MiniLM trained above Sentence-Transformers",
             ],
             [_race(key, one) for key, one in found.items()],
+        ),
+        "",
+        "Trained by embrew, minus its start, and minus Sentence-Transformers' recipe, with 95 % intervals:",
+        "",
+        *table(
+            ["race", "model", "minus its start", "minus Sentence-Transformers' recipe"],
+            [row for key, one in found.items() for row in _gains(key, one)],
         ),
         "",
         *origin(list(found.values())[-1]["made"]),
@@ -228,16 +245,26 @@ def page(found: dict[str, Any]) -> None:
 def _label(name: str) -> str:
     """Return a name without the pooling of an untrained language model, which differs between domains."""
     start, comma, what = name.partition(", ")
-    return name if not comma or what == "trained" or "Transformers" in what else f"{start}, untrained"
+    if name.endswith("+ BM25"):
+        return "the best + BM25"
+    return name if not comma or what in ("trained", PEER) else f"{start}, untrained"
 
 
 def _race(key: str, one: dict[str, Any]) -> list[str]:
     rows = one["rows"]
-    models = {name: row["test_ndcg_at_10"] for name, row in rows.items() if name != "BM25"}
+    models = {name: row["test_ndcg_at_10"] for name, row in rows.items() if "BM25" not in name}
     best = max(models, key=lambda name: models[name])
-    above = [row["embrew_above"] for name, row in rows.items() if name.startswith("MiniLM") and "embrew_above" in row]
-    said = [f"{100 * a['difference']:+.1f} ({100 * a['low']:+.1f} to {100 * a['high']:+.1f})" for a in above]
-    return [key, one["best"], f"{100 * models[one['best']]:.1f}", best, f"{100 * models[best]:.1f}", *(said or ["–"])]
+    return [key, one["best"], f"{100 * models[one['best']]:.1f}", best, f"{100 * models[best]:.1f}"]
+
+
+def _gains(key: str, one: dict[str, Any]) -> list[list[str]]:
+    of_peers = {name.removesuffix(f", {PEER}"): row for name, row in one["rows"].items() if name.endswith(PEER)}
+    said = [
+        [f"{100 * a['difference']:+.1f} ({100 * a['low']:+.1f} to {100 * a['high']:+.1f})" for a in differences]
+        for row in of_peers.values()
+        if (differences := (row["embrew_above_start"], row["embrew_above"]))
+    ]
+    return [[key, name, *cells] for name, cells in zip(of_peers, said, strict=True)]
 
 
 if __name__ == "__main__":
