@@ -30,6 +30,7 @@ from embrew import Encoder, assembly
 from embrew.export.exporting import export_encoder
 from embrew.opening import open_model
 from embrew.training.stages import train
+from tests.distributed.launch import in_processes
 from tests.hard_texts import real_tokenizer_folder
 from tests.models import ENCODER_SIZES, GROUPED, SENTENCES, by_default
 
@@ -230,6 +231,30 @@ def test_trained_saved_reopened_and_exported(folder: str, how: str, tmp_path: Pa
     check_same(reopened, trained, 2e-6, texts=texts)
     export_encoder(reopened, tmp_path / "export")
     check_same(SentenceTransformer(str(tmp_path / "export"), device="cpu"), reopened, 1e-5, texts=texts)
+
+
+@pytest.mark.slow
+@dense
+def test_two_processes_pieces_and_bfloat16(folder: str, tmp_path: Path) -> None:
+    """A batch in two processes or in pieces is the batch of one; bfloat16 rounds."""
+    recipe_of(folder, tmp_path, lora=HOW["lora"])
+    batch, training = "stages.contrast.batch", "stages.contrast.training"
+    cases: dict[str, tuple[int, list[str]]] = {
+        "one": (1, []),
+        "two processes": (2, []),
+        "pieces": (1, [f"{batch}.mini_batch_size=2"]),
+        "bfloat16": (1, [f"{training}.bf16=true"]),
+    }
+    found = {}
+    for name, (processes, changed) in cases.items():
+        words = [str(tmp_path / "recipe.yaml"), f"{batch}.size=4", *changed, "--output", str(tmp_path / name)]
+        in_processes(processes, "embrew", "train", *words, timeout=600)
+        trained = Encoder.from_pretrained(tmp_path / name / "contrast", dtype="as_trained")
+        found[name] = unit(trained.encode_query(not_empty(trained)))
+    before = Encoder.from_pretrained(folder)
+    assert np.abs(found["one"] - unit(before.encode_query(not_empty(before)))).max() > 1e-3
+    for name, most in {"two processes": 1e-5, "pieces": 1e-5, "bfloat16": 5e-2}.items():
+        assert np.abs(found[name] - found["one"]).max() < most, name
 
 
 @cls
