@@ -56,7 +56,7 @@ def write_report(subject: Subject, output: Path) -> dict[str, Any]:
         raise ValueError(f"the models have no task that can be compared ({reasons}); evaluate them alike")
     by_module = {module.__name__.rpartition(".")[2]: module.section(subject) for module in SECTIONS}
     sections = {name: section for name, section in by_module.items() if section is not None}
-    sentences = [*subject.said, *verdict(subject.comparison), *(each.sentence for each in sections.values() if each.sentence)]
+    sentences = [*verdict(subject.comparison), *(each.sentence for each in sections.values() if each.sentence)]
     document = {"verdict": sentences, **{name: each.document for name, each in sections.items()}}
     write_json(output.with_suffix(".json"), document)
     texts = {".csv": csv_text([COLUMNS, *numbers(document)]), ".html": _html(subject, sections, sentences)}
