@@ -169,7 +169,7 @@ def write_page(folder: Path, rows: Sequence[Row], *, best: Row, data: Prepared, 
     """
     starts = list(dict.fromkeys(row.start for row in rows if row.start))
     colour = dict(zip(starts, model_colours(starts), strict=True))
-    points = [
+    points: list[dict[str, Any]] = [
         {
             "model": row.start or row.name,
             "size": row.how,

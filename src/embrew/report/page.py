@@ -10,7 +10,10 @@ from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
 
 from embrew.comparison import verdict
 from embrew.comparison.tables import csv_text
@@ -18,9 +21,6 @@ from embrew.evaluation.uncertainty import Difference
 from embrew.files.writing import atomic_path, write_json
 from embrew.report import cost, geometry, map, queries, reproduce, scores
 from embrew.report.section import Section, Subject, model_colours
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 SECTIONS = (scores, queries, cost, geometry, map, reproduce)
 COLUMNS = ("section", "model", "quantity", "value", "task", "low", "high")  # of the CSV file
@@ -102,8 +102,6 @@ def numbers(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
 
 def as_json(value: Any) -> Markup:
     """Return JSON for a script element; numbers that JSON cannot hold become null."""
-    from markupsafe import Markup
-
     finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
     written = json.dumps(finite, ensure_ascii=False, separators=(",", ":"))
     return Markup(written.translate(ESCAPES))
@@ -115,8 +113,6 @@ def rendered(template: str, **values: Any) -> str:
 
 
 def _html(subject: Subject, sections: Mapping[str, Section], sentences: Sequence[str]) -> str:
-    from markupsafe import Markup
-
     environment = _environment()
     names = subject.names
     scale = {"domain": names, "range": model_colours(names)}
@@ -137,9 +133,7 @@ def _html(subject: Subject, sections: Mapping[str, Section], sentences: Sequence
     )
 
 
-def _environment() -> Any:
-    import jinja2
-
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_file), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
@@ -148,9 +142,7 @@ def _environment() -> Any:
 
 
 def _style() -> Markup:
-    from markupsafe import Markup
-
-    return Markup(_file("style.css"))
+    return Markup(_file("style.css") or "")
 
 
 def _file(name: str) -> str | None:

@@ -71,10 +71,12 @@ def pareto_plot(
         return round(BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low), 1)
 
     plain = {"label": None, "size": "", "colour": "var(--accent)", "is_hollow": False}
-    marks = [{**plain, **p, "x": x(p[cost]), "y": y(100 * p["score"]), "cost": p[cost]} for p in shown]
+    marks: list[dict[str, Any]] = [
+        {**plain, **p, "x": x(p[cost]), "y": y(100 * p["score"]), "cost": p[cost]} for p in shown
+    ]
     front = sorted((mark for mark in marks if cost in mark["fronts"]), key=lambda mark: mark["x"])
     taken = [Box(mark["x"] - 6, mark["y"] - 6, mark["x"] + 6, mark["y"] + 6) for mark in marks]
-    lines = [{"y": y(100 * score)} for score in levels.values()]
+    lines: list[dict[str, Any]] = [{"y": y(100 * score)} for score in levels.values()]
     drawn = [Box(LEFT, line["y"] - 1, RIGHT, line["y"] + 1) for line in lines]
     for mark, after in zip(front, [*front[1:], {"x": RIGHT, "y": front[-1]["y"]}], strict=True):
         drawn += [Box(mark["x"], mark["y"] - 1, after["x"], mark["y"] + 1)]
