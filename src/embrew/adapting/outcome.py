@@ -171,13 +171,13 @@ def write_page(folder: Path, rows: Sequence[Row], *, best: Row, data: Prepared, 
     colour = dict(zip(starts, model_colours(starts), strict=True))
     points: list[dict[str, Any]] = [
         {
-            "model": row.start or row.name,
+            "model": row.name if row.model is None else row.start,
             "size": row.how,
             "score": row.dev.main_score,
             "milliseconds": row.milliseconds,
             "bytes": None,
-            "colour": colour.get(row.start, "var(--quiet)"),
-            "is_hollow": row.seconds is None,
+            "colour": "var(--quiet)" if row.model is None else colour[row.start],
+            "is_hollow": row.seconds is None and row.model is not None,
         }
         for row in rows
         if row.kept != 0
@@ -186,7 +186,7 @@ def write_page(folder: Path, rows: Sequence[Row], *, best: Row, data: Prepared, 
         "adapt.html",
         said=said,
         groups=[[row for row in rows if row.start == start] for start in (*starts, "")],
-        best=best,
+        best=max((best, *rows), key=lambda row: row.dev.main_score),  # perhaps one with BM25
         interval_of=interval,
         plot=pareto_plot(
             mark_fronts(points),
