@@ -63,7 +63,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "made_of": {"pairs": {"path": SCRIPT}, "documents": None, "seed": 42},
         "by_document": True,
         "questions_made": False,
-        "checked": {"questions": 48, "answers": 48, "texts": 80, "remaining": 0},
+        "checked": {"questions": 48, "answers": 48, "texts": 80},
     }
     given = rows()
     said = [f"Use {QUOTES}.", "No faster one.", "Next: serve it."]

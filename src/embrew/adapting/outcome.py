@@ -20,14 +20,13 @@ from embrew.inspection import command
 from embrew.report.cost import mark_fronts
 from embrew.report.page import rendered
 from embrew.report.pareto import pareto_plot
-from embrew.report.queries import TaskTexts, page_entry, task_texts
+from embrew.report.queries import TaskTexts, change_list, task_texts
 from embrew.report.reproduce import hardware
 from embrew.report.section import model_colours
 
 PAGE, ADAPTED = "report.html", "adapted.json"
 SCORES = {"ndcg_at_10": "nDCG@10", "recall_at_10": "Recall@10", "mrr_at_10": "MRR@10"}
 FEW_QUERIES, FEW_PAIRS = 50, 500
-SHOWN = 10  # questions won, and lost, on the page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,14 +214,8 @@ def other_of(rows: Sequence[Row], best: Row) -> Row:
 
 
 def _changes(best: Row, other: Row, folder: Path) -> dict[str, Any]:
-    """Return ten questions of the test that the best encoder wins and ten that it loses, with texts."""
+    """Return questions of the test that the best encoder wins, and those that it loses, with texts."""
     before, after = ranked(other.test), ranked(best.test)
     changed = [] if before is None or after is None else changed_queries(before, after)
     texts = task_texts(find_task(folder), "queries") if changed else TaskTexts()
-    won = sum(change.is_won for change in changed)
-    lists = [
-        {"kind": "queries", "names": (other.name, best.name), "depth": RANKS}
-        | {"entries": [page_entry(change, texts) for change in changed if change.is_won == is_won][:SHOWN]}
-        for is_won in (True, False)
-    ]
-    return {"lists": lists, "best": best.name, "other": other.name, "won": won, "lost": len(changed) - won}
+    return {"kind": "queries", "depth": RANKS, **change_list((other.name, best.name), changed, texts)}

@@ -6,34 +6,16 @@ import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from embrew.config.suggestions import shortened
 
-WIDTH, HEIGHT = 360, 264  # of the drawing, which is scaled to the page: names can be read on a phone
-LEFT, RIGHT, TOP, BOTTOM = 30, 350, 14, 228  # of the area of the points
+LEFT, RIGHT, TOP, BOTTOM = 30, 350, 14, 228  # of the area of the points, in a drawing of 360 by 264
 LETTER, LINE = 7.1, 14  # width of a letter, and height of a name
 LONGEST = 28  # characters of a name
 SHIFTS = (0, -10, 10, -16, 16, -28, 28, -42, 42, -56, 56, -70, 70)  # of a name from its point
-STEPS = (1, 2, 5)
-
-
-class Box(NamedTuple):
-    """A rectangle that a name or a point takes."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def overlaps(self, other: Box) -> bool:
-        """Return whether two rectangles have a common point."""
-        across = self.left < other.right and other.left < self.right
-        return across and self.top < other.bottom and other.top < self.bottom
-
-    def is_inside(self) -> bool:
-        """Return whether the rectangle is inside the area of the points."""
-        return self.left >= LEFT and self.right <= RIGHT and self.top >= TOP - LINE and self.bottom <= BOTTOM
+STEPS = (1, 2, 5)  # of ticks
+Box = tuple[float, float, float, float]  # left, top, right and bottom of a name, a point or a line
 
 
 def pareto_plot(
@@ -75,12 +57,12 @@ def pareto_plot(
         {**plain, **p, "x": x(p[cost]), "y": y(100 * p["score"]), "cost": p[cost]} for p in shown
     ]
     front = sorted((mark for mark in marks if cost in mark["fronts"]), key=lambda mark: mark["x"])
-    taken = [Box(mark["x"] - 6, mark["y"] - 6, mark["x"] + 6, mark["y"] + 6) for mark in marks]
+    taken: list[Box] = [(mark["x"] - 6, mark["y"] - 6, mark["x"] + 6, mark["y"] + 6) for mark in marks]
     lines: list[dict[str, Any]] = [{"y": y(100 * score)} for score in levels.values()]
-    drawn = [Box(LEFT, line["y"] - 1, RIGHT, line["y"] + 1) for line in lines]
+    drawn: list[Box] = [(LEFT, line["y"] - 1, RIGHT, line["y"] + 1) for line in lines]
     for mark, after in zip(front, [*front[1:], {"x": RIGHT, "y": front[-1]["y"]}], strict=True):
-        drawn += [Box(mark["x"], mark["y"] - 1, after["x"], mark["y"] + 1)]
-        drawn += [Box(after["x"] - 1, after["y"], after["x"] + 1, mark["y"])]
+        drawn.append((mark["x"], mark["y"] - 1, after["x"], mark["y"] + 1))
+        drawn.append((after["x"] - 1, after["y"], after["x"] + 1, mark["y"]))
     for line, (name, score) in zip(lines, levels.items(), strict=True):
         line["label"] = _label(f"{shortened(name, LONGEST + 10)} {100 * score:.1f}", LEFT, line["y"], taken, drawn)
     named = set[str]()
@@ -110,12 +92,17 @@ def _label(text: str, x: float, y: float, taken: list[Box], drawn: list[Box]) ->
         sides = [(x + 9, "start", 0), (x - 9, "end", -1), *([(middle, "middle", -0.5)] if shift else [])]
         for at, anchor, part in sides:
             left, place = at + part * width, y + shift
-            box = Box(left, place - LINE / 2, left + width, place + LINE / 2)
-            if box.is_inside() and not any(map(box.overlaps, (*taken, *lines))):
+            box = (left, place - LINE / 2, left + width, place + LINE / 2)
+            is_inside = left >= LEFT and box[2] <= RIGHT and box[1] >= TOP - LINE and box[3] <= BOTTOM
+            if is_inside and not any(_overlap(box, other) for other in (*taken, *lines)):
                 taken.append(box)
                 about = {"anchor": anchor, "is_far": abs(shift) > LINE + 2}
                 return {"text": text, "x": round(at, 1), "y": round(place + 4, 1), **about}
     return None
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _width(text: str) -> float:

@@ -22,7 +22,7 @@ from embrew.evaluation.rows import task_retrieval, task_rows
 from embrew.evaluation.task import Task
 from embrew.report.section import Section, Subject
 
-LISTED = 20  # changes of a task and model
+LISTED = 10  # changes of a task and model that are won, and that are lost
 IN_ALL = 1000  # changes on the page
 DOCUMENTS = 3  # of a query and model
 NAME_LENGTH = 100  # characters of an id or a class
@@ -71,17 +71,16 @@ def section(subject: Subject) -> Section | None:
         return None
     tasks = [(task, changes) for task, changes in changed if changes is not None]
     tasks.sort(key=lambda one: ("queries", "pairs", "classes").index(one[1].kind))
-    limit = max(2, min(LISTED, IN_ALL // max(1, len(tasks) * len(others))))
+    limit = max(1, min(LISTED, IN_ALL // max(1, 2 * len(tasks) * len(others))))
     lists, entries = list[dict[str, Any]](), list[dict[str, Any]]()
     for task, changes in tasks:
         of_task, examples = task_texts(subject.data.get(task.key), changes.kind), []
         about = {"task": task.label, "kind": changes.kind, "scored": task.first.kind == "sts", "depth": changes.depth}
         for model, all_changes in zip(others, changes.by_model, strict=True):
-            chosen = listed(all_changes, limit)
-            counts = {"changed": len(all_changes), "won": sum(one.is_won for one in all_changes)}
-            shown = [page_entry(one, of_task) for one in chosen]
-            lists.append({**about, **counts, "names": (base, model), "total": changes.total, "entries": shown})
-            examples.append({"model": model, **counts, "examples": [one._asdict() for one in chosen]})
+            shown = change_list((base, model), all_changes, of_task, limit)
+            lists.append(about | shown)
+            chosen = [one._asdict() for one in listed(all_changes, limit)]
+            examples.append({"model": model, "changed": len(all_changes), "won": shown["won"], "examples": chosen})
         entries.append({"task": task.label, "kind": changes.kind, "examples": changes.total, "models": examples})
     document = {
         "limit": limit,
@@ -139,12 +138,18 @@ def task_texts(task: Task | None, kind: str) -> TaskTexts:
     return TaskTexts({str(i): str(row["query"]) for i, row in enumerate(rows, 1)}, relevant, candidates.__getitem__)
 
 
-def listed(changes: Sequence[Any], limit: int) -> list[Any]:
-    """Return up to `limit` changes in their order; half of them are won and half lost where there are as many."""
-    won = [i for i, change in enumerate(changes) if change.is_won]
-    lost = [i for i, change in enumerate(changes) if not change.is_won]
-    lost = lost[: max(limit // 2, limit - len(won))]
-    return [changes[i] for i in sorted([*lost, *won[: limit - len(lost)]])]
+def listed(changes: Sequence[Change], limit: int) -> list[Change]:
+    """Return up to `limit` changes that are won, and up to `limit` that are lost, in their order."""
+    return [one for won in (True, False) for one in [each for each in changes if each.is_won == won][:limit]]
+
+
+def change_list(
+    names: tuple[str, str], changes: Sequence[Change], of_task: TaskTexts, limit: int = LISTED
+) -> dict[str, Any]:
+    """Return what the page lists of the changes between two models."""
+    won = sum(one.is_won for one in changes)
+    entries = [page_entry(one, of_task) for one in listed(changes, limit)]
+    return {"names": names, "won": won, "lost": len(changes) - won, "entries": entries}
 
 
 def page_entry(change: Change, of_task: TaskTexts) -> dict[str, Any]:
