@@ -120,7 +120,7 @@ def test_from_pairs_and_documents_to_an_export(
     dev = {row["model"]: row["dev_ndcg_at_10"] for row in report["models"]}
     assert report["best"] == max(names[:-2], key=lambda name: dev[name]), "of equal ones the first"
     page = html.unescape((out / "report.html").read_text())
-    assert "Overlap of training and test data" in page and "not checked" not in page
+    assert "Trained on 24 pairs" in page and "held-out questions and answers is in the" in page and "▲ won" in page
     assert all(line in page for line in report["said"]) and "quick run, too short" in report["said"][-1]
     assert report["encoder"] == "encoder"
     texts = ["What is known of case 3?", words(3)]

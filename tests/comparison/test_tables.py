@@ -253,11 +253,14 @@ def test_a_verdict_says_what_the_numbers_say(tmp_path):
 def test_a_verdict_without_examples_tests_nothing(tmp_path):
     a = save(tmp_path / "a", result("T", 0.5, kind="clustering"))
     b = save(tmp_path / "b", result("T", 0.6, kind="clustering"))
-    mean, tasks = verdict(compare_models(models_of([str(a), str(b)])))
+    (mean,) = verdict(compare_models(models_of([str(a), str(b)])))
     assert mean.startswith(
         "b scores higher than a on the task T test, 3 queries, 60.00 against 50.00; no task has examples"
     )
-    assert tasks == "No difference between b and a can be tested: the results of T hold no examples."
+    for folder, score in (("a", 0.7), ("b", 0.6)):
+        save(tmp_path / folder, result("U", score, kind="clustering"))
+    _, tasks = verdict(compare_models(models_of([str(a), str(b)])))
+    assert tasks == "No difference between a and b can be tested: the results of T, U hold no examples."
 
 
 def test_the_verbs(tmp_path):

@@ -50,7 +50,7 @@ def test_every_size_of_a_nested_model_is_a_point(subject: Subject) -> None:
     assert [p["milliseconds"] for p in points] == [100.0, 25.0, 25.0, 100.0, 100.0]  # a layer of two takes a quarter
     assert {(p["layers"], p["dimensions"]) for p in points if "bytes" in p["fronts"]} == {(2, 4), (2, 8)}
     assert {(p["layers"], p["dimensions"]) for p in points if "milliseconds" in p["fronts"]} == {(1, 8), (2, 8)}
-    assert [chart["name"] for chart in section.values["charts"]] == [
+    assert list(section.values["plots"]) == [
         "cost-milliseconds",
         "cost-bytes",
         "cost-nested-milliseconds",

@@ -1,4 +1,4 @@
-"""Queries won and lost in Chromium: lists, filters and search, with texts that hold markup."""
+"""Queries won and lost in Chromium, with texts that hold markup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from embrew.report.page import write_report
-from embrew.report.queries import TEXT_LENGTH
+from embrew.report.queries import DOCUMENTS, TEXT_LENGTH
 from tests.report.changed import ranked, result, retrieval_folder, subject, write
 from tests.report.showing import Shown
 
@@ -26,6 +26,7 @@ HOSTILE = [
     "line\u2028separator\u2029and\nbreak",
     "{{ 7 * 7 }} {% raw %} ${RUN}",
 ]
+SHOWN = [text.replace("\x00", "") for text in HOSTILE]  # HTML has no null character
 LONG = "long 🦊 <b>text</b> " * 6000  # more than 100 kB
 
 
@@ -73,105 +74,52 @@ def report(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Shown:
 
 @pytest.fixture
 def page(report: Shown) -> Any:
+    report.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     return report.page
 
 
-def choose(page: Any, task: str, model: int = 0, outcome: str = "all", search: str = "") -> None:
-    page.select_option("#queries-task", index=["queries", "pairs", "classes"].index(task))
-    page.select_option("#queries-model", index=model)
-    page.select_option("#queries-outcome", outcome)
-    page.fill("#queries-search", search)
+def entries(page: Any, number: int) -> Any:
+    """The entries of a list: queries, pairs and classes, each of two models."""
+    return page.locator("#queries details.list").nth(number).locator("details.change, tbody tr")
 
 
-def shown(page: Any) -> list[str]:
-    return page.locator("#queries-list .query").evaluate_all("all => all.map((one) => one.textContent)")
+def test_queries_are_listed(page: Any) -> None:
+    shown = entries(page, 0).locator(".query").evaluate_all("all => all.map((one) => one.textContent)")
+    lost, won = SHOWN[1::2], SHOWN[::2]
+    assert shown == [*won, *lost]
+    summaries = page.locator("#queries details.list > summary").all_inner_texts()
+    assert [one.rpartition(": ")[2] for one in summaries[:2]] == ["5 won, 5 lost", "0 won, 0 lost"]
+    assert [entries(page, number).count() for number in range(6)] == [10, 0, 10, 0, 4, 0]
 
 
-def test_queries_are_listed_filtered_and_searched(page: Any) -> None:
-    choose(page, "queries")
-    lost, won = HOSTILE[1::2], HOSTILE[::2]
-    assert shown(page) == [*lost, *won]  # 2 to 101 is a larger change than 3 to 1
-    assert page.locator("#queries-count").inner_text() == (
-        "10 of 10 queries changed rank (5 won, 5 lost). 10 of the 10 listed match."
-    )
-    choose(page, "queries", outcome="won")
-    assert shown(page) == won
-    choose(page, "queries", outcome="lost")
-    assert shown(page) == lost
-    choose(page, "queries", search="</SCRIPT>")
-    # In the text of the query itself, or of a document among the five nearest of a model.
-    assert HOSTILE[1] in shown(page)
-    choose(page, "queries", search="found in no text")
-    assert shown(page) == []
-    assert page.locator("#queries-count").inner_text().endswith("0 of the 10 listed match.")
-    choose(page, "queries", model=1)
-    assert shown(page) == []
-    assert "0 of 10 queries changed rank (0 won, 0 lost)" in page.locator("#queries-count").inner_text()
-
-
-@pytest.mark.slow
-def test_the_five_nearest_documents_of_both_models_stand_side_by_side(page: Any) -> None:
-    choose(page, "queries", outcome="won")
-    entry = page.locator("#queries-list details").first
-    entry.locator("summary").click()
-    sides = entry.locator(".sides > div")
-    sides.first.wait_for()  # filled when the entry is opened
-    assert sides.locator("h4").all_inner_texts() == ["<b>base</b>: rank 3", f"<img src=x onerror={RUN}>: rank 1"]
-    assert [sides.nth(k).locator("li").count() for k in (0, 1)] == [5, 5]
+def test_the_nearest_documents_of_both_models_stand_side_by_side(page: Any) -> None:
+    sides = entries(page, 0).nth(0).locator(".sides > div")
+    assert sides.locator("h3").all_inner_texts() == ["<b>base</b>: rank 3", f"<img src=x onerror={RUN}>: rank 1"]
+    assert [sides.nth(k).locator("li").count() for k in (0, 1)] == [DOCUMENTS, DOCUMENTS]
     for k, rank in ((0, 3), (1, 1)):
         marked = (
             sides.nth(k).locator("li").evaluate_all("all => all.map((one) => one.innerText.includes('✓ relevant'))")
         )
-        assert marked == [number == rank for number in range(1, 6)]
+        assert marked == [number == rank for number in range(1, DOCUMENTS + 1)]
         assert sides.nth(k).locator("li").nth(rank - 1).locator("p").evaluate("one => one.textContent") == HOSTILE[0]
-    choose(page, "queries", outcome="lost")
-    entry = page.locator("#queries-list details").first
-    entry.locator("summary").click()
-    assert entry.locator("h4").last.inner_text() == f"<img src=x onerror={RUN}>: not in the first 100"
+    assert entries(page, 0).nth(5).locator("h3").last.inner_text() == f"<img src=x onerror={RUN}>: not in the first 100"
 
 
-@pytest.mark.slow
-def test_long_texts_are_cut_and_shown_on_demand(page: Any) -> None:
-    choose(page, "queries", outcome="won")
-    page.locator("#queries-list summary").first.click()
-    item = page.locator("#queries-list .sides li", has_text="long 🦊").first
-    words = item.locator("p")
-    assert words.evaluate("one => one.textContent") == LONG[:300] + "…"
-    item.locator("button").click()
-    assert words.evaluate("one => one.textContent") == LONG[:TEXT_LENGTH]
-    assert item.inner_text().endswith(f"The first {TEXT_LENGTH} of {len(LONG):,} characters.")
-
-
-@pytest.mark.slow
 def test_pairs_and_classes_are_tables(page: Any) -> None:
-    choose(page, "pairs")
-    rows = page.locator("#queries-list tbody tr")
-    assert rows.count() == 10
-    first = rows.first.locator("td")
+    first = entries(page, 2).nth(0).locator("td")
     assert first.nth(0).inner_text() == "▼ lost"
     assert first.nth(1).locator("p").first.evaluate("one => one.textContent") == HOSTILE[0]
+    long = first.nth(1).locator("p").last.evaluate("one => one.textContent")
+    assert long == f"{LONG[:TEXT_LENGTH]}… ({len(LONG):,} characters)"
     assert [first.nth(i).inner_text() for i in range(2, 5)] == ["0\nrank 1", "0.000\nrank 1", "0.900\nrank 10"]
-    choose(page, "pairs", search="שלום")
-    assert rows.count() == 1
-    choose(page, "classes")
-    texts = rows.locator("td").evaluate_all("all => all.map((one) => one.textContent)")
+    texts = entries(page, 4).locator("td").evaluate_all("all => all.map((one) => one.textContent.trim())")
     assert texts[:6] == ["▲ won", HOSTILE[1], HOSTILE[3], "1", "0", "1"]
-    assert rows.count() == 4
 
 
 def test_texts_stay_texts(report: Shown, page: Any) -> None:
-    for task in ("queries", "pairs", "classes"):
-        choose(page, task)
-        page.evaluate("for (const one of document.querySelectorAll('#queries details')) one.open = true")
-        page.wait_for_function(
-            "() => [...document.querySelectorAll('#queries details')].every((one) => one.querySelector('.sides'))"
-        )
-        assert page.locator("#queries :is(img, script:not([type='application/json']), b)").count() == 0
-    choose(page, "queries")
-    page.evaluate("for (const one of document.querySelectorAll('#queries details')) one.open = true")
-    page.wait_for_function("() => document.querySelectorAll('#queries .asked').length === 10")
-    asked = page.locator("#queries .asked p").evaluate_all("all => all.map((one) => one.textContent)")
-    assert sorted(asked) == sorted(HOSTILE)
+    assert page.locator("#queries :is(img, script, b)").count() == 0
+    asked = entries(page, 0).locator(".asked bdi").evaluate_all("all => all.map((one) => one.textContent)")
+    assert len(asked) == 10 and all(one.startswith("q") for one in asked)
     assert page.evaluate("document.documentElement.scrollWidth") == 1000
     assert page.title() != "run"
     assert report.problems == []

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from embrew.adapting.prepare import Prepared
+from embrew.comparison.changes import changed_queries, ranked
 from embrew.evaluation import Result, find_task
+from embrew.evaluation.kinds.retrieval import RANKS
 from embrew.evaluation.uncertainty import Difference, compare, interval
+from embrew.files.formats import versions
+from embrew.files.writing import atomic_path
 from embrew.inspection import command
-from embrew.report.making import make_report
-from embrew.report.page import check_packages
-from embrew.report.sources import Source
+from embrew.report.cost import mark_fronts
+from embrew.report.page import rendered
+from embrew.report.pareto import pareto_plot
+from embrew.report.queries import TaskTexts, change_list, task_texts
+from embrew.report.reproduce import hardware
+from embrew.report.section import model_colours
 
-logger = logging.getLogger(__name__)
 PAGE, ADAPTED = "report.html", "adapted.json"
 SCORES = {"ndcg_at_10": "nDCG@10", "recall_at_10": "Recall@10", "mrr_at_10": "MRR@10"}
 FEW_QUERIES, FEW_PAIRS = 50, 500
@@ -56,6 +61,11 @@ class Row:
     steps: int | None = None
     kept: int | None = None
 
+    @property
+    def how(self) -> str:
+        """The name without that of the start."""
+        return self.name.removeprefix(self.start).removeprefix(",").strip() or "as it is"
+
     def summary(self, folder: Path) -> dict[str, Any]:
         """Return the row as JSON-serialisable data; its results and encoder are relative to the output folder."""
         of_splits = {"dev": self.dev, "test": self.test}
@@ -75,13 +85,6 @@ class Row:
             "results": str(self.results.relative_to(folder)),
             "encoder": None if self.stage is None else str(self.stage.relative_to(folder)),
         }
-
-    def source(self) -> Source:
-        """Return where the page finds results and encoder."""
-        assert self.model is not None, "an encoder"
-        if self.stage is not None:
-            return Source(self.results, model=self.model, run=self.stage.parent, stage=self.stage.name)
-        return Source(self.results, model=self.model, untrained=Path(self.model).suffix == ".yaml")
 
 
 def best_of(rows: Sequence[Row]) -> Row:
@@ -153,30 +156,66 @@ def _points(tested: Difference) -> str:
     return f"{100 * tested.difference:+.1f} points (95 % interval {100 * tested.low:+.1f} to {100 * tested.high:+.1f})"
 
 
-def write_page(
-    folder: Path, rows: Sequence[Row], *, test: Path, said: Sequence[str], opener: Callable[[Source], Any]
-) -> None:
-    """Write `report.html`, which compares the models; none where a package of `embrew[report]` is missing.
+def write_page(folder: Path, rows: Sequence[Row], *, best: Row, data: Prepared, said: Sequence[str]) -> None:
+    """Write `report.html`: what to use, scores, the plot of cost, questions won and lost, and how it was measured.
 
     Args:
         folder: the output folder.
-        rows: the models; BM25, and trainings that were not better than their start, are left out.
-        test: the BEIR folder of the test.
-        said: sentences before the verdict.
-        opener: opens the encoder of a source, to measure it.
+        rows: all of them.
+        best: the encoder that dev chose.
+        data: what was trained on and held out.
+        said: what to use.
     """
-    if not has_page():
-        return
-    sources = {row.name: [row.source()] for row in rows if row.model is not None and row.kept != 0}
-    given = shlex.join(["embrew", *sys.argv[1:]])
-    make_report(sources, [find_task(test)], folder / PAGE, opener=opener, command=given, said=said)
+    starts = list(dict.fromkeys(row.start for row in rows if row.start))
+    colour = dict(zip(starts, model_colours(starts), strict=True))
+    points: list[dict[str, Any]] = [
+        {
+            "model": row.name if row.model is None else row.start,
+            "size": row.how,
+            "score": row.dev.main_score,
+            "milliseconds": row.milliseconds,
+            "bytes": None,
+            "colour": "var(--quiet)" if row.model is None else colour[row.start],
+            "is_hollow": row.seconds is None and row.model is not None,
+        }
+        for row in rows
+        if row.kept != 0
+    ]
+    page = rendered(
+        "adapt.html",
+        said=said,
+        groups=[[row for row in rows if row.start == start] for start in (*starts, "")],
+        best=max((best, *rows), key=lambda row: row.dev.main_score),  # perhaps one with BM25
+        interval_of=interval,
+        plot=pareto_plot(
+            mark_fronts(points),
+            "milliseconds",
+            title=SCORES["ndcg_at_10"],
+            axis="ms a text",
+            levels={row.name: row.dev.main_score for row in rows if not row.milliseconds},
+        ),
+        changes=_changes(best, other_of(rows, best), data.test),
+        data=data.manifest,
+        versions=versions(),
+        hardware=hardware(),
+        command=shlex.join(["embrew", *sys.argv[1:]]),
+    )
+    with atomic_path(folder / PAGE) as temporary:
+        temporary.write_text(page, encoding="utf-8")
 
 
-def has_page() -> bool:
-    """Return whether the page can be written; a warning says what is missing."""
-    try:
-        check_packages()
-    except ImportError as error:
-        logger.warning("no page is written: %s", error)
-        return False
-    return True
+def other_of(rows: Sequence[Row], best: Row) -> Row:
+    """Return what the best is compared with by question: its own start if it was trained, else the next best."""
+    if best.seconds is not None:
+        return next(row for row in rows if row.start == best.start and row.seconds is None and row.model is not None)
+    rest = [row for row in rows if row is not best and row.kept != 0]
+    others = [row for row in rest if row.start != best.start and row.model is not None]
+    return max(others or rest, key=lambda row: row.dev.main_score)
+
+
+def _changes(best: Row, other: Row, folder: Path) -> dict[str, Any]:
+    """Return questions of the test that the best encoder wins, and those that it loses, with texts."""
+    before, after = ranked(other.test), ranked(best.test)
+    changed = [] if before is None or after is None else changed_queries(before, after)
+    texts = task_texts(find_task(folder), "queries") if changed else TaskTexts()
+    return {"kind": "queries", "depth": RANKS, **change_list((other.name, best.name), changed, texts)}

@@ -14,7 +14,7 @@ from embrew.adapting.baselines import score_bm25, score_hybrid
 from embrew.adapting.chosen_models import models_that_fit
 from embrew.adapting.defaults import DISTILLATION, PREFIX, Defaults, ModelDefaults, method_names, read_defaults
 from embrew.adapting.leaks import check
-from embrew.adapting.outcome import ADAPTED, Row, best_of, cheapest_of, first_lines, has_page, write_page
+from embrew.adapting.outcome import ADAPTED, Row, best_of, cheapest_of, first_lines, write_page
 from embrew.adapting.prepare import Prepared, prepare
 from embrew.adapting.race import CONTRAST, DEV, REPAIR, RESULTS, Lane, Settings
 from embrew.adapting.reading import Given, given
@@ -32,7 +32,6 @@ from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_folder, link_or_copy, recover, write_json
 from embrew.opening import check_pooling
 from embrew.recipe import Recipe
-from embrew.report.sources import Source
 from embrew.storage.opening import SETTINGS
 
 logger = logging.getLogger(__name__)
@@ -112,7 +111,6 @@ def adapt(
     examples = None if pairs is None else given(pairs, "pairs", columns=columns)
     starts = [find_start(str(one), trains=one not in as_is) for one in (*models, *as_is)]
     _check_starts(starts, settings)
-    has_page()
     with claimed_by_first(Path(output), "working in"):
         return _adapt(starts, texts, examples, Path(output), settings)
 
@@ -184,8 +182,7 @@ def _adapt(
             "versions": formats.versions(),
         }
     )
-    opener = partial(_open, {str(lane.recipe("as-is")): lane for lane in lanes})
-    write_page(folder, rows, test=data.test, said=report["said"], opener=opener)
+    write_page(folder, rows, best=best, data=data, said=report["said"])
     write_json(folder / ADAPTED, report)
     return report
 
@@ -201,12 +198,6 @@ def _hybrid(best: Row, lane: Lane) -> Row:
     )
     values = {"name": f"{best.name} + BM25", "dev": dev, "test": test, "results": lane.folder / RESULTS / name}
     return replace(best, **values, model=None, stage=None, seconds=None, steps=None, kept=None)
-
-
-def _open(lanes: Mapping[str, Lane], source: Source) -> Any:
-    """Return the encoder of a source of the page; recipes hold no path of the language model."""
-    lane = lanes.get(str(source.model))
-    return source.open() if lane is None else lane.open_as_is()
 
 
 def _say(data: Prepared) -> None:

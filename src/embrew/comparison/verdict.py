@@ -11,7 +11,7 @@ MOST_NAMED = 3  # tasks that a sentence names
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Return sentences on the best model against the first one: on the mean over tasks, and on the tasks.
+    """Return sentences on the best model against the first one: on the mean over tasks, and on the tasks if several.
 
     If the first model is the best, it is compared with the second best. Of three models or more, also the runner-up
     with its distance from the best, and the models that are worse than the best and than the first one. Of a single
@@ -23,7 +23,7 @@ def verdict(comparison: Comparison) -> list[str]:
         return [f"{comparison.models[0].name} scores {100 * mean:.2f} on {over}."]
     best, other = best_and_other(comparison)
     first = f"{_on_the_mean(comparison, best, other)}{_chosen(comparison, best, other)}."
-    sentences = [first, _on_tasks(comparison, best, other)]
+    sentences = [first, _on_tasks(comparison, best, other) if len(comparison.tasks) > 1 else ""]
     if len(comparison.models) > 2:
         sentences.append(_runner_up(comparison, best, other))
         sentences += [_worse(comparison, base) for base in dict.fromkeys((best, 0))]

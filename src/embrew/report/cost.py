@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from embrew.comparison.comparing import TaskScores
 from embrew.comparison.verdict import best_and_other
 from embrew.evaluation.kinds import KINDS
-from embrew.report.section import Section, Subject
+from embrew.report.pareto import pareto_plot
+from embrew.report.section import Section, Subject, model_colours
 from embrew.text_encoder import encode_options
 
 if TYPE_CHECKING:
@@ -75,10 +76,7 @@ def section(subject: Subject) -> Section:
         "front": sorted((point for point in nested if point["fronts"]), key=lambda point: -point["score"]),
         "texts": max((one["texts"] for one in subject.costs.values()), default=0),
         "rounds": min((one.get("rounds", ROUNDS) for one in subject.costs.values()), default=ROUNDS),
-        "charts": [
-            *_charts("cost", points, mean),
-            *_charts("cost-nested", nested, f"{task}, score × 100"),
-        ],
+        "plots": _plots("cost", subject, points, mean) | _plots("cost-nested", subject, nested, f"{task}, score × 100"),
     }
     return Section("Cost", document, values, _sentence(subject, costs))
 
@@ -214,13 +212,9 @@ def _in_words(cost: Row) -> str:
     return f"{cost['model']} takes {per_text} and {size}"
 
 
-def _charts(name: str, points: Sequence[Row], score: str) -> Iterator[Row]:
-    """Yield the charts of scores against the time per text, and against bytes per vector; those measured."""
-    for cost, title in AXES.items():
-        rows = [
-            {**point, "score": 100 * point["score"], "size": size_of(point), "front": cost in point["fronts"]}
-            for point in points
-            if point[cost] is not None
-        ]
-        if rows:
-            yield {"name": f"{name}-{cost}", "cost": cost, "title": title, "score": score, "rows": rows}
+def _plots(name: str, subject: Subject, points: Sequence[Row], score: str) -> dict[str, Row]:
+    """Return plots of scores against the time per text, and against bytes per vector; those measured."""
+    colour = dict(zip(subject.names, model_colours(subject.names), strict=True))
+    marks = [{**point, "size": size_of(point), "colour": colour[point["model"]]} for point in points]
+    plots = {f"{name}-{cost}": pareto_plot(marks, cost, title=score, axis=axis) for cost, axis in AXES.items()}
+    return {key: plot for key, plot in plots.items() if plot is not None}

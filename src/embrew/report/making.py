@@ -42,7 +42,6 @@ def make_report(
     *,
     opener: Opener = Source.open,
     command: str = "",
-    said: Sequence[str] = (),
     measure: bool = True,
 ) -> dict[str, Any]:
     """Write a report; return the content of its JSON file.
@@ -55,7 +54,6 @@ def make_report(
         output: The page; `.json` and `.csv` are written beside it.
         opener: Opens the encoder of a source to measure it.
         command: The command that makes the report.
-        said: Sentences before the verdict.
         measure: Measure the encoders, and look for texts of the tasks in the training rows.
 
     Raises:
@@ -76,7 +74,7 @@ def make_report(
         read, sources = _read_models(sources, tasks, output)
         comparison = compare_models(read)
         data, without_data = data_of(comparison, tasks, [first.results for first, *_ in sources.values()])
-        subject = Subject(comparison, data, without_data, sources=sources, command=command, said=said)
+        subject = Subject(comparison, data, without_data, sources=sources, command=command)
         if measure:  # of several seeds, the first
             subject = _measured(subject, opener)
             subject = replace(subject, overlaps=find_overlaps(subject))

@@ -10,7 +10,10 @@ from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
 
 from embrew.comparison import verdict
 from embrew.comparison.tables import csv_text
@@ -19,11 +22,7 @@ from embrew.files.writing import atomic_path, write_json
 from embrew.report import cost, geometry, map, queries, reproduce, scores
 from embrew.report.section import Section, Subject, model_colours
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
 SECTIONS = (scores, queries, cost, geometry, map, reproduce)
-PACKAGES = {"jinja2": "jinja2", "vl_convert": "vl-convert-python"}  # distributions by module
 COLUMNS = ("section", "model", "quantity", "value", "task", "low", "high")  # of the CSV file
 EXAMPLES = {"queries": "queries", "pairs": "pairs", "classes": "pairs of classes"}
 COSTS = {
@@ -37,17 +36,13 @@ ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u202
 
 
 def check_packages() -> None:
-    """Raise if a package that reports need is not installed, so that nothing is evaluated in vain.
+    """Raise if the package that charts need is not installed, so that nothing is evaluated in vain.
 
     Raises:
-        ImportError: a package is not installed.
+        ImportError: it is not installed.
     """
-    missing = [name for module, name in PACKAGES.items() if find_spec(module) is None]
-    if missing:
-        raise ImportError(
-            f"a report needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed; run "
-            "pip install 'embrew[report]'"
-        )
+    if find_spec("vl_convert") is None:
+        raise ImportError("a report needs vl-convert-python, which is not installed; run pip install 'embrew[report]'")
 
 
 def write_report(subject: Subject, output: Path) -> dict[str, Any]:
@@ -61,11 +56,7 @@ def write_report(subject: Subject, output: Path) -> dict[str, Any]:
         raise ValueError(f"the models have no task that can be compared ({reasons}); evaluate them alike")
     by_module = {module.__name__.rpartition(".")[2]: module.section(subject) for module in SECTIONS}
     sections = {name: section for name, section in by_module.items() if section is not None}
-    sentences = [
-        *subject.said,
-        *verdict(subject.comparison),
-        *(each.sentence for each in sections.values() if each.sentence),
-    ]
+    sentences = [*verdict(subject.comparison), *(each.sentence for each in sections.values() if each.sentence)]
     document = {"verdict": sentences, **{name: each.document for name, each in sections.items()}}
     write_json(output.with_suffix(".json"), document)
     texts = {".csv": csv_text([COLUMNS, *numbers(document)]), ".html": _html(subject, sections, sentences)}
@@ -111,23 +102,19 @@ def numbers(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
 
 def as_json(value: Any) -> Markup:
     """Return JSON for a script element; numbers that JSON cannot hold become null."""
-    from markupsafe import Markup
-
     finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
     written = json.dumps(finite, ensure_ascii=False, separators=(",", ":"))
     return Markup(written.translate(ESCAPES))
 
 
-def _html(subject: Subject, sections: Mapping[str, Section], sentences: Sequence[str]) -> str:
-    import jinja2
-    from markupsafe import Markup
+def rendered(template: str, **values: Any) -> str:
+    """Return a page of `page/` that runs no script, and loads nothing."""
+    return _environment().get_template(template).render(style=_style(), policy=_policy(()), **values)
 
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_file), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    environment.filters |= {"interval": _interval, "json": as_json, "points": _points, "signed": _signed}
-    environment.globals["chart"] = environment.get_template("chart.html").make_module().chart  # type: ignore[attr-defined]
-    names, means = subject.names, subject.comparison.means()
+
+def _html(subject: Subject, sections: Mapping[str, Section], sentences: Sequence[str]) -> str:
+    environment = _environment()
+    names = subject.names
     scale = {"domain": names, "range": model_colours(names)}
     environment.globals["colour"] = {"field": "model", "type": "nominal", "title": None, "scale": scale}
     shown = []
@@ -138,17 +125,24 @@ def _html(subject: Subject, sections: Mapping[str, Section], sentences: Sequence
     scripts = [_vega(), _file("script.js") or "", *(f'(() => {{\n"use strict";\n{one}}})();\n' for one in own if one)]
     return environment.get_template("page.html").render(
         title=f"{names[1]} compared with {names[0]}" if len(names) == 2 else f"{len(names)} models compared",
-        names=names,
-        colours=scale["range"],
-        overall=scores.overall(subject.comparison),
-        best=means.index(max(means)),
-        tasks=len(subject.comparison.tasks),
         verdict=sentences,
         sections=shown,
-        style=Markup(_file("style.css")),
+        style=_style(),
         scripts=[Markup(text) for text in scripts],
         policy=_policy(scripts),
     )
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_file), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    environment.filters |= {"interval": _interval, "json": as_json, "points": _points, "signed": _signed}
+    return environment
+
+
+def _style() -> Markup:
+    return Markup(_file("style.css") or "")
 
 
 def _file(name: str) -> str | None:
@@ -172,7 +166,7 @@ def _policy(scripts: Sequence[str]) -> str:
     Vega's expressions are interpreted, so that `unsafe-eval` is not needed; Vega sets style attributes.
     """
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
         "form-action 'none'"

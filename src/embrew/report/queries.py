@@ -22,11 +22,11 @@ from embrew.evaluation.rows import task_retrieval, task_rows
 from embrew.evaluation.task import Task
 from embrew.report.section import Section, Subject
 
-LISTED = 200  # changes of a task and model
+LISTED = 10  # changes of a task and model that are won, and that are lost
 IN_ALL = 1000  # changes on the page
-DOCUMENTS = 5  # of a query and model
+DOCUMENTS = 3  # of a query and model
 NAME_LENGTH = 100  # characters of an id or a class
-TEXT_LENGTH = 500  # characters of a text
+TEXT_LENGTH = 300  # characters of a text
 WITH_EXAMPLES = ("retrieval", "reranking", "rag", "sts", "pair_classification", "classification")
 Change = QueryChange | PairChange | Confusion
 
@@ -45,22 +45,6 @@ class TaskChanges(NamedTuple):
     total: int
     by_model: Sequence[Sequence[Change]]
     depth: int | None = None
-
-
-class PageTexts:
-    """Names and texts of the page by number, each once: a text is None if it is not known, and truncated if long."""
-
-    def __init__(self) -> None:
-        self.rows: list[list[Any]] = []
-        self._numbers: dict[tuple[str, str | None], int] = {}
-
-    def number(self, name: str, text: str | None) -> int:
-        """Return the number of a text."""
-        if (name, text) not in self._numbers:
-            self._numbers[name, text] = len(self.rows)
-            row = [shortened(name, NAME_LENGTH), text and text[:TEXT_LENGTH]]
-            self.rows.append([*row, len(text)] if text and len(text) > TEXT_LENGTH else row)
-        return self._numbers[name, text]
 
 
 class TaskTexts(NamedTuple):
@@ -87,28 +71,25 @@ def section(subject: Subject) -> Section | None:
         return None
     tasks = [(task, changes) for task, changes in changed if changes is not None]
     tasks.sort(key=lambda one: ("queries", "pairs", "classes").index(one[1].kind))
-    limit = max(1, min(LISTED, IN_ALL // max(1, len(tasks) * len(others))))
-    texts, shown, entries = PageTexts(), list[dict[str, Any]](), list[dict[str, Any]]()
+    limit = max(1, min(LISTED, IN_ALL // max(1, 2 * len(tasks) * len(others))))
+    lists, entries = list[dict[str, Any]](), list[dict[str, Any]]()
     for task, changes in tasks:
-        of_task, lists, examples = task_texts(subject.data.get(task.key), changes.kind), [], []
+        of_task, examples = task_texts(subject.data.get(task.key), changes.kind), []
+        about = {"task": task.label, "kind": changes.kind, "scored": task.first.kind == "sts", "depth": changes.depth}
         for model, all_changes in zip(others, changes.by_model, strict=True):
-            chosen = listed(all_changes, limit)
-            counts = {"changed": len(all_changes), "won": sum(one.is_won for one in all_changes)}
-            lists.append({**counts, "entries": [page_entry(one, of_task, texts) for one in chosen]})
-            examples.append({"model": model, **counts, "examples": [one._asdict() for one in chosen]})
-        about = {"label": task.label, "kind": changes.kind, "scored": task.first.kind == "sts"}
-        shown.append({**about, "total": changes.total, "depth": changes.depth, "lists": lists})
+            shown = change_list((base, model), all_changes, of_task, limit)
+            lists.append(about | shown)
+            chosen = [one._asdict() for one in listed(all_changes, limit)]
+            examples.append({"model": model, "changed": len(all_changes), "won": shown["won"], "examples": chosen})
         entries.append({"task": task.label, "kind": changes.kind, "examples": changes.total, "models": examples})
     document = {
         "limit": limit,
         "without_ids": [task.label for task, changes in changed if changes is None],
         "tasks": entries,
     }
-    page = {"models": subject.names, "texts": texts.rows, "tasks": shown, "limit": limit, "length": TEXT_LENGTH}
     values = {
-        "data": page,
+        "lists": lists,
         "base": base,
-        "shown": DOCUMENTS,
         "has_seeds": any(len(model.seeds) > 1 for model in comparison.models),
         "without_texts": [
             task.label + (f" ({subject.without_data[task.key]})" if task.key in subject.without_data else "")
@@ -157,40 +138,51 @@ def task_texts(task: Task | None, kind: str) -> TaskTexts:
     return TaskTexts({str(i): str(row["query"]) for i, row in enumerate(rows, 1)}, relevant, candidates.__getitem__)
 
 
-def listed(changes: Sequence[Any], limit: int) -> list[Any]:
-    """Return up to `limit` changes in their order; half of them are won and half lost where there are as many."""
-    won = [i for i, change in enumerate(changes) if change.is_won]
-    lost = [i for i, change in enumerate(changes) if not change.is_won]
-    lost = lost[: max(limit // 2, limit - len(won))]
-    return [changes[i] for i in sorted([*lost, *won[: limit - len(lost)]])]
+def listed(changes: Sequence[Change], limit: int) -> list[Change]:
+    """Return up to `limit` changes that are won, and up to `limit` that are lost, in their order."""
+    return [one for won in (True, False) for one in [each for each in changes if each.is_won == won][:limit]]
 
 
-def page_entry(change: Change, of_task: TaskTexts, texts: PageTexts) -> dict[str, Any]:
-    """Return the page's entry of a change, which names texts by number."""
+def change_list(
+    names: tuple[str, str], changes: Sequence[Change], of_task: TaskTexts, limit: int = LISTED
+) -> dict[str, Any]:
+    """Return what the page lists of the changes between two models."""
+    won = sum(one.is_won for one in changes)
+    entries = [page_entry(one, of_task) for one in listed(changes, limit)]
+    return {"names": names, "won": won, "lost": len(changes) - won, "entries": entries}
+
+
+def page_entry(change: Change, of_task: TaskTexts) -> dict[str, Any]:
+    """Return the page's entry of a change, with its texts."""
     if isinstance(change, Confusion):
         classes = [shortened(name, NAME_LENGTH) for name in (change.gold, change.predicted)]
         counts = [change.before, change.after]
         return {"classes": classes, "counts": counts, "total": change.total, "won": change.is_won}
     if isinstance(change, PairChange):
-        sentences = [(f"row {change.row + 1}", None)] * 2
+        sentences = [page_text(f"row {change.row + 1}", None)]
         if of_task.rows is not None:
-            sentences = [("", of_task.rows[change.row][side]) for side in ("sentence1", "sentence2")]
-        cosines = [round(change.before, 6), round(change.after, 6)]
+            sentences = [page_text("", of_task.rows[change.row][side]) for side in ("sentence1", "sentence2")]
+        cosines = [change.before, change.after]
         about = {"gold": change.gold, "cosines": cosines, "ranks": change.ranks, "won": change.is_won}
-        return {"texts": [texts.number(*sentence) for sentence in sentences], **about}
+        return {"texts": sentences, **about}
     query, documents = change.query, of_task.documents(change.query)
     relevant = of_task.relevant.get(query, [])
     ranks, tops = (change.before, change.after), [change.top_before[:DOCUMENTS], change.top_after[:DOCUMENTS]]
     at_rank = {top[rank - 1] for rank, top in zip(ranks, tops, strict=True) if rank and rank <= len(top)}
     right = {name for top in tops for name in top} & {*at_rank, *relevant}
     # Where neither model has a relevant document among those shown, one is shown beside them.
-    shown = [*tops, sorted(right), [] if right else relevant[:1]]
-    *numbers, right_numbers, missed = ([texts.number(name, documents.get(name)) for name in names] for names in shown)
+    missed = [] if right else relevant[:1]
+    sides = [[page_text(name, documents.get(name), is_right=name in right) for name in top] for top in tops]
     return {
-        "query": texts.number(query, of_task.queries.get(query)),
-        "ranks": list(ranks),
+        "query": page_text(query, of_task.queries.get(query)),
+        "ranks": ranks,
         "won": change.is_won,
-        "tops": numbers,
-        "right": right_numbers,
-        "missed": missed,
+        "sides": sides,
+        "missed": [page_text(name, documents.get(name)) for name in missed],
     }
+
+
+def page_text(name: str, text: str | None, *, is_right: bool = False) -> dict[str, Any]:
+    """Return name, beginning and length of a text; the text is None if it is not known."""
+    about = {"name": shortened(name, NAME_LENGTH), "is_right": is_right, "length": len(text or "")}
+    return {**about, "text": None if text is None else text[:TEXT_LENGTH]}

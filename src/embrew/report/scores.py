@@ -13,8 +13,6 @@ from embrew.evaluation.uncertainty import LEVEL
 from embrew.inspection import gap_closed
 from embrew.report.section import Section, Subject
 
-FOLDED = re.compile(r"sha256|hash|(?<!dataset_)revision$|^versions\.|^hardware|^commit")  # settings shown last
-
 
 def section(subject: Subject) -> Section:
     """Return the section."""
@@ -24,7 +22,6 @@ def section(subject: Subject) -> Section:
     rows.sort(key=lambda row: (not row["is_regression"], min((c["difference"] for c in row["cells"][1:]), default=0)))
     regressions = [row for row in rows if row["is_regression"]]
     settings = differing_settings(comparison.models)
-    texts = settings_as_text(settings)
     document = {
         "models": names,
         "means": comparison.means(),
@@ -40,9 +37,8 @@ def section(subject: Subject) -> Section:
             "Significantly worse than the base for at least one model": regressions,
             "Other tasks" if regressions else "Tasks": [row for row in rows if not row["is_regression"]],
         },
-        "differences": chart_rows(names, rows),
-        "shown_settings": {key: text for key, text in texts.items() if not FOLDED.search(key)},
-        "folded": {key: text for key, text in texts.items() if FOLDED.search(key)},
+        "differences": chart_rows(names, rows) if len(rows) > 1 else [],
+        "shown_settings": settings_as_text(settings),
         "gap_closed": gap_closed,
         "tested": len(comparison.tested),
         "level": LEVEL,

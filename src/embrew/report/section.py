@@ -28,7 +28,6 @@ class Subject:
         sources: Folders and runs of each model, one per seed, by model.
         overlaps: What `find_overlaps` returned; empty if they were not looked for.
         command: The command that made the report.
-        said: Sentences before the verdict.
     """
 
     comparison: Comparison
@@ -39,7 +38,6 @@ class Subject:
     sources: Mapping[str, Sequence[Source]] = field(default_factory=dict)
     overlaps: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     command: str = ""
-    said: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:

@@ -55,13 +55,10 @@ const report = (() => {
     if (!element.clientWidth) return; // in a closed <details>: drawn when it is opened
     const spec = responsive(data(`${element.id}-spec`));
     views.get(element.id)?.finalize();
-    const controls = document.getElementById(`${element.id}-controls`);
-    controls.replaceChildren();
     const { view } = await vegaEmbed(element, spec, {
       actions: { export: true, source: false, compiled: false, editor: false },
       mode: "vega-lite", // not guessed
       ast: true, // expressions are interpreted: the page's policy forbids eval
-      bind: controls,
       config: config(element.clientWidth),
       downloadFileName: element.id,
       renderer: rows(spec) > MANY ? "canvas" : "svg",
