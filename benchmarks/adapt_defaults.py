@@ -2,9 +2,8 @@
 
 Learning rates, and negatives mined with the start itself, of all-MiniLM-L6-v2 ($MINILM), all-mpnet-base-v2 ($MPNET) and
 SmolLM2-135M, on three data sets of $EMBREW_DATA that no result on `adapt` is shown for, and that MiniLM was not trained
-on. Each
-row is trained alone, without a search of the rate, for `STEPS`, or with mined negatives for as many as take the same time,
-and its best step on dev is scored on the test.
+on. Each row is trained alone, without a search of the rate, for `STEPS`, or with mined negatives for as many as take the
+same time; its best step on dev is scored on the test.
 
 Stopped? The same command resumes. Results go to `results/adapt-defaults.md` and `.json`; WORK keeps what was made.
 """
@@ -21,7 +20,6 @@ from typing import Any
 from harness import RESULTS, circumstances, origin, table, write
 
 from embrew import adapt
-from embrew.adapting import run
 from embrew.data.formats import read_file
 from embrew.files.writing import write_jsonl
 
@@ -46,7 +44,6 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", help="other rates than those of the model")
     parser.add_argument("--mined", type=int, nargs="+", default=[0], help="numbers of negatives")
     asked = parser.parse_args()
-    run.write_page = lambda *_, **__: None  # which would take as long as training
     file = RESULTS / "adapt-defaults.json"
     found: dict[str, Any] = json.loads(file.read_text())["found"] if file.is_file() else {}
     for data in DATA:

@@ -6,8 +6,8 @@ Sentence-Transformers' usual recipe trains the ready models on the same pairs fo
 (MultipleNegativesRankingLoss), its evaluator on dev, the best of three learning rates on dev, each for a third of the
 minutes. All are scored on the same test by the same code.
 
-Stopped? The same command resumes, and leaves out races whose results are there. Results go to `results/best-encoder.md` and
-`.json`, which several commands may write (domains apart, say); WORK keeps what was made.
+Stopped? The same command resumes, and leaves out races whose results are there. Results go to `results/best-encoder.md`
+and `.json`, which several commands may write (one per domain, say); WORK keeps what was made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import Any
 from harness import RESULTS, circumstances, origin, table, write
 
 from embrew import adapt
-from embrew.adapting import run
 from embrew.comparison import read_folder
 from embrew.data.beir import read_beir
 from embrew.data.formats import read_file
@@ -57,7 +56,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--minutes", type=float, default=15.0)
     asked = parser.parse_args()
-    run.write_page = lambda *_, **__: None  # which measures every model again
     for seed in asked.seeds:
         for domain in asked.domains:
             place, key = asked.work / f"{domain}-{seed}", f"{domain}, seed {seed}"

@@ -47,9 +47,7 @@ RANKINGS = st.lists(st.lists(st.integers(0, 30), unique=True, max_size=20), min_
 @given(rankings=RANKINGS, k=st.integers(1, 40))
 def test_fused_by_the_sum_of_reciprocal_ranks(rankings: list[list[int]], k: int) -> None:
     items = sorted({item for ranking in rankings for item in ranking})
-    sums = {
-        item: sum(1 / (61 + ranking.index(item)) for ranking in rankings if item in ranking) for item in items
-    }
+    sums = {item: sum(1 / (61 + ranking.index(item)) for ranking in rankings if item in ranking) for item in items}
     found = fused(rankings, k)
     assert len(found) == min(k, len(items)) and all(score == pytest.approx(sums[item]) for item, score in found)
     kept = {item for item, _ in found}

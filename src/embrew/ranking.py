@@ -27,7 +27,7 @@ class BM25:
         return f"bm25s {version('bm25s')}"
 
     def top(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores and rows of each query's `k` best texts, as `top`; one without a word of the query has 0."""
+        """Return the scores and rows of each query's `k` best texts, as `top`; a text without its words has 0."""
         import bm25s
 
         words = bm25s.tokenize(list(queries), stopwords=None, return_ids=False, show_progress=False)

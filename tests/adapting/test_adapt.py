@@ -433,13 +433,13 @@ def test_scored_first_and_trained_later(encoder_folder: Callable[[str], Path], t
     options: Any = {"pairs": pairs, "output": tmp_path / "out", "quick": True, "export": False}
     options["overrides"] = TINY[1:]
     first = adapt([], as_is=[encoder_folder("bert")], **options)
-    assert [row["model"] for row in first["models"]] == ["bert", "BM25", "bert + BM25"] and first["encoder"] == "encoder"
+    assert [row["model"] for row in first["models"]] == ["bert", "BM25", "bert + BM25"] and first[
+        "encoder"
+    ] == "encoder"
     with pytest.raises(FileExistsError, match=r"other files or settings \(defaults\)"):
         adapt([encoder_folder("electra")], minutes=7, **options)
     weights = next((tmp_path / "out" / "encoder").rglob("*.json"))
     weights.write_bytes(weights.read_bytes() + b" ")
     again = adapt([encoder_folder("bert")], **options)
-    assert [row["model"] for row in again["models"]] == [
-        *("bert", "bert, trained", "BM25", f"{again['best']} + BM25")
-    ]
+    assert [row["model"] for row in again["models"]] == [*("bert", "bert, trained", "BM25", f"{again['best']} + BM25")]
     assert Encoder.from_pretrained(tmp_path / "out" / "encoder").encode("a").shape == (32,)

@@ -235,7 +235,9 @@ def test_what_is_left_in_part_is_counted(left: str, tmp_path: Path) -> None:
     with open(data.passages, "a") as file:
         file.write(json.dumps({"text": left.format(number, number + 1900), "document": "x"}) + "\n")
     (data.folder / "checksums.json").unlink()
-    with pytest.raises(ValueError, match="1 texts of the training data hold held-out questions or answers, for example"):
+    with pytest.raises(
+        ValueError, match="1 texts of the training data hold held-out questions or answers, for example"
+    ):
         check(data.folder)
 
 

@@ -62,13 +62,13 @@ def test_an_untrained_one_is_the_best(tmp_path: Path) -> None:
     assert best_of(rows) is first and cheapest_of(rows, first) is first
     lines = first_lines(rows, first, prepared(tmp_path, train_pairs=120, test_queries=20), quick=False)
     assert lines[0] == (
-        "BM25, which compares words and needs no model, is the best on dev: nDCG@10 50.0 on 20 held-out questions; ready "
-        "alone, the best encoder of 1, has 50.0."
+        "BM25, which compares words and needs no model, is the best on dev: nDCG@10 50.0 on 20 held-out questions; "
+        "ready alone, the best encoder of 1, has 50.0."
     )
     fused = [*rows[:-1], row("ready + BM25", [0.6] * 60, [0.97] * 60)]
     assert first_lines(fused, first, prepared(tmp_path), quick=False)[0] == (
-        "Use ready fused with BM25 (embrew search OUT/encoder --index DIR --hybrid), the best on dev: nDCG@10 60.0 on 60 "
-        "held-out questions; ready alone, the best encoder of 1, has 50.0."
+        "Use ready fused with BM25 (embrew search OUT/encoder --index DIR --hybrid), the best on dev: nDCG@10 60.0 on "
+        "60 held-out questions; ready alone, the best encoder of 1, has 50.0."
     )
     assert "training did not improve it on dev: a lower rate may" in lines[2]
     assert "give more than 120 pairs" in lines[2] and "20 questions show large differences only" in lines[2]

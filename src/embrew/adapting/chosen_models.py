@@ -57,9 +57,7 @@ def models_that_fit(data: Prepared, defaults: Defaults) -> list[str]:
 OFFLINE = "not on this machine, and the Hub is out of reach"
 
 
-def _too_large(
-    one: dict[str, Any], data: Prepared, defaults: Defaults, least_steps: int, place: device
-) -> str | None:
+def _too_large(one: dict[str, Any], data: Prepared, defaults: Defaults, least_steps: int, place: device) -> str | None:
     """Return what of this machine a model exceeds."""
     free = total_and_free()[1] if place.type == "cpu" else device_here(place).memory
     whole = one["parameters"] < defaults.ready.full_below and not one.get("is_bare")

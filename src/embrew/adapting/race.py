@@ -166,9 +166,7 @@ class Lane:
         if seconds is None:
             return self
         left = defaults.model_copy(update={"minutes": max(defaults.minutes - seconds / 60, defaults.minutes / 2)})
-        return replace(
-            self, data=replace(self.data, mined=file), settings=replace(self.settings, defaults=left)
-        )
+        return replace(self, data=replace(self.data, mined=file), settings=replace(self.settings, defaults=left))
 
     def _bare_plan(self) -> dict[str, Any]:
         """Score the untrained poolings on dev, and plan contrast from the better of two of them, and the method."""
@@ -193,7 +191,11 @@ class Lane:
         seconds = scored[begin].seconds if begin in scored else max(result.seconds for result in scored.values())
         milliseconds = _milliseconds(as_described(encoder, recipes[best]), self.data)
         trained = self.methods if self.start.trains else {}
-        planned = self._with_negatives(as_described(encoder, recipes.get(begin, recipes[best])), milliseconds) if trained else self
+        planned = (
+            self._with_negatives(as_described(encoder, recipes.get(begin, recipes[best])), milliseconds)
+            if trained
+            else self
+        )
         for name, choices in trained.items():
             chosen, of_pooling = choices.get(begin) or choices[""], f" from {begin} pooling" if len(choices) > 1 else ""
             planned._plan_recipe(name, chosen, seconds, of_recipe, said=of_pooling)
