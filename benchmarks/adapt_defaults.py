@@ -2,8 +2,8 @@
 
 Learning rates, and negatives mined with the start itself, of all-MiniLM-L6-v2 ($MINILM), all-mpnet-base-v2 ($MPNET) and
 SmolLM2-135M, on three data sets of $EMBREW_DATA that no result on `adapt` is shown for, and that MiniLM was not trained
-on. Each row is trained alone, without a search of the rate, for `STEPS`, or with mined negatives for as many as take the
-same time; its best step on dev is scored on the test.
+on. Each row is trained alone, without a search of the rate, for `STEPS`, or with mined negatives for as many as take
+the same time; its best step on dev is scored on the test.
 
 Stopped? The same command resumes. Results go to `results/adapt-defaults.md` and `.json`; WORK keeps what was made.
 """

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import TypeVar
 
 import numpy as np
 
 RRF = 60  # the constant of reciprocal rank fusion, as in its paper
 DEEP = 100  # documents of each ranking that are fused
+T = TypeVar("T", int, str)
 
 
 class BM25:
@@ -43,7 +45,7 @@ class BM25:
         return scores
 
 
-def fused(rankings: Sequence[Sequence[int]], k: int) -> list[tuple[int, float]]:
+def fused(rankings: Sequence[Sequence[T]], k: int) -> list[tuple[T, float]]:
     """Return the `k` best items of several rankings and their scores, the sums of 1 / (60 + rank) over the rankings.
 
     Reciprocal rank fusion (Cormack, Clarke, Buettcher 2009); of equal scores, the lower item is first.
@@ -52,7 +54,7 @@ def fused(rankings: Sequence[Sequence[int]], k: int) -> list[tuple[int, float]]:
         >>> [item for item, _ in fused([[3, 1, 2], [1, 4]], 2)]
         [1, 3]
     """
-    scores: dict[int, float] = {}
+    scores: dict[T, float] = {}
     for ranking in rankings:
         for rank, item in enumerate(ranking, start=1):
             scores[item] = scores.get(item, 0.0) + 1 / (RRF + rank)

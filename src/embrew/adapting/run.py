@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -196,8 +195,16 @@ def _hybrid(best: Row, lane: Lane) -> Row:
         score_hybrid(opener, folder, split, lane.folder / place / name, **options)
         for folder, split, place in ((lane.data.dev, "dev", DEV), (lane.data.test, "test", RESULTS))
     )
-    values = {"name": f"{best.name} + BM25", "dev": dev, "test": test, "results": lane.folder / RESULTS / name}
-    return replace(best, **values, model=None, stage=None, seconds=None, steps=None, kept=None)
+    return Row(
+        name=f"{best.name} + BM25",
+        dev=dev,
+        test=test,
+        results=lane.folder / RESULTS / name,
+        start=best.start,
+        dimensions=best.dimensions,
+        parameters=best.parameters,
+        milliseconds=best.milliseconds,
+    )
 
 
 def _say(data: Prepared) -> None:
