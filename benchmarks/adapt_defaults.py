@@ -71,7 +71,8 @@ def _row(asked: Any, data: str, model: str, pairs: Path, rate: float, negatives:
     """Train one setting; return its scores."""
     steps = STEPS[negatives] // (2 if model == "SmolLM2" else 1)
     fixed = [*SMALL, f"stages.contrast.training.learning_rate={rate:g}", f"stages.contrast.training.max_steps={steps}"]
-    fixed.append(f"adapt.negatives.number={negatives}" if negatives else "adapt.negatives=null")
+    if negatives:
+        fixed.append(f"adapt.negatives={{number: {negatives}, relative_margin: 0.05, share: 0.15}}")
     report = adapt(
         os.path.expandvars(MODELS[model]),
         output=asked.work / f"{data}-{model}-{rate:g}-{negatives}",

@@ -36,6 +36,7 @@ from embrew.training import stages
 from tests.adapting.data import prepare
 from tests.adapting.test_prepare import words
 
+MINED = "adapt.negatives={number: 1, relative_margin: 0.05, share: 1}"
 TINY = (
     "encoder.lora={r: 4, lora_alpha: 8, target_modules: [q_proj, v_proj]}",
     "adapt.batch.size=4",
@@ -342,7 +343,7 @@ def test_ready_models_race(
         "pairs": pairs,
         "output": tmp_path / "out",
         "quick": True,
-        "overrides": [*TINY[1:], "adapt.minutes=0.05"],
+        "overrides": [*TINY[1:], "adapt.minutes=0.05", MINED],
     }
     report = adapt([stock, other, tmp_path / "saved"], as_is=["nano"], **options)
     names = [row["model"] for row in report["models"]]
@@ -356,6 +357,8 @@ def test_ready_models_race(
     (alone,) = evaluate(theirs, [tmp_path / "out" / "data" / "test"], split="test")
     assert rows["mine"]["test_ndcg_at_10"] == pytest.approx(alone.main_score, abs=1e-9)
     recipe = Recipe.load(tmp_path / "out" / "recipes" / "mine--contrast.yaml")
+    (mined,) = recipe.stages[0].datasets[0].paths
+    assert Path(mined).resolve() == (tmp_path / "out" / "mined" / "mine.jsonl").resolve()
     assert recipe.encoder.pooling.mode == "cls" and recipe.encoder.lora is None, "every weight of a small model"
     for name in ("mine", "saved"):
         trained = rows[f"{name}, trained"]
