@@ -36,7 +36,7 @@ from embrew.training import stages
 from tests.adapting.data import prepare
 from tests.adapting.test_prepare import words
 
-MINED = "adapt.negatives={number: 1, relative_margin: 0.05, share: 1}"
+MINED = "adapt.negatives={number: 1, relative_margin: 0, share: 1}"
 TINY = (
     "encoder.lora={r: 4, lora_alpha: 8, target_modules: [q_proj, v_proj]}",
     "adapt.batch.size=4",
