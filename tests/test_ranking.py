@@ -41,6 +41,13 @@ def test_bm25_ranks_as_its_formula_does() -> None:
     assert rows[-1].tolist() == list(range(40)), "equal scores keep the order of the documents"
 
 
+@pytest.mark.parametrize("texts", [["a", "b c"], ["...", "!"]])
+def test_texts_without_words(texts: list[str]) -> None:
+    """The library takes words of two letters or more; without any, all scores are 0."""
+    scores, rows = BM25(texts).top(["alpha", "a", ""], 2)
+    assert scores.tolist() == [[0, 0]] * 3 and rows.tolist() == [[0, 1]] * 3
+
+
 RANKINGS = st.lists(st.lists(st.integers(0, 30), unique=True, max_size=20), min_size=1, max_size=3)
 
 

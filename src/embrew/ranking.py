@@ -19,9 +19,11 @@ class BM25:
     def __init__(self, texts: Sequence[str]) -> None:
         import bm25s
 
-        self._count = len(texts)
-        self._index = bm25s.BM25()
-        self._index.index(bm25s.tokenize(list(texts), stopwords=None, show_progress=False), show_progress=False)
+        self._count, self._index = len(texts), bm25s.BM25()
+        words = bm25s.tokenize(list(texts), stopwords=None, show_progress=False)
+        self._has_words = any(words.ids)  # of two letters or more; the library cannot index texts without any
+        if self._has_words:
+            self._index.index(words, show_progress=False)
 
     @staticmethod
     def name() -> str:
@@ -35,7 +37,7 @@ class BM25:
         words = bm25s.tokenize(list(queries), stopwords=None, return_ids=False, show_progress=False)
         found = []
         for query in words:
-            known = [word for word in query if word in self._index.vocab_dict]
+            known = [word for word in query if word in self._index.vocab_dict] if self._has_words else []
             found.append(top(self._scores(known)[None], k))
         scores, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return scores, rows

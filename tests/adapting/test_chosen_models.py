@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+import torch
 from huggingface_hub.errors import GatedRepoError
 
 from embrew import adapt
@@ -15,7 +17,7 @@ from embrew.adapting import chosen_models
 from embrew.adapting.chosen_models import models_that_fit
 from embrew.adapting.defaults import read_defaults, shipped
 from embrew.adapting.prepare import Prepared
-from embrew.planning.devices import GIB
+from embrew.planning.devices import GIB, Device
 from tests.adapting.data import prepare
 
 NAMES = [one["model"] for one in shipped("models.yaml")["models"]]
@@ -49,6 +51,15 @@ def machine(
 
 def test_all_fit_a_fast_machine(data: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine(monkeypatch) == [] and models_that_fit(data, read_defaults()) == NAMES
+
+
+def test_a_gpu_whose_speed_is_unknown(data: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its memory says what fits."""
+    machine(monkeypatch)
+    gpu = Device("another", 4 * GIB, math.nan, math.nan)
+    monkeypatch.setattr(chosen_models, "pick_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(chosen_models, "device_here", lambda _: gpu)
+    assert models_that_fit(data, read_defaults()) == [*NAMES[:2], "smollm2-135m", "google/gemma-3-270m"]
 
 
 def test_small_memory_and_few_minutes(

@@ -66,8 +66,8 @@ def _too_large(one: dict[str, Any], data: Prepared, defaults: Defaults, least_st
         return f"about {needed / GIB:.1f} GiB of {free / GIB:.1f} that are free"
     tokens = defaults.batch["size"] * sum(mean(map(len, texts)) for texts in data.texts().values()) / CHARACTERS
     operations = (6 if whole else 4) * one["layers"] * tokens
-    steps = int(60 * defaults.minutes * UTILIZATION * device_here(place).speed("float32") / operations)
-    return f"about {steps} steps in {defaults.minutes:g} minutes" if steps < least_steps else None
+    steps = 60 * defaults.minutes * UTILIZATION * device_here(place).speed("float32") / operations
+    return f"about {steps:.0f} steps in {defaults.minutes:g} minutes" if steps < least_steps else None  # NaN: unknown
 
 
 def _not_here(model: str, *, offline: bool) -> str | None:
