@@ -237,8 +237,8 @@ def test_trained_saved_reopened_and_exported(folder: str, how: str, tmp_path: Pa
 
 @pytest.mark.slow
 @dense
-def test_two_processes_pieces_and_bfloat16(folder: str, tmp_path: Path) -> None:
-    """A batch in two processes or in pieces is the batch of one, without dropout; bfloat16 rounds."""
+def test_two_processes_mini_batches_and_bfloat16(folder: str, tmp_path: Path) -> None:
+    """Without dropout, two processes and mini-batches train the encoder of one process; bfloat16 only rounds."""
     folder = str(shutil.copytree(folder, tmp_path / "start"))
     for file in Path(folder).rglob("config.json"):
         values = json.loads(file.read_text())
@@ -249,7 +249,7 @@ def test_two_processes_pieces_and_bfloat16(folder: str, tmp_path: Path) -> None:
     cases: dict[str, tuple[int, list[str]]] = {
         "one": (1, []),
         "two processes": (2, []),
-        "pieces": (1, [f"{batch}.mini_batch_size=2"]),
+        "mini-batches": (1, [f"{batch}.mini_batch_size=2"]),
         "bfloat16": (1, [f"{training}.bf16=true"]),
     }
     found = {}
@@ -260,7 +260,7 @@ def test_two_processes_pieces_and_bfloat16(folder: str, tmp_path: Path) -> None:
         found[name] = unit(trained.encode_query(not_empty(trained)))
     before = Encoder.from_pretrained(folder)
     assert np.abs(found["one"] - unit(before.encode_query(not_empty(before)))).max() > 1e-3
-    for name, most in {"two processes": 1e-5, "pieces": 1e-5, "bfloat16": 5e-2}.items():
+    for name, most in {"two processes": 1e-5, "mini-batches": 1e-5, "bfloat16": 5e-2}.items():
         assert np.abs(found[name] - found["one"]).max() < most, name
 
 
