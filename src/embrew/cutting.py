@@ -9,7 +9,7 @@ from torch import nn
 
 from embrew.model.layers import layers_of, path_of_layers, with_module
 from embrew.storage.card import without_scores
-from embrew.text.texts import whole
+from embrew.text.texts import check_integer
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -35,8 +35,8 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
         >>> small = cut(encoder, num_layers=6, truncate_dim=128)  # doctest: +SKIP
     """
     backbone = encoder.backbone
-    whole("num_layers", num_layers, most=backbone.num_layers)
-    whole("truncate_dim", truncate_dim, most=encoder.get_embedding_dimension())
+    check_integer("num_layers", num_layers, maximum=backbone.num_layers)
+    check_integer("truncate_dim", truncate_dim, maximum=encoder.get_embedding_dimension())
     smaller = copy.copy(encoder)
     if truncate_dim is not None:
         smaller.truncate_dim = truncate_dim

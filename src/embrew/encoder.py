@@ -41,8 +41,8 @@ from embrew.storage.parts import check_folder, check_name
 from embrew.storage.peft_folder import apply_adapter
 from embrew.storage.saving import save_encoder
 from embrew.text.template import Template
-from embrew.text.texts import Text, flag, texts_of, whole
-from embrew.text.tokens import Segment, Tokens, at
+from embrew.text.texts import Text, check_boolean, texts_of, check_integer
+from embrew.text.tokens import Segment, Tokens, select_masked
 
 logger = logging.getLogger(__name__)
 
@@ -304,14 +304,14 @@ class Encoder(nn.Module):
         if mteb:
             inputs, prompt_name, max_length = read_mteb(self, inputs, prompt_name, max_length, mteb)
         check_offered(output_value, precision, pool, chunk_size)
-        whole("batch_size", batch_size)
-        whole("batch_tokens", batch_tokens)
-        whole("num_layers", num_layers, most=self.backbone.num_layers)
-        limit = whole("max_length", max_length, most=self.backbone.max_positions) or self.max_seq_length
+        check_integer("batch_size", batch_size)
+        check_integer("batch_tokens", batch_tokens)
+        check_integer("num_layers", num_layers, maximum=self.backbone.num_layers)
+        limit = check_integer("max_length", max_length, maximum=self.backbone.max_positions) or self.max_seq_length
         truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
         if show_progress_bar is None:
             show_progress_bar = logger.isEnabledFor(logging.INFO)
-        as_numpy, as_tensor = flag("convert_to_numpy", convert_to_numpy), flag("convert_to_tensor", convert_to_tensor)
+        as_numpy, as_tensor = check_boolean("convert_to_numpy", convert_to_numpy), check_boolean("convert_to_tensor", convert_to_tensor)
         texts, single = self.texts_of(inputs)
         instruction, context = self.resolve_prompt(prompt_name, prompt)
         if device is not None:
@@ -327,9 +327,9 @@ class Encoder(nn.Module):
             num_layers=num_layers,
             batch_size=batch_size,
             batch_tokens=batch_tokens,
-            dimensions=whole("truncate_dim", truncate_dim, most=self.width),
-            normalize=flag("normalize_embeddings", normalize_embeddings) or self.settings.normalize,
-            show_progress_bar=flag("show_progress_bar", show_progress_bar),
+            dimensions=check_integer("truncate_dim", truncate_dim, maximum=self.width),
+            normalize=check_boolean("normalize_embeddings", normalize_embeddings) or self.settings.normalize,
+            show_progress_bar=check_boolean("show_progress_bar", show_progress_bar),
         )
         return convert(vectors, single, precision, as_numpy, as_tensor)
 
@@ -465,7 +465,7 @@ class Encoder(nn.Module):
         """Return states of the memory tokens: `(texts, k, hidden)`."""
         self.template.check_all_memory("a tensor of memory states")
         states = self.hidden_states(tokens)
-        return at(states, tokens.host.where(Segment.MEMORY)).view(-1, len(self.template.memory_ids), states.shape[-1])
+        return select_masked(states, tokens.host.where(Segment.MEMORY)).view(-1, len(self.template.memory_ids), states.shape[-1])
 
     def make_templates(self, tokenizer: PreTrainedTokenizerBase, memory_ids: Sequence[int]) -> list[Template]:
         """Return the templates that the settings ask for, on a tokenizer and memory tokens."""
@@ -685,7 +685,7 @@ class Encoder(nn.Module):
     def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
         """Within this context, embeddings keep that many leading dimensions where a call does not say otherwise."""
         before = self.truncate_dim
-        self.truncate_dim = whole("truncate_dim", truncate_dim, most=self.width)
+        self.truncate_dim = check_integer("truncate_dim", truncate_dim, maximum=self.width)
         try:
             yield
         finally:

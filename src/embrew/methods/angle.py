@@ -21,7 +21,7 @@ from embrew.methods.embedding import (
     candidates_of,
     in_batch_info_nce,
 )
-from embrew.text.tokens import take
+from embrew.text.tokens import select_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -135,7 +135,7 @@ class Angle(EmbeddingObjective):
         own = torch.arange(len(vectors), device=device)
         partner = own.roll(len(own) // 2)
         candidates, candidate_keys, total = vectors, keys, float(len(own))
-        labelled = take(keys, batch["graded"]), take(keys[partner], batch["graded"])
+        labelled = select_rows(keys, batch["graded"]), select_rows(keys[partner], batch["graded"])
         if self.gather:
             labelled = gather(labelled[0]), gather(labelled[1])
             rows_here = global_rows(len(own), device)
@@ -144,7 +144,7 @@ class Angle(EmbeddingObjective):
         count = len(batch["graded"])
         if not count:
             return candidates.sum() * 0.0  # not of `vectors`: every process needs the gather in its backward pass
-        vectors, keys, own, partner = (take(each, batch["graded"]) for each in (vectors, keys, own, partner))
+        vectors, keys, own, partner = (select_rows(each, batch["graded"]) for each in (vectors, keys, own, partner))
         mask = same_text_mask(keys, candidate_keys, partner, labelled=labelled)
         mask |= torch.arange(len(candidates), device=device) == own[:, None]
         loss = info_nce(vectors, candidates, partner, temperature=self.temperature, mask=mask)

@@ -33,7 +33,7 @@ from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
 from embrew.storage.parts import read_tensors, write_tensors
 from embrew.text.texts import target_ids
-from embrew.text.tokens import Row, Segment, Tokens, at, take, upload
+from embrew.text.tokens import Row, Segment, Tokens, select_masked, select_rows, upload
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -214,7 +214,7 @@ class Alignment(FrozenDecoder):
         negatives = upload(torch.from_numpy(owner[part == 2]), memory.device)
         if self.has_references:
             values = self._log_probs(lm, memory, batch, (0, 1, 2))
-            a, b, c = (take(values, np.flatnonzero(part == number)) for number in range(3))
+            a, b, c = (select_rows(values, np.flatnonzero(part == number)) for number in range(3))
             margin = (a[negatives] - batch["near_reference"][negatives]) - (c - batch["far_reference"])
             near, far = self.beta * (a - b).abs(), self.beta * margin
             parts = {"gap": (a - b).abs().mean().detach(), "margin": margin.mean().detach()}
@@ -235,8 +235,8 @@ class Alignment(FrozenDecoder):
         sums = []
         for group, states, student in self._decode(lm, memory, batch, wanted):
             target = student.host.where(Segment.TARGET)
-            labels = at(student.input_ids, target)
-            scores = token_log_probs(at(states, student.host.predicting(Segment.TARGET)), labels, *lm.head)
+            labels = select_masked(student.input_ids, target)
+            scores = token_log_probs(select_masked(states, student.host.predicting(Segment.TARGET)), labels, *lm.head)
             rows = upload(target.nonzero()[:, 0], memory.device)
             positions += group
             sums.append(torch.zeros(len(group), device=memory.device).index_add(0, rows, scores))
@@ -250,7 +250,7 @@ class Alignment(FrozenDecoder):
         states: dict[int, Tensor] = {}
         for group, hidden, student in self._decode(lm, memory, batch, np.ones(len(part), dtype=bool)):
             scored = student.host.predicting(Segment.TARGET)
-            states |= zip(group, at(hidden, scored).split(scored.sum(1).tolist()), strict=True)
+            states |= zip(group, select_masked(hidden, scored).split(scored.sum(1).tolist()), strict=True)
         own, query = ([states[row] for row in side] for side in pairs)
         rows = token_divergences(torch.cat(own), torch.cat(query), *lm.head, kind=kind)
         # a text without tokens diverges by 0, as its log-probability is 0
@@ -265,7 +265,7 @@ class Alignment(FrozenDecoder):
         dummies: list[Tensor] = []  # added to states, so that their backward passes run too
         for rows, counts in sorted(passes_by_length(tokens, lm.cost), key=lambda one: one.counts):
             group = positions[rows]
-            student = tokens.select(rows).with_soft(take(memory, batch["source"][group]))
+            student = tokens.select(rows).with_soft(select_rows(memory, batch["source"][group]))
             states = lm.hidden_states(student)
             if counts:
                 yield group.tolist(), sum(dummies, states), student

@@ -27,7 +27,7 @@ from embrew.model.forward import try_two_calls
 from embrew.model.frozen import trained_head
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.texts import target_ids
-from embrew.text.tokens import Row, Segment, Tokens, at
+from embrew.text.tokens import Row, Segment, Tokens, select_masked
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -71,10 +71,10 @@ class Generative(Objective):
         tokens: Tokens = batch["text"]
         weight = self.unit_weights(batch, encoder.device)["tokens"]
         states = encoder.backbone.hidden_states(tokens, self.attention(encoder))
-        labels = at(tokens.input_ids, tokens.host.where(Segment.TARGET))
+        labels = select_masked(tokens.input_ids, tokens.host.where(Segment.TARGET))
         weights = torch.full((len(labels),), weight, device=states.device)
         head = trained_head(encoder.backbone.causal_lm)
-        scored = at(states, tokens.host.predicting(Segment.TARGET))
+        scored = select_masked(states, tokens.host.predicting(Segment.TARGET))
         return {"loss": token_nll(scored, labels, *head, row_weights=weights)}
 
 
@@ -165,7 +165,7 @@ class Bottleneck(Generative):
             fits = [row.segments.count(Segment.TEXT) for row in read]
             if self.target == "text":
                 pairs = zip(texts, fits, strict=True)
-                targets = [target_ids(ids[:room], whole=room == len(ids), **limit) for ids, room in pairs]
+                targets = [target_ids(ids[:room], complete=room == len(ids), **limit) for ids, room in pairs]
             else:
                 splits = [self._split(ids, room, seed) for ids, room in zip(texts, fits, strict=True)]
                 read = self._read([ids[:at] for ids, at in zip(texts, splits, strict=True)], encoder)

@@ -19,7 +19,7 @@ from embrew.model.frozen import trained_head
 from embrew.model.layers import check_takes_branches
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.template import split_where_truncated
-from embrew.text.tokens import Row, Segment, Tokens, at
+from embrew.text.tokens import Row, Segment, Tokens, select_masked
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -147,11 +147,11 @@ class Llama2Vec(Objective):
         states = encoder.hidden_states(tokens)
         head = trained_head(encoder.backbone.causal_lm)
         scored = tokens.host.predicting(Segment.TEXT)
-        labels = at(tokens.input_ids[:, 1:], scored[:, :-1])
+        labels = select_masked(tokens.input_ids[:, 1:], scored[:, :-1])
         weights = self.unit_weights(batch, states.device)
         each = torch.full((len(labels),), weights["language"], device=states.device)
-        language = token_nll(at(states, scored), labels, *head, row_weights=each)
-        slots = at(states, tokens.host.where(Segment.MEMORY)).view(len(tokens), 2, -1, states.shape[-1])
+        language = token_nll(select_masked(states, scored), labels, *head, row_weights=each)
+        slots = select_masked(states, tokens.host.where(Segment.MEMORY)).view(len(tokens), 2, -1, states.shape[-1])
         bags = []
         for block, name in enumerate(("self", "next")):
             targets = batch["targets"][:, block]

@@ -31,7 +31,7 @@ from embrew.methods.frozen_decoder import FrozenDecoder, PrecomputedGradient, me
 from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
 from embrew.text.texts import target_ids
-from embrew.text.tokens import Row, Segment, Tokens, at, take, upload
+from embrew.text.tokens import Row, Segment, Tokens, select_masked, select_rows, upload
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -310,7 +310,7 @@ class Compression(FrozenDecoder):
         for suffix in self.targets.values():
             students: Tokens = batch["student" + suffix]
             for group, counts in passes_by_length(students, lm.cost):
-                student = students.select(group).with_soft(take(memory, group))
+                student = students.select(group).with_soft(select_rows(memory, group))
                 states = lm.hidden_states(student)
                 loss = torch.zeros((), device=memory.device)
                 if self.divergence == "kl":
@@ -318,9 +318,9 @@ class Compression(FrozenDecoder):
                     loss = loss + self._kl(lm, states, student, teacher, weights["texts"])
                 if self.divergence != "kl" or self.nll_weight:  # Eqs. 2 and 3
                     scored = self._scored(student.host.predicting(Segment.TARGET))
-                    labels = at(student.input_ids, self._scored(student.host.where(Segment.TARGET)))
+                    labels = select_masked(student.input_ids, self._scored(student.host.where(Segment.TARGET)))
                     each = torch.full((len(labels),), weights["tokens" + suffix], device=states.device)
-                    nll = token_nll(at(states, scored), labels, *lm.head, row_weights=each)
+                    nll = token_nll(select_masked(states, scored), labels, *lm.head, row_weights=each)
                     loss = loss + (self.nll_weight if self.divergence == "kl" else 1.0) * nll
                 yield loss * float(counts) / len(self.targets)
 
@@ -333,7 +333,7 @@ class Compression(FrozenDecoder):
             for tokens in (student, teacher)
         )
         rows = upload((weight / scored.sum(-1, keepdim=True)).expand_as(scored)[scored], states.device)
-        return token_kl(at(teacher_states, wanted), at(states, scored), *lm.head, row_weights=rows)
+        return token_kl(select_masked(teacher_states, wanted), select_masked(states, scored), *lm.head, row_weights=rows)
 
     def _scored(self, chosen: Tensor) -> Tensor:
         """Return a mask `(batch, tokens)` without the first `skip_rows` chosen positions of each row."""

@@ -20,7 +20,7 @@ from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_state
 from embrew.model.layers import check_positions, layers_of, max_positions, view
 from embrew.model.prefix import Prefix, Shared
 from embrew.model.weights import differing, tensors_under_adapter, without_adapter
-from embrew.text.tokens import Segment, Tokens, take, upload, write_at
+from embrew.text.tokens import Segment, Tokens, select_rows, upload, write_masked
 
 MemoryInit = Literal["vocab", "noise", "mean"]
 
@@ -126,8 +126,8 @@ class Backbone(nn.Module):
         if self.learned:
             scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
             learned = torch.cat(list(self.learned.values()))
-            rows = take(learned, host.input_ids[is_memory] - self.vocab_size) * scale
-            embedded = write_at(embedded, is_memory, rows.to(embedded.dtype))
+            rows = select_rows(learned, host.input_ids[is_memory] - self.vocab_size) * scale
+            embedded = write_masked(embedded, is_memory, rows.to(embedded.dtype))
         return write_soft(embedded, tokens)
 
     def hidden_states(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from embrew.distributed import most_over_processes
 from embrew.model.prefix import shared_prefix
 from embrew.progress import progress
-from embrew.text.tokens import Row, Tokens, take
+from embrew.text.tokens import Row, Tokens, select_rows
 
 CPU = {  # milliseconds of a layer in a pass, of a million of its weights; of a layer per token, of a million weights
     False: (0.82, 0.58, 0.0010, 0.0257),
@@ -216,7 +216,7 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cos
     vectors = torch.cat([part for part, one in zip(parts, passes, strict=True) if one.counts], dim=-2)
     for part in parts[sum(one.counts for one in passes) :]:
         vectors = vectors + 0.0 * part.sum()
-    return take(vectors, order, dim=-2)
+    return select_rows(vectors, order, dim=-2)
 
 
 def encode_rows(

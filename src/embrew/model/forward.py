@@ -35,7 +35,7 @@ from embrew.model.layers import (
     view,
     with_layers,
 )
-from embrew.text.tokens import Segment, Tokens, take, write_at
+from embrew.text.tokens import Segment, Tokens, select_rows, write_masked
 
 FINAL_NORMS = ("norm", "norm_f", "final_layer_norm", "final_layernorm", "ln_f", "final_norm", "embedding_norm")
 POST_NORM = ("encoder.layer", "transformer.layer", SHARED)  # every layer ends with its norm; there is no final one
@@ -51,8 +51,8 @@ def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
         return embedded
     host = tokens.host
     places = host.where(Segment.SOFT)
-    soft = take(tokens.soft, host.input_ids[places]) if tokens.soft.ndim == 2 else tokens.soft.flatten(0, 1)
-    return write_at(embedded, places, soft.to(embedded.dtype))
+    soft = select_rows(tokens.soft, host.input_ids[places]) if tokens.soft.ndim == 2 else tokens.soft.flatten(0, 1)
+    return write_masked(embedded, places, soft.to(embedded.dtype))
 
 
 def forward(

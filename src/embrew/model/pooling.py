@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from embrew.float32 import full_float32
 from embrew.settings.encoder import MODES, Dense, Pooling
-from embrew.text.tokens import Segment, Tokens, at, upload
+from embrew.text.tokens import Segment, Tokens, select_masked, upload
 
 EXPANSION = 4  # of the feed-forward part
 
@@ -176,7 +176,7 @@ def pool(pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None
     with full_float32(states.device.type):
         count = 0 if before is None else before.shape[1]
         if pooling.mode == "concat":
-            return at(states, positions(pooling, tokens.host)[:, count:]).float().reshape(len(states), -1)
+            return select_masked(states, positions(pooling, tokens.host)[:, count:]).float().reshape(len(states), -1)
         each = upload(weights(pooling, tokens.host), states.device)
         if before is None:
             return torch.einsum("bt,bth->bh", each, states.float())

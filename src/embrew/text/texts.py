@@ -10,7 +10,7 @@ SIDES = ("query", "document")
 BOOLEANS = ("bool", "bool_")  # of Python and NumPy, which is not imported for them
 
 
-def whole(name: str, value: Any, *, least: int = 1, most: float = float("inf"), optional: bool = True) -> int | None:
+def check_integer(name: str, value: Any, *, minimum: int = 1, maximum: float = float("inf"), optional: bool = True) -> int | None:
     """Return a whole number in its range as an int; None unchanged if `optional`.
 
     Raises:
@@ -22,13 +22,13 @@ def whole(name: str, value: Any, *, least: int = 1, most: float = float("inf"), 
     if not is_integer(value):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a whole number")
     number = operator.index(value)
-    if not least <= number <= most:
-        allowed = f"choose from {least} to {most:.0f}" if most != float("inf") else f"give {least} or more"
+    if not minimum <= number <= maximum:
+        allowed = f"choose from {minimum} to {maximum:.0f}" if maximum != float("inf") else f"give {minimum} or more"
         raise ValueError(f"{name}={number}; {allowed}")
     return number
 
 
-def flag(name: str, value: Any) -> bool:
+def check_boolean(name: str, value: Any) -> bool:
     """Return True or False.
 
     Raises:
@@ -50,7 +50,7 @@ def lengths_of(max_length: int | Mapping[str, int]) -> dict[str, int]:
         raise ValueError(f"max_length has {', '.join(by_side) or 'no sides'}; give query and document, or one number")
     limits = {}
     for side in SIDES:
-        limit = whole("max_length", by_side[side])
+        limit = check_integer("max_length", by_side[side])
         if limit is None:
             raise TypeError(f"max_length={max_length!r}; give a number of tokens for each side")
         limits[side] = limit
@@ -186,7 +186,7 @@ def _hint(kind: str) -> str:
     return f" ({HINTS[kind]})" if kind in HINTS else ""
 
 
-def target_ids(ids: Sequence[int], *, end: Sequence[int], limit: int, whole: bool = True) -> list[int]:
+def target_ids(ids: Sequence[int], *, end: Sequence[int], limit: int, complete: bool = True) -> list[int]:
     """Return at most `limit` tokens of a target; its end, an EOS token, only where the target is complete.
 
     A model trained on EOS after the first half of an answer learns to stop in the middle of a sentence.
@@ -195,10 +195,10 @@ def target_ids(ids: Sequence[int], *, end: Sequence[int], limit: int, whole: boo
         ids: of the text.
         end: the tokens that end a text: EOS, or none.
         limit: in tokens, the end included.
-        whole: False where `ids` are only the beginning of a text.
+        complete: False where `ids` are only the beginning of a text.
 
     >>> target_ids([5, 6], end=[2], limit=3), target_ids([5, 6, 7], end=[2], limit=3)
     ([5, 6, 2], [5, 6, 7])
     """
     fits = len(ids) + len(end) <= limit
-    return [*ids, *end] if fits and whole else list(ids[:limit])
+    return [*ids, *end] if fits and complete else list(ids[:limit])

@@ -26,19 +26,19 @@ def upload(value: Tensor, device: torch.device | str) -> Tensor:
     return value.to(device, non_blocking=True)
 
 
-def at(values: Tensor, chosen: Tensor) -> Tensor:
+def select_masked(values: Tensor, chosen: Tensor) -> Tensor:
     """Return `values[chosen]`, for a mask on the CPU and values on any device."""
     index = upload(chosen.flatten().nonzero()[:, 0], values.device)
     return values.flatten(0, chosen.ndim - 1).index_select(0, index)
 
 
-def write_at(values: Tensor, chosen: Tensor, rows: Tensor) -> Tensor:
+def write_masked(values: Tensor, chosen: Tensor, rows: Tensor) -> Tensor:
     """Return a copy of `values` with `rows` at the true entries of a mask on the CPU, in order."""
     index = upload(chosen.flatten().nonzero()[:, 0], values.device)
     return values.flatten(0, chosen.ndim - 1).index_copy(0, index, rows).view_as(values)
 
 
-def take(values: Tensor, rows: Rows, dim: int = 0) -> Tensor:
+def select_rows(values: Tensor, rows: Rows, dim: int = 0) -> Tensor:
     """Return some rows of `values`, whose numbers are known on the CPU."""
     return values.index_select(dim, upload(torch.as_tensor(rows, dtype=torch.long), values.device))
 
@@ -182,7 +182,7 @@ class Tokens:
         width = int((segments != Segment.PAD).sum(1).max())
         branches = None if host.branch_ids is None else host.branch_ids[chosen, :width]
         some = Tokens(host.input_ids[chosen, :width], segments[:, :width], None, branches)
-        soft = self.soft if self.soft is None or self.soft.ndim == 2 else take(self.soft, chosen)
+        soft = self.soft if self.soft is None or self.soft.ndim == 2 else select_rows(self.soft, chosen)
         return replace(some.to(self.device), soft=soft)  # a table of vectors is for all rows
 
     def __len__(self) -> int:

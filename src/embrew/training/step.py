@@ -16,7 +16,7 @@ from embrew.methods.base import UNIT_WEIGHTS
 from embrew.methods.embedding import Embed
 from embrew.model.batching import passes_by_length
 from embrew.model.weights import check_float32
-from embrew.text.tokens import Tokens, take, upload
+from embrew.text.tokens import Tokens, select_rows, upload
 from embrew.training.sharding import is_sharded, shard_whole
 
 
@@ -120,7 +120,7 @@ class _Passes:
             if counts:
                 parts.append(vectors)
                 rows += group
-        return take(torch.cat(parts, dim=-2), torch.tensor(rows).argsort(), dim=-2)
+        return select_rows(torch.cat(parts, dim=-2), torch.tensor(rows).argsort(), dim=-2)
 
     def second(self, role: str, wanted: Tensor, soft: Tensor | None = None) -> None:
         """Embed each chunk again and propagate the gradients `wanted` of the role's embeddings."""
