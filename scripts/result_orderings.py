@@ -19,7 +19,7 @@ PLACES = {"real": "SmolLM2", "world": "small world"}
 ORDERING = ("method", "claim", "paper", "setting", *PLACES)
 OWN = ("compare", "why", "part", "cannot", "on")
 DECIDING = {REPRODUCED: FOR, REFUTED: AGAINST}
-MARKED = re.compile(r"<!-- value: .*?<!-- /value -->|`[^`]*`")
+CODE = re.compile(r"`[^`]*`")
 FIGURE = re.compile(r"(?<![\w-])\d+(?![\dA-Z])")
 
 
@@ -147,8 +147,8 @@ def _place(name: str, given: Mapping[str, Any], shared: Mapping[str, Any]) -> Pl
     if cannot and (compared or why):
         raise ValueError(f"{name}: `cannot` stands alone, since with comparisons the verdict is computed")
     for sentence in [*why.values(), cannot, given.get("part", "")]:
-        if FIGURE.search(MARKED.sub("", sentence)):
-            raise ValueError(f"{name}: a figure in {sentence!r}; use `<!-- value: TABLE :: ROW :: COLUMN -->`")
+        if FIGURE.search(CODE.sub("", sentence)):
+            raise ValueError(f"{name}: a figure in {sentence!r}; figures stand in tables")
     if not compared and not cannot and NOT_MEASURED not in why:
         raise ValueError(f"{name}: write `compare`, or `why` with the key {NOT_MEASURED!r}, or `cannot`")
     made = tuple(one for entry in compared for one in comparisons(entry, common, shared))

@@ -4,10 +4,10 @@
 
 `docs/tables.yaml` defines tables; its head explains the keys. A page (README.md, docs/, benchmarks/*.md, the small
 world's README.md) holds
-`<!-- table: NAME -->` and `<!-- /table -->`, and what is between them is replaced. In a sentence,
-`<!-- value: NAME :: ROW :: COLUMN -->` and `<!-- /value -->` hold one cell. `docs/orderings.yaml` defines the papers'
-orderings; `<!-- orderings: PART -->` and `<!-- /orderings -->` hold some of them with computed verdicts. With `--check`
-nothing is written, and the exit status is 1 if a text differs. It is always 1 if no sentence explains a verdict.
+`<!-- table: NAME -->` and `<!-- /table -->`, and what is between them is replaced. `docs/orderings.yaml` defines the
+papers' orderings; `<!-- orderings: PART -->` and `<!-- /orderings -->` hold some of them with computed verdicts. With
+`--check` nothing is written, and the exit status is 1 if a text differs. It is always 1 if no sentence explains a
+verdict.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ ROOT = Path(__file__).parents[1]
 DEFINITIONS = ROOT / "docs" / "tables.yaml"
 ORDERINGS = ROOT / "docs" / "orderings.yaml"
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- /table -->", re.DOTALL)
-VALUE = re.compile(r"<!-- value: ([\w-]+) :: (.+?) :: (.+?) -->.*?<!-- /value -->")
 NUMBER = re.compile(r"^-?\d+(\.\d+)?")
-MARKER = re.compile(r"<!-- /?(?:table|value|orderings)\b.*?-->")
+MARKER = re.compile(r"<!-- /?(?:table|orderings)\b.*?-->")
 
 
 def pages() -> list[Path]:
@@ -167,32 +166,22 @@ def definitions(text: str) -> dict[str, Table]:
 
 
 def regenerated(text: str, tables: Mapping[str, Table], used: set[str]) -> str:
-    """Return a page's text with its tables and values written anew; add the names of the tables to `used`.
+    """Return a page's text with its tables written anew; add the names of the tables to `used`.
 
     Raises:
-        ValueError: a table, row or column is not defined, or a marker has no counterpart.
+        ValueError: a table is not defined, or a marker has no counterpart.
     """
 
-    def known(name: str) -> Table:
+    def table(marker: re.Match[str]) -> str:
+        name = marker[1]
         if name not in tables:
             raise ValueError(f"no table {name} in docs/tables.yaml; defined are {sorted(tables)}")
         used.add(name)
-        return tables[name]
+        return f"<!-- table: {name} -->\n\n{tables[name].markdown()}\n\n<!-- /table -->"
 
-    def table(found: re.Match[str]) -> str:
-        return f"<!-- table: {found[1]} -->\n\n{known(found[1]).markdown()}\n\n<!-- /table -->"
-
-    def value(found: re.Match[str]) -> str:
-        table, (row, column) = known(found[1]), found.group(2, 3)
-        if row not in table.rows or column not in table.columns:
-            raise ValueError(
-                f"table {found[1]} has no cell {row} :: {column}; it has {list(table.rows)}, {list(table.columns)}"
-            )
-        return f"<!-- value: {found[1]} :: {row} :: {column} -->{table.cell(row, column)}<!-- /value -->"
-
-    if unpaired := MARKER.findall(VALUE.sub("", TABLE.sub("", HELD.sub("", text)))):
+    if unpaired := MARKER.findall(TABLE.sub("", HELD.sub("", text))):
         raise ValueError(f"markers without a counterpart: {unpaired}")
-    return VALUE.sub(value, TABLE.sub(table, text))
+    return TABLE.sub(table, text)
 
 
 def report_from(page: Path) -> str | None:
@@ -208,8 +197,6 @@ def main(*, check: bool) -> int:
     tables, used = definitions(DEFINITIONS.read_text(encoding="utf-8")), set[str]()
     report = Report(read_orderings(ORDERINGS) if ORDERINGS.exists() else ())
     differ = []
-    for table in tables.values():
-        table.cells()  # also of tables that sentences use a cell of
     for page in pages():
         old = page.read_text(encoding="utf-8")
         try:

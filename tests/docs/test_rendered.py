@@ -47,5 +47,5 @@ def test_pages_are_rendered_whole(renderer: str) -> None:
 
 @pytest.mark.parametrize("renderer", RENDERERS)
 def test_a_comment_at_the_start_of_a_line_is_noticed(renderer: str) -> None:
-    source = "- one and\n  <!-- value -->2<!-- /value --> of **three**\n- [four](four.md)\n"
+    source = "- one and\n  <!-- note -->2<!-- /note --> of **three**\n- [four](four.md)\n"
     assert shown(RENDERERS[renderer](source)) != shown(RENDERERS[renderer](COMMENT.sub(r"\1", source)))
