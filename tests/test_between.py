@@ -214,7 +214,7 @@ def test_a_bit_of_a_teachers_vectors(
 def test_shards_that_are_exchanged_or_of_an_earlier_version(
     teach: Callable[[], np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("embrew.methods.distillation.UNIT", 2)
+    monkeypatch.setattr("embrew.methods.teacher_vectors.SHARD_SIZE", 2)
     wanted = teach()
     first, second, *_ = sorted((tmp_path / "vectors").glob("*.safetensors"))
     one, other = first.read_bytes(), second.read_bytes()

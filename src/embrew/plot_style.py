@@ -22,8 +22,8 @@ CYCLE: tuple[str, ...] = (
     "#228833",  # green
 )
 
-# Colour of each method, and words in the name of a series that name it. The first method of this order counts: "ESE on
-# MiniLM" is ESE.
+# Colour of each published method and baseline, and words in the name of a series that name it. The first method of this
+# order counts: "ESE on MiniLM" is ESE. Others, such as an objective of one's own, get a colour of `CYCLE`.
 _METHODS = {
     "llm2comp": ("#4477AA", r"llm2comp"),
     "ese": ("#228833", r"ese|espresso"),

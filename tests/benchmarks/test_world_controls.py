@@ -171,16 +171,16 @@ def test_with_the_adapter_on_the_decoder_is_another(teacher, divergence):
 
 
 def test_blind_memory_is_the_same_for_all_texts(teacher):
-    from embrew.methods import llm2comp
+    from embrew.methods import frozen_decoder
 
     encoder = encoder_of(teacher, attention="bidirectional")
     context = Tokens.pad(encoder.template.rows(TEXTS, instruction="", max_length=64))
     assert len(set(context.lengths)) == 1
     with torch.no_grad():
-        right = llm2comp.memory_states(encoder, context)
+        right = frozen_decoder.memory_states(encoder, context)
         attention = encoder.attention
         with blind_memory():
-            blind = llm2comp.memory_states(encoder, context)
+            blind = frozen_decoder.memory_states(encoder, context)
     assert encoder.attention is attention
     assert float((right[0] - right[1]).abs().max()) > 1e-2
     assert torch.allclose(blind[0], blind[1], atol=1e-5)

@@ -25,7 +25,7 @@ from embrew.files.checksums import NAME, digest_of, write_checksums
 from embrew.files.formats import FORMATS
 from embrew.files.writing import claimed
 from embrew.inspection import inspect
-from embrew.methods.distillation import TeacherVectors
+from embrew.methods.teacher_vectors import TeacherVectors
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep

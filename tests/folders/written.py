@@ -18,7 +18,7 @@ from embrew.corpus import encode_corpus, encoding
 from embrew.encoder import Encoder
 from embrew.files.formats import REPORT
 from embrew.files.writing import write_json
-from embrew.methods.distillation import TeacherVectors
+from embrew.methods.teacher_vectors import TeacherVectors
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.storage import base_model

@@ -267,6 +267,20 @@ def test_one_copy_learns_as_two_do(make_encoder, case):
         torch.testing.assert_close(grad / 2.0, wanted[name], rtol=1e-4, atol=1e-6)
 
 
+def test_losses_that_share_a_graph_are_refused(make_encoder):
+    encoder = make_encoder()
+    with_lora(encoder)
+    objective = Compression(**SMALL)
+    objective.setup(encoder)
+
+    def losses(lm, memory):
+        squares = memory.square().sum()
+        return [squares * 1.0, squares * 2.0]
+
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        objective.total_loss(encoder, batch_of(objective, encoder)["context"], losses)
+
+
 def test_the_decoder_has_no_dropout_in_training(make_encoder):
     """Whatever the encoder's dropout is, the frozen LM is the LM in evaluation mode, and gets its dropout back."""
     encoder = make_encoder()

@@ -19,7 +19,9 @@ from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.losses.contrastive import spread_out
-from embrew.methods.distillation import EmbeddingDistillation, TeacherVectors, open_teacher, ridge
+from embrew.methods.distillation import EmbeddingDistillation
+from embrew.methods.ridge import ridge
+from embrew.methods.teacher_vectors import TeacherVectors, open_teacher
 from embrew.model.pooling import orthogonal
 from embrew.recipe import Recipe
 from embrew.settings.encoder import Pooling
@@ -130,8 +132,8 @@ def test_a_teacher_with_prompts_reads_texts_that_stand_in_both_roles_as_neither(
         def encode_document(self, texts: list[str], **_: Any) -> np.ndarray:
             return np.tile([0.0, 0.0, 1.0], (len(texts), 1))
 
-    monkeypatch.setattr("embrew.methods.distillation.open_teacher", lambda _: Prompted())
-    monkeypatch.setattr("embrew.methods.distillation.vectors_hash", lambda _: "prompted")
+    monkeypatch.setattr("embrew.methods.teacher_vectors.open_teacher", lambda _: Prompted())
+    monkeypatch.setattr("embrew.methods.teacher_vectors.vectors_hash", lambda _: "prompted")
     texts = [{"text": text} for text in SENTENCES]
     pairs = [{"query": text, "positive": text, "negatives": []} for text in SENTENCES]
     for positives, rows, axes in (("dropout", texts, (0, 0)), ("column", pairs, (1, 2))):
@@ -182,21 +184,21 @@ def test_a_real_teacher_reads_each_text_once(
     known.add({"text": texts[:4]})
     known.add({"text": texts, "query": texts[:2]})
     expected = SentenceTransformer(str(minilm), device="cpu").encode(texts)
-    np.testing.assert_allclose(known.of("text", texts), expected, atol=1e-6)
-    np.testing.assert_allclose(known.of("query", texts[1:2]), expected[1:2], atol=1e-6)
+    np.testing.assert_allclose(known.vectors("text", texts), expected, atol=1e-6)
+    np.testing.assert_allclose(known.vectors("query", texts[1:2]), expected[1:2], atol=1e-6)
     again = TeacherVectors(str(minilm), tmp_path)
     again.teacher = None  # so that nothing can be computed
     again.add({"text": texts[::-1]})
-    np.testing.assert_array_equal(again.of("text", texts), known.of("text", texts))
+    np.testing.assert_array_equal(again.vectors("text", texts), known.vectors("text", texts))
     (damaged,) = [file for file in tmp_path.glob("*.safetensors") if file.stat().st_size < 4 * 4 * 384 + 500]
     damaged.write_bytes(damaged.read_bytes()[:100])
     mended = TeacherVectors(str(minilm), tmp_path)
     mended.add({"text": texts})
-    np.testing.assert_allclose(mended.of("text", texts), expected, atol=1e-6)
+    np.testing.assert_allclose(mended.vectors("text", texts), expected, atol=1e-6)
     caplog.clear()
     TeacherVectors(str(minilm), tmp_path).add({"text": texts})
     assert "is damaged" not in caplog.text, "what was damaged is gone"
-    monkeypatch.setattr("embrew.methods.distillation.vectors_hash", lambda _: "other")
+    monkeypatch.setattr("embrew.methods.teacher_vectors.vectors_hash", lambda _: "other")
     with pytest.raises(ValueError, match=r"holds vectors of model, and objective\.teacher=.* name another folder"):
         TeacherVectors(str(minilm), tmp_path)
     (tmp_path / "teacher.json").unlink()

@@ -16,7 +16,7 @@ from embrew.encoder import Encoder
 from embrew.methods import Bottleneck, Compression, Contrastive
 from embrew.methods import gap as gap_module
 from embrew.methods.base import text_ids
-from embrew.methods.gap import Gap, held_out_of
+from embrew.methods.gap import Gap
 from embrew.settings.encoder import Pooling
 from embrew.storage.base_model import ASSETS
 from embrew.text.tokens import Row, Segment, Tokens
@@ -130,8 +130,8 @@ def test_shares_are_those_of_the_logits(case: str, original: Any) -> None:
     assert gap.none == pytest.approx(wanted["none"], rel=1e-5)
     assert gap.context == pytest.approx(wanted["context"], rel=1e-5, abs=1e-6)
     shares = gap.shares(encoder)
-    assert shares.own == pytest.approx(wanted["share of own"], abs=1e-5)
-    assert shares.other == pytest.approx(wanted["share of other"], abs=1e-5)
+    assert shares.same_text == pytest.approx(wanted["share of own"], abs=1e-5)
+    assert shares.other_text == pytest.approx(wanted["share of other"], abs=1e-5)
 
 
 def test_the_context_itself_closes_all_of_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +149,8 @@ def test_the_context_itself_closes_all_of_the_gap(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(gap_module, "memory_states", embedded)
     shares = Gap.measure(objective, rows, encoder).shares(encoder)
-    assert shares.own == pytest.approx(1, abs=1e-5)
-    assert shares.other < 0.6
+    assert shares.same_text == pytest.approx(1, abs=1e-5)
+    assert shares.other_text < 0.6
 
 
 def test_no_memory_closes_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,8 +169,8 @@ def test_no_memory_closes_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_has_no_gap() -> None:
-    assert held_out_of(Compression()) == 64 and held_out_of(Compression(held_out=0)) == 0
-    assert held_out_of(Contrastive()) == held_out_of(Bottleneck()) == 0
+    assert Compression().held_out == 64 and Compression(held_out=0).held_out == 0
+    assert Contrastive().held_out == Bottleneck().held_out == 0
     encoder, objective = nano(), Compression(**SHORT)
     with pytest.raises(ValueError, match="1 held-out rows; the control needs another text"):
         Gap.measure(objective, rows_for(objective)[:1], encoder)
@@ -191,8 +191,8 @@ def test_no_text_ends_between_context_and_target(template: str) -> None:
         objective.setup(encoder)
         parts = objective.parts(rows, encoder)
         end = encoder.tokenizer.eos_token_id
-        assert all(end not in row.ids for row in parts.read)
+        assert all(end not in row.ids for row in parts.uncompressed)
         assert any(end in row.ids for row in parts.contexts) == (encoder is ended)
-        found.append([row.ids for row in parts.read])
+        found.append([row.ids for row in parts.uncompressed])
     for one, other in zip(*found, strict=True):  # where the limit cuts a text, the EOS has taken one of its tokens
         assert one[: len(other)] == other and len(one) - len(other) <= 1

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import normalize
 
 from embrew import assembly
-from embrew.methods.epic import of_demonstrations
+from embrew.methods.demonstrations import of_demonstrations
 from embrew.model.contexts import Context, start
 from embrew.settings.encoder import Demonstrations
 from embrew.training.step import Chunks, TrainStep

@@ -109,7 +109,7 @@ def test_what_is_written_and_said(
     assert gap.none == pytest.approx(found["none"], rel=1e-5) and gap.context == pytest.approx(
         found["context"], abs=1e-6
     )
-    assert shares.own == pytest.approx(found["end"]["share"], abs=1e-4)
+    assert shares.same_text == pytest.approx(found["end"]["share"], abs=1e-4)
     start, two = found["curve"][:2]
     lines = [line for line in caplog.messages if "share of the gap" in line]
     assert lines[0] == "compress  3 texts are set aside, to measure the share of the gap closed"

@@ -29,6 +29,7 @@ from embrew.files.names import public_path
 from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_folder, link_or_copy, recover, write_json
+from embrew.methods import OBJECTIVES, Objective
 from embrew.opening import check_pooling
 from embrew.recipe import Recipe
 from embrew.storage.opening import SETTINGS
@@ -238,9 +239,8 @@ def _methods(settings: Settings, data: Prepared) -> dict[str, dict[str, ModelDef
     if settings.method == "none":
         return models
     chosen = settings.defaults.methods[settings.method]
-    if any(stage.stage["objective"]["type"] == "alignment" for stage in chosen.stages) and not data.count(
-        "with_negatives"
-    ):
+    objectives = [OBJECTIVES.get(stage.stage["objective"]["type"], Objective) for stage in chosen.stages]
+    if any(objective.needs_negatives for objective in objectives) and not data.count("with_negatives"):
         raise ValueError(
             f"--method {settings.method} contrasts with negatives, and no pair to train on has some; add them (embrew "
             "data mine finds hard ones), or choose another method"

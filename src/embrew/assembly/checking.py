@@ -17,8 +17,7 @@ from embrew.assembly.stages import objective, training_arguments
 from embrew.config.validation import check_fields, fields_model
 from embrew.data.columns import ACCEPTED
 from embrew.files.formats import GAP
-from embrew.methods import Alignment, Objective
-from embrew.methods.gap import held_out_of
+from embrew.methods import Objective
 from embrew.model.adapters import check_for_quantized, check_library, lora_config
 from embrew.recipe import Recipe, StageConfig
 from embrew.recipe.encoder import LORA_REFUSED, LORA_TYPES
@@ -86,7 +85,7 @@ def check_stage(recipe: Recipe, index: int, *, here: bool = False) -> None:
     check_matches(recipe, index, built)
     evaluation = recipe.stage_evaluation(index)
     chosen_by = None if evaluation is None or evaluation.every is None else evaluation.metric
-    if chosen_by == GAP and not held_out_of(built):
+    if chosen_by == GAP and not built.held_out:
         raise ValueError(
             f"stage {stage.name}: evaluation.metric={GAP}, the share of the gap closed, exists where the objective is "
             "compression with held_out above 0; name such stages in evaluation.stages, or choose another metric"
@@ -179,11 +178,8 @@ def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
                 f"{place}.instructions with instruct: both in mixed batches: each row has its own, which would tell a "
                 "query's positive from others; set mix: {batches: one}, or instruct: query"
             )
-        if config.instructions and isinstance(built, Alignment) and built.has_references:
-            raise ValueError(
-                f"{place}.instructions with objective.variant={built.variant!r}: its reference scores are computed "
-                "once, with one instruction; set instruction, or objective.variant: kl or js"
-            )
+        if config.instructions and built.single_instruction is not None:
+            raise ValueError(f"{place}.instructions with {built.single_instruction}")
         if config.sentences and built.rows_kind not in ("text", "pairs"):
             raise ValueError(
                 f"{place}.sentences=True is for text rows and pairs, not {built.rows_kind} rows; leave it out"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from embrew.encoder import Encoder
 from embrew.losses.contrastive import closer_than_positive, same_text_mask, score_kl
-from embrew.methods.base import CosineMargin, Dropout, NotNegative, Share, Temperature
+from embrew.methods.base import Batch, CosineMargin, Dropout, NotNegative, Share, Temperature
 from embrew.methods.embedding import (
     Candidates,
     EmbeddingObjective,
@@ -103,16 +103,16 @@ class Contrastive(EmbeddingObjective):
         """Repeated texts for dropout positives, pairs otherwise."""
         return RepeatedTexts() if self.positives == "dropout" else self.pairs
 
-    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         """Return the number of rows, if a term compares a query with its own documents only."""
-        alone = not self.in_batch_negatives or self.distillation_weight
-        return {"rows": len(batch["query_keys"])} if alone else {}
+        rowwise = not self.in_batch_negatives or self.distillation_weight
+        return {"rows": len(batch["query_keys"])} if rowwise else {}
 
-    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return InfoNCE against the candidates of all processes."""
         return self.compare(embeddings["query"], embeddings["document"], batch)
 
-    def columns(self, queries: Tensor, documents: Tensor, batch: dict[str, Any]) -> Candidates:
+    def columns(self, queries: Tensor, documents: Tensor, batch: Batch) -> Candidates:
         """Return the candidates of all processes, or of this one: documents, then queries with `candidates: both`."""
         keys = batch["document_keys"]
         if self.candidates == "both":
@@ -124,7 +124,7 @@ class Contrastive(EmbeddingObjective):
         self,
         queries: Tensor,
         documents: Tensor,
-        batch: dict[str, Any],
+        batch: Batch,
         *,
         candidates: Candidates | None = None,
         excluded: Tensor | None = None,
@@ -134,7 +134,7 @@ class Contrastive(EmbeddingObjective):
         Args:
             queries: `(batch, hidden)`.
             documents: `(documents, hidden)`: positives, then negatives.
-            batch: as `Pairs` or `RepeatedTexts` collate it.
+            batch: batch as `Pairs` or `RepeatedTexts` collate it.
             candidates: result of `columns`, if already computed.
             excluded: `(batch, columns)` bool: further candidates to leave out of the softmax.
         """
@@ -149,8 +149,9 @@ class Contrastive(EmbeddingObjective):
         if not self.in_batch_negatives:
             loss = loss * share
         if self.distillation_weight:
-            own, teacher = documents[batch["candidates"]], batch["teacher"] / self.distillation_temperature
-            kl = share * score_kl(queries, own, teacher, temperature=temperature)
+            documents_of_query = documents[batch["candidates"]]
+            teacher = batch["teacher"] / self.distillation_temperature
+            kl = share * score_kl(queries, documents_of_query, teacher, temperature=temperature)
             parts["distillation"] = kl.detach()
             loss = loss + self.distillation_weight * kl
         if not self.symmetric:
@@ -163,7 +164,7 @@ class Contrastive(EmbeddingObjective):
         return {"loss": (loss + back) / 2, **parts}
 
     def _mask(
-        self, rows: Tensor, candidates: Candidates, keys: Tensor, batch: dict[str, Any]
+        self, rows: Tensor, candidates: Candidates, keys: Tensor, batch: Batch
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Return what each row leaves out of its softmax, and the share that only the model's scores leave out."""
         columns, column_keys, labels, _, labelled = candidates

@@ -17,7 +17,6 @@ from embrew.data.reading import expand
 from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.methods import Objective
-from embrew.methods.gap import held_out_of
 from embrew.model.backbone import Backbone
 from embrew.planning.devices import Device, device, device_here
 from embrew.planning.shapes import config_of, shape_of_stage, tokenizer_of
@@ -154,7 +153,7 @@ def stage_rows(
         )
         for config in stage.datasets
     ]
-    parts, _ = set_aside(parts, held_out_of(objective))
+    parts, _ = set_aside(parts, objective.held_out)
     order = assembly.order(stage, [len(part) for part in parts], objective, seed=recipe.seed, processes=processes)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts), order, True
 

@@ -37,8 +37,6 @@ from embrew.storage.base_model import (
 )
 
 GROUP = 256  # scales with one scale of their own, where scales are quantised too
-COMPARES = ("compression", "alignment")  # objectives that read the original LM
-READS_HEAD = ("bottleneck", "joint", "language_model", "llama2vec", "mntp", "sft")  # and train it with all others
 
 
 def config_of(recipe: Recipe) -> tuple[Any, bool]:
@@ -151,7 +149,7 @@ def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
     model: Any = empty_model(config, dtype).requires_grad_(False)
     plain = sum(p.numel() for p in model.parameters())
     spared = _spared(model, recipe, dtype)
-    method = str(stage.objective["type"])
+    objective = assembly.objective(stage.objective)
     if settings.lora is not None:
         full = settings.train_embeddings == "full" and stage.train_memory
         model = attach_lora(model, settings.lora, train_embeddings=full)
@@ -159,11 +157,11 @@ def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
         model.float().requires_grad_(True)
         head = model.get_output_embeddings()
         if head is not None and head.weight is not model.get_input_embeddings().weight:
-            head.requires_grad_(method in READS_HEAD)
+            head.requires_grad_(objective.trains_head)
     learned = (settings.memory_tokens + (settings.soft_prompt_tokens or 0)) * config.hidden_size
     changed = settings.lora is None or (index > 0 and stage.adapter == "merge")
     short = assembly.autocasts(recipe, place) or dtype != torch.float32
-    copied = plain if method in COMPARES and changed else 0
+    copied = plain if objective.reads_original_lm and changed else 0
     more = learned if stage.train_memory else 0
     shape = shape_of_model(model, config)
     return replace(

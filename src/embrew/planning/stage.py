@@ -12,11 +12,11 @@ import torch
 from embrew import assembly
 from embrew.data.mixing import MixedOrder
 from embrew.encoder import Encoder
-from embrew.methods import EmbeddingObjective, Objective
+from embrew.methods import Objective
 from embrew.planning.devices import Device
 from embrew.planning.shapes import Shape
 from embrew.recipe import Recipe
-from embrew.text.tokens import Segment, Tokens
+from embrew.text.tokens import Segment
 
 UTILIZATION = 0.4  # of a device's arithmetic, where none is given
 SAMPLED, BATCHES = 256, 8  # rows of a batch that are tokenised, at most; batches of which the largest counts
@@ -209,16 +209,10 @@ def passes_of(objective: Objective, encoder: Encoder, rows: Sequence[dict[str, A
 def _passes(objective: Objective, encoder: Encoder, rows: Sequence[dict[str, Any]], seed: int) -> Passes:
     """Return the tokens of one batch; rows of similar length are computed together, so padding is left out."""
     batch = objective.collate(list(rows), encoder, seed=seed)
-    if isinstance(objective, EmbeddingObjective):
-        batch = objective.inputs.complete(encoder, batch)
-        texts = [*objective.inputs.texts(batch).values(), *objective.inputs.prompted(batch).values()]
-        frozen: list[Tokens] = []
-    else:
-        parts = {name: part for name, part in batch.items() if isinstance(part, Tokens)}
-        frozen = [part for name, part in parts.items() if name.startswith("teacher")]
-        texts = [part for name, part in parts.items() if not name.startswith("teacher")]
-    trained, without = (sum(int((one.segment_ids != Segment.PAD).sum()) for one in some) for some in (texts, frozen))
-    return Passes(trained, without, max(one.input_ids.shape[1] for one in texts))
+    trained, frozen = objective.passes(encoder, batch)
+    counts = [sum(int((tokens.segment_ids != Segment.PAD).sum()) for tokens in side) for side in (trained, frozen)]
+    length = max(tokens.input_ids.shape[1] for tokens in trained)
+    return Passes(trained=counts[0], frozen=counts[1], length=length)
 
 
 def _changes(recipe: Recipe, index: int, shape: Shape, most: int, recompute: bool) -> list[str]:

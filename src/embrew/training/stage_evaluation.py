@@ -14,8 +14,8 @@ from embrew.distributed import decided
 from embrew.encoder import Encoder
 from embrew.files.formats import GAP, GAP_OTHER, GUARD
 from embrew.methods import Objective
-from embrew.methods.gap import Gap, held_out_of, rows_that_fit
-from embrew.methods.llm2comp import Compression
+from embrew.methods.compression import Compression
+from embrew.methods.gap import Gap, rows_that_fit
 from embrew.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class GapClosed:
         """Return the shares of the encoder as it is now, as scores of an evaluation within the stage."""
         with torch.autocast(encoder.device.type, torch.bfloat16, enabled=self.bfloat16):
             shares = self.gap.shares(encoder)
-        return {GAP: shares.own, GAP_OTHER: shares.other}
+        return {GAP: shares.same_text, GAP_OTHER: shares.other_text}
 
     def add_curve(self, points: Iterable[Point]) -> None:
         """Replace the measurements after the start by those of a learning curve."""
@@ -303,7 +303,7 @@ def at_start(
             raise ValueError(f"stage {name}: no share of the gap closed: {why}; choose another evaluation.metric")
         logger.info("%s  no share of the gap closed is measured: %s", name, why)
 
-    if held_out_of(objective):
+    if objective.held_out:
         decided(begin)
     return closed[0] if closed else None
 

@@ -26,7 +26,6 @@ from embrew.distributed import claimed_by_first, decided
 from embrew.encoder import Encoder
 from embrew.files.names import check_path_known
 from embrew.methods import Objective
-from embrew.methods.gap import held_out_of
 from embrew.recipe import Recipe
 from embrew.storage.card import without_scores
 from embrew.storage.opening import final_stage
@@ -311,7 +310,7 @@ class Run:
                 reserved=self.results.reserved,
                 rejected=self.results.rejected(stage.name),
             )
-        parts, held_out = set_aside(parts, held_out_of(objective))
+        parts, held_out = set_aside(parts, objective.held_out)
         if held_out:
             logger.info("%s  %d texts are set aside, to measure the share of the gap closed", stage.name, len(held_out))
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
