@@ -124,7 +124,7 @@ CASES = [
     for checkpointing in BOTH
     for cached in (BOTH if objective in EMBEDDING else (False,))
 ]
-COMPARES = ("compression", "alignment")  # with the original LM
+COMPARES = [name for name, kind in OBJECTIVES.items() if kind.reads_original_lm]
 SHARDED = [
     *(replace(case, sharded=True) for case in CASES),
     *(

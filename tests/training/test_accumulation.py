@@ -26,8 +26,6 @@ from tests.conftest import SENTENCES
 from tests.objectives import cases
 from tests.objectives.cases import ENCODERS, LENGTHS, LORA, prepared
 
-IN_BATCH = {name for name, kind in OBJECTIVES.items() if issubclass(kind, EmbeddingObjective)}
-IN_BATCH -= {"embedding_distillation"}  # a mean over texts
 OWN_DOCUMENTS = {"in_batch_negatives": False, "distillation_weight": 0.5, "temperature": 0.2}
 CHOSEN: dict[str, list[dict[str, Any]]] = {  # in place of the first settings of the battery
     "angle": [{"rows": "pairs"}],
@@ -63,7 +61,7 @@ class Gradients(TrainerCallback):
 
 
 def ready(make_encoder: Any, name: str, settings: dict[str, Any]) -> tuple[Encoder, Objective, list[dict[str, Any]]]:
-    encoder = make_encoder(lora=LORA, **ENCODERS.get(name, {}))
+    encoder = make_encoder(lora=LORA, **ENCODERS[name])
     objective = assembly.objective({"type": name, **settings})
     objective.setup(encoder)
     encoder.backbone.set_attention_dropout(0.0)
@@ -126,7 +124,7 @@ def reference(
     step = TrainStep(encoder, objective)
     parts = [objective.collate(rows, encoder, seed=seed) for rows, seed in micro]
     whole = objective.collate([row for rows, _ in micro for row in rows], encoder, seed=micro[0][1])
-    if name in IN_BATCH and getattr(objective, "in_batch_negatives", True):
+    if isinstance(objective, EmbeddingObjective) and not objective.counts(whole):  # rows are compared with each other
         return direct(step, parts, progress)
     if name != "joint":
         return direct(step, [whole], progress)
