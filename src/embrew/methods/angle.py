@@ -13,14 +13,8 @@ from embrew.distributed import gather, global_rows, world_size
 from embrew.encoder import Encoder
 from embrew.losses.contrastive import angle, cosent, info_nce, labelled_mask, same_text_mask
 from embrew.methods.base import Batch, NotNegative, Temperature, are_equal
-from embrew.methods.embedding import (
-    EmbeddingObjective,
-    Inputs,
-    Pairs,
-    ScoredPairs,
-    candidates_of,
-    in_batch_info_nce,
-)
+from embrew.methods.embedding import EmbeddingObjective, Inputs, Pairs, ScoredPairs
+from embrew.methods.info_nce import candidates_of, in_batch_info_nce
 from embrew.text.tokens import select_rows
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Objectives whose loss depends on embeddings only: their texts, and the candidates of all processes."""
+"""Objectives whose loss depends on embeddings only, and their texts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from embrew.distributed import gather, global_rows, share_of_rows
+from embrew.distributed import gather
 from embrew.encoder import Encoder
-from embrew.losses.contrastive import info_nce, spread_out
+from embrew.losses.contrastive import spread_out
 from embrew.methods.base import Batch, DataRow, NotNegative, Objective, RowsKind, are_equal, instructions_of, usable
 from embrew.model.batching import embed_by_length
 from embrew.text.tokens import Tokens
@@ -339,47 +339,3 @@ def text_keys(texts: Sequence[str]) -> Tensor:
     """Return hashes of texts, `(texts,)` int64, the same in every process and on every machine."""
     keys = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True) for text in texts]
     return torch.tensor(keys, dtype=torch.long)
-
-
-class Candidates(NamedTuple):
-    """The documents that queries are compared with: positives of all processes in order, then negatives.
-
-    Attributes:
-        vectors: `(columns, hidden)`.
-        keys: `(columns,)` int64, equal where texts are equal.
-        labels: `(queries,)` the column of each query's own positive.
-        positives: number of columns that are positives.
-        labelled: keys of the query and of the positive of each row, `(positives,)` each.
-    """
-
-    vectors: Tensor
-    keys: Tensor
-    labels: Tensor
-    positives: int
-    labelled: tuple[Tensor, Tensor]
-
-
-def candidates_of(
-    queries: Tensor, documents: Tensor, query_keys: Tensor, document_keys: Tensor, *, shared: bool
-) -> Candidates:
-    """Return the candidates of queries: documents `(documents, hidden)`, positives first.
-
-    With `shared`, they are gathered over all processes.
-    """
-    size = len(queries)
-    labels = torch.arange(size, device=queries.device)
-    if not shared:
-        return Candidates(documents, document_keys, labels, size, (query_keys, document_keys[:size]))
-    parts = [gather(documents[:size]), gather(documents[size:])]
-    part_keys = [gather(document_keys[:size]), gather(document_keys[size:])]
-    labels = labels + global_rows(size, queries.device).offset
-    labelled = gather(query_keys), part_keys[0]
-    return Candidates(torch.cat(parts), torch.cat(part_keys), labels, len(parts[0]), labelled)
-
-
-def in_batch_info_nce(
-    queries: Tensor, candidates: Candidates, *, temperature: float, mask: Tensor | None, shared: bool
-) -> Tensor:
-    """Return InfoNCE; with `shared`, its mean over processes is the mean over the queries of all processes."""
-    loss = info_nce(queries, candidates.vectors, candidates.labels, temperature=temperature, mask=mask)
-    return loss * (share_of_rows(len(queries), queries.device) if shared else 1.0)

@@ -24,8 +24,7 @@ from torch.nn.functional import normalize
 from embrew.encoder import Encoder
 from embrew.methods.base import Batch, CountOrNone, NotNegative
 from embrew.methods.demonstrations import DemonstratedPairs, of_demonstrations
-from embrew.methods.embedding import Candidates
-from embrew.methods.info_nce import Contrastive
+from embrew.methods.info_nce import Candidates, Contrastive
 from embrew.model.contexts import check_reads
 from embrew.settings.encoder import EncoderSettings
 
