@@ -41,10 +41,10 @@ def classes_on_disk():
     trees = [ast.parse(path.read_text()) for path in Path(methods.__file__).parent.glob("*.py")]
     classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
     bases = {node.name: {base.id for base in node.bases if isinstance(base, ast.Name)} for node in classes}
-    found = {"Objective"}
-    while more := {name for name, own in bases.items() if own & found} - found:
-        found |= more
-    return found - {"Objective", "EmbeddingObjective", "FrozenDecoder", "Generative", "Nested", "TokenObjective"}
+    derived = {"Objective"}
+    while more := {name for name, parents in bases.items() if parents & derived} - derived:
+        derived |= more
+    return derived - {"Objective", "EmbeddingObjective", "FrozenDecoder", "Generative", "Nested", "TokenObjective"}
 
 
 def test_every_objective_is_here():

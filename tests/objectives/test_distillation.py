@@ -68,9 +68,9 @@ def test_the_mean_distance_over_students_and_texts(make_encoder: Make, distance:
             with torch.no_grad():
                 states = encoder(batch["text"], num_layers=layers).double().numpy()[:, :dims]
             for state, row in zip(states, batch["rows"], strict=True):
-                own, teacher = matrix @ (unit(state) if projection else state), unit(row["vector"])
-                apart = 1 - own @ teacher / np.linalg.norm(own), float(((own - teacher) ** 2).sum())
-                wanted.append(apart[distance == "squared"])
+                student, teacher = matrix @ (unit(state) if projection else state), unit(row["vector"])
+                distances = 1 - student @ teacher / np.linalg.norm(student), float(((student - teacher) ** 2).sum())
+                wanted.append(distances[distance == "squared"])
     assert loss_of(step, batch)["loss"].item() == pytest.approx(np.mean(wanted), rel=1e-5)
 
 
@@ -85,17 +85,17 @@ def test_layers_above_the_students_are_not_run(make_encoder: Make) -> None:
 
 def test_chunks_have_the_gradients_of_one_pass_for_the_model_and_for_w(make_encoder: Make) -> None:
     encoder = make_encoder(lora={"lora_dropout": 0.0})
-    found = []
+    gradients = []
     for chunks in (None, Chunks(rows=2)):
         step, batch = stepped(encoder, dims=[8, 32], spread_weight=0.5)
         step.chunks = chunks
         step.zero_grad(set_to_none=True)
         loss_of(step, batch)["loss"].backward()
-        found.append({name: p.grad.clone() for name, p in step.named_parameters() if p.grad is not None})
-    one, other = found
-    assert one.keys() == other.keys() and {"learned.dims_8", "learned.dims_32"} < one.keys()
-    for name, grad in one.items():
-        torch.testing.assert_close(other[name], grad, rtol=1e-4, atol=1e-6)
+        gradients.append({name: p.grad.clone() for name, p in step.named_parameters() if p.grad is not None})
+    whole_batch, chunked = gradients
+    assert whole_batch.keys() == chunked.keys() and {"learned.dims_8", "learned.dims_32"} < whole_batch.keys()
+    for name, grad in whole_batch.items():
+        torch.testing.assert_close(chunked[name], grad, rtol=1e-4, atol=1e-6)
 
 
 def test_contrast_in_addition(make_encoder: Make, minilm: Path, tmp_path: Path) -> None:
@@ -160,19 +160,19 @@ def test_vectors_of_a_file_are_the_targets(model_folder: Any, tmp_path: Path) ->
     train(recipe, run)
     (first,) = json.loads((run / "run.json").read_text())["losses"]["distill"]
     encoder = assembly.encoder(recipe)
-    own = encoder.encode([row["text"] for row in rows]).astype(np.float64)
+    embeddings = encoder.encode([row["text"] for row in rows]).astype(np.float64)
     targets = np.stack([unit(vector) for vector in vectors])
-    penalty = 0.003 * (own**2).sum() / own.shape[1]
-    fitted = np.linalg.solve(own.T @ own + penalty * np.eye(own.shape[1]), own.T @ targets)
-    cosines = [unit(one) @ target for one, target in zip(own @ fitted, targets, strict=True)]
+    penalty = 0.003 * (embeddings**2).sum() / embeddings.shape[1]
+    fitted = np.linalg.solve(embeddings.T @ embeddings + penalty * np.eye(embeddings.shape[1]), embeddings.T @ targets)
+    cosines = [unit(prediction) @ target for prediction, target in zip(embeddings @ fitted, targets, strict=True)]
     assert first["loss"] == pytest.approx(1 - np.mean(cosines), abs=1e-3)
-    for wrong, said in (
+    for wrong, message in (
         ([0.0] * 5, "line 13: column 'vector' holds a vector of length 0; repair"),
         ([1e300] * 5, "line 13: column 'vector' holds a vector of length 2.23607e.300; repair"),
         ([1.0] * 4, r"column vector holds \[4, 5\] dimensions"),
     ):
         file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"text": "more", "vector": wrong}]))
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             train(recipe, tmp_path / str(len(wrong)) / str(wrong[0]))
 
 
@@ -180,16 +180,16 @@ def test_a_real_teacher_reads_each_text_once(
     minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     texts = [*SENTENCES, "a </s> name", "long " * 700, " "]
-    known = TeacherVectors(str(minilm), tmp_path)
-    known.add({"text": texts[:4]})
-    known.add({"text": texts, "query": texts[:2]})
+    store = TeacherVectors(str(minilm), tmp_path)
+    store.add({"text": texts[:4]})
+    store.add({"text": texts, "query": texts[:2]})
     expected = SentenceTransformer(str(minilm), device="cpu").encode(texts)
-    np.testing.assert_allclose(known.vectors("text", texts), expected, atol=1e-6)
-    np.testing.assert_allclose(known.vectors("query", texts[1:2]), expected[1:2], atol=1e-6)
+    np.testing.assert_allclose(store.vectors("text", texts), expected, atol=1e-6)
+    np.testing.assert_allclose(store.vectors("query", texts[1:2]), expected[1:2], atol=1e-6)
     again = TeacherVectors(str(minilm), tmp_path)
     again.teacher = None  # so that nothing can be computed
     again.add({"text": texts[::-1]})
-    np.testing.assert_array_equal(again.vectors("text", texts), known.vectors("text", texts))
+    np.testing.assert_array_equal(again.vectors("text", texts), store.vectors("text", texts))
     (damaged,) = [file for file in tmp_path.glob("*.safetensors") if file.stat().st_size < 4 * 4 * 384 + 500]
     damaged.write_bytes(damaged.read_bytes()[:100])
     mended = TeacherVectors(str(minilm), tmp_path)
@@ -249,8 +249,8 @@ def test_ridge_regression_by_more_rows() -> None:
     generator = np.random.default_rng(2)
     vectors, targets = generator.standard_normal((30, 6)), generator.standard_normal((30, 4))
     penalty = 0.003 * (vectors**2).sum() / 6
-    own = np.concatenate([vectors, np.sqrt(penalty) * np.eye(6)])
-    wanted = np.linalg.lstsq(own, np.concatenate([targets, np.zeros((6, 4))]), rcond=None)[0].T
+    extended = np.concatenate([vectors, np.sqrt(penalty) * np.eye(6)])
+    wanted = np.linalg.lstsq(extended, np.concatenate([targets, np.zeros((6, 4))]), rcond=None)[0].T
     np.testing.assert_allclose(ridge(torch.tensor(vectors), torch.tensor(targets)), wanted, atol=1e-6)
 
 
@@ -269,19 +269,23 @@ def test_w_starts_fitted(model_folder: Any, tmp_path: Path, distance: str, proje
     objective.precompute(rows, encoder, tmp_path / "0")
     assert encoder.training
     teacher = torch.tensor(np.stack([unit(vector) for vector in vectors[:70]]))
-    found = {name: parameter.detach() for name, parameter in objective.learned(encoder).items()}
+    learned = {name: parameter.detach() for name, parameter in objective.learned(encoder).items()}
     states = {i: torch.tensor(plain.encode(texts[:70], num_layers=i)) for i in (1, 2)}
     if projection:
-        assert found.keys() == {f"layers_{i}_dims_{d}" for i in (1, 2) for d in (8, 32)}
+        assert learned.keys() == {f"layers_{i}_dims_{d}" for i in (1, 2) for d in (8, 32)}
         for i in (1, 2):
             for d in (8, 32):
-                own = torch.nn.functional.normalize(states[i][:, :d], dim=-1)
-                torch.testing.assert_close(found[f"layers_{i}_dims_{d}"], ridge(own, teacher), rtol=2e-3, atol=2e-3)
+                inputs = torch.nn.functional.normalize(states[i][:, :d], dim=-1)
+                torch.testing.assert_close(
+                    learned[f"layers_{i}_dims_{d}"], ridge(inputs, teacher), rtol=2e-3, atol=2e-3
+                )
     else:
-        own = torch.cat([states[1], states[2]])
-        own = own if distance == "squared" else torch.nn.functional.normalize(own, dim=-1)
-        assert not found
-        torch.testing.assert_close(encoder.head.weight.detach(), ridge(own, teacher.repeat(2, 1)), rtol=2e-3, atol=2e-3)
+        inputs = torch.cat([states[1], states[2]])
+        inputs = inputs if distance == "squared" else torch.nn.functional.normalize(inputs, dim=-1)
+        assert not learned
+        torch.testing.assert_close(
+            encoder.head.weight.detach(), ridge(inputs, teacher.repeat(2, 1)), rtol=2e-3, atol=2e-3
+        )
 
 
 def test_spread_out_pair_by_pair() -> None:
@@ -307,8 +311,8 @@ def test_a_projection_is_trained_saved_and_exported(make_encoder: Make, model_fo
     encoder.save_pretrained(tmp_path / "saved", verify="full")
     np.testing.assert_array_equal(Encoder.from_pretrained(tmp_path / "saved").encode(SENTENCES), vectors)
     export_encoder(encoder, tmp_path / "stock", truncate_dim=10)
-    found = SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(SENTENCES)
-    np.testing.assert_allclose(found, encoder.encode(SENTENCES, truncate_dim=10), atol=1e-5)
+    exported = SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(SENTENCES)
+    np.testing.assert_allclose(exported, encoder.encode(SENTENCES, truncate_dim=10), atol=1e-5)
 
 
 def test_where_it_widens_cosines_stay(model_folder: Any) -> None:

@@ -79,8 +79,8 @@ def expected(objective: Compression, encoder: Encoder, original: Any) -> dict[st
             (written,) = text_ids([row["positive"]], encoder)
             targets.append({"": [*written, *([encoder.tokenizer.eos_token_id] if objective.end else [])]})
         else:
-            (whole,) = text_ids([row["text"]], encoder)
-            rest = whole[len(contexts[-1]) : 63]
+            (full,) = text_ids([row["text"]], encoder)
+            rest = full[len(contexts[-1]) : 63]
             targets.append({name: contexts[-1] if name == "same" else rest for name in objective.targets})
 
     def log_q(before: Tensor, target: list[int]) -> Tensor:
@@ -98,24 +98,24 @@ def expected(objective: Compression, encoder: Encoder, original: Any) -> dict[st
         "own": [torch.cat([first, memory], 1) for memory in memories],
         "other": [torch.cat([first, memory], 1) for memory in others],
     }
-    found = {}
+    values = {}
     for name, preceding in readings.items():
         total = 0.0
         for kind in targets[0]:
             divergences, likelihoods = [], []
-            for before, whole, target in zip(preceding, readings["context"], targets, strict=True):
+            for before, with_context, target in zip(preceding, readings["context"], targets, strict=True):
                 ids = target[kind]
-                student, teacher = log_q(before, ids), log_q(whole, ids)
+                student, teacher = log_q(before, ids), log_q(with_context, ids)
                 kl = (teacher.exp() * (teacher - student)).sum(-1)
                 divergences.append(kl[skip : None if objective.include_last else -1].mean())
                 likelihoods.append(-student[torch.arange(len(ids)), ids][skip:])
             nll, mean = float(torch.cat(likelihoods).mean()), float(torch.stack(divergences).mean())
             part = mean + objective.nll_weight * nll if objective.divergence == "kl" else nll
             total += part / len(targets[0])
-        found[name] = total
-    gap = found["none"] - found["context"]
-    shares = {f"share of {name}": 1 - (found[name] - found["context"]) / gap for name in ("own", "other")}
-    return {**found, **shares}
+        values[name] = total
+    gap = values["none"] - values["context"]
+    shares = {f"share of {name}": 1 - (values[name] - values["context"]) / gap for name in ("own", "other")}
+    return {**values, **shares}
 
 
 @pytest.mark.parametrize("case", by_default(["kl and nll, both", "pairs, nll"], CASES))
@@ -143,9 +143,9 @@ def test_the_context_itself_closes_all_of_the_gap(monkeypatch: pytest.MonkeyPatc
     objective = Compression(min_context_tokens=10, min_target_tokens=7)
     objective.setup(encoder)
 
-    def embedded(given: Encoder, tokens: Tokens) -> Tensor:
+    def embedded(reader: Encoder, tokens: Tokens) -> Tensor:
         ids = tokens.input_ids[tokens.where(Segment.TEXT)].view(len(tokens), 9)
-        return given.backbone.causal_lm.get_input_embeddings()(ids)
+        return reader.backbone.causal_lm.get_input_embeddings()(ids)
 
     monkeypatch.setattr(gap_module, "memory_states", embedded)
     shares = Gap.measure(objective, rows, encoder).shares(encoder)
@@ -159,8 +159,8 @@ def test_no_memory_closes_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     gap = Gap.measure(objective, rows_for(objective), encoder)
 
     def without(tokens: Tokens) -> Tokens:
-        kept = [(s != Segment.PAD) & (s != Segment.SOFT) for s in tokens.segment_ids]
-        parts = zip(tokens.input_ids, tokens.segment_ids, kept, strict=True)
+        masks = [(s != Segment.PAD) & (s != Segment.SOFT) for s in tokens.segment_ids]
+        parts = zip(tokens.input_ids, tokens.segment_ids, masks, strict=True)
         return Tokens.pad([Row(ids[k].tolist(), segments[k].tolist()) for ids, segments, k in parts])
 
     monkeypatch.setattr(gap_module, "memory_states", lambda given, tokens: torch.zeros(len(tokens), 0, 256))
@@ -186,13 +186,13 @@ def test_no_text_ends_between_context_and_target(template: str) -> None:
     rows = [{"query": text, "positive": SENTENCES[i % 5]} for i, text in enumerate(texts())]
     plain, ended = (nano(lora=False, template=one) for one in ("{instruction}{text}{memory}", template))
     objective = Compression(rows="pairs")
-    found = []
+    contexts = []
     for encoder in (plain, ended):
         objective.setup(encoder)
         parts = objective.parts(rows, encoder)
         end = encoder.tokenizer.eos_token_id
         assert all(end not in row.ids for row in parts.uncompressed)
         assert any(end in row.ids for row in parts.contexts) == (encoder is ended)
-        found.append([row.ids for row in parts.uncompressed])
-    for one, other in zip(*found, strict=True):  # where the limit cuts a text, the EOS has taken one of its tokens
+        contexts.append([row.ids for row in parts.uncompressed])
+    for one, other in zip(*contexts, strict=True):  # where the limit cuts a text, the EOS has taken one of its tokens
         assert one[: len(other)] == other and len(one) - len(other) <= 1

@@ -22,8 +22,8 @@ SETTINGS = [(name, key) for name, ranges in RANGES.items() for key in ranges]
 def hints(name: str) -> dict[str, Any]:
     """Plain types of an objective's settings."""
     kind = OBJECTIVES[name]
-    found = typing.get_type_hints(kind)
-    return {field.name: found[field.name] for field in fields(kind)}
+    types = typing.get_type_hints(kind)
+    return {field.name: types[field.name] for field in fields(kind)}
 
 
 def has_numbers(hint: Any) -> bool:
@@ -45,12 +45,12 @@ def test_its_range(name: str, key: str) -> None:
     allowed, refused = RANGES[name][key]
     for value in allowed:
         assert getattr(made(name, **{key: value}), key) == value
-    for value in [*refused, *(one for one in NEVER if one not in allowed)]:
+    for value in [*refused, *(wrong for wrong in NEVER if wrong not in allowed)]:
         with pytest.raises(ValueError, match=rf"objective {name}: .*{key}"):
             made(name, **{key: value})
-        given = {k: Contrastive() if k == "base" else v for k, v in REQUIRED[name].items()}
+        required = {k: Contrastive() if k == "base" else v for k, v in REQUIRED[name].items()}
         with pytest.raises(ValueError, match=key):  # in Python too
-            OBJECTIVES[name](**{**given, key: value})
+            OBJECTIVES[name](**{**required, key: value})
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
