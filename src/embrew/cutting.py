@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
+from embrew.model.encoder_module import EncoderModule
 from embrew.model.layers import layers_of, path_of_layers, with_module
 from embrew.storage.card import without_scores
 from embrew.text.texts import check_integer
 
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
-
-E = TypeVar("E", bound="Encoder")
+E = TypeVar("E", bound=EncoderModule)
 
 
 def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None = None) -> E:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,10 @@ from transformers import DynamicCache, GenerationConfig
 
 from embrew.model.attention import first_prompt
 from embrew.model.batching import plan
+from embrew.model.encoder_module import EncoderModule
 from embrew.progress import progress
 from embrew.text.texts import Text
 from embrew.text.tokens import Segment, Tokens
-
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
 
 Source = Literal["memory", "text"]
 Bos = Literal["visible", "strict"]
@@ -32,7 +30,7 @@ NEW_TOKENS = 128  # most new tokens, by default
 
 
 def generate(
-    encoder: Encoder,
+    encoder: EncoderModule,
     texts: Sequence[Text],
     *,
     instruction: str,
@@ -64,12 +62,12 @@ def generate(
     return written
 
 
-def can_write(encoder: Encoder) -> bool:
+def can_write(encoder: EncoderModule) -> bool:
     """Return whether targets can be written from the memory tokens alone."""
     return encoder.backbone.memory is not None and encoder.template.tail[-1:] == ["memory"]
 
 
-def check(encoder: Encoder, source: Source) -> None:
+def check(encoder: EncoderModule, source: Source) -> None:
     """Raise where an encoder cannot write from this.
 
     Raises:
@@ -99,7 +97,7 @@ def _check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"{key} is not allowed here: the encoder reads the texts and keeps the cache{hint}")
 
 
-def _settings(encoder: Encoder, options: dict[str, Any]) -> GenerationConfig:
+def _settings(encoder: EncoderModule, options: dict[str, Any]) -> GenerationConfig:
     """Return generation settings: greedy unless `options` differ; the model's own sampling settings are ignored."""
     own, tokenizer = encoder.backbone.causal_lm.generation_config, encoder.tokenizer
     eos = tokenizer.eos_token_id if own is None or own.eos_token_id is None else own.eos_token_id
@@ -109,7 +107,9 @@ def _settings(encoder: Encoder, options: dict[str, Any]) -> GenerationConfig:
     return GenerationConfig(**{**defaults, **options})
 
 
-def _continue(encoder: Encoder, tokens: Tokens, source: Source, bos: Bos, settings: GenerationConfig) -> list[str]:
+def _continue(
+    encoder: EncoderModule, tokens: Tokens, source: Source, bos: Bos, settings: GenerationConfig
+) -> list[str]:
     """Return what is written after each row of a batch."""
     inner = encoder.backbone.inner
     window = getattr(inner.config, "sliding_window", None)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from embrew.encoding import convert, of_side
+from embrew.encoder import Encoder
+from embrew.model.encoding import convert, of_side
 from embrew.progress import progress
-
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
-    from embrew.recipe.encoder import Variants
+from embrew.recipe.encoder import Variants
 
 
 class VariantEncoder:
@@ -99,13 +97,13 @@ class VariantEncoder:
         self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
-        return self.encode(inputs, **of_side(self.encoder, "query", prompt_name, prompt, options))
+        return self.encode(inputs, **of_side("query", self.encoder.max_length, prompt_name, prompt, options))
 
     def encode_document(
         self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
-        return self.encode(inputs, **of_side(self.encoder, "document", prompt_name, prompt, options))
+        return self.encode(inputs, **of_side("document", self.encoder.max_length, prompt_name, prompt, options))
 
     def _versions(self, texts: Sequence[Any], *, shown: bool) -> dict[str, list[str]]:
         """Return each text with its variants, by text."""

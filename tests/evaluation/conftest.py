@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.model.contexts import start
+from embrew.model.context_vectors import start
 from embrew.settings.encoder import Demonstrations
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.demonstration_count import choose_demonstrations
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
 

@@ -8,7 +8,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from embrew.export.exporting import export_encoder
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from tests.conftest import FAMILIES, SENTENCES, by_default
 

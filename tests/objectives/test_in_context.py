@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 
 from embrew import assembly
 from embrew.methods.epic import of_demonstrations
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstrations
 from embrew.training.step import Chunks, TrainStep
 from tests.conftest import SENTENCES, by_default

@@ -13,7 +13,8 @@ import numpy as np
 
 from embrew.corpus.precision import Ranges
 from embrew.encoder import Encoder
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from tests.conftest import SENTENCES
 from tests.serving.running import serving

@@ -18,7 +18,8 @@ from transformers import PreTrainedTokenizerFast
 
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
 from embrew.settings.base import Base
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import tiny_model

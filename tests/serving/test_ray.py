@@ -23,7 +23,8 @@ import yaml
 
 from embrew.cli.recipe import read_launch
 from embrew.encoder import Encoder
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import start
+from embrew.model.contexts import Context
 from embrew.serving.ray import app, read_arguments
 from embrew.serving.routes import create_app
 from embrew.serving.settings import Settings

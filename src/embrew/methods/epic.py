@@ -17,7 +17,8 @@ from embrew.encoder import Encoder
 from embrew.methods.base import CountOrNone, NotNegative, instructions_of
 from embrew.methods.embedding import Candidates, Embed, Inputs, Pairs, text_keys
 from embrew.methods.info_nce import Contrastive
-from embrew.model.contexts import Example, Lead, check_reads, insert, joined, lead, most_samples, sampled, shown
+from embrew.model.context_vectors import check_reads, most_samples, sampled
+from embrew.model.contexts import Example, Lead, insert, joined, lead, shown
 from embrew.settings.encoder import Demonstrations, EncoderSettings
 from embrew.text.tokens import Row, Segment, Tokens, upload
 

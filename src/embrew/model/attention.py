@@ -252,7 +252,9 @@ def agree(
         tokens = Tokens.pad([Row.labelled(some[n - 1 : 2 * n - 1], Segment.TEXT) for n in lengths]).to(inner.device)
         with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
             embedded = inner.get_input_embeddings()(tokens.input_ids).to(inner.dtype)
-            states, others = (select_masked(run(embedded, tokens), tokens.attention_mask.bool()).float() for run in (one, other))
+            states, others = (
+                select_masked(run(embedded, tokens), tokens.attention_mask.bool()).float() for run in (one, other)
+            )
     except torch.OutOfMemoryError:
         raise
     except FAILED:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from embrew.encoder import Encoder
-from embrew.encoding import embed, rows_by_text
 from embrew.model.batching import NotFinite, batches_of, usual_tokens
 from embrew.model.contexts import PreparedContext
 from embrew.model.prefix import Prefix, shared_prefix
@@ -167,8 +166,7 @@ class ServedEncoder:
             return self._states(key, [each[0] for each in rows], context)
         try:
             parts = [
-                embed(
-                    self.encoder,
+                self.encoder.embed_rows(
                     lambda start, stop, of_template=of_template: list(of_template[start:stop]),  # type: ignore[misc]
                     len(of_template),
                     context=context,
@@ -221,7 +219,7 @@ class ServedEncoder:
         except ValueError as error:
             raise ApiError(422, str(error), param="input", code="token_id_out_of_range") from None
         try:
-            return rows_by_text(self.encoder, texts, words, context, limit)
+            return self.encoder.rows_by_text(texts, words, context, limit)
         except ValueError:  # nothing else is left that can be wrong
             field = "prompt_name" if options.prompt is None else "prompt"
             message = f"the prompt leaves no room for a text within {limit} tokens; shorten it"

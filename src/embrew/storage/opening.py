@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from peft import PeftModel
@@ -21,6 +21,7 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.writing import read_unchanged, recover
 from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, reopened_lora
 from embrew.model.backbone import Backbone
+from embrew.model.encoder_module import EncoderModule
 from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
 from embrew.settings.base import Base, Kind
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
@@ -45,10 +46,7 @@ from embrew.storage.parts import (
     read_tensors,
 )
 
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
-
-E = TypeVar("E", bound="Encoder")
+E = TypeVar("E", bound=EncoderModule)
 logger = logging.getLogger(__name__)
 SETTINGS, RECORD = "embrew.json", "training.json"
 PARTS = {  # trained in addition to the language model
@@ -61,7 +59,7 @@ AS_TRAINED = "as_trained"
 NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
 
 
-def trained_parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
+def trained_parts(encoder: EncoderModule) -> dict[str, dict[str, Tensor]]:
     """Return tensors trained in addition to the language model, on the CPU, by the names of `PARTS`."""
     modules = {"head": encoder.head, "demonstrator": encoder.demonstrator}
     parts = {part: module.state_dict() for part, module in modules.items() if module is not None}
@@ -239,12 +237,12 @@ def _replay(
     return True
 
 
-def knows_base(encoder: Encoder) -> bool:
+def knows_base(encoder: EncoderModule) -> bool:
     """Return whether the base of an encoder can be opened again."""
     return encoder.base.kind != "folder" or encoder.base_folder is not None
 
 
-def open_base_again(encoder: Encoder, dtype: torch.dtype | None = None) -> PreTrainedModel:
+def open_base_again(encoder: EncoderModule, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """Return the base of an encoder as it was opened, on the CPU, by default in the dtype of its weights."""
     own = encoder.base.kind == "folder" and encoder.base_folder is not None
     model, _, _ = open_base(
@@ -259,7 +257,7 @@ def open_base_again(encoder: Encoder, dtype: torch.dtype | None = None) -> PreTr
     return model
 
 
-def difference_to_base(encoder: Encoder) -> str | None:
+def difference_to_base(encoder: EncoderModule) -> str | None:
     """Return how the weights under the adapter differ from the base on disk with the merged adapters; None: not.
 
     Exactly, where no adapter was merged; otherwise up to a few roundings. 4-bit weights are never trained.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -29,13 +29,12 @@ from embrew.files.sealed import UNSEALED, check_file, seal_file
 from embrew.files.writing import PARTIAL, atomic_folder, atomic_path, read_unchanged, recover_all, write_json
 from embrew.identity import vectors_hash
 from embrew.model.adapters import AdapterState
-from embrew.model.contexts import Context, PreparedContext, prepare
+from embrew.model.context_vectors import prepare
+from embrew.model.contexts import Context, PreparedContext
+from embrew.model.encoder_module import EncoderModule
 from embrew.settings.encoder import Demonstration
 from embrew.storage.foreign import ADAPTER, asks_for_code, check_adapter
 from embrew.text.tokens import Row
-
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -354,7 +353,7 @@ def remove_context(folder: Path, name: str) -> None:
         target.parent.rmdir()
 
 
-def up_to_date(encoder: Encoder) -> dict[str, PreparedContext]:
+def up_to_date(encoder: EncoderModule) -> dict[str, PreparedContext]:
     """Return the encoder's contexts; those of other weights or another tokenizer are computed again."""
     if not encoder.contexts:
         return {}
@@ -372,7 +371,7 @@ def digest(context: PreparedContext) -> str:
     return sha.hexdigest()
 
 
-def check_written(encoder: Encoder, folder: Path) -> None:
+def check_written(encoder: EncoderModule, folder: Path) -> None:
     """Raise unless a folder holds the encoder's contexts, to the bit."""
     written = read_contexts(folder)
     if written.keys() != encoder.contexts.keys():

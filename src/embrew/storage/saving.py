@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -24,7 +24,9 @@ from embrew.files.writing import atomic_folder
 from embrew.float32 import full_float32
 from embrew.identity import replayed
 from embrew.model.adapters import LIBRARY, AdapterState, adapter_state
-from embrew.model.contexts import Context, prepare
+from embrew.model.context_vectors import prepare
+from embrew.model.contexts import Context
+from embrew.model.encoder_module import EncoderModule
 from embrew.model.weights import differing, tensors_under_adapter, without_adapter
 from embrew.settings.encoder import Demonstration, EncoderSettings
 from embrew.storage.base_model import keep_base, quiet
@@ -52,15 +54,13 @@ from embrew.storage.parts import (
     write_tokenizer,
 )
 
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
-
-
 logger = logging.getLogger(__name__)
 PACKAGES = ("embrew", "torch", "transformers", "peft", "tokenizers")
 
 
-def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
+def save_encoder(
+    encoder: EncoderModule, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]
+) -> None:
     """Write an encoder's folder and verify it; see `Encoder.save_pretrained`."""
     if verify not in ("fast", "full", "off"):
         raise ValueError(f"verify={verify!r}; choose from fast, full, off")
@@ -167,7 +167,7 @@ def check_same(vectors: Tensor, expected: Tensor, dtype: torch.dtype, *, what: s
     return difference
 
 
-def reference_vectors(encoder: Encoder) -> Tensor:
+def reference_vectors(encoder: EncoderModule) -> Tensor:
     """Return unit vectors of the reference texts, `(16, hidden)` float32; with demonstrations, 16 more after two."""
     how: dict[str, Any] = {"batch_size": 8, "show_progress_bar": False}
     with full_float32(encoder.device.type):
@@ -184,7 +184,7 @@ def reference_vectors(encoder: Encoder) -> Tensor:
         return torch.nn.functional.normalize(torch.cat([torch.as_tensor(part) for part in vectors]), dim=-1)
 
 
-def _instruction(encoder: Encoder) -> str:
+def _instruction(encoder: EncoderModule) -> str:
     """Return an instruction for the demonstrations; none if an encoder of short texts has no room for it."""
     try:
         encoder.template.rows(list(TEXTS), instruction=INSTRUCTION, max_length=encoder.max_length["query"])
@@ -193,7 +193,7 @@ def _instruction(encoder: Encoder) -> str:
     return INSTRUCTION
 
 
-def verify_folder(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
+def verify_folder(encoder: EncoderModule, folder: Path, verify: str) -> dict[str, Any]:
     """Compare a written folder with the encoder in memory.
 
     Returns:
@@ -229,7 +229,7 @@ def verify_folder(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]
     return checks
 
 
-def _check_settings(encoder: Encoder, folder: Path) -> None:
+def _check_settings(encoder: EncoderModule, folder: Path) -> None:
     written = EncoderSettings.from_dict(read_settings(folder, verified=True))
     for key, (ours, theirs) in encoder.settings.differences(written).items():
         raise RuntimeError(f"embrew.json holds {key}={theirs!r}, the encoder has {ours!r}")
@@ -247,7 +247,7 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
                     )
 
 
-def _check_tensors(encoder: Encoder, folder: Path) -> None:
+def _check_tensors(encoder: EncoderModule, folder: Path) -> None:
     """Raise unless adapters, learned tokens and what is trained in addition to the language model are the encoder's."""
     written = {part: read_tensors(folder / PARTS[part]) for part in trained_parts(encoder)}
     ours = dict(trained_parts(encoder))
@@ -263,7 +263,7 @@ def _check_tensors(encoder: Encoder, folder: Path) -> None:
             raise RuntimeError(f"{part} was written with other values than the encoder holds: {difference}")
 
 
-def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
+def _opened_anew(encoder: EncoderModule, folder: Path) -> Tensor:
     """Return vectors of the folder as a reader opens it, weights and all.
 
     Raises:
@@ -288,7 +288,7 @@ def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
     return vectors
 
 
-def _in_fresh_process(encoder: Encoder, folder: Path) -> Tensor:
+def _in_fresh_process(encoder: EncoderModule, folder: Path) -> Tensor:
     with tempfile.TemporaryDirectory(prefix="embrew-verify-") as scratch:
         out = Path(scratch) / "vectors.safetensors"
         command = [sys.executable, "-m", "embrew.reopened", str(folder), str(out), "cpu"]

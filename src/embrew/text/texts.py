@@ -10,7 +10,9 @@ SIDES = ("query", "document")
 BOOLEANS = ("bool", "bool_")  # of Python and NumPy, which is not imported for them
 
 
-def check_integer(name: str, value: Any, *, minimum: int = 1, maximum: float = float("inf"), optional: bool = True) -> int | None:
+def check_integer(
+    name: str, value: Any, *, minimum: int = 1, maximum: float = float("inf"), optional: bool = True
+) -> int | None:
     """Return a whole number in its range as an int; None unchanged if `optional`.
 
     Raises:

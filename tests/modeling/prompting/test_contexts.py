@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from embrew.encoder import Encoder
-from embrew.encoding import rows_by_text
-from embrew.model.contexts import Context, PreparedContext, sampled, start
+from embrew.model.context_vectors import sampled, start
+from embrew.model.contexts import Context, PreparedContext
 from embrew.settings.encoder import Demonstrations
 from embrew.text.tokens import Row, Segment
 from tests.conftest import SENTENCES, by_default
@@ -114,7 +114,7 @@ def test_what_stands_where(make_encoder, named):
     assert made.row == Row(wanted, segments)
     assert len(made.vectors) == len(set(LAYOUTS[named]) & set("01234"))
     (plain,) = encoder.template.rows(["a text"], instruction="find: ")
-    whole = next(rows for (rows,) in rows_by_text(encoder, ["a text"], "find: ", made, 512))
+    whole = next(rows for (rows,) in encoder.rows_by_text(["a text"], "find: ", made, 512))
     assert whole == Row(plain.ids[:1] + wanted + plain.ids[1:], plain.segments[:1] + segments + plain.segments[1:])
 
 
