@@ -50,8 +50,8 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
     smaller.backbone._modules = dict(backbone._modules)
     smaller.backbone._switch = None  # it lists the layers of the full encoder
     inner = backbone.inner
-    place = next(name for name, module in backbone.model.named_modules() if module is inner)
-    path = ".".join(filter(None, (place, path_of_layers(inner))))
+    path_of_inner = next(name for name, module in backbone.model.named_modules() if module is inner)
+    path = ".".join(filter(None, (path_of_inner, path_of_layers(inner))))
     layers = dict.fromkeys(layers_of(inner)[:num_layers])  # ALBERT has one, which runs several times
     smaller.backbone.model = with_module(backbone.model, path, nn.ModuleList(layers))
     config = _cut_config(inner.config, backbone.num_layers, num_layers)

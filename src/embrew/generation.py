@@ -56,8 +56,8 @@ def generate(
         for group in plan([len(row.ids) for row in rows], batch_size=batch_size):
             tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
             answers = _continue(encoder, tokens, source, bos, settings)
-            for place, i in enumerate(group):
-                written[i * copies : (i + 1) * copies] = answers[place * copies : (place + 1) * copies]
+            for index, i in enumerate(group):
+                written[i * copies : (i + 1) * copies] = answers[index * copies : (index + 1) * copies]
             bar.update(len(group))
     return written
 
@@ -99,8 +99,8 @@ def _check_options(options: dict[str, Any]) -> None:
 
 def _settings(encoder: EncoderModule, options: dict[str, Any]) -> GenerationConfig:
     """Return generation settings: greedy unless `options` differ; the model's own sampling settings are ignored."""
-    own, tokenizer = encoder.backbone.causal_lm.generation_config, encoder.tokenizer
-    eos = tokenizer.eos_token_id if own is None or own.eos_token_id is None else own.eos_token_id
+    config, tokenizer = encoder.backbone.causal_lm.generation_config, encoder.tokenizer
+    eos = tokenizer.eos_token_id if config is None or config.eos_token_id is None else config.eos_token_id
     first = eos[0] if isinstance(eos, list) else eos
     pad = next((i for i in (tokenizer.pad_token_id, first, 0) if i is not None), 0)
     defaults = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": eos, "pad_token_id": pad}
@@ -133,25 +133,25 @@ def _continue(
     model._forward_pre_hooks_with_kwargs, model._forward_hooks_with_kwargs = OrderedDict(), OrderedDict()
     cache = DynamicCache()  # without windows: all layers keep the same positions
     if visible is not None:
-        wall = _Wall(visible.gather(1, order))
-        model.register_forward_pre_hook(wall.before, with_kwargs=True)
-        model.register_forward_hook(wall.after)
+        cache_filter = _CacheFilter(visible.gather(1, order))
+        model.register_forward_pre_hook(cache_filter.before, with_kwargs=True)
+        model.register_forward_hook(cache_filter.after)
     written = model.generate(
         inputs_embeds=left, attention_mask=real.gather(1, order), past_key_values=cache, generation_config=settings
     )
     return [str(text) for text in encoder.tokenizer.batch_decode(written, skip_special_tokens=True)]
 
 
-class _Wall:
+class _CacheFilter:
     """Hooks on a generating model: once the texts are read, the cache keeps only the positions that may be seen.
 
     Positions are counted as if nothing had been dropped.
     """
 
     def __init__(self, visible: Tensor) -> None:
-        most = int(visible.sum(1).max())
-        self.places = torch.argsort(visible.long(), dim=1, stable=True)[:, visible.shape[1] - most :]
-        self.seen = visible.gather(1, self.places).long()
+        width = int(visible.sum(1).max())
+        self.positions = torch.argsort(visible.long(), dim=1, stable=True)[:, visible.shape[1] - width :]
+        self.seen = visible.gather(1, self.positions).long()
         self.has_read = False
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -169,7 +169,7 @@ class _Wall:
             return
         self.has_read = True
         for layer in output.past_key_values.layers:
-            places = self.places.repeat_interleave(len(layer.keys) // len(self.places), 0)
-            index = places[:, None, :, None].expand(-1, layer.keys.shape[1], -1, -1)
+            positions = self.positions.repeat_interleave(len(layer.keys) // len(self.positions), 0)
+            index = positions[:, None, :, None].expand(-1, layer.keys.shape[1], -1, -1)
             layer.keys = layer.keys.gather(2, index.expand(-1, -1, -1, layer.keys.shape[3]))
             layer.values = layer.values.gather(2, index.expand(-1, -1, -1, layer.values.shape[3]))

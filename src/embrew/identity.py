@@ -31,8 +31,8 @@ def settings_of(encoder: EncoderModule) -> dict[str, Any]:
 
 def describe(encoder: EncoderModule) -> dict[str, Any]:
     """Return base, settings, dtype and size, for result files."""
-    whole, inner = encoder.backbone.owns_weights, getattr(encoder.backbone, "inner", None)
-    one_way = [] if encoder.attention.mode == "causal" else causal_layers(inner)  # of a bidirectional hybrid
+    owns_weights, inner = encoder.backbone.owns_weights, getattr(encoder.backbone, "inner", None)
+    other_layers = [] if encoder.attention.mode == "causal" else causal_layers(inner)  # of a bidirectional hybrid
     return {
         "base": encoder.base.as_dict(),
         **settings_of(encoder),
@@ -40,8 +40,8 @@ def describe(encoder: EncoderModule) -> dict[str, Any]:
         "soft_prompt_tokens": len(encoder.backbone.soft_prompt_ids),
         "merged_adapters": len(replayed(encoder)),
         "adapter": isinstance(encoder.backbone.model, PeftModel),
-        **({"full_weights": True} if isinstance(encoder.backbone.model, PeftModel) and whole else {}),
-        **({"causal_layers": len(one_way)} if one_way else {}),
+        **({"full_weights": True} if isinstance(encoder.backbone.model, PeftModel) and owns_weights else {}),
+        **({"causal_layers": len(other_layers)} if other_layers else {}),
         "steps": encoder.steps,
         "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
         "dimensions": encoder.get_embedding_dimension(),

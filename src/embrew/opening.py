@@ -176,11 +176,11 @@ def no_pooling(name: str, why: str = "") -> ValueError:
     )
 
 
-def on_openvino(found: Any, name: str, *, bfloat16: bool) -> RuntimeEncoder:
+def on_openvino(model: Any, name: str, *, bfloat16: bool) -> RuntimeEncoder:
     """Return an opened model, converted for OpenVINO in memory and compared on a few texts.
 
     Args:
-        found: the model: an encoder, or a Sentence-Transformers model.
+        model: the model: an encoder, or a Sentence-Transformers model.
         name: its folder or Hub id.
         bfloat16: compute in bfloat16; also where the model's weights are in bfloat16.
 
@@ -188,12 +188,12 @@ def on_openvino(found: Any, name: str, *, bfloat16: bool) -> RuntimeEncoder:
         ValueError: OpenVINO gives other vectors; or a Sentence-Transformers model is more than a transformer, one
             pooling, and normalisation.
     """
-    if isinstance(found, VariantEncoder):
+    if isinstance(model, VariantEncoder):
         raise ValueError(f"{name} writes variants of each text, which OpenVINO does not run; use --backend torch")
-    if isinstance(found, Encoder):
-        return convert_encoder(found, bfloat16=bfloat16 or found.backbone.dtype == torch.bfloat16)
-    bfloat16 = bfloat16 or next(found.parameters()).dtype == torch.bfloat16
-    return convert_encoder(as_encoder(found, name), bfloat16=bfloat16, origin=found)
+    if isinstance(model, Encoder):
+        return convert_encoder(model, bfloat16=bfloat16 or model.backbone.dtype == torch.bfloat16)
+    bfloat16 = bfloat16 or next(model.parameters()).dtype == torch.bfloat16
+    return convert_encoder(as_encoder(model, name), bfloat16=bfloat16, origin=model)
 
 
 def as_encoder(model: Any, name: str) -> Encoder:

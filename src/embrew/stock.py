@@ -179,23 +179,23 @@ def _read(name: str, model: SentenceTransformer) -> Reading:
     parts: list[Any] = list(model)
     kinds = [type(part).__name__ for part in parts]
     layers = [part for part, kind in zip(parts, kinds, strict=True) if kind == "Dense"]
-    usual = ["Transformer", "Pooling", *["Dense"] * len(layers)]
+    expected_kinds = ["Transformer", "Pooling", *["Dense"] * len(layers)]
     stock = {mode.stock: key for key, mode in MODES.items() if mode.stock}
-    if kinds not in (usual, [*usual, "Normalize"]):
+    if kinds not in (expected_kinds, [*expected_kinds, "Normalize"]):
         raise _as_it_is(name, f"has the modules {', '.join(kinds)}", "Transformer, Pooling, Dense and Normalize")
     mode = stock.get(parts[1].pooling_mode) if isinstance(parts[1].pooling_mode, str) else None
     if mode is None:
         raise _as_it_is(name, f"pools with {parts[1].pooling_mode}", ", ".join(stock))
     if not parts[1].include_prompt:
         raise _as_it_is(name, "leaves its prompt out of the pooling", "poolings over the whole input")
-    known = {activation: key for key, activation in ACTIVATIONS.items()}
-    strange = [type(layer.activation_function) for layer in layers if type(layer.activation_function) not in known]
-    if strange or any(
+    activations = {activation: key for key, activation in ACTIVATIONS.items()}
+    unknown = [kind for layer in layers if (kind := type(layer.activation_function)) not in activations]
+    if unknown or any(
         (layer.module_input_name, layer.module_output_name, layer.use_residual) != (OUTPUT, OUTPUT, False)
         for layer in layers
     ):
-        named = f"the activation {strange[0].__name__}" if strange else "other inputs than the pooled vector"
-        raise _as_it_is(name, f"has a Dense module with {named}", ", ".join(ACTIVATIONS))
+        problem = f"the activation {unknown[0].__name__}" if unknown else "other inputs than the pooled vector"
+        raise _as_it_is(name, f"has a Dense module with {problem}", ", ".join(ACTIVATIONS))
     config, tokenizer = parts[0].auto_model.config, model.tokenizer
     ends_with_sep = tokenizer.sep_token_id is not None and added_after(tokenizer) == [tokenizer.sep_token_id]
     longest = min(model.max_seq_length or MOST, getattr(config, "max_position_embeddings", MOST) or MOST)
@@ -204,7 +204,7 @@ def _read(name: str, model: SentenceTransformer) -> Reading:
         {
             "dimensions": layer.out_features,
             "bias": layer.linear.bias is not None,
-            "activation": known[type(layer.activation_function)],
+            "activation": activations[type(layer.activation_function)],
         }
         for layer in layers
     ]
@@ -254,11 +254,11 @@ def check_as_stock(name: str, reading: Reading, encoder: Any) -> None:
     Raises:
         ValueError: its vectors are others.
     """
-    place, own = (id(reading), str(encoder.device)), reading.settings
-    if place in _COMPARED or any(getattr(encoder.settings, field) != getattr(own, field) for field in READS):
+    key, settings = (id(reading), str(encoder.device)), reading.settings
+    if key in _COMPARED or any(getattr(encoder.settings, field) != getattr(settings, field) for field in READS):
         return
-    same = encoder.with_settings(**{field: getattr(own, field) for field in NAMED})
-    ours = reference(same, min(SHORT, same.max_seq_length))
+    unchanged = encoder.with_settings(**{field: getattr(settings, field) for field in NAMED})
+    ours = reference(unchanged, min(SHORT, unchanged.max_seq_length))
     worst = max(float(np.abs(ours[side] - vectors).max()) for side, vectors in reading.vectors.items())
     allowed = tolerance(encoder.backbone.dtype, encoder.backbone.num_layers)
     logger.info("%s: largest difference to Sentence-Transformers' vectors %.1e", name, worst)
@@ -268,21 +268,21 @@ def check_as_stock(name: str, reading: Reading, encoder: Any) -> None:
             f"{worst:.1e}, allowed {allowed:.0e}), so it cannot be trained further here; embrew evaluates and serves "
             "it as it is"
         )
-    _COMPARED.add(place)
+    _COMPARED.add(key)
 
 
-def _as_it_is(name: str, why: str, known: str) -> ValueError:
+def _as_it_is(name: str, why: str, supported: str) -> ValueError:
     return ValueError(
-        f"{name} {why}; an encoder has {known}. It cannot be trained further here; embrew evaluates and serves it as "
-        "it is"
+        f"{name} {why}; an encoder has {supported}. It cannot be trained further here; embrew evaluates and serves it "
+        "as it is"
     )
 
 
 def _check_adapters(name: str, model: SentenceTransformer) -> None:
     """Raise unless every tensor of an adapter is on the model: transformers drops those that it finds no place for."""
     values = {key.replace(".default.", "."): value for key, value in model.state_dict().items() if ".lora_" in key}
-    for _, place in _modules(name):
-        path = file_of(name, TENSORS, subfolder=place)
+    for _, folder in _modules(name):
+        path = file_of(name, TENSORS, subfolder=folder)
         tensors = {} if path is None else read_tensors(Path(path))
         for key, tensor in tensors.items():
             tail = "." + key.removeprefix(PREFIX)
@@ -300,32 +300,32 @@ def check_stock(name: str) -> None:
         ValueError: a module is not the library's, or lies outside the folder; weights are pickled; a kernel of the Hub
             is requested; an adapter is not a LoRA. The base of a LoRA must meet the same conditions.
     """
-    for kind, place in _modules(name):
+    for kind, folder in _modules(name):
         if not CLASS.fullmatch(kind):
             raise _own_code(name, f"{MODULES}, which names the class {kind[:80]!r}")
-        if place and not is_safe_name(place):
-            raise ValueError(f"{name}: {MODULES} names the folder {place[:80]!r}, which is not within the model's own")
-        where: dict[str, Any] = {"subfolder": place}
-        words = file_of(name, WORDS, **where)
-        tokenizer = read_json(Path(words)).get("tokenizer_class") if words else None
+        if folder and not is_safe_name(folder):
+            raise ValueError(f"{name}: {MODULES} names the folder {folder[:80]!r}, which is not within the model's own")
+        location: dict[str, Any] = {"subfolder": folder}
+        tokenizer_config = file_of(name, WORDS, **location)
+        tokenizer = read_json(Path(tokenizer_config)).get("tokenizer_class") if tokenizer_config else None
         if tokenizer is not None and not CLASS.fullmatch(str(tokenizer)):
             raise _own_code(name, f"{WORDS}, which names the class {str(tokenizer)[:80]!r}")
         for pickled, safe in PICKLED.items():
-            if all(file_of(name, file, **where) is None for file in safe) and file_of(name, pickled, **where):
+            if all(file_of(name, file, **location) is None for file in safe) and file_of(name, pickled, **location):
                 raise ValueError(
-                    f"{name} has pickled weights only ({'/'.join(filter(None, (place, pickled)))}), which embrew "
+                    f"{name} has pickled weights only ({'/'.join(filter(None, (folder, pickled)))}), which embrew "
                     "does not read; if you trust the model, open it with Sentence-Transformers, save it again (as "
                     "model.safetensors), and give that folder"
                 )
-        check_regular(Path(name, place))
-        check_index(name, name, **where)
-        check_counts(name, name, **where)
-        check_normalizer(name, name, **where)
-        check_settings(name, name, *SETTINGS, **where)
-        config = file_of(name, "config.json", **where)
+        check_regular(Path(name, folder))
+        check_index(name, name, **location)
+        check_counts(name, name, **location)
+        check_normalizer(name, name, **location)
+        check_settings(name, name, *SETTINGS, **location)
+        config = file_of(name, "config.json", **location)
         if config is not None:
             check_not_quantized(name, read_json(Path(config)), quantization=False)
-        adapter = file_of(name, ADAPTER, **where)
+        adapter = file_of(name, ADAPTER, **location)
         if adapter is not None:
             lora = read_json(Path(adapter))
             check_adapter(lora, source=Path(adapter))
@@ -354,17 +354,17 @@ def _modules(name: str) -> Iterator[tuple[str, str]]:
             ]
     read = set()
     while waiting:
-        kind, place = waiting.pop(0)
-        if (kind, place) in read:
+        kind, folder = waiting.pop(0)
+        if (kind, folder) in read:
             continue
-        read.add((kind, place))
-        yield kind, place
+        read.add((kind, folder))
+        yield kind, folder
         for file in ("router_config.json", "config.json"):
-            config = file_of(name, file, subfolder=place)
+            config = file_of(name, file, subfolder=folder)
             routes = None if config is None else read_json(Path(config))
             types = routes.get("types") if isinstance(routes, dict) and kind.endswith((".Router", ".Asym")) else None
             if isinstance(types, dict):
-                waiting += [(str(of), "/".join(filter(None, (place, str(sub))))) for sub, of in types.items()]
+                waiting += [(str(kind), "/".join(filter(None, (folder, str(path))))) for path, kind in types.items()]
                 break
 
 

@@ -55,7 +55,7 @@ class VariantEncoder:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "little"))
             count = self.settings.per_prompt
-            parts = [one.generate([text], num_return_sequences=count, **sampling) for one in self._prompts]
+            parts = [generator.generate([text], num_return_sequences=count, **sampling) for generator in self._prompts]
             written = [_first_line(variant) or text for part in parts for variant in part]
             if self._then is not None:
                 again = self._then.generate(written, **sampling)
@@ -82,7 +82,7 @@ class VariantEncoder:
             ValueError: a text that is given as token ids; and as `Encoder.encode`.
         """
         texts, single = self.encoder.texts_of(inputs)
-        versions = self._versions(texts, shown=bool(show_progress_bar))
+        versions = self._versions(texts, show_progress_bar=bool(show_progress_bar))
         every = [version for text in texts for version in versions[str(text)]]
         dim = self.truncate_dim if truncate_dim is None else truncate_dim
         keywords = {**options, "show_progress_bar": show_progress_bar, "truncate_dim": dim, "convert_to_tensor": True}
@@ -105,17 +105,17 @@ class VariantEncoder:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
         return self.encode(inputs, **of_side("document", self.encoder.max_length, prompt_name, prompt, options))
 
-    def _versions(self, texts: Sequence[Any], *, shown: bool) -> dict[str, list[str]]:
+    def _versions(self, texts: Sequence[Any], *, show_progress_bar: bool) -> dict[str, list[str]]:
         """Return each text with its variants, by text."""
         ids = next((text for text in texts if not isinstance(text, str)), None)
         if ids is not None:
             raise ValueError(f"variants are written of strings; a text is given as {type(ids).__name__}: decode it")
-        found: dict[str, list[str]] = {}
-        with progress(len(set(texts)), "rewrite", "text", shown=shown) as bar:
+        by_text: dict[str, list[str]] = {}
+        with progress(len(set(texts)), "rewrite", "text", shown=show_progress_bar) as bar:
             for text in dict.fromkeys(texts):
-                found[text] = [text, *self.write(text)]
+                by_text[text] = [text, *self.write(text)]
                 bar.update(1)
-        return found
+        return by_text
 
     def describe(self) -> dict[str, Any]:
         """Return the encoder's description, and how variants are written, for result files."""

@@ -15,7 +15,7 @@ from embrew import assembly
 from embrew.assembly import encoders
 from embrew.encoder import Encoder
 from embrew.model import adapters
-from embrew.model.lora_linear import LoraLinear
+from embrew.model.cpu.lora_linear import LoraLinear
 from embrew.opening import open_model
 from embrew.recipe import Recipe
 from embrew.storage import base_model, opening

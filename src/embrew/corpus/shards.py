@@ -67,7 +67,7 @@ def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: dict[st
     try:
         vectors: np.ndarray = np.asarray(method([row.text for row in shard.rows], **options), dtype=np.float32)
     except NotFinite as error:
-        raise _bad_vector(shard, error.place, "not finite") from error
+        raise _bad_vector(shard, error.index, "not finite") from error
     if vectors.ndim != 2 or len(vectors) != len(shard.rows):
         raise ValueError(f"the encoder gave an array {vectors.shape} for {len(shard.rows)} texts")
     norms = np.linalg.norm(vectors, axis=-1)

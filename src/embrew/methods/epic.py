@@ -18,7 +18,7 @@ from embrew.methods.base import CountOrNone, NotNegative, instructions_of
 from embrew.methods.embedding import Candidates, Embed, Inputs, Pairs, text_keys
 from embrew.methods.info_nce import Contrastive
 from embrew.model.context_vectors import check_reads, most_samples, sampled
-from embrew.model.contexts import Example, Lead, insert, joined, lead, shown
+from embrew.model.contexts import Example, InstructionIds, concatenate, demonstration_rows, insert, instruction_ids
 from embrew.settings.encoder import Demonstrations, EncoderSettings
 from embrew.text.tokens import Row, Segment, Tokens, upload
 
@@ -42,7 +42,7 @@ class RowsToShow:
 
     seed: int
     facts: Tensor
-    leads: Sequence[Lead]
+    leads: Sequence[InstructionIds]
     query_ids: Sequence[Sequence[int]] | None = None
     passage_ids: Sequence[Sequence[int]] | None = None
     instruction_of: Sequence[int] = ()
@@ -173,7 +173,7 @@ class DemonstratedPairs(Inputs):
         to_show = RowsToShow(
             seed=seed,
             facts=torch.stack([batch["query_keys"], batch["document_keys"][: len(rows)], data_sets, *slots.T], 1),
-            leads=[lead(template, instruction) for instruction in instructions],
+            leads=[instruction_ids(template, instruction) for instruction in instructions],
             **more,
         )
         return {**batch, "to_show": to_show}
@@ -192,10 +192,10 @@ class DemonstratedPairs(Inputs):
             head = to_show.leads[i]
             if to_show.instruction_of:
                 head = head._replace(vectors=[table.instruction(to_show.instruction_of[i])])
-            parts = shown(settings, template, head, list(examples[i].values()))
+            parts = demonstration_rows(settings, template, head, list(examples[i].values()))
             used = list(examples[i])[: len(parts)]
             rows[i, : len(used)] = torch.tensor(used, dtype=torch.long)
-            prompts += insert([row], joined(parts), template)
+            prompts += insert([row], concatenate(parts), template)
         some = (rows[:, 0] >= 0).nonzero()[:, 0]
         dummy = encoder.cost.alike and not len(some)  # other processes may have prompts
         drawn = Drawn(rows=upload(rows, device), here=here, some=len(some) > 0)

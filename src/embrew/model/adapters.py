@@ -20,8 +20,8 @@ from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
+from embrew.model.cpu.lora_linear import use_lora_linear
 from embrew.model.dropout import probabilities
-from embrew.model.lora_linear import use_lora_linear
 from embrew.settings.base import BLOCK, Quantization
 
 
@@ -70,7 +70,7 @@ def lora_of(factors: Factors, config: Mapping[str, Any]) -> AdapterState:
     """Return a LoRA with given factors, which need not be of one rank; other settings are those of `config`."""
     ranks = {name: len(down) for name, (down, _) in factors.items()}
     rank = max(ranks.values())
-    pattern = {re.escape(name): own for name, own in ranks.items() if own != rank}
+    pattern = {re.escape(name): layer_rank for name, layer_rank in ranks.items() if layer_rank != rank}
     chosen: dict[str, Any] = {"r": rank, "lora_alpha": rank, "rank_pattern": pattern, "alpha_pattern": dict(pattern)}
     chosen |= {"target_modules": sorted(factors), "use_rslora": False, "init_lora_weights": True}
     chosen |= dict.fromkeys(("exclude_modules", "layers_to_transform", "layers_pattern"))
@@ -429,8 +429,10 @@ class AdapterSwitch:
         self.layers: list[Any] = [
             m for m in model.modules() if isinstance(m, BaseTunerLayer | AuxiliaryTrainingWrapper)
         ]
-        own = {id(dropout) for layer in self.layers for dropout in getattr(layer, "lora_dropout", {}).values()}
-        self.dropouts = [pair for pair in probabilities(model) if id(pair[0]) not in own]
+        lora_dropouts = {
+            id(dropout) for layer in self.layers for dropout in getattr(layer, "lora_dropout", {}).values()
+        }
+        self.dropouts = [pair for pair in probabilities(model) if id(pair[0]) not in lora_dropouts]
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -444,7 +446,7 @@ class AdapterSwitch:
                 setattr(module, name, 0.0)
             yield
         finally:
-            for layer, flag in zip(self.layers, before, strict=True):
-                layer._disable_adapters = flag
+            for layer, was_off in zip(self.layers, before, strict=True):
+                layer._disable_adapters = was_off
             for module, name, value in active:
                 setattr(module, name, value)

@@ -72,9 +72,9 @@ class Attention:
         """
         segment_ids = tokens.segment_ids
         width = segment_ids.shape[1]
-        at = torch.arange(width, device=segment_ids.device)
+        positions = torch.arange(width, device=segment_ids.device)
         reader, read = segment_ids[:, :, None], segment_ids[:, None, :]
-        before = at[None, :, None] >= at[None, None, :]
+        before = positions[None, :, None] >= positions[None, None, :]
         seen = (reader != Segment.PAD) & (read != Segment.PAD)
         if tokens.branch_ids is not None:
             read_branch = tokens.branch_ids[:, None, :]
@@ -91,10 +91,10 @@ class Attention:
         for reading, hidden in self.hide:
             seen = seen & ~((reader == reading) & (read == hidden))
         if window is not None:
-            place = at[None] if tokens.position_ids is None else tokens.position_ids
-            distance = place[:, :, None] - place[:, None, :]
+            position_ids = positions[None] if tokens.position_ids is None else tokens.position_ids
+            distance = position_ids[:, :, None] - position_ids[:, None, :]
             seen = seen & (distance < window if self.mode == "causal" else distance.abs() <= window)
-        return seen | (at[:, None] == at[None, :])
+        return seen | (positions[:, None] == positions[None, :])
 
     @staticmethod
     def takes_mask(config: PreTrainedConfig) -> bool:
@@ -231,8 +231,8 @@ def follows(
 
 def agree(
     inner: Any,
-    one: Callable[[Tensor, Tokens], Tensor],
-    other: Callable[[Tensor, Tokens], Tensor],
+    first: Callable[[Tensor, Tokens], Tensor],
+    second: Callable[[Tensor, Tokens], Tensor],
     lengths: Sequence[int] = (WIDTH + 1, 2, 4, 3),
     *,
     same: float | None = None,
@@ -241,8 +241,8 @@ def agree(
 
     Args:
         inner: the model without its head.
-        one: from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
-        other: likewise.
+        first: from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
+        second: likewise.
         lengths: tokens of each text.
         same: largest difference, of the largest state; 1e-4 in float32 and 5e-2 in shorter types by default.
     """
@@ -253,7 +253,7 @@ def agree(
         with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
             embedded = inner.get_input_embeddings()(tokens.input_ids).to(inner.dtype)
             states, others = (
-                select_masked(run(embedded, tokens), tokens.attention_mask.bool()).float() for run in (one, other)
+                select_masked(run(embedded, tokens), tokens.attention_mask.bool()).float() for run in (first, second)
             )
     except torch.OutOfMemoryError:
         raise

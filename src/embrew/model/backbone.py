@@ -18,7 +18,7 @@ from embrew.model.dropout import set_attention_dropout
 from embrew.model.forward import check_attention, forward, packing, raw_states, read_layers, write_soft
 from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
 from embrew.model.layers import check_positions, layers_of, max_positions, view
-from embrew.model.prefix import Prefix, Shared
+from embrew.model.prefix import PrefixCache, SharedPrefix
 from embrew.model.weights import differing, tensors_under_adapter, without_adapter
 from embrew.text.tokens import Segment, Tokens, select_rows, upload, write_masked
 
@@ -52,7 +52,7 @@ class Backbone(nn.Module):
         self.soft_prompt: nn.Parameter | None = None
         self.owns_weights = False
         self.merged = False
-        self.kept_prefix: Prefix | None = None
+        self.prefix_cache: PrefixCache | None = None
         self._switch: AdapterSwitch | None = None
         self._clone: list[FrozenCopy] = []  # in a list, so that it is neither trained nor saved
 
@@ -136,7 +136,7 @@ class Backbone(nn.Module):
         attention: Attention,
         *,
         num_layers: int | None = None,
-        shared: Shared | None = None,
+        shared: SharedPrefix | None = None,
     ) -> Tensor:
         """Return final hidden states, after the final norm: `(batch, tokens, hidden)`.
 
@@ -157,7 +157,7 @@ class Backbone(nn.Module):
         return torch.cat([before.expand(len(rest), -1, -1), rest], dim=1)
 
     def split_states(
-        self, tokens: Tokens, attention: Attention, shared: Shared, *, num_layers: int | None = None
+        self, tokens: Tokens, attention: Attention, shared: SharedPrefix, *, num_layers: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return final states of a shared prefix `(1, count, hidden)`, and of what follows `(batch, rest, hidden)`.
 
@@ -395,7 +395,7 @@ class Backbone(nn.Module):
 
     def check_not_fixed(self, what: str) -> None:
         """Raise RuntimeError within `Encoder.fixed`, where the model must not change."""
-        if self.kept_prefix is not None:
+        if self.prefix_cache is not None:
             raise RuntimeError(f"{what} within encoder.fixed(), where the model must not change; leave the block first")
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:

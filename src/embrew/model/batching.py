@@ -35,8 +35,8 @@ class Cost:
     """What a forward pass takes, in units of the time of one of its positions.
 
     Attributes:
-        overhead: of a pass, however few its positions.
-        alike: every process runs as many passes as the others: sharded weights are gathered from all in each.
+        overhead: overhead of a pass, however few its positions.
+        alike: whether every process runs as many passes as the others: sharded weights are gathered from all in each.
     """
 
     overhead: float = 128.0
@@ -94,11 +94,11 @@ def cheapest(lengths: Sequence[int], *, overhead: float, batch_size: int, batch_
     negative, following, filled = [-count], {}, 1
     for i in range(count - 1, -1, -1):
         length = max(lengths[i], 1)
-        most = batch_size if batch_tokens is None else max(1, batch_tokens // length)
-        is_full = i + most <= count and begins[i + most]
+        maximum = batch_size if batch_tokens is None else max(1, batch_tokens // length)
+        is_full = i + maximum <= count and begins[i + maximum]
         if i and lengths[i - 1] == lengths[i] and not is_full:
             continue
-        first = bisect_left(negative, -(i + most))
+        first = bisect_left(negative, -(i + maximum))
         options = costs[first:filled] + length * (ends[first:filled] - i)
         chosen = int(options.argmin())
         begins[i], ends[filled], costs[filled] = True, i, overhead + options[chosen]
@@ -123,12 +123,12 @@ class NotFinite(ValueError):
     """A text got a NaN or infinite embedding.
 
     Attributes:
-        place: number of the text.
+        index: index of the text.
     """
 
-    def __init__(self, place: int) -> None:
-        super().__init__(f"text {place} has a NaN or infinite embedding; the model's weights are broken")
-        self.place = place
+    def __init__(self, index: int) -> None:
+        super().__init__(f"text {index} has a NaN or infinite embedding; the model's weights are broken")
+        self.index = index
 
 
 def plan(
@@ -195,8 +195,8 @@ def passes_by_length(
     """
     lengths = tokens.lengths
     groups = plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
-    most = most_over_processes(len(groups), tokens.input_ids.device) if cost.alike else len(groups)
-    return [Pass(group) for group in groups] + [Pass(groups[-1][-1:], counts=False)] * (most - len(groups))
+    count = most_over_processes(len(groups), tokens.input_ids.device) if cost.alike else len(groups)
+    return [Pass(group) for group in groups] + [Pass(groups[-1][-1:], counts=False)] * (count - len(groups))
 
 
 def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cost) -> Tensor:
@@ -211,10 +211,10 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cos
         cost: of a forward pass.
     """
     passes = passes_by_length(tokens, cost)
-    parts = [embed(tokens.select(one.rows)) for one in passes]
-    order = torch.tensor([i for one in passes if one.counts for i in one.rows]).argsort()
-    vectors = torch.cat([part for part, one in zip(parts, passes, strict=True) if one.counts], dim=-2)
-    for part in parts[sum(one.counts for one in passes) :]:
+    parts = [embed(tokens.select(group.rows)) for group in passes]
+    order = torch.tensor([i for group in passes if group.counts for i in group.rows]).argsort()
+    vectors = torch.cat([part for part, group in zip(parts, passes, strict=True) if group.counts], dim=-2)
+    for part in parts[sum(group.counts for group in passes) :]:
         vectors = vectors + 0.0 * part.sum()
     return select_rows(vectors, order, dim=-2)
 
@@ -253,7 +253,7 @@ def encode_rows(
     """
     out = torch.empty(total, width, dtype=torch.float32)
     windows = ((start, rows_of(start, min(start + WINDOW, total))) for start in range(0, total, WINDOW))
-    most: int | None = None  # padded tokens that fit into memory, once something did not
+    limit: int | None = None  # padded tokens that fit into memory, once something did not
     with progress(total, "encode", "text", shown=show_progress_bar) as bar:
         for start, rows in ahead(windows) if tokenize_ahead else windows:
             shared = shared_prefix(rows) if share else 0
@@ -264,14 +264,14 @@ def encode_rows(
                 batch = waiting.popleft()
                 padded = len(batch) * (len(rows[batch[0]].ids) - shared)
                 vectors = None
-                if most is None or padded <= most or len(batch) == 1:
+                if limit is None or padded <= limit or len(batch) == 1:
                     try:
                         vectors = embed(Tokens.pad([rows[i] for i in batch]), shared).float().cpu()
                     except RuntimeError as error:
                         is_memory = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
                         if len(batch) == 1 or not is_memory:
                             raise
-                        most = padded // 2
+                        limit = padded // 2
                 if vectors is None:  # handled here, where the error no longer holds on to the tensors
                     if torch.cuda.is_available():
                         torch.cuda.empty_cache()
@@ -282,8 +282,8 @@ def encode_rows(
                     raise NotFinite(start + batch[int((~finite).nonzero()[0])])
                 out[torch.tensor(batch) + start] = vectors
                 bar.update(len(batch))
-    if most is not None:
-        logger.warning("out of memory: continued with at most %d padded tokens per batch; begin there next time", most)
+    if limit is not None:
+        logger.warning("out of memory: continued with at most %d padded tokens per batch; begin there next time", limit)
     return out
 
 

@@ -9,7 +9,7 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from embrew.model.contexts import Context, Example, PreparedContext, joined, lead, shown
+from embrew.model.contexts import Context, Example, PreparedContext, concatenate, demonstration_rows, instruction_ids
 from embrew.model.encoder_module import EncoderModule
 from embrew.settings.encoder import Demonstrations, Part
 from embrew.text.tokens import Segment, Tokens
@@ -33,7 +33,7 @@ def prepare(encoder: EncoderModule, context: Context) -> PreparedContext:
         )
     if encoder.training:
         encoder.eval()
-    head = lead(template, context.instruction)
+    instruction_row = instruction_ids(template, context.instruction)
     table: list[Tensor] = []
     examples = [Example() for _ in pairs]
     answer = context.passage_instruction
@@ -45,19 +45,19 @@ def prepare(encoder: EncoderModule, context: Context) -> PreparedContext:
         for part, instruction, limit in sides:
             texts = [getattr(pair, part) for pair in pairs]
             if settings.form(part) == "text":
-                found = template.text_ids(texts, limit=settings.text_tokens, after=part == "passage")
-                examples = [e._replace(**{part: ids}) for e, ids in zip(examples, found, strict=True)]
+                token_ids = template.text_ids(texts, limit=settings.text_tokens, after=part == "passage")
+                examples = [e._replace(**{part: ids}) for e, ids in zip(examples, token_ids, strict=True)]
             elif settings.form(part) == "vector":
                 if settings.learnable is None:
-                    found = _embedded(encoder, texts, instruction, limit, table)
+                    indices = _embedded(encoder, texts, instruction, limit, table)
                 else:
-                    found = [[2 * number + (part == "passage")] for number in range(len(pairs))]
-                examples = [e._replace(**{f"{part}_vectors": ids}) for e, ids in zip(examples, found, strict=True)]
+                    indices = [[2 * number + (part == "passage")] for number in range(len(pairs))]
+                examples = [e._replace(**{f"{part}_vectors": ids}) for e, ids in zip(examples, indices, strict=True)]
         if pairs and settings.form("instruction") == "vector":
-            (places,) = _embedded(encoder, [""], context.instruction, encoder.max_length["query"], table)
-            head = head._replace(vectors=places)
+            (instruction_indices,) = _embedded(encoder, [""], context.instruction, encoder.max_length["query"], table)
+            instruction_row = instruction_row._replace(vectors=instruction_indices)
         vectors = _vectors(encoder, table)
-    rows = shown(settings, template, head, examples)
+    rows = demonstration_rows(settings, template, instruction_row, examples)
     if len(rows) < len(pairs):
         logger.warning(
             "%d of %d demonstrations fit demonstrations.budget=%s tokens; the others are left out",
@@ -65,7 +65,7 @@ def prepare(encoder: EncoderModule, context: Context) -> PreparedContext:
             len(pairs),
             settings.budget,
         )
-    row = joined(rows)
+    row = concatenate(rows)
     encoder.backbone.check_longest(
         encoder.max_seq_length + len(row.ids),
         f"the demonstrations take {len(row.ids)} tokens and texts up to {encoder.max_seq_length}",
@@ -87,7 +87,7 @@ def check_reads(encoder: EncoderModule) -> Demonstrations:
         )
     if len(encoder.templates) > 1:
         raise ValueError(f"this encoder has {len(encoder.templates)} templates; demonstrations go with one")
-    lead(encoder.template, "")
+    instruction_ids(encoder.template, "")
     return encoder.demonstrator.settings
 
 
@@ -105,16 +105,16 @@ def _embedded(
 ) -> list[list[int]]:
     """Append the raw vectors of texts to a table; return the indices of each text's vectors."""
     settings = check_reads(encoder)
-    places = []
+    indices = []
     for begin in range(0, len(texts), BATCH):
         rows = encoder.template.rows(texts[begin : begin + BATCH], instruction=instruction, max_length=limit)
-        found = sampled(encoder, Tokens.pad(rows).to(encoder.device))
+        vectors = sampled(encoder, Tokens.pad(rows).to(encoder.device))
         for number, row in enumerate(rows):
             count = settings.slots(row.segments.count(Segment.TEXT))
             first = sum(len(part) for part in table)
-            table.append(found[[*range(1, count), 0], number])
-            places.append(list(range(first, first + count)))
-    return places
+            table.append(vectors[[*range(1, count), 0], number])
+            indices.append(list(range(first, first + count)))
+    return indices
 
 
 TEXTS = ["A heron waits in the shallow water.", "How do I reverse a linked list?", "The train to Brno leaves today."]
@@ -134,8 +134,8 @@ def start(encoder: EncoderModule, *, seed: int = 42) -> None:
     weight = embedding.weight.detach()
     with torch.no_grad():
         if demonstrator.learned is not None:
-            places = torch.randperm(len(weight), generator=torch.Generator().manual_seed(seed))
-            rows = weight[places[: len(demonstrator.learned)].to(weight.device)]
+            indices = torch.randperm(len(weight), generator=torch.Generator().manual_seed(seed))
+            rows = weight[indices[: len(demonstrator.learned)].to(weight.device)]
             demonstrator.learned.copy_(scale * rows.float())
         if demonstrator.project is not None:
             wanted = scale * torch.linalg.vector_norm(weight, dtype=torch.float32) / weight.numel() ** 0.5

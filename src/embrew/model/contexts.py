@@ -102,12 +102,12 @@ class Example(NamedTuple):
     passage_vectors: Sequence[int] = ()
 
 
-class Lead(NamedTuple):
-    """An instruction in a demonstration.
+class InstructionIds(NamedTuple):
+    """The instruction of a demonstration.
 
     Attributes:
         before: token ids before the query.
-        after: token ids after it.
+        after: token ids after the query.
         vectors: rows of a table, instead of both.
     """
 
@@ -116,7 +116,7 @@ class Lead(NamedTuple):
     vectors: Sequence[int] = ()
 
 
-def lead(template: Template, instruction: str) -> Lead:
+def instruction_ids(template: Template, instruction: str) -> InstructionIds:
     """Return the token ids of an instruction around a demonstration's query.
 
     Raises:
@@ -128,29 +128,33 @@ def lead(template: Template, instruction: str) -> Lead:
             "each with its instruction: put {instruction} before {text}"
         )
     before, after = template.around(instruction)
-    return Lead(template.words(before), template.after_text(after))
+    return InstructionIds(template.words(before), template.after_text(after))
 
 
-def shown(settings: Demonstrations, template: Template, lead: Lead, examples: Sequence[Example]) -> list[Row]:
+def demonstration_rows(
+    settings: Demonstrations, template: Template, instruction: InstructionIds, examples: Sequence[Example]
+) -> list[Row]:
     """Return the demonstrations, one row each, that precede the instruction of a text.
 
     They end before the first that does not fit the budget.
     """
     rows_shown: list[Row] = []
     passage_is_text = settings.form("passage") == "text"
-    between = template.after_text(settings.between) if passage_is_text and not lead.after else []
+    between = template.after_text(settings.between) if passage_is_text and not instruction.after else []
     end = template.after_text(settings.end) if passage_is_text else []
     left = settings.budget
     for number, example in enumerate(examples):
         row = Row([], [])
         named = number == 0 or settings.format != "one_instruction"
-        words = named and settings.form("instruction") == "text"
-        if words:
-            row += Row.labelled(lead.before, Segment.PROMPT)
+        is_text = named and settings.form("instruction") == "text"
+        if is_text:
+            row += Row.labelled(instruction.before, Segment.PROMPT)
         elif named:
-            row += Row.labelled(lead.vectors, Segment.SOFT)
+            row += Row.labelled(instruction.vectors, Segment.SOFT)
         row += _part(settings.form("query"), example.query, example.query_vectors)
-        row += Row.labelled(lead.after if words else [], Segment.PROMPT) + Row.labelled(between, Segment.PROMPT)
+        row += Row.labelled(instruction.after if is_text else [], Segment.PROMPT) + Row.labelled(
+            between, Segment.PROMPT
+        )
         row += _part(settings.form("passage"), example.passage, example.passage_vectors)
         row += Row.labelled(end, Segment.PROMPT)
         if left is not None:
@@ -161,7 +165,7 @@ def shown(settings: Demonstrations, template: Template, lead: Lead, examples: Se
     return rows_shown
 
 
-def joined(rows: Sequence[Row]) -> Row:
+def concatenate(rows: Sequence[Row]) -> Row:
     """Concatenate rows to one."""
     return Row([i for row in rows for i in row.ids], [s for row in rows for s in row.segments])
 
@@ -174,10 +178,13 @@ def _part(form: str | None, ids: Sequence[int], vectors: Sequence[int]) -> Row:
 
 def insert(rows: Sequence[Row], context: Row, template: Template) -> list[Row]:
     """Insert a context after BOS and the soft prompt of each row; an empty one changes nothing."""
-    at = len(template.first_ids)
+    index = len(template.first_ids)
     if not context.ids:
         return list(rows)
     return [
-        Row(row.ids[:at] + context.ids + row.ids[at:], row.segments[:at] + context.segments + row.segments[at:])
+        Row(
+            row.ids[:index] + context.ids + row.ids[index:],
+            row.segments[:index] + context.segments + row.segments[index:],
+        )
         for row in rows
     ]

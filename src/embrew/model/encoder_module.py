@@ -24,7 +24,7 @@ from embrew.model.encoding import check_offered, convert, of_side, read_mteb
 from embrew.model.forward import cost_of
 from embrew.model.layers import causal_layers
 from embrew.model.pooling import embed, new_head
-from embrew.model.prefix import Prefix, Shared, can_share
+from embrew.model.prefix import PrefixCache, SharedPrefix, can_share
 from embrew.settings.base import Base
 from embrew.settings.encoder import AttentionMode, EncoderSettings, Pooling
 from embrew.text.template import Template
@@ -274,11 +274,11 @@ class EncoderModule(nn.Module):
         Raises:
             NotFinite: a vector is not finite; names the row.
         """
-        prefix = self.backbone.kept_prefix or Prefix()
+        prefix = self.backbone.prefix_cache or PrefixCache()
 
         def embed_batch(tokens: Tokens, count: int) -> Tensor:
             tokens = tokens if context is None else tokens.with_soft(context.vectors)
-            shared = prefix.at(tokens, count) if count else None
+            shared = prefix.shared_by(tokens, count) if count else None
             pooled = self(tokens.to(self.device), num_layers=num_layers, shared=shared)[:, :dimensions]
             return nn.functional.normalize(pooled, dim=-1) if normalize else pooled
 
@@ -332,27 +332,27 @@ class EncoderModule(nn.Module):
         return texts_of(inputs, vocabulary=self.backbone.vocab_size + learned)
 
     @contextmanager
-    def fixed(self) -> Iterator[Prefix]:
+    def fixed(self) -> Iterator[PrefixCache]:
         """Within this context, prompts and contexts are computed once for all calls, and the model must not change.
 
         Training, loading, merging, a new adapter, and switching it off raise RuntimeError inside. Writes into tensors
         are not noticed: vectors would then belong to the old weights in part.
 
         Yields:
-            The prefixes; `most` is their memory in bytes.
+            The cached prefixes; `max_bytes` limits their memory.
 
         Examples:
             >>> with encoder.fixed():  # doctest: +SKIP
             ...     vectors = [encoder.encode_query(question) for question in questions]
         """
-        prefix = self.backbone.kept_prefix = self.backbone.kept_prefix or Prefix()
+        prefix = self.backbone.prefix_cache = self.backbone.prefix_cache or PrefixCache()
         prefix.users += 1
         try:
             yield prefix
         finally:  # of several threads the last one ends it
             prefix.users -= 1
             if not prefix.users:
-                self.backbone.kept_prefix = None
+                self.backbone.prefix_cache = None
 
     @property
     def shares_prefixes(self) -> bool:
@@ -372,7 +372,7 @@ class EncoderModule(nn.Module):
         """Return final hidden states `(batch, tokens, hidden)` under the encoder's attention."""
         return self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers)
 
-    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: Shared | None = None) -> Tensor:
+    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: SharedPrefix | None = None) -> Tensor:
         """Return pooled embeddings, float32 `(batch, dimensions)`, neither truncated nor normalised.
 
         `num_layers` and `shared` as in `Backbone.hidden_states`.

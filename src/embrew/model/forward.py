@@ -21,7 +21,8 @@ from embrew.model.attention import (
     with_short_windows,
 )
 from embrew.model.batching import Cost
-from embrew.model.kernels import Packed, Walls, fits, use
+from embrew.model.cpu.packing import Packed
+from embrew.model.kernels import Bottleneck, two_calls_apply, use_two_calls
 from embrew.model.layers import (
     SHARED,
     Wrapper,
@@ -50,9 +51,9 @@ def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
     if tokens.soft is None:
         return embedded
     host = tokens.host
-    places = host.where(Segment.SOFT)
-    soft = select_rows(tokens.soft, host.input_ids[places]) if tokens.soft.ndim == 2 else tokens.soft.flatten(0, 1)
-    return write_masked(embedded, places, soft.to(embedded.dtype))
+    is_soft = host.where(Segment.SOFT)
+    soft = select_rows(tokens.soft, host.input_ids[is_soft]) if tokens.soft.ndim == 2 else tokens.soft.flatten(0, 1)
+    return write_masked(embedded, is_soft, soft.to(embedded.dtype))
 
 
 def forward(
@@ -99,8 +100,8 @@ def _run(
     mask: Any = None
     positions, unmasked = tokens.position_ids, False
     explicit = masks == "explicit" or attention.is_causal is None or positions is not None
-    if attention.bottleneck and not attention.hide and fits(inner, tokens) and masks != "explicit":
-        options, unmasked = {"walls": Walls.from_tokens(tokens.host, attention).to(tokens.device)}, True
+    if attention.bottleneck and not attention.hide and two_calls_apply(inner, tokens) and masks != "explicit":
+        options, unmasked = {"bottleneck": Bottleneck.from_tokens(tokens.host, attention).to(tokens.device)}, True
     elif masks == "library" and not explicit:
         mask = tokens.attention_mask
     elif explicit:
@@ -117,12 +118,12 @@ def _run(
         mask = attention.mask(tokens, inner.config, embedded.dtype)
         if not is_bert_type(inner):  # such encoders count positions themselves, RoBERTa from another number than 0
             positions = torch.arange(embedded.shape[1], device=embedded.device)[None]
-    own = masks == "library" and attention.is_causal is False  # as its configuration says, whose windows may differ
-    one_way = None if own else attention.is_causal is not False
-    seen = view(inner, is_causal=one_way, num_layers=num_layers, library_masks=not unmasked)
+    by_config = masks == "library" and attention.is_causal is False  # whose windows may differ
+    is_causal = None if by_config else attention.is_causal is not False
+    seen = view(inner, is_causal=is_causal, num_layers=num_layers, library_masks=not unmasked)
     if getattr(inner, "hidden_size_per_layer_input", None):
-        own = (tokens.input_ids < inner.vocab_size) & (tokens.segment_ids != Segment.SOFT)
-        options |= per_layer_inputs(inner, tokens.input_ids, own)
+        in_vocabulary = (tokens.input_ids < inner.vocab_size) & (tokens.segment_ids != Segment.SOFT)
+        options |= per_layer_inputs(inner, tokens.input_ids, in_vocabulary)
     states: Tensor = seen(
         inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False, **options
     ).last_hidden_state
@@ -131,8 +132,14 @@ def _run(
 
 def _run_packed(inner: Any, embedded: Tensor, tokens: Tokens, packed: Packed, num_layers: int | None = None) -> Tensor:
     seen = view(inner, is_causal=packed.is_causal, num_layers=num_layers, library_masks=False)
-    how = {"attention_mask": None, "position_ids": packed.positions, "use_cache": False, "packed": packed}
-    return packed.unpack(seen(inputs_embeds=packed.pack(embedded), **how).last_hidden_state, tokens)
+    states = seen(
+        inputs_embeds=packed.pack(embedded),
+        attention_mask=None,
+        position_ids=packed.positions,
+        use_cache=False,
+        packed=packed,
+    ).last_hidden_state
+    return packed.unpack(states, tokens)
 
 
 _PACKS: dict[Any, bool] = {}
@@ -154,7 +161,7 @@ def packs(inner: Any, attention: Attention) -> bool:
         masks = masks_for(inner, attention)
 
         def together(embedded: Tensor, tokens: Tokens) -> Tensor:
-            return _run_packed(inner, embedded, tokens, Packed.of(tokens, is_causal=is_causal))
+            return _run_packed(inner, embedded, tokens, Packed.from_tokens(tokens, is_causal=is_causal))
 
         _PACKS[key] = agree(inner, partial(_run, inner, attention=attention, masks=masks), together)
     return _PACKS[key]
@@ -167,7 +174,7 @@ def packing(inner: Any, tokens: Tokens, attention: Attention) -> Packed | None:
         return None
     if any(limit and width > limit for limit in _windows(inner)):
         return None
-    return Packed.of(tokens, is_causal=attention.is_causal is True)
+    return Packed.from_tokens(tokens, is_causal=attention.is_causal is True)
 
 
 def cost_of(inner: Any, attention: Attention, *, training: bool) -> Cost:
@@ -257,9 +264,11 @@ def bidirectional_by(inner: Any) -> Way | None:
     if key not in _BIDIRECTIONAL:
         attention = Attention("bidirectional")
         ways: tuple[tuple[Way, Masks], ...] = (("flag", "usual"), ("mask", "explicit"))
-        own = reads_both_ways(inner.config)
-        for way, masks in (("flag", "usual"), ("own", "library")) if own else ways:
-            takes = _as_library(inner, masks, attention) if own else masks == "usual" or takes_explicit(inner)
+        is_bidirectional = reads_both_ways(inner.config)
+        for way, masks in (("flag", "usual"), ("own", "library")) if is_bidirectional else ways:
+            takes = (
+                _as_library(inner, masks, attention) if is_bidirectional else masks == "usual" or takes_explicit(inner)
+            )
             if takes and follows(inner, attention, partial(_run, inner, attention=attention, masks=masks)):
                 _BIDIRECTIONAL[key] = way
                 break
@@ -306,7 +315,7 @@ def check_attention(inner: Any, attention: Attention, original: Attention = CAUS
 
 def try_two_calls(inner: Any) -> bool:
     """Switch a model to the two calls of a bottleneck; back to sdpa where it does not follow them (StableLM)."""
-    if not use(inner):
+    if not use_two_calls(inner):
         return False
     try:
         check_attention(inner, Attention("causal", bottleneck="visible"))

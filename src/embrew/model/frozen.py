@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from embrew.model.attention import Attention, at_rest
 from embrew.model.batching import Cost
+from embrew.model.cast_weight import CastWeight
 from embrew.model.forward import cost_of, forward, packing, write_soft
-from embrew.model.lora_linear import Copies
 from embrew.text.tokens import Tokens
 
 
@@ -115,8 +115,8 @@ def _head(model: Any) -> Head:
     kind = head.weight.device.type
     if head.weight.requires_grad or not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return head  # trained; tensors without values; no autocast
-    copies: Copies = layer.__dict__.setdefault("autocast_copies", Copies())
-    return head._replace(weight=copies.of(head.weight, torch.get_autocast_dtype(kind)))
+    cast_weight: CastWeight = layer.__dict__.setdefault("cast_weight", CastWeight())
+    return head._replace(weight=cast_weight.cast(head.weight, torch.get_autocast_dtype(kind)))
 
 
 _CHECKED: set[Any] = set()

@@ -55,7 +55,7 @@ def causal_layers(inner: Any) -> list[str]:
     return [kind for kind in kinds if kind not in ATTENTION]
 
 
-def per_layer_inputs(inner: Any, input_ids: Tensor, own: Tensor) -> dict[str, Tensor]:
+def per_layer_inputs(inner: Any, input_ids: Tensor, in_vocabulary: Tensor) -> dict[str, Tensor]:
     """Return the second embedding that some families (Gemma 4) add in every layer, as an argument of the model.
 
     From `inputs_embeds` the library would look it up by a comparison with the whole vocabulary, which finds no learned
@@ -64,12 +64,16 @@ def per_layer_inputs(inner: Any, input_ids: Tensor, own: Tensor) -> dict[str, Te
     Args:
         inner: the model without its head.
         input_ids: `(batch, tokens)`.
-        own: where the ids are the vocabulary's.
+        in_vocabulary: where the ids are the vocabulary's.
     """
     if not getattr(inner, "hidden_size_per_layer_input", None):
         return {}
     padding = getattr(inner.config, "pad_token_id", None) or 0
-    return {"per_layer_inputs": inner.get_per_layer_inputs(input_ids.where(own, input_ids.new_tensor(padding)), None)}
+    return {
+        "per_layer_inputs": inner.get_per_layer_inputs(
+            input_ids.where(in_vocabulary, input_ids.new_tensor(padding)), None
+        )
+    }
 
 
 def with_module(module: Any, path: str, part: nn.Module) -> Any:
@@ -193,8 +197,8 @@ def check_positions(inner: Any, tokens: Tokens) -> None:
     limit = max_positions(inner)
     if tokens.input_ids.shape[1] <= limit:
         return
-    places = tokens.host.position_ids
-    longest = tokens.input_ids.shape[1] if places is None else int(places.max()) + 1
+    position_ids = tokens.host.position_ids
+    longest = tokens.input_ids.shape[1] if position_ids is None else int(position_ids.max()) + 1
     if longest > limit:
         raise ValueError(
             f"a row has {longest} tokens, and {type(inner).__name__} has positions for {limit:g}; the text, its "

@@ -17,7 +17,7 @@ from embrew.encoder import Encoder
 from embrew.model.attention import Attention
 from embrew.model.batching import USUAL, Cost
 from embrew.model.contexts import PreparedContext
-from embrew.model.prefix import Prefix, Shared
+from embrew.model.prefix import PrefixCache, SharedPrefix
 from embrew.runtimes.openvino import Program
 from embrew.settings.base import Base
 from embrew.settings.encoder import EncoderSettings
@@ -38,7 +38,7 @@ class Shape:
     is_encoder: bool
     memory_ids: list[int]
     soft_prompt_ids: list[int]
-    kept_prefix: Prefix | None = None
+    prefix_cache: PrefixCache | None = None
 
     @property
     def device(self) -> torch.device:
@@ -121,11 +121,11 @@ class RuntimeEncoder(Encoder):
         return False
 
     @contextmanager
-    def fixed(self) -> Iterator[Prefix]:
+    def fixed(self) -> Iterator[PrefixCache]:
         """Return an empty store: a graph does not change, and keeps no prefixes."""
-        yield Prefix()
+        yield PrefixCache()
 
-    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: Shared | None = None) -> Tensor:
+    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: SharedPrefix | None = None) -> Tensor:
         """Return the graph's vectors, float32 `(batch, dimensions)`.
 
         Raises:

@@ -14,7 +14,7 @@ import torch
 from embrew.encoder import Encoder
 from embrew.model.batching import NotFinite, batches_of, usual_tokens
 from embrew.model.contexts import PreparedContext
-from embrew.model.prefix import Prefix, shared_prefix
+from embrew.model.prefix import PrefixCache, shared_prefix
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.serving.errors import ApiError
 from embrew.serving.schemas import Side, Text
@@ -105,7 +105,7 @@ class ServedEncoder:
         self.batch_tokens = settings.max_batch_tokens or usual_tokens(encoder.device)
         self._stack = ExitStack()  # never closed: a served model does not change
         self.prefix = self._stack.enter_context(encoder.fixed())
-        self.prefix.most = settings.prefix_bytes
+        self.prefix.max_bytes = settings.prefix_bytes
         description = encoder.describe()
         self.about: dict[str, Any] = {
             "model_sha": encoder.weights_hash(),
@@ -247,7 +247,7 @@ class ServedStock:
         self.model, self.limit = model, model.max_seq_length
         self.tokenizer = copy.deepcopy(model.tokenizer)  # not that of `encode`, which another thread calls
         self.batch_tokens = settings.max_batch_tokens or usual_tokens(model.device)
-        self.prefix = Prefix()  # stays empty
+        self.prefix = PrefixCache()  # stays empty
         resolved = resolved_prompts(model)
         self.prompts: dict[str, str] = {**model.prompts, **{side: resolved[side] for side in SIDES}}
         self.names = ", ".join(sorted(self.prompts))
@@ -356,7 +356,7 @@ def _spans(template: Template, text: str, words: str, ids: Sequence[int]) -> lis
     repeated = "" if template.between is None else template.between + prepared
     beginning = prepared[: CHARACTERS * (len(ids) + 1)]  # a truncated text may be long, and is tokenised alone
     for rendered in (beginning, prepared + repeated + after, prepared):
-        (encoding,) = template.encode([before + rendered], places=True)
+        (encoding,) = template.encode([before + rendered], offsets=True)
         first = tokens_before(encoding, len(before)) if before else 0
         if encoding.ids[first : first + len(ids)] == ids:
             offsets = encoding.offsets[first : first + len(ids)]

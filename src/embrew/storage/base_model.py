@@ -224,8 +224,8 @@ def computes(dtype: torch.dtype, device: torch.device) -> bool:
     """
     if device.type != "cpu" or dtype not in (torch.float16, torch.bfloat16):
         return True
-    has = torch.cpu.get_capabilities()
-    return dtype == torch.bfloat16 and any(has.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    return dtype == torch.bfloat16 and any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def check_speed(dtype: torch.dtype, device: torch.device) -> None:
@@ -235,9 +235,9 @@ def check_speed(dtype: torch.dtype, device: torch.device) -> None:
         ValueError: it would.
     """
     if not computes(dtype, device):
-        name, known = str(dtype).removeprefix("torch."), f"choose from auto, {', '.join(DTYPES)}"
+        name, choices = str(dtype).removeprefix("torch."), f"choose from auto, {', '.join(DTYPES)}"
         if dtype == torch.float16:
-            raise ValueError(f"dtype={name!r} is emulated by CPUs, many times slower than float32; {known}")
+            raise ValueError(f"dtype={name!r} is emulated by CPUs, many times slower than float32; {choices}")
         raise ValueError(
             f"dtype={name!r} is emulated by this CPU, which has none of AVX512-BF16, AMX and ARM's BF16; that is "
             "many times slower than float32; choose auto or float32, or use a GPU"
@@ -301,9 +301,15 @@ def open_base(
     check_not_quantized(name, config, quantization=settings is not None)
     try:
         with quiet():
-            how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
-            stored = dtype if settings is None else "auto"  # 4-bit weights do not depend on the dtype of the others
-            model = open_weights(name, config, dtype=stored, in_4_bits=in_4_bits, **how, **options)
+            model = open_weights(
+                name,
+                config,
+                dtype=dtype if settings is None else "auto",  # 4-bit weights do not depend on the dtype of the others
+                attn_implementation=attn_implementation,
+                trust_remote_code=trust_remote_code,
+                in_4_bits=in_4_bits,
+                **options,
+            )
             tokenizer = open_tokenizer_of(name, trust_remote_code=trust_remote_code, **options)
     except Exception as error:
         if asks_for_code(error):
@@ -545,11 +551,11 @@ def check_kept_base(base: Base, folder: Path) -> None:
     Raises:
         Damaged: they are others.
     """
-    place = folder / BASE
-    if base.sha256 is None or weights_sha256(place) == base.sha256:
+    kept_folder = folder / BASE
+    if base.sha256 is None or weights_sha256(kept_folder) == base.sha256:
         return
     raise Damaged(
-        f"{place} holds other weights than the encoder was trained on (sha256 {base.sha256[:12]}…); its adapter means "
-        "nothing on them: copy the folder again from where it came from"
-        + hard_links([*gguf_files(place), *sorted(place.glob("*.safetensors"))])
+        f"{kept_folder} holds other weights than the encoder was trained on (sha256 {base.sha256[:12]}…); its adapter "
+        "means nothing on them: copy the folder again from where it came from"
+        + hard_links([*gguf_files(kept_folder), *sorted(kept_folder.glob("*.safetensors"))])
     )

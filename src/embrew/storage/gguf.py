@@ -198,10 +198,10 @@ def _joined(files: tuple[Path, ...]) -> Path:
     from gguf.scripts.gguf_new_metadata import copy_with_new_metadata
 
     readers = [GGUFReader(file) for file in files]
-    whole = readers[0]
-    whole.tensors = [tensor for reader in readers for tensor in reader.tensors]
+    joined = readers[0]
+    joined.tensors = [tensor for reader in readers for tensor in reader.tensors]
     _FOLDERS.append(tempfile.TemporaryDirectory(prefix="embrew-gguf-"))
     path = Path(_FOLDERS[-1].name) / "model.gguf"
     writer = GGUFWriter(path, metadata(files)["general.architecture"])
-    copy_with_new_metadata(whole, writer, {}, SPLIT_KEYS)
+    copy_with_new_metadata(joined, writer, {}, SPLIT_KEYS)
     return path

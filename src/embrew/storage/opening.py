@@ -126,9 +126,30 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
     return read_json(path, keys=NEEDED, kind=ENCODER)
 
 
-def load_encoder(kind: type[E], folder: Path, **how: Any) -> E:
-    """Open a folder written by `save_encoder`; again if it was replaced at the same time. See `_load` for `how`."""
-    return read_unchanged(folder, SETTINGS, lambda: _load(kind, folder, **how))
+def load_encoder(
+    kind: type[E],
+    folder: Path,
+    *,
+    dtype: str,
+    device: torch.device,
+    attn_implementation: str | None,
+    merge_adapter: bool | Literal["auto"] = False,
+    trust_remote_code: bool = False,
+) -> E:
+    """Open a folder written by `save_encoder`; again if it was replaced at the same time."""
+    return read_unchanged(
+        folder,
+        SETTINGS,
+        lambda: _load(
+            kind,
+            folder,
+            dtype=dtype,
+            device=device,
+            attn_implementation=attn_implementation,
+            merge_adapter=merge_adapter,
+            trust_remote_code=trust_remote_code,
+        ),
+    )
 
 
 def _load(
@@ -138,8 +159,8 @@ def _load(
     dtype: str,
     device: torch.device,
     attn_implementation: str | None,
-    merge_adapter: bool | Literal["auto"] = False,
-    trust_remote_code: bool = False,
+    merge_adapter: bool | Literal["auto"],
+    trust_remote_code: bool,
 ) -> E:
     """Open a folder: its weights or the base's, adapters replayed in order, memory, settings.
 
@@ -152,23 +173,31 @@ def _load(
     settings = read_settings(folder, verified=True)
     with content_of(folder / SETTINGS):
         base, chosen = Base.from_dict(settings["base"]), EncoderSettings.from_dict(settings)
-        places = [folder / "adapters" / str(i) for i in range(settings["adapters"])]
+        adapters = [folder / "adapters" / str(i) for i in range(settings["adapters"])]
     if base.kind not in get_args(Kind):
         raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
     if base.kind == "folder":
         check_file_name(base.name, what=f"{folder / SETTINGS}: base")
-    states, target = [read_adapter(place) for place in places], _dtype_of_weights(dtype, settings, device)
+    states, weights_dtype = [read_adapter(path) for path in adapters], _dtype_of_weights(dtype, settings, device)
     to_encode = settings["active_adapter"] and merge_adapter == "auto" and not settings["full_weights"]
     to_encode = to_encode and base.quantization is None  # beside 4-bit weights, it would take as long as before
     active = settings["active_adapter"] and merge_adapter is not True and not to_encode
     merged = states[:-1] if active else states
-    how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
-    how["dtype"] = torch.float32 if merged and base.quantization is None else target
-    backbone = Backbone(_open_weights(folder, base, settings, verified=verified, device=device, **how))
+    model = _open_weights(
+        folder,
+        base,
+        full_weights=settings["full_weights"],
+        verified=verified,
+        device=device,
+        dtype=torch.float32 if merged and base.quantization is None else weights_dtype,
+        attn_implementation=attn_implementation,
+        trust_remote_code=trust_remote_code,
+    )
+    backbone = Backbone(model)
     rounded = len(states) - 1 if dtype == AS_TRAINED else 0
-    if not _replay(backbone, merged, folder / "adapters", to=target, to_encode=to_encode, rounded=rounded):
+    if not _replay(backbone, merged, folder / "adapters", to=weights_dtype, to_encode=to_encode, rounded=rounded):
         to_encode, active, merged = False, True, merged[:-1]
-    cast_weights(without_adapter(backbone.causal_lm), target)
+    cast_weights(without_adapter(backbone.causal_lm), weights_dtype)
     if active and not isinstance(backbone.model, PeftModel):
         with content_of(folder / "adapters", also=(RuntimeError,)):
             backbone.use_adapter(reopened_lora(backbone.causal_lm, states[-1], trainable=True))
@@ -244,9 +273,9 @@ def knows_base(encoder: EncoderModule) -> bool:
 
 def open_base_again(encoder: EncoderModule, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """Return the base of an encoder as it was opened, on the CPU, by default in the dtype of its weights."""
-    own = encoder.base.kind == "folder" and encoder.base_folder is not None
+    is_local = encoder.base.kind == "folder" and encoder.base_folder is not None
     model, _, _ = open_base(
-        str(encoder.base_folder) if own else encoder.base.name,
+        str(encoder.base_folder) if is_local else encoder.base.name,
         revision=encoder.base.revision,
         expected=encoder.base,
         dtype=dtype or encoder.backbone.dtype,
@@ -267,7 +296,7 @@ def difference_to_base(encoder: EncoderModule) -> str | None:
     again = Backbone(open_base_again(encoder, torch.float32 if encoder.chain else None))
     _replay(again, encoder.chain, Path("adapters"), to=encoder.backbone.dtype)
     cast_weights(again.causal_lm, encoder.backbone.dtype)
-    ours, theirs = (tensors_under_adapter(one.causal_lm) for one in (encoder.backbone, again))
+    ours, theirs = (tensors_under_adapter(backbone.causal_lm) for backbone in (encoder.backbone, again))
     return differing(ours, theirs, exactly=not encoder.chain)
 
 
@@ -279,22 +308,43 @@ def _dtype_of_weights(dtype: str, settings: dict[str, Any], device: torch.device
 
 
 def _open_weights(
-    folder: Path, base: Base, settings: dict[str, Any], *, verified: bool, device: torch.device, **how: Any
+    folder: Path,
+    base: Base,
+    *,
+    full_weights: bool,
+    verified: bool,
+    device: torch.device,
+    dtype: torch.dtype,
+    attn_implementation: str | None,
+    trust_remote_code: bool,
 ) -> PreTrainedModel:
-    if settings["full_weights"]:
-        place = str(folder / "weights")
-        with quiet(), content_of(folder / "weights", also=(AssertionError, RuntimeError)):
-            config = open_config(place, trust_remote_code=how["trust_remote_code"])
-            return open_weights(place, config, **how)
+    if full_weights:
+        path = folder / "weights"
+        with quiet(), content_of(path, also=(AssertionError, RuntimeError)):
+            return open_weights(
+                str(path),
+                open_config(str(path), trust_remote_code=trust_remote_code),
+                dtype=dtype,
+                attn_implementation=attn_implementation,
+                trust_remote_code=trust_remote_code,
+            )
     if base.kind == "asset" and base.name not in ASSETS:
         raise ValueError(
             f"{folder} needs the base {base.name}, which this embrew does not ship; it has {', '.join(ASSETS)}"
         )
     if base.kind == "hub":
         check_hub_name(base.name, source=folder / SETTINGS)
-    own = base.kind == "folder"
-    if own and not verified:
+    is_local = base.kind == "folder"
+    if is_local and not verified:
         check_kept_base(base, folder)
-    name = str(folder / BASE) if own else base.name
-    model, _, _ = open_base(name, revision=base.revision, expected=base, verified=own, device=device, **how)
+    model, _, _ = open_base(
+        str(folder / BASE) if is_local else base.name,
+        revision=base.revision,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        trust_remote_code=trust_remote_code,
+        expected=base,
+        verified=is_local,
+        device=device,
+    )
     return model

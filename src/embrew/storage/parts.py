@@ -237,8 +237,8 @@ def first_difference(expected: Sequence[int], actual: Sequence[int], tokenizer: 
         return "nothing" if i is None else f"{i} ({tokenizer.convert_ids_to_tokens(i)})"
 
     pairs = enumerate(zip_longest(expected, actual))
-    at, (wanted, other) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
-    return f"index {at} of {len(expected)}: expected {named(wanted)}, given {named(other)} ({len(actual)} tokens)"
+    index, (wanted, other) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
+    return f"index {index} of {len(expected)}: expected {named(wanted)}, given {named(other)} ({len(actual)} tokens)"
 
 
 CONTEXTS, VECTORS = "contexts", "vectors.safetensors"
@@ -260,13 +260,13 @@ def check_name(name: str) -> None:
 
 def _folder_of(folder: Path, name: str) -> Path:
     """Return the folder of a context. It is written and removed there, so a link that leads elsewhere is refused."""
-    place = folder / CONTEXTS
-    if place.is_symlink() or (place / name).is_symlink():
+    contexts_folder = folder / CONTEXTS
+    if contexts_folder.is_symlink() or (contexts_folder / name).is_symlink():
         raise ValueError(
-            f"{place / name} is a link, or below one; contexts are written and removed within the model's own folder: "
-            "replace the link by a copy of what it leads to"
+            f"{contexts_folder / name} is a link, or below one; contexts are written and removed within the model's "
+            "own folder: replace the link by a copy of what it leads to"
         )
-    return place / name
+    return contexts_folder / name
 
 
 def write_context(folder: Path, name: str, context: PreparedContext, *, overwrite: bool = False) -> None:
@@ -302,32 +302,30 @@ def read_contexts(folder: Path) -> dict[str, PreparedContext]:
     """
     recover_all(folder / CONTEXTS)
     contexts = {}
-    for place in _places(folder):
-        context = read_unchanged(place, CONTEXT.file, partial(_read, place))
+    for context_folder in context_folders(folder):
+        context = read_unchanged(context_folder, CONTEXT.file, partial(read_context, context_folder))
         if context is not None:
-            contexts[place.name] = context
+            contexts[context_folder.name] = context
     return contexts
 
 
-def _places(folder: Path) -> list[Path]:
+def context_folders(folder: Path) -> list[Path]:
     """Return folders of contexts; others, and those that are being written, are left out."""
-    places = sorted((folder / CONTEXTS).iterdir()) if (folder / CONTEXTS).is_dir() else []
+    paths = sorted((folder / CONTEXTS).iterdir()) if (folder / CONTEXTS).is_dir() else []
     files = (CONTEXT.file, VECTORS, NAME)
-    return [
-        place for place in places if not place.name.startswith(".") and any((place / name).is_file() for name in files)
-    ]
+    return [path for path in paths if not path.name.startswith(".") and any((path / name).is_file() for name in files)]
 
 
-def _read(place: Path) -> PreparedContext | None:
+def read_context(folder: Path) -> PreparedContext | None:
     """Return one context; None if it was removed at the same time."""
-    if not place.is_dir():
+    if not folder.is_dir():
         return None
-    check_number(place, CONTEXT)
-    if (place / NAME).is_file() or (place.parent.parent / NAME).is_file():
-        check_folder(place)
-    about = place / CONTEXT.file
+    check_number(folder, CONTEXT)
+    if (folder / NAME).is_file() or (folder.parent.parent / NAME).is_file():
+        check_folder(folder)
+    about = folder / CONTEXT.file
     read = read_json(about, repair=AGAIN, kind=CONTEXT)
-    vectors = read_tensors(place / VECTORS, keys=("vectors",), repair=AGAIN)["vectors"]
+    vectors = read_tensors(folder / VECTORS, keys=("vectors",), repair=AGAIN)["vectors"]
     with content_of(about, repair=AGAIN):
         pairs = tuple(Demonstration(**pair) for pair in read["demonstrations"])
         context = Context(read["instruction"], pairs, read["passage_instruction"])
@@ -343,8 +341,8 @@ def remove_context(folder: Path, name: str) -> None:
     """
     check_name(name)
     target = _folder_of(folder, name)
-    if target not in _places(folder):
-        names = ", ".join(place.name for place in _places(folder)) or "none"
+    if target not in context_folders(folder):
+        names = ", ".join(path.name for path in context_folders(folder)) or "none"
         raise FileNotFoundError(f"{folder} has no context {name}; it has {names}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}.", suffix=PARTIAL) as scratch:
         target.rename(Path(scratch) / "removed")  # gone at once, then deleted; after a kill, by the next reader
@@ -357,11 +355,13 @@ def up_to_date(encoder: EncoderModule) -> dict[str, PreparedContext]:
     """Return the encoder's contexts; those of other weights or another tokenizer are computed again."""
     if not encoder.contexts:
         return {}
-    own = vectors_hash(encoder)
-    return {
-        name: context if context.model_hash == own else replace(prepare(encoder, context.context), model_hash=own)
-        for name, context in list(encoder.contexts.items())
-    }
+    current_hash = vectors_hash(encoder)
+    contexts = {}
+    for name, context in list(encoder.contexts.items()):
+        if context.model_hash != current_hash:
+            context = replace(prepare(encoder, context.context), model_hash=current_hash)
+        contexts[name] = context
+    return contexts
 
 
 def digest(context: PreparedContext) -> str:

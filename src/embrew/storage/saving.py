@@ -169,16 +169,15 @@ def check_same(vectors: Tensor, expected: Tensor, dtype: torch.dtype, *, what: s
 
 def reference_vectors(encoder: EncoderModule) -> Tensor:
     """Return unit vectors of the reference texts, `(16, hidden)` float32; with demonstrations, 16 more after two."""
-    how: dict[str, Any] = {"batch_size": 8, "show_progress_bar": False}
     with full_float32(encoder.device.type):
-        vectors = [encoder.encode(list(TEXTS), **how)]
+        vectors = [encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)]
         if encoder.demonstrator is not None:
             learnable = encoder.demonstrator.settings.learnable
             pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: learnable or 2]
             context = prepare(encoder, Context(_instruction(encoder), pairs))
             encoder.contexts[REFERENCE] = context  # added, since another thread may encode with the others
             try:
-                vectors.append(encoder.encode(list(TEXTS), REFERENCE, **how))
+                vectors.append(encoder.encode(list(TEXTS), REFERENCE, batch_size=8, show_progress_bar=False))
             finally:
                 del encoder.contexts[REFERENCE]
         return torch.nn.functional.normalize(torch.cat([torch.as_tensor(part) for part in vectors]), dim=-1)
@@ -238,8 +237,10 @@ def _check_settings(encoder: EncoderModule, folder: Path) -> None:
         encoder.templates, encoder.make_templates(tokenizer, encoder.backbone.memory_ids), strict=True
     ):
         for name, prompt in encoder.prompts.items():
-            how_long: Any = {"instruction": prompt, "max_length": encoder.max_seq_length}
-            for ours, theirs in zip(template.rows(TEXTS, **how_long), reopened.rows(TEXTS, **how_long), strict=True):
+            rows, reopened_rows = (
+                each.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length) for each in (template, reopened)
+            )
+            for ours, theirs in zip(rows, reopened_rows, strict=True):
                 if ours != theirs:
                     where = first_difference(ours.ids, theirs.ids, tokenizer) if ours.ids != theirs.ids else "segments"
                     raise RuntimeError(
@@ -273,10 +274,15 @@ def _opened_anew(encoder: EncoderModule, folder: Path) -> Tensor:
     if device.type != "cpu":
         encoder.to("cpu")  # so that an accelerator never holds both
     try:
-        kernel = backbone.inner.config._attn_implementation
-        how: dict[str, Any] = {"attn_implementation": kernel, "trust_remote_code": encoder.trust_remote_code}
-        how["merge_adapter"] = not isinstance(backbone.model, PeftModel)
-        opened = load_encoder(type(encoder), folder, dtype="auto", device=device, **how)
+        opened = load_encoder(
+            type(encoder),
+            folder,
+            dtype="auto",
+            device=device,
+            attn_implementation=backbone.inner.config._attn_implementation,
+            merge_adapter=not isinstance(backbone.model, PeftModel),
+            trust_remote_code=encoder.trust_remote_code,
+        )
         vectors = reference_vectors(opened)
         theirs = tensors_under_adapter(opened.backbone.causal_lm.to("cpu"))
     finally:

@@ -92,9 +92,9 @@ def tokens_before(encoding: Encoding, begin: int) -> int:
 
 def added_after(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the ids that a tokenizer itself adds after every text, such as EOS or SEP."""
-    alone, whole = (list(tokenizer("a", add_special_tokens=added).input_ids) for added in (False, True))
-    starts = (i for i in range(len(whole) - len(alone) + 1) if whole[i : i + len(alone)] == alone)
-    return whole[next(starts, len(whole)) + len(alone) :]
+    alone, with_special = (list(tokenizer("a", add_special_tokens=added).input_ids) for added in (False, True))
+    starts = (i for i in range(len(with_special) - len(alone) + 1) if with_special[i : i + len(alone)] == alone)
+    return with_special[next(starts, len(with_special)) + len(alone) :]
 
 
 class Template:
@@ -124,13 +124,13 @@ class Template:
             separate.
 
     Attributes:
-        bos_ids: what the tokenizer puts before every text by itself: BOS, or CLS; nothing (Qwen, GPT-NeoX, Phi).
-        start_row: what a decoder reads first where no text precedes: BOS; where the tokenizer adds none, EOS, or else
-            the padding token. A model attends to its first position wherever it needs nothing else; a state that it
-            has never read does not serve for that.
-        sep_ids: what a BERT-type tokenizer puts after every text by itself: SEP; nothing for those of causal LMs.
-        first_ids: what comes first in every row: BOS or CLS, then the soft prompt.
-        tail_row: what comes last in every row: memory tokens and EOS, and the SEP of a BERT-type tokenizer.
+        bos_ids: ids that the tokenizer puts before every text by itself: BOS, or CLS; none for Qwen, GPT-NeoX, Phi.
+        start_row: row that a decoder reads first where no text precedes: BOS; where the tokenizer adds none, EOS, or
+            else the padding token. A model attends to its first position wherever it needs nothing else; a state that
+            it has never read does not serve for that.
+        sep_ids: ids that a BERT-type tokenizer puts after every text by itself: SEP; none for those of causal LMs.
+        first_ids: first ids of every row: BOS or CLS, then those of the soft prompt.
+        tail_row: last positions of every row: memory tokens and EOS, and the SEP of a BERT-type tokenizer.
 
     Raises:
         ValueError: the tokenizer has no character offsets, no vocabulary, or not the EOS of the pattern.
@@ -152,8 +152,9 @@ class Template:
                 f"{type(tokenizer).__name__} has no character offsets; embrew needs a fast tokenizer "
                 "(a folder with tokenizer.json)"
             )
-        one, other = tokenizer(["A plain sentence.", "another 1"], add_special_tokens=False, verbose=False)["input_ids"]
-        if not one or one == other:  # transformers opens a folder without the vocabulary's files as an empty one
+        probes = ["A plain sentence.", "another 1"]
+        first, second = tokenizer(probes, add_special_tokens=False, verbose=False)["input_ids"]
+        if not first or first == second:  # transformers opens a folder without the vocabulary's files as an empty one
             raise ValueError(
                 f"{type(tokenizer).__name__} of {tokenizer.name_or_path or 'this model'} has {len(tokenizer)} tokens "
                 "and gives different texts the same ones: its vocabulary was not found; the folder needs "
@@ -240,7 +241,7 @@ class Template:
         before, after = self.around(instruction)
         return not (self.first_ids or before or after or self.between is not None or self.tail_row.ids)
 
-    def encode(self, strings: list[str], *, places: bool) -> list[Encoding]:
+    def encode(self, strings: list[str], *, offsets: bool) -> list[Encoding]:
         """Return strings in tokens, without special tokens; with character offsets on request.
 
         The fast tokenizer is called directly: what transformers builds around it takes twice as long as tokenising.
@@ -252,22 +253,22 @@ class Template:
             backend.no_truncation()
         if backend.padding is not None:
             backend.no_padding()
-        encode = backend.encode_batch if places else backend.encode_batch_fast
+        encode = backend.encode_batch if offsets else backend.encode_batch_fast
         encodings: list[Encoding] = encode(strings, add_special_tokens=False)
         return encodings
 
     def words(self, words: str) -> list[int]:
         """Return ids of words at the beginning of a text, without special tokens."""
-        return list(self.encode([words], places=False)[0].ids) if words else []
+        return list(self.encode([words], offsets=False)[0].ids) if words else []
 
     def after_text(self, words: str) -> list[int]:
         """Return ids of words that follow a text: without the leading-space piece that some tokenizers add."""
-        return [i for i, _ in self._behind(words)] if words else []
+        return [i for i, _ in self._tokens_after(words)] if words else []
 
-    def _behind(self, words: str) -> list[tuple[int, int]]:
+    def _tokens_after(self, words: str) -> list[tuple[int, int]]:
         """Return the tokens of words that follow a text: ids, and the character at which each ends."""
         for stem in ("a", "0", ".", "。", "\n", ""):
-            (encoded,) = self.encode([stem + words], places=True)
+            (encoded,) = self.encode([stem + words], offsets=True)
             size, offsets = len(stem), encoded.offsets
             if all(start >= size or end <= size for start, end in offsets):
                 break  # no token holds a character of both
@@ -312,15 +313,15 @@ class Template:
         if self.preparation != "none":
             prepare = PREPARATIONS[self.preparation]
             texts = [prepare(text) if isinstance(text, str) else text for text in texts]
-        words = {one: (self.around(one), self.suffix(one)) for one in set(instructions)}
+        words = {prompt: (self.around(prompt), self.suffix(prompt)) for prompt in set(instructions)}
         begin = Row.labelled(self.first_ids, Segment.PROMPT)
         rows: dict[int, Row] = {}
         if self.words_after == "joined":
-            frames = [words[one][0] for one in instructions]
+            frames = [words[prompt][0] for prompt in instructions]
             rows = self._joined_rows(begin, texts, frames, segment, max_length)
-        left = [i for i in range(len(texts)) if i not in rows]
-        before = [words[instructions[i]][0][0] for i in left]
-        for i, body in zip(left, self._bodies([texts[i] for i in left], before, segment), strict=True):
+        remaining = [i for i in range(len(texts)) if i not in rows]
+        before = [words[instructions[i]][0][0] for i in remaining]
+        for i, body in zip(remaining, self._bodies([texts[i] for i in remaining], before, segment), strict=True):
             suffix = words[instructions[i]][1]
             if self.between is not None:
                 rows[i] = self._repeated(begin + body, texts[i], suffix, max_length, segment)
@@ -340,7 +341,7 @@ class Template:
         """Return the words before each text, and the text, as rows."""
         strings = [i for i, text in enumerate(texts) if isinstance(text, str)]
         rendered = [before[i] + texts[i] for i in strings]  # type: ignore[operator]
-        encodings = dict(zip(strings, self.encode(rendered, places=any(before)), strict=True))
+        encodings = dict(zip(strings, self.encode(rendered, offsets=any(before)), strict=True))
         bodies = []
         for i, text in enumerate(texts):
             if i in encodings:
@@ -368,17 +369,17 @@ class Template:
         strings: dict[int, str] = {}
         for i, (text, (before, after)) in enumerate(zip(texts, frames, strict=True)):
             if isinstance(text, str) and (after or self.between is not None):
-                again = "" if self.between is None else self.between + text
-                strings[i] = before + text + again + after
+                repetition = "" if self.between is None else self.between + text
+                strings[i] = before + text + repetition + after
         rows = {}
-        encodings = self.encode(list(strings.values()), places=True) if strings else []
+        encodings = self.encode(list(strings.values()), offsets=True) if strings else []
         for i, encoding in zip(strings, encodings, strict=True):
-            at, size = len(frames[i][0]), len(texts[i])
-            start, stop = touching(encoding, at, at + size)
+            begin_text, size = len(frames[i][0]), len(texts[i])
+            start, stop = touching(encoding, begin_text, begin_text + size)
             labels = [int(Segment.PROMPT)] * start + [int(segment)] * (stop - start)
             if self.between is not None:
-                at += size + len(self.between)
-                start, stop = (max(place, stop) for place in touching(encoding, at, at + size))
+                begin_text += size + len(self.between)
+                start, stop = (max(index, stop) for index in touching(encoding, begin_text, begin_text + size))
                 labels += [int(Segment.PROMPT)] * (start - len(labels)) + [int(Segment.ECHO)] * (stop - start)
             row = begin + Row(encoding.ids, labels + [int(Segment.PROMPT)] * (len(encoding.ids) - len(labels)))
             tail = self.tail_row
@@ -396,12 +397,12 @@ class Template:
         The second copy is the tokens of the first; or, where words are joined, what follows the words between them.
         """
         start, words = len(head.ids) - head.segments.count(segment), self._between
-        one = again = head.ids[start:]
+        first_copy = second_copy = head.ids[start:]
         if self.words_after == "joined" and isinstance(text, str):
-            pieces = self._behind((self.between or "") + text)
+            pieces = self._tokens_after((self.between or "") + text)
             size = sum(end <= len(self.between or "") for _, end in pieces)
             words = Row.labelled([i for i, _ in pieces[:size]], Segment.PROMPT)
-            again = [i for i, _ in pieces[size:]]
+            second_copy = [i for i, _ in pieces[size:]]
         if max_length is not None:
             room = max_length - start - len(words.ids) - len(suffix.ids)
             if room < 2:
@@ -409,9 +410,10 @@ class Template:
                     f"max_length={max_length} leaves {max(room, 0)} tokens for the text and its repetition after the "
                     f"template's own {max_length - room}; raise max_length or shorten the instruction"
                 )
-            one, again = one[: room // 2], again[: room // 2]
+            first_copy, second_copy = first_copy[: room // 2], second_copy[: room // 2]
         before = Row(head.ids[:start], head.segments[:start])
-        return before + Row.labelled(one, segment) + words + Row.labelled(again, Segment.ECHO) + suffix
+        copies = Row.labelled(first_copy, segment) + words + Row.labelled(second_copy, Segment.ECHO)
+        return before + copies + suffix
 
 
 def split_where_truncated(
@@ -427,7 +429,7 @@ def split_where_truncated(
     begin = len(before)
     halves = []
     for text, row, encoding in zip(
-        prepared, rows, template.encode([before + text for text in prepared], places=True), strict=True
+        prepared, rows, template.encode([before + text for text in prepared], offsets=True), strict=True
     ):
         first, last = touching(encoding, begin, begin + len(text))
         end = first + row.segments.count(Segment.TEXT)

@@ -11,8 +11,9 @@ from transformers import AutoModel, PreTrainedModel
 
 from embrew.encoder import Encoder
 from embrew.model.attention import Attention
+from embrew.model.cpu.packing import Packed
 from embrew.model.forward import forward, packing, packs, read_layers, write_soft
-from embrew.model.kernels import Packed, use_own_sdpa
+from embrew.model.kernels import use_own_sdpa
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.families import FAMILIES, config_of
 
@@ -145,11 +146,11 @@ def test_layers_are_read_as_without_packing() -> None:
 
 def test_a_batch_by_hand() -> None:
     tokens = batch((2, 3))
-    packed = Packed.of(tokens, is_causal=True)
+    packed = Packed.from_tokens(tokens, is_causal=True)
     assert packed.positions[0, :5].tolist() == [0, 1, 0, 1, 2]
-    assert packed.taken[:5].tolist() == [0, 1, 3, 4, 5]
+    assert packed.packed_from_batch[:5].tolist() == [0, 1, 3, 4, 5]
     last = packed.positions.shape[1] - 1
-    assert packed.given.tolist() == [0, 1, last, 2, 3, 4]
+    assert packed.batch_from_packed.tolist() == [0, 1, last, 2, 3, 4]
     states = torch.arange(12.0).view(2, 3, 2)
     again = packed.unpack(packed.pack(states), tokens)
     assert torch.equal(again[tokens.attention_mask.bool()], states[tokens.attention_mask.bool()])
