@@ -77,7 +77,7 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def combined_hash(weights: str, tokenizer_sha256: str | None, tokenizer: Any) -> str:
+def combined_hash(weights: str, tokenizer_sha256: str | None, tokenizer: PreTrainedTokenizerBase | None) -> str:
     """Return the SHA-256 of two hashes and the ids of special tokens."""
     special = {name: getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL}
     return hashlib.sha256(json.dumps([weights, tokenizer_sha256, special], sort_keys=True).encode()).hexdigest()

@@ -196,7 +196,7 @@ def on_openvino(model: Any, name: str, *, bfloat16: bool) -> RuntimeEncoder:
     return convert_encoder(as_encoder(model, name), bfloat16=bfloat16, origin=model)
 
 
-def as_encoder(model: Any, name: str) -> Encoder:
+def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
     """Return an encoder that reads texts as a Sentence-Transformers model does; their vectors are not compared here.
 
     Special tokens within a text are parsed, where the model's tokenizer does so.

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from embrew.files.names import is_safe_name
 from embrew.files.reading import BrokenFile, broken, check_regular, content_of, is_content_error, read_json
+from embrew.model.encoder_module import EncoderModule
 from embrew.model.layers import reads_both_ways
 from embrew.model.pooling import ACTIVATIONS
 from embrew.settings.encoder import MODES, EncoderSettings
@@ -24,6 +25,7 @@ from embrew.storage.base_model import ASSETS, OF_OPENING, SMOLLM2, is_encoder, p
 from embrew.storage.foreign import (
     ADAPTER,
     INDEX,
+    HubOptions,
     asks_for_code,
     check_adapter,
     check_counts,
@@ -248,7 +250,7 @@ def reference(encoder: Any, limit: int | None = None) -> dict[str, np.ndarray]:
             encoder.max_seq_length = before
 
 
-def check_as_stock(name: str, reading: Reading, encoder: Any) -> None:
+def check_as_stock(name: str, reading: Reading, encoder: EncoderModule) -> None:
     """Compare an encoder with the Sentence-Transformers model whose reading it has taken over; once per process.
 
     Raises:
@@ -305,27 +307,28 @@ def check_stock(name: str) -> None:
             raise _own_code(name, f"{MODULES}, which names the class {kind[:80]!r}")
         if folder and not is_safe_name(folder):
             raise ValueError(f"{name}: {MODULES} names the folder {folder[:80]!r}, which is not within the model's own")
-        location: dict[str, Any] = {"subfolder": folder}
-        tokenizer_config = file_of(name, WORDS, **location)
+        tokenizer_config = file_of(name, WORDS, subfolder=folder)
         tokenizer = read_json(Path(tokenizer_config)).get("tokenizer_class") if tokenizer_config else None
         if tokenizer is not None and not CLASS.fullmatch(str(tokenizer)):
             raise _own_code(name, f"{WORDS}, which names the class {str(tokenizer)[:80]!r}")
         for pickled, safe in PICKLED.items():
-            if all(file_of(name, file, **location) is None for file in safe) and file_of(name, pickled, **location):
+            if all(file_of(name, file, subfolder=folder) is None for file in safe) and file_of(
+                name, pickled, subfolder=folder
+            ):
                 raise ValueError(
                     f"{name} has pickled weights only ({'/'.join(filter(None, (folder, pickled)))}), which embrew "
                     "does not read; if you trust the model, open it with Sentence-Transformers, save it again (as "
                     "model.safetensors), and give that folder"
                 )
         check_regular(Path(name, folder))
-        check_index(name, name, **location)
-        check_counts(name, name, **location)
-        check_normalizer(name, name, **location)
-        check_settings(name, name, *SETTINGS, **location)
-        config = file_of(name, "config.json", **location)
+        check_index(name, name, subfolder=folder)
+        check_counts(name, name, subfolder=folder)
+        check_normalizer(name, name, subfolder=folder)
+        check_settings(name, name, *SETTINGS, subfolder=folder)
+        config = file_of(name, "config.json", subfolder=folder)
         if config is not None:
             check_not_quantized(name, read_json(Path(config)), quantization=False)
-        adapter = file_of(name, ADAPTER, **location)
+        adapter = file_of(name, ADAPTER, subfolder=folder)
         if adapter is not None:
             lora = read_json(Path(adapter))
             check_adapter(lora, source=Path(adapter))
@@ -336,7 +339,7 @@ def _check_base(config: dict[str, Any]) -> None:
     """Raise if the base of an adapter needs custom code or has no safetensors weights."""
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if isinstance(base, str) and base:
-        options: dict[str, Any] = {"revision": revision} if revision and not Path(base).is_dir() else {}
+        options: HubOptions = {"revision": revision} if revision and not Path(base).is_dir() else {}
         check_weights(base, base, **options)
         check_counts(base, base, **options)
 

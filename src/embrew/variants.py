@@ -38,8 +38,14 @@ class VariantEncoder:
         self.truncate_dim: int | None = None
         self.prompts, self.default_prompt_name = encoder.prompts, encoder.default_prompt_name
         self.tokenizer = encoder.tokenizer
-        plain: dict[str, Any] = {"preparation": "none", "words_after": None, "prompts": {}, "default_prompt_name": None}
-        self.generator = generator.with_settings(**plain, template="{text}", pooling="last")
+        self.generator = generator.with_settings(
+            template="{text}",
+            preparation="none",
+            words_after=None,
+            pooling="last",
+            prompts={},
+            default_prompt_name=None,
+        )
         self._prompts = [self.generator.with_settings(template=prompt) for prompt in settings.prompts]
         self._then = self.generator.with_settings(template=settings.then) if settings.then else None
         self._raw = encoder.with_settings(normalize=False)

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -142,7 +142,7 @@ FAILED = (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyEr
 _CONFIGS: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
 
 
-def key_of(inner: Any, *more: Any) -> tuple[Any, ...]:
+def key_of(inner: Any, *more: Hashable) -> tuple[Hashable, ...]:
     """Return what decides how a model reads texts: class, configuration, kernel, arithmetic, and what is given."""
     if inner not in _CONFIGS:
         settings = {key: value for key, value in inner.config.to_dict().items() if not key.startswith("_")}

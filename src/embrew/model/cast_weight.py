@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ class CastWeight:
     """
 
     def __init__(self) -> None:
-        self._copy: tuple[Any, Tensor] | None = None
+        self._copy: tuple[Hashable, Tensor] | None = None
 
     def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the weight in a dtype; itself, if it has that dtype."""

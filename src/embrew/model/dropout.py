@@ -67,7 +67,7 @@ def _has_effect(inner: Any, held: list[tuple[nn.Module, str]]) -> bool:
     return not torch.equal(first, second)
 
 
-def probabilities(model: nn.Module) -> Iterator[tuple[Any, str]]:
+def probabilities(model: nn.Module) -> Iterator[tuple[nn.Module | PreTrainedConfig, str]]:
     """Return modules and configurations with the names of their probabilities of dropout and of skipping a layer."""
     configs = {
         id(m.config): m.config for m in model.modules() if isinstance(getattr(m, "config", None), PreTrainedConfig)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -96,8 +96,8 @@ def _run(
     *,
     masks: Masks,
 ) -> Tensor:
-    options: dict[str, Any] = {}
-    mask: Any = None
+    options: dict[str, Bottleneck | Tensor] = {}
+    mask: Tensor | dict[str, Tensor] | None = None
     positions, unmasked = tokens.position_ids, False
     explicit = masks == "explicit" or attention.is_causal is None or positions is not None
     if attention.bottleneck and not attention.hide and two_calls_apply(inner, tokens) and masks != "explicit":
@@ -142,7 +142,7 @@ def _run_packed(inner: Any, embedded: Tensor, tokens: Tokens, packed: Packed, nu
     return packed.unpack(states, tokens)
 
 
-_PACKS: dict[Any, bool] = {}
+_PACKS: dict[Hashable, bool] = {}
 
 
 def packs(inner: Any, attention: Attention) -> bool:
@@ -186,11 +186,11 @@ def _windows(inner: Any) -> list[int | None]:
     return [getattr(inner.config, name, None) for name in ("sliding_window", "attention_chunk_size")]
 
 
-_CAUSAL: dict[Any, Masks | None] = {}
-_EXPLICIT: dict[Any, bool] = {}
+_CAUSAL: dict[Hashable, Masks | None] = {}
+_EXPLICIT: dict[Hashable, bool] = {}
 Way = Literal["flag", "mask", "own"]
-_BIDIRECTIONAL: dict[Any, Way] = {}  # a failure is not kept: another model's weights may be whole
-_VERIFIED: set[Any] = set()
+_BIDIRECTIONAL: dict[Hashable, Way] = {}  # a failure is not kept: another model's weights may be whole
+_VERIFIED: set[Hashable] = set()
 
 
 def masks_for(inner: Any, attention: Attention) -> Masks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -119,7 +119,7 @@ def _head(model: Any) -> Head:
     return head._replace(weight=cast_weight.cast(head.weight, torch.get_autocast_dtype(kind)))
 
 
-_CHECKED: set[Any] = set()
+_CHECKED: set[Hashable] = set()
 
 
 def check_head(model: Any) -> None:

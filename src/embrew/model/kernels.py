@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -107,7 +108,7 @@ AttentionInterface.register(TWO_CALLS, attend)
 AttentionMaskInterface.register(TWO_CALLS, sdpa_mask)
 
 
-_SAME_AS_SDPA: dict[Any, bool] = {}
+_SAME_AS_SDPA: dict[Hashable, bool] = {}
 
 
 def use_two_calls(inner: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -81,7 +81,7 @@ class PrefixCache:
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
         self.max_bytes = max_bytes
         self.hits = self.misses = self.users = 0
-        self._entries: dict[Any, PrefixStates] = {}
+        self._entries: dict[Hashable, PrefixStates] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
@@ -107,7 +107,7 @@ class PrefixCache:
             soft = hashlib.sha256(used.numpy().tobytes()).digest()
         return SharedPrefix(self, count, (tuple(ids.tolist()), tuple(segments.tolist()), soft))
 
-    def get_or_compute(self, key: Any, compute: Callable[[], PrefixStates]) -> PrefixStates:
+    def get_or_compute(self, key: Hashable, compute: Callable[[], PrefixStates]) -> PrefixStates:
         """Return the prefix kept under a key, else computed now."""
         cached = self._entries.get(key)
         states = compute() if cached is None else cached
@@ -130,7 +130,7 @@ class SharedPrefix:
 
     prefix: PrefixCache
     count: int
-    key: Any
+    key: Hashable
 
     def states(self, seen: Any, embed: Callable[[Tokens], Tensor], tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return final states of the prefix `(1, count, hidden)` and of what follows it `(batch, rest, hidden)`.
@@ -156,7 +156,7 @@ class SharedPrefix:
         return computed.states, states
 
 
-_SHARED: dict[Any, bool] = {}
+_SHARED: dict[Hashable, bool] = {}
 
 
 def can_share(inner: Any) -> bool:

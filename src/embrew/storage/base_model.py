@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import httpx2
 import torch
@@ -26,6 +26,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GgufConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TokenizersBackend,
@@ -40,6 +41,7 @@ from embrew.model.layers import reads_both_ways
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Base, Quantization
 from embrew.storage.foreign import (
+    HubOptions,
     asks_for_code,
     check_counts,
     check_is_model,
@@ -130,7 +132,7 @@ def local_model(name: str) -> Path | None:
 
 
 @contextmanager
-def readable(name: str, **options: Any) -> Iterator[dict[str, Any]]:
+def readable(name: str, **options: Unpack[HubOptions]) -> Iterator[dict[str, Any]]:
     """Yield transformers' arguments to open a model's configuration, weights or tokenizer.
 
     Args:
@@ -150,7 +152,9 @@ def readable(name: str, **options: Any) -> Iterator[dict[str, Any]]:
         yield {"pretrained_model_name_or_path": str(path)}
 
 
-def open_tokenizer_of(name: str, *, trust_remote_code: bool = False, **options: Any) -> PreTrainedTokenizerBase:
+def open_tokenizer_of(
+    name: str, *, trust_remote_code: bool = False, **options: Unpack[HubOptions]
+) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a base model; arguments as of `readable`."""
     path = local_model(name)
     with readable(name, **options) as where:
@@ -282,7 +286,7 @@ def open_base(
     settings = quantization if expected is None else expected.quantization
     folder = local_model(name)
     parts = gguf_files(folder) if folder else ()
-    options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
+    options: HubOptions = {"revision": revision} if revision and folder is None else {}
     if parts and settings is not None:
         raise ValueError(
             f"{name} is a GGUF file of type {quantization_type(parts)}, and quantization: {settings.type} quantises "
@@ -349,7 +353,7 @@ def base_of(name: str, *, revision: str | None = None) -> Base:
     return Base("folder", path.resolve().name, sha256=weights_sha256(path))
 
 
-def is_encoder(config: Any) -> bool:
+def is_encoder(config: PreTrainedConfig) -> bool:
     """Return whether a configuration is of a BERT-type encoder: a masked-LM family, not saved as a causal LM."""
     names = getattr(config, "architectures", None) or [""]
     if names[0].endswith(("ForCausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
@@ -365,7 +369,7 @@ def open_weights(
     attn_implementation: str | None = None,
     trust_remote_code: bool = False,
     in_4_bits: Mapping[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[HubOptions],
 ) -> PreTrainedModel:
     """Return a causal LM with its head, or a BERT-type encoder without head or pooler, which no embedding depends on.
 
@@ -441,7 +445,7 @@ def _check_complete(model: Any, name: str, missing: Collection[str], mismatched:
         )
 
 
-def open_config(name: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
+def open_config(name: str, *, trust_remote_code: bool = False, **options: Unpack[HubOptions]) -> Any:
     """Return the configuration of a model; arguments as of `readable`.
 
     Raises:

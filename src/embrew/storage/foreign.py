@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
@@ -32,6 +32,20 @@ COUNT, MOST = re.compile(r"(^|_)(layers?|experts|groups|blocks|stages)$"), 2048
 """Settings that say how many modules transformers makes one by one, and the largest number that is opened."""
 NORMALIZER = re.compile(r'"normalizer"\s*:\s*(?=\{)')
 LONGER = 100  # times as long as a text, at most, that a tokenizer's replacements make it
+
+
+class HubOptions(TypedDict, total=False):
+    """Which files of a Hub model are read.
+
+    Attributes:
+        revision: branch, tag or commit.
+        subfolder: folder within the model's.
+        local_files_only: whether only cached files are read.
+    """
+
+    revision: str
+    subfolder: str
+    local_files_only: bool
 
 
 def own_code(name: str) -> ValueError:
@@ -84,7 +98,7 @@ def check_hub_name(name: str, *, source: Path) -> None:
         )
 
 
-def check_weights(name: str, source: str, *, kernels: bool = True, **options: Any) -> None:
+def check_weights(name: str, source: str, *, kernels: bool = True, **options: Unpack[HubOptions]) -> None:
     """Raise where a folder or Hub model holds more than its own weights in safetensors files.
 
     Args:
@@ -106,7 +120,7 @@ def check_weights(name: str, source: str, *, kernels: bool = True, **options: An
     check_settings(name, source, "config.json", kernels=kernels, **options)
 
 
-def check_settings(name: str, source: str, *files: str, kernels: bool = True, **options: Any) -> None:
+def check_settings(name: str, source: str, *files: str, kernels: bool = True, **options: Unpack[HubOptions]) -> None:
     """Raise where a model's configuration names other weights than its own, or a kernel of the Hub.
 
     An index of another name may list pickled files, which transformers reads although `use_safetensors` is given. A
@@ -149,7 +163,7 @@ def _entries(values: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
         yield keys, values
 
 
-def check_counts(name: str, source: str, **options: Any) -> None:
+def check_counts(name: str, source: str, **options: Unpack[HubOptions]) -> None:
     """Raise where a configuration has more layers or experts than a model that can be opened.
 
     Raises:
@@ -164,7 +178,7 @@ def check_counts(name: str, source: str, **options: Any) -> None:
             )
 
 
-def check_normalizer(name: str, source: str, **options: Any) -> None:
+def check_normalizer(name: str, source: str, **options: Unpack[HubOptions]) -> None:
     """Raise where replacements in `tokenizer.json` make a text many times as long.
 
     Raises:
@@ -192,7 +206,7 @@ def _longer(normalizer: Any) -> int:
     return product
 
 
-def check_index(name: str, source: str, **options: Any) -> None:
+def check_index(name: str, source: str, **options: Unpack[HubOptions]) -> None:
     """Raise if the index of split weights names files that are not safetensors files of its folder.
 
     Raises:
@@ -213,18 +227,23 @@ def check_index(name: str, source: str, **options: Any) -> None:
         )
 
 
-def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> str | None:
+def file_of(source: str, name: str, **options: Unpack[HubOptions]) -> str | None:
     """Return the path of a file of a folder or Hub model; None where it has none, or the Hub cannot be asked."""
     if Path(source).exists():
-        path = Path(source) / subfolder / name
+        path = Path(source) / options.get("subfolder", "") / name
         return str(path) if path.is_file() else None
     try:
         validate_repo_id(source)
     except HFValidationError:
         return None
-    missing = {"_raise_exceptions_for_gated_repo": False, "_raise_exceptions_for_missing_entries": False}
-    missing |= {"_raise_exceptions_for_connection_errors": False}
-    return cached_file(source, name, subfolder=subfolder, **missing, **options)
+    return cached_file(
+        source,
+        name,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        **options,
+    )
 
 
 def check_adapter(config: Any, *, source: Path) -> None:
