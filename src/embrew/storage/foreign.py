@@ -43,7 +43,7 @@ class HubOptions(TypedDict, total=False):
         local_files_only: whether only cached files are read.
     """
 
-    revision: str
+    revision: str | None
     subfolder: str
     local_files_only: bool
 
