@@ -50,7 +50,7 @@ def average(
 
     Args:
         inputs: two or more folders of encoders or training runs.
-        target: where to; must not exist, unless `overwrite`.
+        target: folder to write; must not exist, unless `overwrite`.
         method: `linear`; or `slerp`, of two: along the arc between their changes of a weight, as flat vectors, from the
             base, or from what adapters that both have merged make of it (Shoemake 1985). It is linear where these are
             parallel or zero.

@@ -72,7 +72,7 @@ class Contents:
         path: the folder.
         state: `running` while another process holds the folder; `unreadable` of another format number, or without
             the permission to read it.
-        summary: one line: how much there is, or where it stopped.
+        summary: one line: the amount, or the step at which it stopped.
         facts: further lines.
         problems: missing and unreadable files, one line each.
         stages: stages of a training run.

@@ -24,8 +24,8 @@ def merge_encoder(
 
     Args:
         source: a folder written by training or `save_pretrained`.
-        target: where to; must not exist, unless `overwrite`.
-        dtype: of the weights written: `float32`, `bfloat16`, or `auto`, what the encoder was saved in.
+        target: folder to write; must not exist, unless `overwrite`.
+        dtype: dtype of the weights written: `float32`, `bfloat16`, or `auto`, that of the saved encoder.
         overwrite: replace an existing encoder folder.
         verify: as of `Encoder.save_pretrained`.
 

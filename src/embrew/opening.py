@@ -50,14 +50,14 @@ def open_model(
     language model without embedding settings is refused unless `pooling` is given.
 
     Args:
-        name: what to open.
+        name: name of the model.
         overrides: settings of a recipe.
         dtype: `float32` or `bfloat16`; `auto`: the saved dtype, or the recipe's.
         backend: `torch` or `openvino`. With the latter, an export for OpenVINO is opened, and another model is
             converted in memory and compared with the PyTorch model on a few texts; `dtype` is that of the arithmetic.
         as_trained: with `auto`, open an encoder that was trained in bfloat16 in bfloat16, where this device computes in
             it; for scores.
-        pooling: how to read a language model without embedding settings: `last`, `mean`, `weighted_mean`, `echo`
+        pooling: pooling of a language model without embedding settings: `last`, `mean`, `weighted_mean`, `echo`
             or `prompteol`, each an untrained baseline.
 
     Raises:
@@ -181,7 +181,7 @@ def on_openvino(model: Any, name: str, *, bfloat16: bool) -> RuntimeEncoder:
 
     Args:
         model: the model: an encoder, or a Sentence-Transformers model.
-        name: its folder or Hub id.
+        name: folder or Hub id of the model.
         bfloat16: compute in bfloat16; also where the model's weights are in bfloat16.
 
     Raises:
@@ -203,7 +203,7 @@ def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
 
     Args:
         model: the opened model: a transformer, one pooling, and perhaps normalisation.
-        name: its folder or Hub id.
+        name: folder or Hub id of the model.
 
     Raises:
         ValueError: it is an export; or as `embrew.stock.read_stock`.

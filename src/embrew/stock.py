@@ -103,9 +103,9 @@ class Reading(NamedTuple):
     """How a Sentence-Transformers model reads texts.
 
     Attributes:
-        settings: what an encoder has for it.
+        settings: settings of an encoder that reads texts so.
         dense: tensors of its layers after pooling, by the names of `DenseLayers`.
-        vectors: of `REFERENCE`, by the names of encode methods, float32 `(texts, dimensions)` of length 1.
+        vectors: unit vectors of `REFERENCE` by encode method, float32 `(texts, dimensions)`.
     """
 
     settings: EncoderSettings
@@ -141,10 +141,10 @@ def stock_reading(
     """Return how a Sentence-Transformers model reads texts, if an encoder is to read it so.
 
     Args:
-        name: of any model.
-        settings: that were given; they may be those of a `Reading`, from a recipe.
+        name: name of any model.
+        settings: given settings; they may be those of a `Reading`, from a recipe.
         changed: names of single settings that were given.
-        dtype: of the weights.
+        dtype: dtype of the weights.
     """
     if not is_stock(name) or (settings is None and not READS.isdisjoint(changed)):
         return None

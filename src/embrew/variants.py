@@ -24,10 +24,10 @@ class VariantEncoder:
     neither trained, saved nor exported.
 
     Attributes:
-        encoder: embeds a text and its variants, as a PromptEOL encoder does.
+        encoder: encoder of a text and its variants, such as a PromptEOL encoder.
         generator: the language model that writes the variants, as an encoder that reads all of a prompt.
-        settings: how they are written.
-        seed: of the sampling.
+        settings: settings of sampling.
+        seed: random seed of sampling.
         truncate_dim, prompts, default_prompt_name, tokenizer: as those of `Encoder`.
     """
 

@@ -83,8 +83,8 @@ class LowRank(nn.Module):
     """Up · down, float32: merged LoRAs, their factors concatenated, so that nothing is rounded.
 
     Attributes:
-        down: `(rank, in)`.
-        up: `(out, rank)`, scaled.
+        down: factor `(rank, in)`.
+        up: factor `(out, rank)`, scaled.
     """
 
     down: Tensor
@@ -135,9 +135,9 @@ def loading_options(settings: Quantization, *, dtype: torch.dtype, device: torch
     """Return what `from_pretrained` needs to quantise the linear layers of a model, all but the head.
 
     Args:
-        settings: how.
-        dtype: of the products.
-        device: where the weights are quantised.
+        settings: type and scales of 4-bit weights.
+        dtype: dtype of the matrix products.
+        device: device on which weights are quantised.
 
     Raises:
         ValueError: bitsandbytes is not installed.

@@ -199,8 +199,8 @@ def follows(
     Args:
         inner: the model without its head.
         attention: the pattern.
-        run: from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
-        num_layers: how many layers it runs; all by default.
+        run: function from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
+        num_layers: number of layers that it runs; all by default.
     """
     layers = num_layers or int(inner.config.num_hidden_layers)
     window = getattr(inner.config, "sliding_window", None)
@@ -241,7 +241,7 @@ def agree(
 
     Args:
         inner: the model without its head.
-        first: from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
+        first: function from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
         second: likewise.
         lengths: tokens of each text.
         same: largest difference, of the largest state; 1e-4 in float32 and 5e-2 in shorter types by default.

@@ -33,13 +33,13 @@ class Backbone(nn.Module):
     original LM, to the bit.
 
     Attributes:
-        vocab_size: rows of the base model's embedding matrix; memory tokens are numbered from here.
+        vocab_size: number of rows of the base model's embedding matrix; memory tokens are numbered from here.
         hidden_size: width of a hidden state.
-        memory: `(k, hidden)` float32, on the scale of the embedding matrix, or None.
-        soft_prompt: `(tokens, hidden)`, likewise.
+        memory: memory tokens `(k, hidden)` float32, on the scale of the embedding matrix, or None.
+        soft_prompt: soft prompt `(tokens, hidden)`, likewise.
         owns_weights: whether the weights under the adapter are saved whole, and not as the base's.
         merged: whether an adapter was merged into the weights, or trained weights were opened.
-        kept_prefix: prefixes for further calls, while the model must not change (`Encoder.fixed`); else None.
+        prefix_cache: prefixes kept for further calls, while the model must not change (`Encoder.fixed`); else None.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -142,7 +142,7 @@ class Backbone(nn.Module):
 
         Args:
             tokens: a batch.
-            attention: who reads whom.
+            attention: attention pattern.
             num_layers: run only that many layers, from the first, and the final norm; equals the model with these only.
             shared: a prefix of all rows that is computed once; equals the forward pass without it,
                 under causal attention alone.
@@ -188,9 +188,9 @@ class Backbone(nn.Module):
 
         Args:
             tokens: a batch.
-            attention: who reads whom.
+            attention: attention pattern.
             read: from `(batch, tokens, hidden)` to what is kept.
-            num_layers: run only that many layers, from the first.
+            num_layers: number of layers to run, from the first; None: all.
         """
         return read_layers(self.inner, self.embed(tokens), tokens, attention, read, num_layers)
 

@@ -80,9 +80,9 @@ def cheapest(lengths: Sequence[int], *, overhead: float, batch_size: int, batch_
 
     Args:
         lengths: tokens of each row, in descending order.
-        overhead: of a pass, in tokens.
-        batch_size: the most rows of a pass, where there is no limit in tokens.
-        batch_tokens: the most padded tokens of a pass; a longer row goes alone.
+        overhead: overhead of a pass, in tokens.
+        batch_size: largest number of rows of a pass, where there is no limit in tokens.
+        batch_tokens: largest number of padded tokens of a pass; a longer row goes alone.
 
     >>> cheapest([9, 4, 3, 2], overhead=1, batch_size=32, batch_tokens=10)
     [1, 2, 1]
@@ -142,7 +142,7 @@ def plan(
         lengths: tokens of each row.
         batch_size: rows per batch, where no token budget is given.
         batch_tokens: budget of a batch in padded tokens (rows × longest row); a longer single row goes alone.
-        cost: of a forward pass.
+        cost: cost of a forward pass.
 
     Returns:
         Batches of indices; every index exactly once, no batch empty.
@@ -206,9 +206,9 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cos
     dropout's draws differ.
 
     Args:
-        embed: from a batch to `(..., batch, width)`; called once a group.
+        embed: function from a batch to `(..., batch, width)`; called once per group.
         tokens: a batch whose rows are one text each.
-        cost: of a forward pass.
+        cost: cost of a forward pass.
     """
     passes = passes_by_length(tokens, cost)
     parts = [embed(tokens.select(group.rows)) for group in passes]
@@ -237,16 +237,16 @@ def encode_rows(
     A batch that does not fit into memory is halved, and so are later ones of its size; what fitted is logged.
 
     Args:
-        rows_of: gives the rows of texts start..stop-1.
+        rows_of: function that returns the rows of texts start..stop-1.
         total: number of texts.
-        embed: from a batch, and how many leading tokens its rows share, to `(batch, width)`.
+        embed: function from a batch, and the number of leading tokens that its rows share, to `(batch, width)`.
         width: dimensions of an embedding.
         batch_size: rows per batch, where no token budget is given.
         batch_tokens: token budget per batch.
         show_progress_bar: show one.
-        tokenize_ahead: make the next rows in a thread at the same time; on a CPU it would take turns with the model.
-        share: look for a prefix that all rows share.
-        cost: of a forward pass.
+        tokenize_ahead: whether a thread makes the next rows meanwhile; on a CPU it would take turns with the model.
+        share: whether a prefix that all rows share is computed once.
+        cost: cost of a forward pass.
 
     Raises:
         NotFinite: an embedding is not finite; names the text.

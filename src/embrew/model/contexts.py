@@ -25,9 +25,9 @@ class Demonstrator(nn.Module):
     Frozen until an objective trains it.
 
     Args:
-        settings: which parts of a demonstration are vectors.
-        width: of a state.
-        seed: of the initial values.
+        settings: settings of demonstrations, such as the parts that are vectors.
+        width: width of a state.
+        seed: random seed of the initial values.
     """
 
     def __init__(self, settings: Demonstrations, width: int, *, seed: int = 42) -> None:
@@ -63,9 +63,9 @@ class Context:
     """A task: its instruction and demonstrations of it.
 
     Attributes:
-        instruction: what fills `{instruction}` of the texts that are embedded, and of the demonstrations' queries.
+        instruction: text that fills `{instruction}` of embedded texts and of the demonstrations' queries.
         demonstrations: queries with a text that answers each; none is a plain prompt.
-        passage_instruction: what fills `{instruction}` of the demonstrations' passages; None: the prompt `document`.
+        passage_instruction: text that fills `{instruction}` of their passages; None: the prompt `document`.
     """
 
     instruction: str
@@ -81,10 +81,10 @@ class PreparedContext:
     """A context as one encoder reads it; made by `prepare`, or read from disk.
 
     Attributes:
-        context: its instruction and demonstrations.
+        context: instruction and demonstrations.
         row: positions between BOS and the instruction of a text; ids on `Segment.SOFT` count rows of `vectors`.
         vectors: `(vectors, width)` float32, on the CPU: input embeddings.
-        model_hash: the `vectors_hash` of the encoder that it was made by, where that is known.
+        model_hash: `vectors_hash` of the encoder that made it, where that is known.
     """
 
     context: Context

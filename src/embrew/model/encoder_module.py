@@ -43,7 +43,7 @@ class EncoderModule(nn.Module):
     Attributes:
         settings: settings of reading and pooling.
         backbone: the language model, with its learned tokens and adapter.
-        tokenizer: its tokenizer.
+        tokenizer: tokenizer of the language model.
         base: name and revision, or checksum, of the model that weights are saved relative to.
         attention: the attention pattern in use.
         head: module applied to token states before pooling (`LatentAttention`, `Projection`), or None.

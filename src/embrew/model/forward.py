@@ -72,8 +72,8 @@ def forward(
         inner: the model without its head.
         embedded: `(batch, tokens, hidden)` input embeddings.
         tokens: the batch.
-        attention: who reads whom.
-        num_layers: run only that many layers, from the first.
+        attention: attention pattern.
+        num_layers: number of layers to run, from the first; None: all.
         layers: modules to run in place of the layers.
         packed: the same batch as one row, which the layers then read.
     """
@@ -281,7 +281,7 @@ def check_attention(inner: Any, attention: Attention, original: Attention = CAUS
     Args:
         inner: the model without its head.
         attention: the pattern.
-        original: that of the library's own call, in which its states must be the same here as there.
+        original: pattern of the library's own call, whose states must be the same here.
 
     Raises:
         ValueError: they are not, or it does not follow the pattern; says which patterns it does follow.

@@ -64,9 +64,9 @@ class FrozenLM:
     """The original causal LM: hidden states under causal attention, and its head.
 
     Attributes:
-        model: a causal LM.
-        hidden_states: returns final states `(batch, tokens, hidden)` under causal attention, differentiable in
-            `tokens.soft`; by default `original_states`. Where weights are sharded, it is a method of the module that
+        model: causal LM.
+        hidden_states: function that returns final states `(batch, tokens, hidden)` under causal attention,
+            differentiable in `tokens.soft`; by default `original_states`. Where weights are sharded, it is a method of the module that
             gathers them, and they stay gathered, the head among them, until a backward pass.
     """
 

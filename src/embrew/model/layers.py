@@ -64,7 +64,7 @@ def per_layer_inputs(inner: Any, input_ids: Tensor, in_vocabulary: Tensor) -> di
     Args:
         inner: the model without its head.
         input_ids: `(batch, tokens)`.
-        in_vocabulary: where the ids are the vocabulary's.
+        in_vocabulary: bool `(batch, tokens)`, true where an id is one of the vocabulary.
     """
     if not getattr(inner, "hidden_size_per_layer_input", None):
         return {}

@@ -23,11 +23,11 @@ class LatentAttention(nn.Module):
     once per text.
 
     Args:
-        width: of a token state.
+        width: width of a token state.
         latents: rows of the table (the paper: 512).
         heads: attention heads (8).
         head_width: width of a head; `width` without it, as released.
-        seed: of the initial values.
+        seed: random seed of the initial values.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Projection(nn.Module):
     It starts with orthogonal columns or rows: where it widens, cosines stay as they are.
 
     Args:
-        width: of a token state.
-        dimensions: of its output.
-        seed: of the initial values.
+        width: width of a token state.
+        dimensions: dimensions of the output.
+        seed: random seed of the initial values.
     """
 
     def __init__(self, width: int, dimensions: int, *, seed: int = 42) -> None:
@@ -95,8 +95,8 @@ class DenseLayers(nn.Module):
     """Layers on a pooled vector (`Dense`), in float32; those of a Sentence-Transformers model, which loads them.
 
     Args:
-        width: of a pooled vector.
-        layers: what they are.
+        width: width of a pooled vector.
+        layers: settings of each layer.
     """
 
     def __init__(self, width: int, layers: Sequence[Dense]) -> None:

@@ -40,8 +40,8 @@ def differing(ours: dict[str, Tensor], theirs: dict[str, Tensor], *, exactly: bo
 
     Args:
         ours: tensors by name.
-        theirs: those that they are compared with.
-        exactly: equal to the bit; otherwise up to a few roundings, as adapters that are merged again differ.
+        theirs: tensors to compare with.
+        exactly: whether to compare to the bit; otherwise up to a few roundings, by which merging again differs.
     """
     odd = sorted(ours.keys() ^ theirs.keys())
     if odd:

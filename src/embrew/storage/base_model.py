@@ -270,13 +270,13 @@ def open_base(
     Args:
         name: `nano`, `smollm2-135m`, a local folder, a GGUF file, or a Hub id.
         revision: a Hub branch, tag or commit.
-        dtype: of the weights in memory; those of a GGUF file are dequantised.
+        dtype: dtype of the weights in memory; those of a GGUF file are dequantised.
         attn_implementation: `sdpa` (default), `eager`, `flash_attention_2`, …
         trust_remote_code: run code that comes with the model; off unless asked for.
         expected: refuse other weights than these.
         verified: the folder's files were compared with checksums, so its weights are the expected ones.
         quantization: quantise its linear layers; an expected base says itself how.
-        device: where a quantised model is opened; any other is opened on the CPU.
+        device: device of a quantised model; any other is opened on the CPU.
 
     Raises:
         FileNotFoundError: there is no such model here.
@@ -375,11 +375,11 @@ def open_weights(
 
     Args:
         name: `nano`, `smollm2-135m`, a folder, a GGUF file, or a Hub id.
-        config: its configuration.
-        dtype: of the weights in memory; `auto`: as they are stored.
+        config: configuration of the model.
+        dtype: dtype of the weights in memory; `auto`: as they are stored.
         attn_implementation: the attention kernel; None: transformers' choice.
         trust_remote_code: run code that comes with the model.
-        in_4_bits: as of `loading_options`, to quantise it.
+        in_4_bits: what `loading_options` returns, to quantise the model.
         options: `revision`, for the Hub.
 
     Raises:
@@ -523,10 +523,10 @@ def keep_base(base: Base, source: Path | None, target: Path, *, code: bool = Fal
     writes into the file (`cp`, `open(path, "r+b")`) changes both; the encoder's checksums notice that.
 
     Args:
-        base: what the encoder was made of.
-        source: its folder or GGUF file.
-        target: where to.
-        code: also keep the model's own code.
+        base: identifier of the base.
+        source: folder or GGUF file of the base.
+        target: folder to write.
+        code: whether the model's own code is copied too.
 
     Raises:
         ValueError: the folder is not known, or its weights are no longer those that were opened.

@@ -56,11 +56,11 @@ def model_card(
     Nothing in it depends on the machine: no paths, no times, no hardware.
 
     Args:
-        encoder: whose card; what training noted is read off `encoder.record`.
+        encoder: described encoder; `encoder.record` has the facts of training.
         stock: the prompts of a folder for other software, where the card is for one.
         lengths: the length limits of the encoder that such a folder was exported from.
         notes: parts in Markdown that follow how it is opened.
-        opening: how other software opens it; by default, Sentence-Transformers.
+        opening: code that opens it in other software; by default, in Sentence-Transformers.
     """
     return f"---\n{_metadata(encoder, stock is not None and opening is STOCK).to_yaml()}\n---\n\n" + "\n\n".join(
         part.strip() for part in _parts(encoder, stock, lengths, notes, opening)

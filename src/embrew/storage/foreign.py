@@ -102,7 +102,7 @@ def check_weights(name: str, source: str, *, kernels: bool = True, **options: Un
     """Raise where a folder or Hub model holds more than its own weights in safetensors files.
 
     Args:
-        name: what errors call it.
+        name: name of the model in errors.
         source: a folder or Hub id.
         kernels: refuse a configuration that asks for an attention kernel of the Hub.
         options: `revision`, for the Hub.
@@ -127,7 +127,7 @@ def check_settings(name: str, source: str, *files: str, kernels: bool = True, **
     kernel is compiled code.
 
     Args:
-        name: what errors call it.
+        name: name of the model in errors.
         source: a folder or Hub id.
         files: names of the JSON files to look in.
         kernels: also look for attention kernels.

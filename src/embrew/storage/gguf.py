@@ -70,8 +70,8 @@ def readable_gguf(name: str, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Yield transformers' arguments to open a GGUF model's configuration, weights or tokenizer; name what is wrong.
 
     Args:
-        name: what errors call the model.
-        files: of `gguf_files`.
+        name: name of the model in errors.
+        files: files that `gguf_files` returns.
 
     Raises:
         ImportError: the package gguf is not installed.

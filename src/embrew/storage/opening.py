@@ -111,8 +111,8 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
     """Return the folder's `embrew.json`.
 
     Args:
-        folder: of an encoder.
-        verified: its files were compared with its checksums already; otherwise those below 16 MiB are now.
+        folder: folder of an encoder.
+        verified: whether all files were compared with checksums already; otherwise those below 16 MiB are now.
 
     Raises:
         FileNotFoundError: it is not an encoder folder.
@@ -250,10 +250,10 @@ def _replay(
     Args:
         backbone: without an adapter.
         states: the adapters.
-        source: what errors call them.
+        source: name of the adapters in errors.
         to: dtype of the sums.
         to_encode: leave the last one where rounding takes more than a little of it.
-        rounded: how many of the first ones were rounded in the same way by training in bfloat16.
+        rounded: number of first ones that training in bfloat16 rounded in the same way.
     """
     for i, state in enumerate(states):
         last = to_encode and i + 1 == len(states)

@@ -59,7 +59,7 @@ def check_folder(folder: Path, *, large: bool = True) -> bool:
     """Compare the files of an encoder, a context or an export with its checksums; warn once if it has none.
 
     Args:
-        folder: what is about to be opened.
+        folder: folder to check.
         large: also the files of 16 MiB or more, which a process reads once.
 
     Returns:
@@ -108,7 +108,7 @@ def read_tensors(
     Args:
         path: the file.
         keys: names of tensors that it has to hold.
-        repair: what the user should do about a broken file.
+        repair: advice to the user about a broken file.
         sealed: whether it holds the sha256 of the rest of it, which is compared.
 
     Raises:

@@ -41,10 +41,10 @@ def with_fewer(suffix: Row, before: Row, segment: Segment, *, ratio: float, max_
 
     Args:
         suffix: words, then the whole bank, then what ends the row.
-        before: what the row has before it; only the text counts, neither BOS nor instruction nor words of the template.
+        before: row before the suffix; only its text counts, neither BOS nor instruction nor words of the template.
         segment: label of the text's tokens.
         ratio: R.
-        max_length: of the whole row.
+        max_length: limit in tokens of the whole row.
     """
     bank = suffix.segments.count(Segment.MEMORY)
     first = suffix.segments.index(Segment.MEMORY)
@@ -113,10 +113,10 @@ class Template:
         tokenizer: a fast Hugging Face tokenizer.
         memory_ids: ids of the memory tokens, in order.
         soft_prompt_ids: ids of the soft prompt's tokens, in order.
-        preparation: what is done to a text first; see `PREPARATIONS`.
+        preparation: change of a text before it is tokenised; see `PREPARATIONS`.
         memory_ratio: tokens of a text for each memory token; a text gets as many of them as its length requires, the
             last ones, and never none. Without it every text gets all.
-        words_after: how words after the text are tokenised. `joined`: a row is one string, tokenised once, as long as
+        words_after: tokenisation of words after the text. `joined`: a row is one string, tokenised once, as long as
             it fits; where it does not, the text loses its last tokens, and the words are tokenised as with `separate`
             (the repetition of a text still together with the words before it). `separate`: on their own, in every row,
             as a stock tokenizer does it; both copies of a text are then the same tokens. By default `joined` where the

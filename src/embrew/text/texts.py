@@ -194,9 +194,9 @@ def target_ids(ids: Sequence[int], *, end: Sequence[int], limit: int, complete: 
     A model trained on EOS after the first half of an answer learns to stop in the middle of a sentence.
 
     Args:
-        ids: of the text.
+        ids: token ids of the text.
         end: the tokens that end a text: EOS, or none.
-        limit: in tokens, the end included.
+        limit: limit in tokens, the end included.
         complete: False where `ids` are only the beginning of a text.
 
     >>> target_ids([5, 6], end=[2], limit=3), target_ids([5, 6, 7], end=[2], limit=3)

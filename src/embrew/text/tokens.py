@@ -83,7 +83,7 @@ class Tokens:
     Attributes:
         input_ids: `(batch, tokens)` int64. Ids from the vocabulary size upwards are memory tokens.
         segment_ids: `(batch, tokens)` int64, values of `Segment`; 0 is padding.
-        soft: vectors for the positions labelled `SOFT`, or None: `(batch, slots, hidden)`, in order, where every row
+        soft: vectors of the positions labelled `SOFT`, or None: `(batch, slots, hidden)`, in order, where every row
             has as many; or `(vectors, hidden)`, a table for all rows, whose rows the ids of these positions count.
         branch_ids: `(batch, tokens)` int64, where a row has several continuations: 0 is the trunk, which sees no
             branch; 1, 2, … are branches, which see the trunk and themselves; the positions of each follow the trunk's.
