@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew import identity
 from embrew.files.checksums import NAME as CHECKSUMS
+from embrew.files.writing import read_unchanged
 from embrew.generation import Bos, Source, generate
 from embrew.model.adapters import adapter_state
 from embrew.model.backbone import Backbone, MemoryInit
@@ -111,7 +113,8 @@ class Encoder(EncoderModule):
             refused = ", ".join([*sorted(changes), *(key for key, value in settled.items() if value)])
             if refused:
                 raise ValueError(f"{name} is a saved encoder, which has its settings already; leave out {refused}")
-            return load_encoder(
+            load = partial(
+                load_encoder,
                 cls,
                 folder,
                 dtype=dtype,
@@ -120,6 +123,7 @@ class Encoder(EncoderModule):
                 merge_adapter=merge_adapter,
                 trust_remote_code=trust_remote_code,
             )
+            return read_unchanged(folder, SETTINGS, load)  # again, if it is replaced meanwhile
         if (folder / CHECKSUMS).is_file():
             check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
         in_4_bits = None if quantization is None else Quantization.parse(quantization)

@@ -167,29 +167,35 @@ class EncoderModule(nn.Module):
         truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
         if show_progress_bar is None:
             show_progress_bar = logger.isEnabledFor(logging.INFO)
-        as_numpy, as_tensor = (
-            check_boolean("convert_to_numpy", convert_to_numpy),
-            check_boolean("convert_to_tensor", convert_to_tensor),
-        )
+        check_boolean("convert_to_numpy", convert_to_numpy)
+        check_boolean("convert_to_tensor", convert_to_tensor)
         texts, single = self.texts_of(inputs)
         instruction, context = self.resolve_prompt(prompt_name, prompt)
         if device is not None:
             self.to(torch.device(device))
         if self.training:
             self.eval()
-        vectors = self._embed_texts(
-            texts,
-            instruction,
-            context,
-            limit,
-            num_layers=num_layers,
-            batch_size=batch_size,
-            batch_tokens=batch_tokens,
-            dimensions=check_integer("truncate_dim", truncate_dim, maximum=self.width),
-            normalize=check_boolean("normalize_embeddings", normalize_embeddings) or self.settings.normalize,
-            show_progress_bar=check_boolean("show_progress_bar", show_progress_bar),
-        )
-        return convert(vectors, single, precision, as_numpy, as_tensor)
+        dimensions = check_integer("truncate_dim", truncate_dim, maximum=self.width)
+        normalize = check_boolean("normalize_embeddings", normalize_embeddings) or self.settings.normalize
+        by_template = [
+            self.embed_rows(
+                partial(_rows, template, texts, instruction, context, limit),
+                len(texts),
+                context=context,
+                num_layers=num_layers,
+                batch_size=batch_size,
+                batch_tokens=batch_tokens,
+                dimensions=dimensions,
+                normalize=normalize and len(self.templates) == 1,
+                show_progress_bar=check_boolean("show_progress_bar", show_progress_bar),
+            )
+            for template in self.templates
+        ]
+        vectors = by_template[0]
+        if len(by_template) > 1:
+            vectors = torch.stack(by_template).mean(0)
+            vectors = nn.functional.normalize(vectors, dim=-1) if normalize else vectors
+        return convert(vectors, single, precision, convert_to_numpy, convert_to_tensor)
 
     def encode_query(
         self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
@@ -211,39 +217,6 @@ class EncoderModule(nn.Module):
             _rows(template, texts, instruction, context, limit, 0, len(texts)) for template in self.templates
         ]
         return [list(rows) for rows in zip(*by_template, strict=True)]
-
-    def _embed_texts(
-        self,
-        texts: Sequence[Text],
-        instruction: str,
-        context: PreparedContext | None,
-        limit: int,
-        *,
-        num_layers: int | None,
-        batch_size: int | None,
-        batch_tokens: int | None,
-        dimensions: int | None,
-        normalize: bool,
-        show_progress_bar: bool,
-    ) -> Tensor:
-        """Return vectors of texts, the mean over the templates, float32 on the CPU; arguments as of `embed_rows`."""
-        averaged = len(self.templates) > 1
-        by_template = [
-            self.embed_rows(
-                partial(_rows, template, texts, instruction, context, limit),
-                len(texts),
-                context=context,
-                num_layers=num_layers,
-                batch_size=batch_size,
-                batch_tokens=batch_tokens,
-                dimensions=dimensions,
-                normalize=normalize and not averaged,
-                show_progress_bar=show_progress_bar,
-            )
-            for template in self.templates
-        ]
-        vectors = torch.stack(by_template).mean(0) if averaged else by_template[0]
-        return nn.functional.normalize(vectors, dim=-1) if averaged and normalize else vectors
 
     def embed_rows(
         self,

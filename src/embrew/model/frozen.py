@@ -66,8 +66,8 @@ class FrozenLM:
     Attributes:
         model: causal LM.
         hidden_states: function that returns final states `(batch, tokens, hidden)` under causal attention,
-            differentiable in `tokens.soft`; by default `original_states`. Where weights are sharded, it is a method of the module that
-            gathers them, and they stay gathered, the head among them, until a backward pass.
+            differentiable in `tokens.soft`; by default `original_states`. Where weights are sharded, it is a method of
+            the module that gathers them, and they stay gathered, the head among them, until a backward pass.
     """
 
     def __init__(self, model: Any, *, hidden_states: Callable[[Tokens], Tensor] | None = None) -> None:

@@ -18,7 +18,7 @@ from embrew.files import checksums
 from embrew.files.formats import ENCODER, RUN
 from embrew.files.names import check_file_name, path_inside
 from embrew.files.reading import content_of, read_json
-from embrew.files.writing import read_unchanged, recover
+from embrew.files.writing import recover
 from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, reopened_lora
 from embrew.model.backbone import Backbone
 from embrew.model.encoder_module import EncoderModule
@@ -136,33 +136,7 @@ def load_encoder(
     merge_adapter: bool | Literal["auto"] = False,
     trust_remote_code: bool = False,
 ) -> E:
-    """Open a folder written by `save_encoder`; again if it was replaced at the same time."""
-    return read_unchanged(
-        folder,
-        SETTINGS,
-        lambda: _load(
-            kind,
-            folder,
-            dtype=dtype,
-            device=device,
-            attn_implementation=attn_implementation,
-            merge_adapter=merge_adapter,
-            trust_remote_code=trust_remote_code,
-        ),
-    )
-
-
-def _load(
-    kind: type[E],
-    folder: Path,
-    *,
-    dtype: str,
-    device: torch.device,
-    attn_implementation: str | None,
-    merge_adapter: bool | Literal["auto"],
-    trust_remote_code: bool,
-) -> E:
-    """Open a folder: its weights or the base's, adapters replayed in order, memory, settings.
+    """Open a folder written by `save_encoder`: its weights or the base's, adapters replayed in order, memory, settings.
 
     Whole weights hold all adapters but one that is still trained. With
     `merge_adapter="auto"` that one is merged into a base's weights only, where rounding takes little of it.
