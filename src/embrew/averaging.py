@@ -20,7 +20,7 @@ from embrew.files.names import public_path
 from embrew.files.writing import check_free
 from embrew.identity import tokenizer_hash
 from embrew.model.adapters import Factors, adapter_state, lora_factors, lora_of, reopened_lora
-from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
+from embrew.model.weights import cast_weights, describe_difference, tensors_under_adapter, without_adapter
 from embrew.storage.base_model import computes
 from embrew.storage.card import without_scores
 from embrew.storage.opening import SETTINGS, knows_base, open_base_again, trained_folder, trained_parts
@@ -186,7 +186,7 @@ def _mixer(read: Sequence[_Input], folders: Sequence[Path], method: Method) -> C
 
 def _same(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) -> bool:
     pairs = zip(first, second, strict=False)
-    return len(first) == len(second) and all(differing(*pair, exactly=True) is None for pair in pairs)
+    return len(first) == len(second) and all(describe_difference(*pair, exactly=True) is None for pair in pairs)
 
 
 def _lora_mixer(encoder: Encoder, factors: Sequence[Factors], method: Method) -> Callable[[Mixture], None]:

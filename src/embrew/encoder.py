@@ -22,10 +22,10 @@ from embrew.files.writing import read_unchanged
 from embrew.generation import Bos, Source, generate
 from embrew.model.adapters import adapter_state
 from embrew.model.backbone import Backbone, MemoryInit
-from embrew.model.context_vectors import prepare, start
+from embrew.model.context_vectors import initialize_demonstrator, prepare_context
 from embrew.model.contexts import Context, PreparedContext
 from embrew.model.encoder_module import EncoderModule
-from embrew.model.encoding import unit
+from embrew.model.encoding import unit_vectors
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Quantization
 from embrew.settings.encoder import EncoderSettings
@@ -170,7 +170,7 @@ class Encoder(EncoderModule):
         encoder.trust_remote_code = trust_remote_code
         if base.kind == "folder":
             encoder.base_folder = Path(known_name(str(name))).absolute()  # it is read again when the encoder is saved
-        start(encoder, seed=seed)
+        initialize_demonstrator(encoder, seed=seed)
         return encoder
 
     def save_pretrained(
@@ -213,7 +213,7 @@ class Encoder(EncoderModule):
         if name in self.prompts:
             raise ValueError(f"context {name!r}: a prompt has this name already; choose another")
         check_name(name)
-        self.contexts[name] = replace(prepare(self, context), model_hash=identity.vectors_hash(self))
+        self.contexts[name] = replace(prepare_context(self, context), model_hash=identity.vectors_hash(self))
         return self.contexts[name]
 
     def keep_frozen_lm(self) -> None:
@@ -295,11 +295,11 @@ class Encoder(EncoderModule):
 
     def similarity(self, a: Any, b: Any) -> Tensor:
         """Return cosine of every pair, float32 `(len(a), len(b))`."""
-        return unit(a) @ unit(b).T
+        return unit_vectors(a) @ unit_vectors(b).T
 
     def similarity_pairwise(self, a: Any, b: Any) -> Tensor:
         """Return cosine of a[i] and b[i], float32 `(len(a),)`."""
-        return (unit(a) * unit(b)).sum(-1)
+        return (unit_vectors(a) * unit_vectors(b)).sum(-1)
 
     @contextmanager
     def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, GenerationConfig
 
 from embrew.model.attention import first_prompt
-from embrew.model.batching import plan
+from embrew.model.batching import plan_batches
 from embrew.model.encoder_module import EncoderModule
 from embrew.progress import progress
 from embrew.text.texts import Text
@@ -21,7 +21,7 @@ from embrew.text.tokens import Segment, Tokens
 Source = Literal["memory", "text"]
 Bos = Literal["visible", "strict"]
 SOURCES: tuple[Source, ...] = ("memory", "text")
-OURS = (  # options of `generate` in transformers that would undo what is done here
+RESERVED = (  # options of `generate` in transformers that would undo what is done here
     "inputs", "input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "use_cache",
     "cache_implementation", "cache_config", "generation_config", "max_length", "min_length", "assistant_model",
     "prompt_lookup_num_tokens", "custom_generate", "streamer", "return_dict_in_generate", "prefill_chunk_size",
@@ -46,14 +46,14 @@ def generate(
     Two forward passes: text and memory are read once; then all keys and values but the memory's (and BOS') are dropped,
     and the target is written at the positions after them. *Learn Before Represent*, Eq. 2: p(y_t | Z, y_<t).
     """
-    check(encoder, source)
+    check_can_generate(encoder, source)
     _check_options(options)
     rows = encoder.template.rows(texts, instruction=instruction, max_length=max_tokens)
     settings = _settings(encoder, options)
     copies = settings.num_return_sequences or 1
     written = [""] * (len(rows) * copies)
     with torch.inference_mode(), progress(len(rows), "generate", "text", shown=show_progress_bar) as bar:
-        for group in plan([len(row.ids) for row in rows], batch_size=batch_size):
+        for group in plan_batches([len(row.ids) for row in rows], batch_size=batch_size):
             tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
             answers = _continue(encoder, tokens, source, bos, settings)
             for index, i in enumerate(group):
@@ -62,12 +62,12 @@ def generate(
     return written
 
 
-def can_write(encoder: EncoderModule) -> bool:
+def has_bottleneck(encoder: EncoderModule) -> bool:
     """Return whether targets can be written from the memory tokens alone."""
     return encoder.backbone.memory is not None and encoder.template.tail[-1:] == ["memory"]
 
 
-def check(encoder: EncoderModule, source: Source) -> None:
+def check_can_generate(encoder: EncoderModule, source: Source) -> None:
     """Raise where an encoder cannot write from this.
 
     Raises:
@@ -83,7 +83,7 @@ def check(encoder: EncoderModule, source: Source) -> None:
         )
     if len(encoder.templates) > 1:
         raise ValueError(f"the encoder has {len(encoder.templates)} templates; generation needs one")
-    if source == "memory" and not can_write(encoder):
+    if source == "memory" and not has_bottleneck(encoder):
         raise ValueError(
             f"template={encoder.template.pattern!r} has no bottleneck: {{memory}} is not its end; give source='text' "
             "to generate from the visible text"
@@ -92,7 +92,7 @@ def check(encoder: EncoderModule, source: Source) -> None:
 
 def _check_options(options: dict[str, Any]) -> None:
     for key in options:
-        if key in OURS:
+        if key in RESERVED:
             hint = "; give max_new_tokens" if key.endswith("length") else ""
             raise ValueError(f"{key} is not allowed here: the encoder reads the texts and keeps the cache{hint}")
 

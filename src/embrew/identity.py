@@ -18,7 +18,7 @@ from embrew.model.layers import causal_layers
 from embrew.model.weights import tensors_under_adapter
 
 
-def replayed(encoder: EncoderModule) -> list[AdapterState]:
+def adapters_to_replay(encoder: EncoderModule) -> list[AdapterState]:
     """Return the adapters that a reader merges into the base; none if whole weights are saved, which hold them."""
     return [] if encoder.backbone.owns_weights else list(encoder.chain)
 
@@ -38,7 +38,7 @@ def describe(encoder: EncoderModule) -> dict[str, Any]:
         **settings_of(encoder),
         "memory_tokens": len(encoder.backbone.memory_ids),
         "soft_prompt_tokens": len(encoder.backbone.soft_prompt_ids),
-        "merged_adapters": len(replayed(encoder)),
+        "merged_adapters": len(adapters_to_replay(encoder)),
         "adapter": isinstance(encoder.backbone.model, PeftModel),
         **({"full_weights": True} if isinstance(encoder.backbone.model, PeftModel) and owns_weights else {}),
         **({"causal_layers": len(other_layers)} if other_layers else {}),
@@ -52,7 +52,7 @@ def describe(encoder: EncoderModule) -> dict[str, Any]:
 def weights_hash(encoder: EncoderModule) -> str:
     """Return sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights."""
     digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings_of(encoder)], sort_keys=True).encode())
-    states = [state.tensors for state in replayed(encoder)]
+    states = [state.tensors for state in adapters_to_replay(encoder)]
     if encoder.backbone.owns_weights:
         states.append(tensors_under_adapter(encoder.backbone.causal_lm))
     if isinstance(encoder.backbone.model, PeftModel):

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from embrew.encoder import Encoder
-from embrew.model.encoding import convert, of_side
+from embrew.model.encoding import convert_vectors, options_of_side
 from embrew.progress import progress
 from embrew.recipe.encoder import Variants
 
@@ -97,19 +97,19 @@ class VariantEncoder:
         means = vectors.reshape(len(texts), size, -1).mean(1)
         if normalize_embeddings or self.encoder.settings.normalize:
             means = normalize(means, dim=-1)
-        return convert(means, single, precision, convert_to_numpy, convert_to_tensor)
+        return convert_vectors(means, single, precision, convert_to_numpy, convert_to_tensor)
 
     def encode_query(
         self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
-        return self.encode(inputs, **of_side("query", self.encoder.max_length, prompt_name, prompt, options))
+        return self.encode(inputs, **options_of_side("query", self.encoder.max_length, prompt_name, prompt, options))
 
     def encode_document(
         self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
-        return self.encode(inputs, **of_side("document", self.encoder.max_length, prompt_name, prompt, options))
+        return self.encode(inputs, **options_of_side("document", self.encoder.max_length, prompt_name, prompt, options))
 
     def _versions(self, texts: Sequence[Any], *, show_progress_bar: bool) -> dict[str, list[str]]:
         """Return each text with its variants, by text."""

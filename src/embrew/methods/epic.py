@@ -17,7 +17,7 @@ from embrew.encoder import Encoder
 from embrew.methods.base import CountOrNone, NotNegative, instructions_of
 from embrew.methods.embedding import Candidates, Embed, Inputs, Pairs, text_keys
 from embrew.methods.info_nce import Contrastive
-from embrew.model.context_vectors import check_reads, most_samples, sampled
+from embrew.model.context_vectors import demonstration_settings, max_samples, sampled_vectors
 from embrew.model.contexts import Example, InstructionIds, concatenate, demonstration_rows, insert, instruction_ids
 from embrew.settings.encoder import Demonstrations, EncoderSettings
 from embrew.text.tokens import Row, Segment, Tokens, upload
@@ -110,7 +110,7 @@ class VectorTable(NamedTuple):
 
 def embed_with_samples(encoder: Encoder, tokens: Tokens) -> Tensor:
     """Return embeddings `(rows, hidden)`; with sampled states, `(1 + most, rows, hidden)`."""
-    return sampled(encoder, tokens) if check_reads(encoder).every else encoder(tokens)
+    return sampled_vectors(encoder, tokens) if demonstration_settings(encoder).every else encoder(tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ class DemonstratedPairs(Inputs):
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
         """Return the pairs, `to_show`, the content of demonstrations, and `instruction` if instructions are vectors."""
         batch = self.pairs.collate(rows, encoder, seed=seed)
-        settings, template = check_reads(encoder), encoder.template
+        settings, template = demonstration_settings(encoder), encoder.template
         instructions = instructions_of(rows, encoder)
         slots = torch.ones(len(rows), 2, dtype=torch.long)
         more: dict[str, Any] = {}
@@ -180,11 +180,11 @@ class DemonstratedPairs(Inputs):
 
     def complete(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Any]:
         """Draw demonstrations: add `drawn`, and put them before `query` if they are text."""
-        settings, template = check_reads(encoder), encoder.template
+        settings, template = demonstration_settings(encoder), encoder.template
         plain, device = rows_of(batch["query"]), batch["query_keys"].device
         to_show: RowsToShow = batch["to_show"]
         here = global_rows(len(plain), device) if self.shared else GlobalRows(0, len(plain))
-        table = VectorTable(settings, 1 + most_samples(encoder), here.total)
+        table = VectorTable(settings, 1 + max_samples(encoder), here.total)
         examples = self._draw(table, here.offset, batch)
         prompts: list[Row] = []
         rows = torch.full((len(plain), max(self.most, 1)), -1)
@@ -197,7 +197,7 @@ class DemonstratedPairs(Inputs):
             rows[i, : len(used)] = torch.tensor(used, dtype=torch.long)
             prompts += insert([row], concatenate(parts), template)
         some = (rows[:, 0] >= 0).nonzero()[:, 0]
-        dummy = encoder.cost.alike and not len(some)  # other processes may have prompts
+        dummy = encoder.cost.synchronized and not len(some)  # other processes may have prompts
         drawn = Drawn(rows=upload(rows, device), here=here, some=len(some) > 0)
         if not settings.vectors:
             return {**batch, "query": Tokens.pad(prompts).to(device), "drawn": drawn}
@@ -323,7 +323,7 @@ class InContext(Contrastive):
     def setup(self, encoder: Encoder) -> None:
         """Raise where a query with its demonstrations may have more tokens than the model has positions."""
         super().setup(encoder)
-        budget, query = check_reads(encoder).budget, encoder.max_length["query"]
+        budget, query = demonstration_settings(encoder).budget, encoder.max_length["query"]
         if self.demonstrations:
             encoder.backbone.check_longest(
                 query + (float("inf") if budget is None else budget),

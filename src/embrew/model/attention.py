@@ -207,7 +207,7 @@ def follows(
     width = max(2, min(WIDTH, window)) if isinstance(window, int) and window > 0 else WIDTH
     states_by_padding: list[Tensor] = []
     try:
-        with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
+        with evaluating(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
             for padding in (0, PADDING):
                 tokens = _probe(inner, attention, width, padding)
                 states = run(inner.get_input_embeddings()(tokens.input_ids).to(inner.dtype), tokens)[:, :width].float()
@@ -229,7 +229,7 @@ def follows(
     return bool((states_by_padding[0] - states_by_padding[1]).abs().max() <= same * states_by_padding[0].abs().max())
 
 
-def agree(
+def give_same_states(
     inner: Any,
     first: Callable[[Tensor, Tokens], Tensor],
     second: Callable[[Tensor, Tokens], Tensor],
@@ -250,7 +250,7 @@ def agree(
         vocabulary = inner.get_input_embeddings().weight.shape[0]
         some = torch.linspace(0.05 * vocabulary, 0.9 * vocabulary, 2 * max(lengths)).long().tolist()
         tokens = Tokens.pad([Row.labelled(some[n - 1 : 2 * n - 1], Segment.TEXT) for n in lengths]).to(inner.device)
-        with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
+        with evaluating(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
             embedded = inner.get_input_embeddings()(tokens.input_ids).to(inner.dtype)
             states, others = (
                 select_masked(run(embedded, tokens), tokens.attention_mask.bool()).float() for run in (first, second)
@@ -280,7 +280,7 @@ def _probe(inner: Any, attention: Attention, width: int, padding: int) -> Tokens
 
 
 @contextmanager
-def at_rest(module: torch.nn.Module) -> Iterator[None]:
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
     """Within this context, a module is in evaluation mode; the training flags of its parts are restored."""
     flags = [(part, part.training) for part in module.modules() if part.training]
     try:

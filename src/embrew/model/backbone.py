@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 from embrew.model.adapters import AdapterSwitch, attach_lora, check_rounding, dequantize, merge, quantized_layers
 from embrew.model.attention import Attention
 from embrew.model.dropout import set_attention_dropout
-from embrew.model.forward import check_attention, forward, packing, raw_states, read_layers, write_soft
+from embrew.model.forward import check_attention, forward, pack, raw_states, read_layers, write_soft
 from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
 from embrew.model.layers import check_positions, layers_of, max_positions, view
 from embrew.model.prefix import PrefixCache, SharedPrefix
-from embrew.model.weights import differing, tensors_under_adapter, without_adapter
+from embrew.model.weights import describe_difference, tensors_under_adapter, without_adapter
 from embrew.text.tokens import Segment, Tokens, select_rows, upload, write_masked
 
 MemoryInit = Literal["vocab", "noise", "mean"]
@@ -151,7 +151,7 @@ class Backbone(nn.Module):
             ValueError: a shared prefix under another attention.
         """
         if shared is None:
-            packed = packing(self.inner, tokens, attention)
+            packed = pack(self.inner, tokens, attention)
             return forward(self.inner, self.embed(tokens), tokens, attention, num_layers, packed=packed)
         before, rest = self.split_states(tokens, attention, shared, num_layers=num_layers)
         return torch.cat([before.expand(len(rest), -1, -1), rest], dim=1)
@@ -344,7 +344,7 @@ class Backbone(nn.Module):
         if original is None or self.is_quantized:  # 4-bit weights are never trained
             is_original = not self.merged
         else:
-            is_original = differing(tensors_under_adapter(plain), original.state_dict(), exactly=True) is None
+            is_original = describe_difference(tensors_under_adapter(plain), original.state_dict(), exactly=True) is None
         trained = any(parameter.requires_grad for parameter in plain.parameters())
         if not self._clone and (trained or not is_original):
             self._clone = [FrozenCopy(copy.deepcopy(plain) if original is None else original)]

@@ -40,7 +40,7 @@ class Cost:
     """
 
     overhead: float = 128.0
-    alike: bool = False
+    synchronized: bool = False
 
     @classmethod
     def for_layers(cls, layers: Sequence[nn.Module], *, training: bool, packed: bool = False) -> Cost:
@@ -57,7 +57,7 @@ class Cost:
         return cls(overhead * (BFLOAT16 if short else 1.0) / (PADDING if packed else 1.0), alike)
 
 
-USUAL = Cost()  # where a model is not at hand
+DEFAULT_COST = Cost()  # where a model is not at hand
 
 
 def by_shape(size: int, *, training: bool, on_cpu: bool = True) -> float:
@@ -72,7 +72,9 @@ def by_shape(size: int, *, training: bool, on_cpu: bool = True) -> float:
     return float(min(MOST, max(1, round(overhead))))
 
 
-def cheapest(lengths: Sequence[int], *, overhead: float, batch_size: int, batch_tokens: int | None) -> list[int]:
+def cheapest_batch_sizes(
+    lengths: Sequence[int], *, overhead: float, batch_size: int, batch_tokens: int | None
+) -> list[int]:
     """Return how many rows each pass takes, so that Σ (overhead + its rows × its longest row) is the least.
 
     Dynamic programming from the shortest row. In an optimal split, a pass begins where a length begins, or is full:
@@ -131,8 +133,8 @@ class NotFinite(ValueError):
         self.index = index
 
 
-def plan(
-    lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = None, cost: Cost = USUAL
+def plan_batches(
+    lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = None, cost: Cost = DEFAULT_COST
 ) -> list[list[int]]:
     """Split row indices into batches of similar length, longest first.
 
@@ -154,18 +156,18 @@ def plan(
         raise ValueError(f"batch_size={batch_size}, batch_tokens={batch_tokens}; both must be 1 or more")
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])  # stable: equal lengths keep their order
     descending = [lengths[i] for i in order]
-    counts = cheapest(descending, overhead=cost.overhead, batch_size=batch_size, batch_tokens=batch_tokens)
+    counts = cheapest_batch_sizes(descending, overhead=cost.overhead, batch_size=batch_size, batch_tokens=batch_tokens)
     remaining = iter(order)
     return [list(islice(remaining, count)) for count in counts]
 
 
-def usual_tokens(device: torch.device) -> int:
+def default_batch_tokens(device: torch.device) -> int:
     """Return the padded tokens of a batch where neither rows nor tokens are limited."""
     return CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
 
 
 def batches_of(
-    rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0, cost: Cost = USUAL
+    rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0, cost: Cost = DEFAULT_COST
 ) -> list[list[int]]:
     """Return `plan` for sorted rows, so that batches, and the last bits of vectors, do not depend on the rows' order.
 
@@ -173,7 +175,7 @@ def batches_of(
     """
     order = sorted(range(len(rows)), key=lambda i: rows[i].ids)
     lengths = [len(rows[i].ids) - shared for i in order]
-    planned = plan(lengths, batch_size=batch_size, batch_tokens=batch_tokens, cost=cost)
+    planned = plan_batches(lengths, batch_size=batch_size, batch_tokens=batch_tokens, cost=cost)
     return [[order[i] for i in batch] for batch in planned]
 
 
@@ -194,8 +196,8 @@ def passes_by_length(
     most groups. The dummy passes read the shortest row; their backward passes must run too.
     """
     lengths = tokens.lengths
-    groups = plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
-    count = most_over_processes(len(groups), tokens.input_ids.device) if cost.alike else len(groups)
+    groups = plan_batches(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
+    count = most_over_processes(len(groups), tokens.input_ids.device) if cost.synchronized else len(groups)
     return [Pass(group) for group in groups] + [Pass(groups[-1][-1:], counts=False)] * (count - len(groups))
 
 
@@ -230,7 +232,7 @@ def encode_rows(
     show_progress_bar: bool,
     tokenize_ahead: bool = False,
     share: bool = False,
-    cost: Cost = USUAL,
+    cost: Cost = DEFAULT_COST,
 ) -> Tensor:
     """Embed `total` texts into a preallocated float32 CPU tensor `(total, width)`.
 
@@ -255,7 +257,7 @@ def encode_rows(
     windows = ((start, rows_of(start, min(start + WINDOW, total))) for start in range(0, total, WINDOW))
     limit: int | None = None  # padded tokens that fit into memory, once something did not
     with progress(total, "encode", "text", shown=show_progress_bar) as bar:
-        for start, rows in ahead(windows) if tokenize_ahead else windows:
+        for start, rows in compute_ahead(windows) if tokenize_ahead else windows:
             shared = shared_prefix(rows) if share else 0
             waiting = deque(
                 batches_of(rows, batch_size=batch_size, batch_tokens=batch_tokens, shared=shared, cost=cost)
@@ -287,7 +289,7 @@ def encode_rows(
     return out
 
 
-def ahead(items: Iterator[Item]) -> Generator[Item]:
+def compute_ahead(items: Iterator[Item]) -> Generator[Item]:
     """Yield the same items, each made in a worker thread while the previous one is used; at most two are held.
 
     >>> list(ahead(iter("abc")))

@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 BATCH = 8  # texts per forward pass, where vectors of demonstrations are computed
 
 
-def prepare(encoder: EncoderModule, context: Context) -> PreparedContext:
+def prepare_context(encoder: EncoderModule, context: Context) -> PreparedContext:
     """Embed the demonstrations of a context, and return it as an encoder reads it.
 
     Raises:
         ValueError: the encoder does not read demonstrations; more of them than learned vectors; the
             template has the instruction after the text, or there are several templates.
     """
-    settings = check_reads(encoder)
+    settings = demonstration_settings(encoder)
     template, pairs = encoder.template, context.demonstrations
     if settings.learnable is not None and len(pairs) > settings.learnable:
         raise ValueError(
@@ -74,7 +74,7 @@ def prepare(encoder: EncoderModule, context: Context) -> PreparedContext:
     return PreparedContext(context, row, vectors)
 
 
-def check_reads(encoder: EncoderModule) -> Demonstrations:
+def demonstration_settings(encoder: EncoderModule) -> Demonstrations:
     """Return how an encoder reads demonstrations.
 
     Raises:
@@ -104,11 +104,11 @@ def _embedded(
     encoder: EncoderModule, texts: Sequence[str], instruction: str, limit: int, table: list[Tensor]
 ) -> list[list[int]]:
     """Append the raw vectors of texts to a table; return the indices of each text's vectors."""
-    settings = check_reads(encoder)
+    settings = demonstration_settings(encoder)
     indices = []
     for begin in range(0, len(texts), BATCH):
         rows = encoder.template.rows(texts[begin : begin + BATCH], instruction=instruction, max_length=limit)
-        vectors = sampled(encoder, Tokens.pad(rows).to(encoder.device))
+        vectors = sampled_vectors(encoder, Tokens.pad(rows).to(encoder.device))
         for number, row in enumerate(rows):
             count = settings.slots(row.segments.count(Segment.TEXT))
             first = sum(len(part) for part in table)
@@ -120,7 +120,7 @@ def _embedded(
 TEXTS = ["A heron waits in the shallow water.", "How do I reverse a linked list?", "The train to Brno leaves today."]
 
 
-def start(encoder: EncoderModule, *, seed: int = 42) -> None:
+def initialize_demonstrator(encoder: EncoderModule, *, seed: int = 42) -> None:
     """Bring an encoder's new `Demonstrator`, if it has one, onto the scale of its input embeddings.
 
     The last layer of g is scaled so that the mean square of what it makes of a few texts is that of the embedding
@@ -145,7 +145,7 @@ def start(encoder: EncoderModule, *, seed: int = 42) -> None:
                 parameter.mul_(factor)
 
 
-def sampled(encoder: EncoderModule, tokens: Tokens) -> Tensor:
+def sampled_vectors(encoder: EncoderModule, tokens: Tokens) -> Tensor:
     """Return raw embeddings of texts, and the states of every n-th of their tokens (`Demonstrations.every`).
 
     A text of l tokens has ⌈l / n⌉ vectors: the states after n, 2n, … of its tokens, and its embedding in place of the
@@ -162,13 +162,13 @@ def sampled(encoder: EncoderModule, tokens: Tokens) -> Tensor:
     text = tokens.where(Segment.TEXT)
     count = text.long().cumsum(-1)
     pooled = [encoder.pool(states, tokens)]
-    for number in range(1, most_samples(encoder) + 1):
+    for number in range(1, max_samples(encoder) + 1):
         chosen = text & (count == number * every) & (count[:, -1:] > number * every)
         pooled.append(torch.einsum("bt,bth->bh", chosen.to(states.dtype), states).to(pooled[0].dtype))
     return torch.stack(pooled)
 
 
-def most_samples(encoder: EncoderModule) -> int:
+def max_samples(encoder: EncoderModule) -> int:
     """Return the number of states that, with its embedding, represent a text of the maximum length."""
     settings = None if encoder.demonstrator is None else encoder.demonstrator.settings
     return 0 if settings is None or settings.every is None else ceil(encoder.max_seq_length / settings.every) - 1

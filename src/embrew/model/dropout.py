@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
-from embrew.model.attention import at_rest
+from embrew.model.attention import evaluating
 
 ATTENTION = ("attention_dropout", "attn_dropout")  # of an attention layer; OPT's is named `dropout`
 
@@ -55,7 +55,7 @@ def _has_effect(inner: Any, held: list[tuple[nn.Module, str]]) -> bool:
     cuda = [weight.device] if weight.device.type == "cuda" else []
     layers = [part for module, name in held for part in (module, getattr(module, name)) if isinstance(part, nn.Module)]
     _assign(held, 0.5)
-    with at_rest(inner), torch.no_grad(), torch.random.fork_rng(devices=cuda):
+    with evaluating(inner), torch.no_grad(), torch.random.fork_rng(devices=cuda):
         try:
             for layer in layers:
                 layer.training = True

@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from embrew.model.adapters import AdapterState
 from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone
-from embrew.model.batching import Cost, encode_rows, usual_tokens
+from embrew.model.batching import Cost, default_batch_tokens, encode_rows
 from embrew.model.contexts import Demonstrator, PreparedContext, insert
-from embrew.model.encoding import check_offered, convert, of_side, read_mteb
+from embrew.model.encoding import check_offered, convert_vectors, options_of_side, read_mteb
 from embrew.model.forward import cost_of
 from embrew.model.layers import causal_layers
 from embrew.model.pooling import embed, new_head
@@ -195,19 +195,19 @@ class EncoderModule(nn.Module):
         if len(by_template) > 1:
             vectors = torch.stack(by_template).mean(0)
             vectors = nn.functional.normalize(vectors, dim=-1) if normalize else vectors
-        return convert(vectors, single, precision, convert_to_numpy, convert_to_tensor)
+        return convert_vectors(vectors, single, precision, convert_to_numpy, convert_to_tensor)
 
     def encode_query(
         self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
-        return self.encode(inputs, **of_side("query", self.max_length, prompt_name, prompt, options))
+        return self.encode(inputs, **options_of_side("query", self.max_length, prompt_name, prompt, options))
 
     def encode_document(
         self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
-        return self.encode(inputs, **of_side("document", self.max_length, prompt_name, prompt, options))
+        return self.encode(inputs, **options_of_side("document", self.max_length, prompt_name, prompt, options))
 
     def rows_by_text(
         self, texts: Sequence[Text], instruction: str, context: PreparedContext | None, limit: int | None
@@ -256,7 +256,7 @@ class EncoderModule(nn.Module):
             return nn.functional.normalize(pooled, dim=-1) if normalize else pooled
 
         if batch_size is None and batch_tokens is None:
-            batch_tokens = usual_tokens(self.device)
+            batch_tokens = default_batch_tokens(self.device)
         with torch.inference_mode():
             return encode_rows(
                 rows,

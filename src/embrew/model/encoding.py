@@ -53,7 +53,7 @@ def read_mteb(
     return texts, prompt_name, max_length
 
 
-def of_side(
+def options_of_side(
     side: str, limits: Mapping[str, int], prompt_name: str | None, prompt: str | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return keywords of `encode` for texts of one side: its prompt and its length limit, unless others are given."""
@@ -62,7 +62,7 @@ def of_side(
     return {**options, "prompt_name": name, "prompt": prompt, "max_length": limit}
 
 
-def convert(
+def convert_vectors(
     vectors: Tensor, single: bool, precision: str | None, as_numpy: bool, as_tensor: bool
 ) -> np.ndarray | Tensor | list[Tensor]:
     """Return vectors in the form the caller asked for, quantised as Sentence-Transformers does it."""
@@ -80,7 +80,7 @@ def convert(
     return vectors if single else list(vectors)
 
 
-def unit(vectors: Any) -> Tensor:
+def unit_vectors(vectors: Any) -> Tensor:
     """Return unit vectors, float32 `(vectors, dimensions)`, of an array, a tensor, one vector, or a list of vectors."""
     if isinstance(vectors, list | tuple) and vectors and isinstance(vectors[0], Tensor):
         vectors = torch.stack(list(vectors))

@@ -14,8 +14,8 @@ from embrew.model.attention import (
     TWO_CALLS,
     WIDTH,
     Attention,
-    agree,
     follows,
+    give_same_states,
     key_of,
     library_states,
     with_short_windows,
@@ -145,7 +145,7 @@ def _run_packed(inner: Any, embedded: Tensor, tokens: Tokens, packed: Packed, nu
 _PACKS: dict[Hashable, bool] = {}
 
 
-def packs(inner: Any, attention: Attention) -> bool:
+def can_pack(inner: Any, attention: Attention) -> bool:
     """Return whether a model on a CPU reads texts that follow each other in one row as it reads them apart.
 
     Measured once per model class, kernel and pattern in a process. Never where texts are encoded: batches sorted by
@@ -163,14 +163,14 @@ def packs(inner: Any, attention: Attention) -> bool:
         def together(embedded: Tensor, tokens: Tokens) -> Tensor:
             return _run_packed(inner, embedded, tokens, Packed.from_tokens(tokens, is_causal=is_causal))
 
-        _PACKS[key] = agree(inner, partial(_run, inner, attention=attention, masks=masks), together)
+        _PACKS[key] = give_same_states(inner, partial(_run, inner, attention=attention, masks=masks), together)
     return _PACKS[key]
 
 
-def packing(inner: Any, tokens: Tokens, attention: Attention) -> Packed | None:
+def pack(inner: Any, tokens: Tokens, attention: Attention) -> Packed | None:
     """Return a batch as one row without padding, which a model on a CPU reads faster; None where it does not."""
     width = tokens.input_ids.shape[1]
-    if len(tokens) == 1 or tokens.position_ids is not None or not packs(inner, attention):
+    if len(tokens) == 1 or tokens.position_ids is not None or not can_pack(inner, attention):
         return None
     if any(limit and width > limit for limit in _windows(inner)):
         return None
@@ -179,7 +179,7 @@ def packing(inner: Any, tokens: Tokens, attention: Attention) -> Packed | None:
 
 def cost_of(inner: Any, attention: Attention, *, training: bool) -> Cost:
     """Return what a forward pass of a model takes."""
-    return Cost.for_layers(layers_of(inner), training=training, packed=packs(inner, attention))
+    return Cost.for_layers(layers_of(inner), training=training, packed=can_pack(inner, attention))
 
 
 def _windows(inner: Any) -> list[int | None]:
@@ -196,14 +196,14 @@ _VERIFIED: set[Hashable] = set()
 def masks_for(inner: Any, attention: Attention) -> Masks:
     """Return what masks a model is called with under an attention pattern that it was measured to follow."""
     if attention.is_causal:
-        return causal_by(inner)
+        return causal_masks(inner)
     if attention.is_causal is None:  # two calls of a bottleneck know nothing of the library's masks
-        return "explicit" if causal_by(inner) == "library" else "usual"
+        return "explicit" if causal_masks(inner) == "library" else "usual"
     ways: dict[Way | None, Masks] = {"mask": "explicit", "own": "library"}
     return ways.get(bidirectional_by(inner), "usual")
 
 
-def causal_by(inner: Any) -> Masks:
+def causal_masks(inner: Any) -> Masks:
     """Return the masks with which a model has the states of the library's own call, which is given a mask of ones.
 
     Measured once per configuration and kernel in a process, on a short text, with windows that are shorter than it.
@@ -243,7 +243,7 @@ def takes_explicit(inner: Any) -> bool:
 
 def _as_library(inner: Any, masks: Masks, attention: Attention = CAUSAL, *, same: float | None = None) -> bool:
     return all(
-        agree(
+        give_same_states(
             part,
             partial(library_states, part),
             partial(_run, part, attention=attention, masks=masks),
@@ -297,7 +297,7 @@ def check_attention(inner: Any, attention: Attention, original: Attention = CAUS
                 "read each other; set attention: bidirectional"
             )
     elif original.is_causal:
-        causal_by(inner)
+        causal_masks(inner)
     elif not _as_library(inner, "usual", original):
         _refuse(inner)
     if not _follows(inner, attention):
@@ -362,7 +362,7 @@ def read_layers(
         raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
     outputs: list[Tensor] = []
     *below, top = layers_of(inner)[:num_layers]
-    packed = packing(inner, tokens, attention)
+    packed = pack(inner, tokens, attention)
 
     def keep(states: Tensor) -> None:
         states = norm(states)

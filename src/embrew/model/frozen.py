@@ -10,10 +10,10 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from embrew.model.attention import Attention, at_rest
+from embrew.model.attention import Attention, evaluating
 from embrew.model.batching import Cost
 from embrew.model.cast_weight import CastWeight
-from embrew.model.forward import cost_of, forward, packing, write_soft
+from embrew.model.forward import cost_of, forward, pack, write_soft
 from embrew.text.tokens import Tokens
 
 
@@ -39,7 +39,7 @@ def original_states(model: Any, tokens: Tokens) -> Tensor:
     """Return final states `(batch, tokens, hidden)` of a causal LM under causal attention."""
     embedded = write_soft(model.get_input_embeddings()(tokens.input_ids), tokens)
     inner, attention = model.base_model, Attention("causal")
-    return forward(inner, embedded, tokens, attention, packed=packing(inner, tokens, attention))
+    return forward(inner, embedded, tokens, attention, packed=pack(inner, tokens, attention))
 
 
 class FrozenCopy(nn.Module):
@@ -135,7 +135,7 @@ def _check_logits(model: Any, head: Head) -> None:
         return
     ids = torch.linspace(0.1 * len(head.weight), 0.8 * len(head.weight), 4).long()[None].to(head.weight.device)
     mixed = torch.autocast(ids.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)  # float32 copies
-    with at_rest(model), torch.no_grad(), mixed:
+    with evaluating(model), torch.no_grad(), mixed:
         states = model.base_model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)[0]
         logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits.float()
         difference = float((head.logits(states) - logits).abs().max() / logits.abs().max().clamp(min=1e-6))

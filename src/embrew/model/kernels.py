@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from embrew.model.attention import TWO_CALLS, Attention, agree, first_prompt, key_of, library_states
+from embrew.model.attention import TWO_CALLS, Attention, first_prompt, give_same_states, key_of, library_states
 from embrew.model.cpu.packing import Packed, attend_each_row
 from embrew.model.cpu.sdpa import float32_on_cpu, sdpa
 from embrew.text.tokens import Segment, Tokens, upload
@@ -120,7 +120,9 @@ def use_two_calls(inner: Any) -> bool:
     if inner.config._attn_implementation == "sdpa":
         key = key_of(inner)
         if key not in _SAME_AS_SDPA:
-            _SAME_AS_SDPA[key] = agree(inner, partial(_under, inner, "sdpa"), partial(_under, inner, TWO_CALLS))
+            _SAME_AS_SDPA[key] = give_same_states(
+                inner, partial(_under, inner, "sdpa"), partial(_under, inner, TWO_CALLS)
+            )
         inner.config._attn_implementation = TWO_CALLS if _SAME_AS_SDPA[key] else "sdpa"
     return bool(inner.config._attn_implementation == TWO_CALLS)
 

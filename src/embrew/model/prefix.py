@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from embrew.model.attention import WIDTH, agree, key_of, library_states, with_short_windows
+from embrew.model.attention import WIDTH, give_same_states, key_of, library_states, with_short_windows
 from embrew.model.layers import view
 from embrew.text.tokens import Row, Segment, Tokens
 
@@ -181,7 +181,7 @@ def can_share(inner: Any) -> bool:
     key = key_of(inner)
     if key not in _SHARED:
         _SHARED[key] = all(
-            agree(model, partial(library_states, model), partial(after_prefix, model), (WIDTH + 1,))
+            give_same_states(model, partial(library_states, model), partial(after_prefix, model), (WIDTH + 1,))
             for model in with_short_windows(inner)
         )
     return _SHARED[key]

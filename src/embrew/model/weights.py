@@ -35,7 +35,7 @@ def tensors_under_adapter(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in without_adapter(model).state_dict().items()}
 
 
-def differing(ours: dict[str, Tensor], theirs: dict[str, Tensor], *, exactly: bool) -> str | None:
+def describe_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor], *, exactly: bool) -> str | None:
     """Return a description of the tensors that differ; None if none does.
 
     Args:

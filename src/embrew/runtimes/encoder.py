@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.encoder import Encoder
 from embrew.model.attention import Attention
-from embrew.model.batching import USUAL, Cost
+from embrew.model.batching import DEFAULT_COST, Cost
 from embrew.model.contexts import PreparedContext
 from embrew.model.prefix import PrefixCache, SharedPrefix
 from embrew.runtimes.openvino import Program
@@ -108,7 +108,7 @@ class RuntimeEncoder(Encoder):
     @property
     def cost(self) -> Cost:
         """What a forward pass takes; the graph's layers are not looked at."""
-        return USUAL
+        return DEFAULT_COST
 
     @property
     def width(self) -> int:

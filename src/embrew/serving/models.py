@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from embrew.encoder import Encoder
-from embrew.model.batching import NotFinite, batches_of, usual_tokens
+from embrew.model.batching import NotFinite, batches_of, default_batch_tokens
 from embrew.model.contexts import PreparedContext
 from embrew.model.prefix import PrefixCache, shared_prefix
 from embrew.runtimes.encoder import RuntimeEncoder
@@ -102,7 +102,7 @@ class ServedEncoder:
         self.default = settings.default_prompt_name
         if self.default is not None:
             encoder.resolve_prompt(self.default, None)
-        self.batch_tokens = settings.max_batch_tokens or usual_tokens(encoder.device)
+        self.batch_tokens = settings.max_batch_tokens or default_batch_tokens(encoder.device)
         self._stack = ExitStack()  # never closed: a served model does not change
         self.prefix = self._stack.enter_context(encoder.fixed())
         self.prefix.max_bytes = settings.prefix_bytes
@@ -246,7 +246,7 @@ class ServedStock:
     def __init__(self, model: Any, settings: Settings) -> None:
         self.model, self.limit = model, model.max_seq_length
         self.tokenizer = copy.deepcopy(model.tokenizer)  # not that of `encode`, which another thread calls
-        self.batch_tokens = settings.max_batch_tokens or usual_tokens(model.device)
+        self.batch_tokens = settings.max_batch_tokens or default_batch_tokens(model.device)
         self.prefix = PrefixCache()  # stays empty
         resolved = resolved_prompts(model)
         self.prompts: dict[str, str] = {**model.prompts, **{side: resolved[side] for side in SIDES}}

@@ -22,7 +22,7 @@ from embrew.files.writing import recover
 from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, reopened_lora
 from embrew.model.backbone import Backbone
 from embrew.model.encoder_module import EncoderModule
-from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
+from embrew.model.weights import cast_weights, describe_difference, tensors_under_adapter, without_adapter
 from embrew.settings.base import Base, Kind
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
 from embrew.storage.base_model import (
@@ -271,7 +271,7 @@ def difference_to_base(encoder: EncoderModule) -> str | None:
     _replay(again, encoder.chain, Path("adapters"), to=encoder.backbone.dtype)
     cast_weights(again.causal_lm, encoder.backbone.dtype)
     ours, theirs = (tensors_under_adapter(backbone.causal_lm) for backbone in (encoder.backbone, again))
-    return differing(ours, theirs, exactly=not encoder.chain)
+    return describe_difference(ours, theirs, exactly=not encoder.chain)
 
 
 def _dtype_of_weights(dtype: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:

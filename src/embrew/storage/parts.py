@@ -29,7 +29,7 @@ from embrew.files.sealed import UNSEALED, check_file, seal_file
 from embrew.files.writing import PARTIAL, atomic_folder, atomic_path, read_unchanged, recover_all, write_json
 from embrew.identity import vectors_hash
 from embrew.model.adapters import AdapterState
-from embrew.model.context_vectors import prepare
+from embrew.model.context_vectors import prepare_context
 from embrew.model.contexts import Context, PreparedContext
 from embrew.model.encoder_module import EncoderModule
 from embrew.settings.encoder import Demonstration
@@ -351,7 +351,7 @@ def remove_context(folder: Path, name: str) -> None:
         target.parent.rmdir()
 
 
-def up_to_date(encoder: EncoderModule) -> dict[str, PreparedContext]:
+def current_contexts(encoder: EncoderModule) -> dict[str, PreparedContext]:
     """Return the encoder's contexts; those of other weights or another tokenizer are computed again."""
     if not encoder.contexts:
         return {}
@@ -359,24 +359,24 @@ def up_to_date(encoder: EncoderModule) -> dict[str, PreparedContext]:
     contexts = {}
     for name, context in list(encoder.contexts.items()):
         if context.model_hash != current_hash:
-            context = replace(prepare(encoder, context.context), model_hash=current_hash)
+            context = replace(prepare_context(encoder, context.context), model_hash=current_hash)
         contexts[name] = context
     return contexts
 
 
-def digest(context: PreparedContext) -> str:
+def context_sha256(context: PreparedContext) -> str:
     """Return sha256 of a context's instruction, positions and vectors."""
     sha = hashlib.sha256(json.dumps([context.context.instruction, *context.row]).encode())
     sha.update(context.vectors.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()
 
 
-def check_written(encoder: EncoderModule, folder: Path) -> None:
+def check_written_contexts(encoder: EncoderModule, folder: Path) -> None:
     """Raise unless a folder holds the encoder's contexts, to the bit."""
     written = read_contexts(folder)
     if written.keys() != encoder.contexts.keys():
         raise RuntimeError(f"contexts {', '.join(sorted(written.keys() ^ encoder.contexts.keys()))}: not the encoder's")
     for name, context in encoder.contexts.items():
-        same = written[name].context == context.context and digest(written[name]) == digest(context)
+        same = written[name].context == context.context and context_sha256(written[name]) == context_sha256(context)
         if not same:
             raise RuntimeError(f"context {name} was written with other values than the encoder has")

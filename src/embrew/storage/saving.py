@@ -22,12 +22,12 @@ from embrew.files.formats import ENCODER, versions
 from embrew.files.names import check_file_name
 from embrew.files.writing import atomic_folder
 from embrew.float32 import full_float32
-from embrew.identity import replayed
+from embrew.identity import adapters_to_replay
 from embrew.model.adapters import LIBRARY, AdapterState, adapter_state
-from embrew.model.context_vectors import prepare
+from embrew.model.context_vectors import prepare_context
 from embrew.model.contexts import Context
 from embrew.model.encoder_module import EncoderModule
-from embrew.model.weights import differing, tensors_under_adapter, without_adapter
+from embrew.model.weights import describe_difference, tensors_under_adapter, without_adapter
 from embrew.settings.encoder import Demonstration, EncoderSettings
 from embrew.storage.base_model import keep_base, quiet
 from embrew.storage.card import model_card
@@ -43,12 +43,12 @@ from embrew.storage.opening import (
 from embrew.storage.parts import (
     BASE,
     check_tokenizer,
-    check_written,
+    check_written_contexts,
+    current_contexts,
     first_difference,
     open_tokenizer,
     read_adapter,
     read_tensors,
-    up_to_date,
     write_adapter,
     write_context,
     write_tokenizer,
@@ -78,7 +78,7 @@ def save_encoder(
         )
         encoder.backbone.owns_weights, encoder.chain = True, []
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
-        states = replayed(encoder)
+        states = adapters_to_replay(encoder)
         model = encoder.backbone.model
         active = isinstance(model, PeftModel) or (encoder.merged_to_encode and len(states) > 0)
         if isinstance(model, PeftModel):
@@ -107,7 +107,7 @@ def save_encoder(
             **encoder.settings.as_dict(),
             "versions": versions([*PACKAGES, *([LIBRARY] if encoder.backbone.is_quantized else [])]),
         }
-        encoder.contexts = up_to_date(encoder)
+        encoder.contexts = current_contexts(encoder)
         for name, context in encoder.contexts.items():
             write_context(out, name, context)
         if encoder.record is not None:
@@ -174,7 +174,7 @@ def reference_vectors(encoder: EncoderModule) -> Tensor:
         if encoder.demonstrator is not None:
             learnable = encoder.demonstrator.settings.learnable
             pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: learnable or 2]
-            context = prepare(encoder, Context(_instruction(encoder), pairs))
+            context = prepare_context(encoder, Context(_instruction(encoder), pairs))
             encoder.contexts[REFERENCE] = context  # added, since another thread may encode with the others
             try:
                 vectors.append(encoder.encode(list(TEXTS), REFERENCE, batch_size=8, show_progress_bar=False))
@@ -202,7 +202,7 @@ def verify_folder(encoder: EncoderModule, folder: Path, verify: str) -> dict[str
         RuntimeError: a check failed; says which and by how much.
     """
     _check_settings(encoder, folder)
-    check_written(encoder, folder)
+    check_written_contexts(encoder, folder)
     _check_tensors(encoder, folder)
     checks: dict[str, Any] = {"verify": verify, "compared_with": "its tensors and those in memory, to the bit"}
     vectors = reference_vectors(encoder)
@@ -252,14 +252,14 @@ def _check_tensors(encoder: EncoderModule, folder: Path) -> None:
     """Raise unless adapters, learned tokens and what is trained in addition to the language model are the encoder's."""
     written = {part: read_tensors(folder / PARTS[part]) for part in trained_parts(encoder)}
     ours = dict(trained_parts(encoder))
-    states = replayed(encoder)
+    states = adapters_to_replay(encoder)
     if isinstance(encoder.backbone.model, PeftModel):
         states.append(adapter_state(encoder.backbone.model))
     for i, state in enumerate(states):
         ours[f"adapter {i}"] = state.tensors
         written[f"adapter {i}"] = read_adapter(folder / "adapters" / str(i)).tensors
     for part, tensors in ours.items():
-        difference = differing(tensors, written[part], exactly=True)
+        difference = describe_difference(tensors, written[part], exactly=True)
         if difference is not None:
             raise RuntimeError(f"{part} was written with other values than the encoder holds: {difference}")
 
@@ -288,7 +288,7 @@ def _opened_anew(encoder: EncoderModule, folder: Path) -> Tensor:
     finally:
         if device.type != "cpu":
             encoder.to(device)
-    difference = differing(tensors_under_adapter(backbone.causal_lm), theirs, exactly=True)
+    difference = describe_difference(tensors_under_adapter(backbone.causal_lm), theirs, exactly=True)
     if difference is not None:
         raise RuntimeError(f"weights/ was written with other values than the model holds: {difference}")
     return vectors

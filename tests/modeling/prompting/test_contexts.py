@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from embrew.encoder import Encoder
-from embrew.model.context_vectors import sampled, start
+from embrew.model.context_vectors import initialize_demonstrator, sampled_vectors
 from embrew.model.contexts import Context, PreparedContext
 from embrew.settings.encoder import Demonstrations
 from embrew.text.tokens import Row, Segment
@@ -29,7 +29,7 @@ def reading(make_encoder: Callable[..., Encoder], family: str = "llama", **setti
     """An encoder that reads demonstrations, with a projection that is on scale and does something."""
     own = {"attention": "causal", "memory_tokens": 0, "template": TEMPLATE, "prompts": {"document": "p: "}}
     encoder = make_encoder(family, **own, demonstrations=Demonstrations(**settings))  # type: ignore[arg-type]
-    start(encoder)
+    initialize_demonstrator(encoder)
     return encoder
 
 
@@ -135,7 +135,7 @@ def test_one_vector_for_every_few_tokens(make_encoder, family):
     encoder = reading(make_encoder, family, every=4)
     texts = ["fox", *SENTENCES]
     tokens = encoder.tokens(texts, instruction="find: ")
-    found, states = sampled(encoder, tokens), encoder.hidden_states(tokens)
+    found, states = sampled_vectors(encoder, tokens), encoder.hidden_states(tokens)
     places = [row.nonzero()[:, 0].tolist() for row in tokens.where(Segment.TEXT)]
     lengths = [len(text) for text in places]
     assert min(lengths) <= 4 < max(lengths)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from embrew.model.batching import Cost, plan
+from embrew.model.batching import Cost, plan_batches
 from embrew.model.cpu.lora_linear import common_size
 from embrew.model.cpu.sdpa import sdpa
 from embrew.text.tokens import Tokens
@@ -73,7 +73,7 @@ class Packed:
         packed_from_batch[:total] = is_real.reshape(-1).nonzero()[0]
         positions[:total] = is_real.nonzero()[1]
         groups, groups_from_packed, offset = [], [], 0
-        for rows in plan(lengths.tolist(), batch_size=len(lengths), cost=ATTENTION_CALL):
+        for rows in plan_batches(lengths.tolist(), batch_size=len(lengths), cost=ATTENTION_CALL):
             width = int(lengths[rows[0]])
             group_from_packed, in_text = batch_from_packed[rows, :width], is_real[rows, :width]
             packed_from_groups[group_from_packed[in_text]] = offset + in_text.reshape(-1).nonzero()[0]
