@@ -23,7 +23,7 @@ from embrew.model.adapters import Factors, adapter_state, lora_factors, lora_of,
 from embrew.model.weights import cast_weights, describe_difference, tensors_under_adapter, without_adapter
 from embrew.storage.base_model import computes
 from embrew.storage.card import without_scores
-from embrew.storage.opening import SETTINGS, knows_base, open_base_again, trained_folder, trained_parts
+from embrew.storage.loading import SETTINGS, knows_base, open_base_again, trained_folder, trained_parts
 
 logger = logging.getLogger(__name__)
 Method = Literal["linear", "slerp"]

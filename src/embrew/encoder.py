@@ -24,14 +24,14 @@ from embrew.model.adapters import adapter_state
 from embrew.model.backbone import Backbone, MemoryInit
 from embrew.model.context_vectors import initialize_demonstrator, prepare_context
 from embrew.model.contexts import Context, PreparedContext
+from embrew.model.encode_arguments import unit_vectors
 from embrew.model.encoder_module import EncoderModule
-from embrew.model.encoding import unit_vectors
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Quantization
 from embrew.settings.encoder import EncoderSettings
 from embrew.stock import check_as_stock, stock_reading
 from embrew.storage.base_model import adapter_of, known_name, open_base, pick_device, pick_dtype
-from embrew.storage.opening import SETTINGS, final_stage, knows_base, load_encoder, open_base_again
+from embrew.storage.loading import SETTINGS, final_stage, knows_base, load_encoder, open_base_again
 from embrew.storage.parts import check_folder, check_name
 from embrew.storage.peft_folder import apply_adapter
 from embrew.storage.saving import save_encoder

@@ -327,7 +327,7 @@ def _count(number: int, what: str) -> str:
 # ---- any folder --------------------------------------------------------------------------------------------
 
 
-class Kind(NamedTuple):
+class FolderKind(NamedTuple):
     """A kind of folder.
 
     Attributes:
@@ -342,18 +342,18 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("sweep", SWEEP.file, sweep),
-    Kind("adaptation", f"data/{ADAPTED.file}", adaptation),
-    Kind("training run", RUN.file, training_run),
-    Kind("encoder", ENCODER.file, encoder),
-    Kind("stage in progress", STAGE.file, stage_in_progress),
-    Kind("checkpoint", CHECKPOINT, checkpoint),
-    Kind("export", EXPORT.file, export),
-    Kind("vectors", f"__embrew__/{VECTORS.file}", vectors),
-    Kind("index", INDEX.file, index),
-    Kind("results", RESULT.file.replace("TASK.SPLIT", "*"), results),
-    Kind("files of a report", REPORT.file, report),
-    Kind("context", CONTEXT.file, context),
+    FolderKind("sweep", SWEEP.file, sweep),
+    FolderKind("adaptation", f"data/{ADAPTED.file}", adaptation),
+    FolderKind("training run", RUN.file, training_run),
+    FolderKind("encoder", ENCODER.file, encoder),
+    FolderKind("stage in progress", STAGE.file, stage_in_progress),
+    FolderKind("checkpoint", CHECKPOINT, checkpoint),
+    FolderKind("export", EXPORT.file, export),
+    FolderKind("vectors", f"__embrew__/{VECTORS.file}", vectors),
+    FolderKind("index", INDEX.file, index),
+    FolderKind("results", RESULT.file.replace("TASK.SPLIT", "*"), results),
+    FolderKind("files of a report", REPORT.file, report),
+    FolderKind("context", CONTEXT.file, context),
 )
 """In the order in which they are tried: a folder is of the first kind whose marker it has."""
 
@@ -412,7 +412,7 @@ def _of_kind(folder: Path) -> Contents | None:
     return None
 
 
-def _is_of(kind: Kind, marker: Path) -> bool:
+def _is_of(kind: FolderKind, marker: Path) -> bool:
     """Whether a marker is of this kind: indexes, data of an adaptation and of the demonstration share a file name."""
     if marker.name != INDEX.file or kind.name not in ("index", "adaptation"):
         return True

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embrew.encoder import Encoder
 from embrew.files.writing import check_free
-from embrew.storage.opening import SETTINGS, read_settings, trained_folder
+from embrew.storage.loading import SETTINGS, read_settings, trained_folder
 from embrew.storage.saving import check_same, reference_vectors
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from embrew.runtimes.folder import is_openvino, open_openvino
 from embrew.runtimes.openvino import openvino
 from embrew.stock import is_stock, open_stock
 from embrew.storage.base_model import is_encoder, open_config, pick_dtype
-from embrew.storage.opening import AS_TRAINED
+from embrew.storage.loading import AS_TRAINED
 from embrew.storage.parts import check_folder
 from embrew.variants import VariantEncoder
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from embrew.encoder import Encoder
-from embrew.model.encoding import convert_vectors, options_of_side
+from embrew.model.encode_arguments import convert_vectors, options_of_side
 from embrew.progress import progress
 from embrew.recipe.encoder import Variants
 

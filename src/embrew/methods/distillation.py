@@ -31,7 +31,7 @@ from embrew.model.batching import embed_by_length
 from embrew.model.pooling import orthogonal, pool
 from embrew.stock import MODULES, open_stock
 from embrew.storage.foreign import file_of
-from embrew.storage.opening import SETTINGS, final_stage
+from embrew.storage.loading import SETTINGS, final_stage
 from embrew.storage.parts import write_tensors
 from embrew.text.texts import SIDES
 from embrew.text.tokens import Tokens

@@ -20,7 +20,7 @@ from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone
 from embrew.model.batching import Cost, default_batch_tokens, encode_rows
 from embrew.model.contexts import Demonstrator, PreparedContext, insert
-from embrew.model.encoding import check_offered, convert_vectors, options_of_side, read_mteb
+from embrew.model.encode_arguments import check_offered, convert_vectors, options_of_side, read_mteb
 from embrew.model.forward import cost_of
 from embrew.model.layers import causal_layers
 from embrew.model.pooling import embed, new_head

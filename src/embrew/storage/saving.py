@@ -31,7 +31,7 @@ from embrew.model.weights import describe_difference, tensors_under_adapter, wit
 from embrew.settings.encoder import Demonstration, EncoderSettings
 from embrew.storage.base_model import keep_base, quiet
 from embrew.storage.card import model_card
-from embrew.storage.opening import (
+from embrew.storage.loading import (
     PARTS,
     RECORD,
     SETTINGS,

@@ -29,7 +29,7 @@ from embrew.methods import Objective
 from embrew.methods.gap import held_out_of
 from embrew.recipe import Recipe
 from embrew.storage.card import without_scores
-from embrew.storage.opening import final_stage
+from embrew.storage.loading import final_stage
 from embrew.training import checkpoints, sharding
 from embrew.training.run_json import RUN, RunResults
 from embrew.training.stage_evaluation import Evaluate, GapClosed, samples_per_step
