@@ -26,7 +26,7 @@ RESERVED = (  # options of `generate` in transformers that would undo what is do
     "cache_implementation", "cache_config", "generation_config", "max_length", "min_length", "assistant_model",
     "prompt_lookup_num_tokens", "custom_generate", "streamer", "return_dict_in_generate", "prefill_chunk_size",
 )  # fmt: skip
-NEW_TOKENS = 128  # most new tokens, by default
+DEFAULT_NEW_TOKENS = 128  # most new tokens, by default
 
 
 def generate(
@@ -103,7 +103,7 @@ def _settings(encoder: EncoderModule, options: dict[str, Any]) -> GenerationConf
     eos = tokenizer.eos_token_id if config is None or config.eos_token_id is None else config.eos_token_id
     first = eos[0] if isinstance(eos, list) else eos
     pad = next((i for i in (tokenizer.pad_token_id, first, 0) if i is not None), 0)
-    defaults = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": eos, "pad_token_id": pad}
+    defaults = {"max_new_tokens": DEFAULT_NEW_TOKENS, "do_sample": False, "eos_token_id": eos, "pad_token_id": pad}
     return GenerationConfig(**{**defaults, **options})
 
 
@@ -113,7 +113,7 @@ def _continue(
     """Return what is written after each row of a batch."""
     inner = encoder.backbone.inner
     window = getattr(inner.config, "sliding_window", None)
-    longest = tokens.input_ids.shape[1] + (settings.max_new_tokens or NEW_TOKENS)
+    longest = tokens.input_ids.shape[1] + (settings.max_new_tokens or DEFAULT_NEW_TOKENS)
     if source == "memory" and window is not None and longest > window:
         raise ValueError(
             f"a text of {tokens.input_ids.shape[1]} tokens and {settings.max_new_tokens} new ones exceed the model's "

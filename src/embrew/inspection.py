@@ -33,7 +33,7 @@ State = Literal["finished", "stopped", "running", "damaged", "unreadable", "empt
 CHECKPOINT, SEAL = "trainer_state.json", "manifest.json"
 WORK = ".work"  # suffix of the folder of a stage in progress
 KEPT = ".step-"  # suffix, before its number, of the folder of a step that a stage keeps
-FIRST = "replace words in capitals, and give the options of the first command: they are not stored"
+FILL_IN = "replace words in capitals, and give the options of the first command: they are not stored"
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def vectors(folder: Path) -> Contents:
     files = ", ".join(each["file"] for each in source["input"])
     summary = f"{values['rows']:,} vectors of {values['dimensions']} dimensions, {source['precision']}"
     problems = tuple(_missing(folder, [each["file"] for each in values["shards"]]))
-    facts = (f"of {files}, by {source['model'].get('base', {}).get('name', 'a model')}", FIRST)
+    facts = (f"of {files}, by {source['model'].get('base', {}).get('name', 'a model')}", FILL_IN)
     state: State = "damaged" if problems else "finished" if values["complete"] else "stopped"
     commands = {"open": command("search", "MODEL", "--index", folder)}
     if not values["complete"]:
@@ -250,7 +250,7 @@ def index(folder: Path) -> Contents:
     problems = tuple(_missing(folder, values["files"]))
     summary = f"{values['documents']:,} documents, {values['dimensions']} dimensions"
     commands = {"open": command("search", "MODEL", "--index", folder)}
-    return Contents(folder, "damaged" if problems else "finished", summary, (FIRST,), problems, commands=commands)
+    return Contents(folder, "damaged" if problems else "finished", summary, (FILL_IN,), problems, commands=commands)
 
 
 def results(folder: Path) -> Contents:
@@ -296,7 +296,7 @@ def adaptation(folder: Path) -> Contents:
         return Contents(folder, "finished", values["said"][0], (), problems, stages, commands)
     planned = "training" if runs else "models planned" if (folder / "starts.json").is_file() else "data prepared"
     commands = {"resume": command("adapt", "MODEL", "--output", folder)}
-    return Contents(folder, "stopped", planned, (FIRST,), problems, stages, commands)
+    return Contents(folder, "stopped", planned, (FILL_IN,), problems, stages, commands)
 
 
 def _with_checksums(folder: Path, summary: str, facts: list[str], commands: dict[str, str]) -> Contents:

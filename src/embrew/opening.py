@@ -127,7 +127,7 @@ POOLINGS = {
     "prompteol": "baselines/prompteol",
 }
 """Recipes of the ways to read a bare language model, by the names that users give."""
-OWN = ("embrew.json", "run.json", "parity.json", checksums.NAME)  # files of models with a pooling
+FILES_WITH_POOLING = ("embrew.json", "run.json", "parity.json", checksums.NAME)  # files of models with a pooling
 
 
 def is_recipe(name: str) -> bool:
@@ -149,7 +149,7 @@ def is_bare(name: str) -> bool:
     folder = Path(name)
     if not folder.exists():
         recover(folder)
-    if any(os.path.lexists(folder / file) for file in OWN) or is_stock(name):
+    if any(os.path.lexists(folder / file) for file in FILES_WITH_POOLING) or is_stock(name):
         return False
     return not is_encoder(open_config(name))
 

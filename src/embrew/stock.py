@@ -17,11 +17,12 @@ from torch import Tensor
 
 from embrew.files.names import is_safe_name
 from embrew.files.reading import BrokenFile, broken, check_regular, content_of, is_content_error, read_json
+from embrew.model.adapters import KEY_PREFIX
 from embrew.model.encoder_module import EncoderModule
 from embrew.model.layers import reads_both_ways
 from embrew.model.pooling import ACTIVATIONS
 from embrew.settings.encoder import MODES, EncoderSettings
-from embrew.storage.base_model import ASSETS, OF_OPENING, SMOLLM2, is_encoder, pick_device, pick_dtype
+from embrew.storage.base_model import ASSETS, OPENING_ERRORS, SMOLLM2, is_encoder, pick_device, pick_dtype
 from embrew.storage.foreign import (
     ADAPTER,
     INDEX,
@@ -37,7 +38,7 @@ from embrew.storage.foreign import (
     file_of,
 )
 from embrew.storage.parts import TENSORS, read_tensors
-from embrew.storage.peft_folder import PREFIX, same_values
+from embrew.storage.peft_folder import same_values
 from embrew.storage.saving import tolerance
 from embrew.text.template import added_after
 from embrew.text.texts import SIDES
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 OUTPUT = "sentence_embedding"
-MOST, LENGTH = 10**6, 512  # tokens: a limit above the first is none, and the second takes its place
-MODULES, WORDS = "modules.json", "wordembedding_config.json"
+NO_LIMIT, DEFAULT_LENGTH = 10**6, 512  # tokens: a limit above the first is none, and the second takes its place
+MODULES, WORD_EMBEDDINGS = "modules.json", "wordembedding_config.json"
 UNKNOWN = re.compile(r"unexpected keyword argument '([^']+)'")
 CLASS = re.compile(r"sentence_transformers(\.[a-z_][a-z0-9_]*)*\.[A-Z][A-Za-z0-9]*")
 """Dotted names of the library's own classes, not of names that its modules import."""
@@ -92,7 +93,7 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
                 f"{name}: a settings file has the key {unknown[1]!r}, which Sentence-Transformers "
                 f"{version('sentence-transformers')} does not know; remove it, or install the version that wrote it"
             ) from error
-        if not Path(name).is_dir() or not is_content_error(error, also=OF_OPENING):
+        if not Path(name).is_dir() or not is_content_error(error, also=OPENING_ERRORS):
             raise
         raise broken(Path(name), error) from error
     _check_adapters(name, model)
@@ -122,9 +123,9 @@ REFERENCE = (
 )
 """Texts, one of them longer than `SHORT`, that both readings of a model are compared on; without special tokens."""
 SHORT = 256  # tokens: enough for the longest prompts
-READS = frozenset({"template", "words_after", "attention", "pooling"})
-NAMED = ("prompts", "default_prompt_name", "max_length")
-_READ: dict[tuple[str, str], Reading] = {}
+READING_FIELDS = frozenset({"template", "words_after", "attention", "pooling"})
+PROMPT_FIELDS = ("prompts", "default_prompt_name", "max_length")
+_READINGS: dict[tuple[str, str], Reading] = {}
 _COMPARED: set[tuple[int, str]] = set()
 
 
@@ -146,11 +147,11 @@ def stock_reading(
         changed: names of single settings that were given.
         dtype: dtype of the weights.
     """
-    if not is_stock(name) or (settings is None and not READS.isdisjoint(changed)):
+    if not is_stock(name) or (settings is None and not READING_FIELDS.isdisjoint(changed)):
         return None
     if settings is None or settings.pooling.dense is not None:
         return read_stock(name, dtype=dtype)
-    return _READ.get(_key(name, dtype))
+    return _READINGS.get(_key(name, dtype))
 
 
 def read_stock(name: str, *, dtype: torch.dtype = torch.float32) -> Reading:
@@ -162,9 +163,9 @@ def read_stock(name: str, *, dtype: torch.dtype = torch.float32) -> Reading:
         ValueError: it has modules, or a pooling, that an encoder has not; or as `open_stock`.
     """
     key = _key(name, dtype)
-    if key not in _READ:
-        _READ[key] = _read(name, open_stock(name, dtype=str(dtype).removeprefix("torch.")))
-    return _READ[key]
+    if key not in _READINGS:
+        _READINGS[key] = _read(name, open_stock(name, dtype=str(dtype).removeprefix("torch.")))
+    return _READINGS[key]
 
 
 def _key(name: str, dtype: torch.dtype) -> tuple[str, str]:
@@ -200,7 +201,7 @@ def _read(name: str, model: SentenceTransformer) -> Reading:
         raise _as_it_is(name, f"has a Dense module with {problem}", ", ".join(ACTIVATIONS))
     config, tokenizer = parts[0].auto_model.config, model.tokenizer
     ends_with_sep = tokenizer.sep_token_id is not None and added_after(tokenizer) == [tokenizer.sep_token_id]
-    longest = min(model.max_seq_length or MOST, getattr(config, "max_position_embeddings", MOST) or MOST)
+    longest = min(model.max_seq_length or NO_LIMIT, getattr(config, "max_position_embeddings", NO_LIMIT) or NO_LIMIT)
     prompts = resolved_prompts(cast(TextEncoder, model))
     dense = [
         {
@@ -216,7 +217,7 @@ def _read(name: str, model: SentenceTransformer) -> Reading:
         pooling={"mode": mode, **({"dense": dense} if dense else {})},
         prompts={**model.prompts, **{side: prompts[side] for side in SIDES}},
         default_prompt_name=model.default_prompt_name,
-        max_length=longest if longest < MOST else LENGTH,
+        max_length=longest if longest < NO_LIMIT else DEFAULT_LENGTH,
         normalize="Normalize" in kinds,
     )
     tensors = {
@@ -257,9 +258,11 @@ def check_as_stock(name: str, reading: Reading, encoder: EncoderModule) -> None:
         ValueError: its vectors are others.
     """
     key, settings = (id(reading), str(encoder.device)), reading.settings
-    if key in _COMPARED or any(getattr(encoder.settings, field) != getattr(settings, field) for field in READS):
+    if key in _COMPARED or any(
+        getattr(encoder.settings, field) != getattr(settings, field) for field in READING_FIELDS
+    ):
         return
-    unchanged = encoder.with_settings(**{field: getattr(settings, field) for field in NAMED})
+    unchanged = encoder.with_settings(**{field: getattr(settings, field) for field in PROMPT_FIELDS})
     ours = reference(unchanged, min(SHORT, unchanged.max_seq_length))
     worst = max(float(np.abs(ours[side] - vectors).max()) for side, vectors in reading.vectors.items())
     allowed = tolerance(encoder.backbone.dtype, encoder.backbone.num_layers)
@@ -287,7 +290,7 @@ def _check_adapters(name: str, model: SentenceTransformer) -> None:
         path = file_of(name, TENSORS, subfolder=folder)
         tensors = {} if path is None else read_tensors(Path(path))
         for key, tensor in tensors.items():
-            tail = "." + key.removeprefix(PREFIX)
+            tail = "." + key.removeprefix(KEY_PREFIX)
             if not any(full.endswith(tail) and same_values(value, tensor) for full, value in values.items()):
                 raise BrokenFile(
                     f"{name}: {key} of its adapter has no place on the model that it names as its base; Sentence-"
@@ -307,10 +310,10 @@ def check_stock(name: str) -> None:
             raise _own_code(name, f"{MODULES}, which names the class {kind[:80]!r}")
         if folder and not is_safe_name(folder):
             raise ValueError(f"{name}: {MODULES} names the folder {folder[:80]!r}, which is not within the model's own")
-        tokenizer_config = file_of(name, WORDS, subfolder=folder)
+        tokenizer_config = file_of(name, WORD_EMBEDDINGS, subfolder=folder)
         tokenizer = read_json(Path(tokenizer_config)).get("tokenizer_class") if tokenizer_config else None
         if tokenizer is not None and not CLASS.fullmatch(str(tokenizer)):
-            raise _own_code(name, f"{WORDS}, which names the class {str(tokenizer)[:80]!r}")
+            raise _own_code(name, f"{WORD_EMBEDDINGS}, which names the class {str(tokenizer)[:80]!r}")
         for pickled, safe in PICKLED.items():
             if all(file_of(name, file, subfolder=folder) is None for file in safe) and file_of(
                 name, pickled, subfolder=folder

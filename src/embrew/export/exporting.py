@@ -18,7 +18,7 @@ from embrew.files.checksums import CARD, write_checksums
 from embrew.files.formats import EXPORT
 from embrew.files.writing import atomic_folder, check_free
 from embrew.storage.base_model import quiet
-from embrew.storage.card import STOCK as STOCK_CARD
+from embrew.storage.card import STOCK_CODE as STOCK_CARD
 from embrew.storage.card import model_card
 
 logger = logging.getLogger(__name__)

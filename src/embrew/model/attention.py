@@ -132,11 +132,11 @@ class Attention:
         return form(None if kinds else window)  # dots1 has a window, and layers without one
 
 
-WIDTH, MEMORY, PADDING = 6, 2, 3  # tokens of the probe, memory tokens among them, and padding after them
-WINDOWS, SHORT = ("sliding_window", "attention_chunk_size"), 3
-MOVED = 1e-6  # of the largest state
+PROBE_WIDTH, MEMORY, PADDING = 6, 2, 3  # tokens of the probe, memory tokens among them, and padding after them
+WINDOWS, SHORT_WINDOW = ("sliding_window", "attention_chunk_size"), 3
+MIN_CHANGE = 1e-6  # of the largest state
 logger = logging.getLogger(__name__)
-FAILED = (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError, NotImplementedError)
+PROBE_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError, NotImplementedError)
 
 
 _CONFIGS: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
@@ -170,7 +170,7 @@ def library_states(inner: Any, embedded: Tensor, tokens: Tokens) -> Tensor:
 
 def with_short_windows(inner: Any) -> list[Any]:
     """Return a model, and a shallow copy whose windows are shorter than the texts of `agree`, if it has any."""
-    short = {name: SHORT for name in WINDOWS if (getattr(inner.config, name, None) or 0) > SHORT}
+    short = {name: SHORT_WINDOW for name in WINDOWS if (getattr(inner.config, name, None) or 0) > SHORT_WINDOW}
     if not short:
         return [inner]
     copied = copy.copy(inner)
@@ -204,7 +204,7 @@ def follows(
     """
     layers = num_layers or int(inner.config.num_hidden_layers)
     window = getattr(inner.config, "sliding_window", None)
-    width = max(2, min(WIDTH, window)) if isinstance(window, int) and window > 0 else WIDTH
+    width = max(2, min(PROBE_WIDTH, window)) if isinstance(window, int) and window > 0 else PROBE_WIDTH
     states_by_padding: list[Tensor] = []
     try:
         with evaluating(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
@@ -214,15 +214,15 @@ def follows(
                 moved = (states[1:] - states[:1]).abs().amax(-1).T  # [i, j]: state i under a change of token j
                 reads = attention.visible(tokens)[0, :width, :width].double()
                 reaches = torch.linalg.matrix_power(reads, layers) > 0
-                scale, noise = states[0].abs().max(), max(MOVED, 4 * torch.finfo(inner.dtype).eps)
+                scale, noise = states[0].abs().max(), max(MIN_CHANGE, 4 * torch.finfo(inner.dtype).eps)
                 if not torch.isfinite(states).all():
                     return False
-                if not ((moved[reaches] > MOVED * scale).all() and (moved[~reaches] <= noise * scale).all()):
+                if not ((moved[reaches] > MIN_CHANGE * scale).all() and (moved[~reaches] <= noise * scale).all()):
                     return False
                 states_by_padding.append(states[0])
     except torch.OutOfMemoryError:
         raise
-    except FAILED:
+    except PROBE_ERRORS:
         logger.debug("%s cannot take %s", type(inner).__name__, attention, exc_info=True)
         return False
     same = 1e-4 if inner.dtype == torch.float32 else 5e-2
@@ -233,7 +233,7 @@ def give_same_states(
     inner: Any,
     first: Callable[[Tensor, Tokens], Tensor],
     second: Callable[[Tensor, Tokens], Tensor],
-    lengths: Sequence[int] = (WIDTH + 1, 2, 4, 3),
+    lengths: Sequence[int] = (PROBE_WIDTH + 1, 2, 4, 3),
     *,
     same: float | None = None,
 ) -> bool:
@@ -257,7 +257,7 @@ def give_same_states(
             )
     except torch.OutOfMemoryError:
         raise
-    except FAILED:
+    except PROBE_ERRORS:
         logger.debug("%s cannot run in one of two ways", type(inner).__name__, exc_info=True)
         return False
     if same is None:

@@ -27,7 +27,7 @@ CPU = {  # milliseconds of a layer in a pass, of a million of its weights; of a 
 GPU = 0.12, 0.0, 0.0, 5e-6  # where nothing is measured: 0.12 ms to launch a layer, products at 400 TFLOP/s
 BFLOAT16 = 2.0  # on a CPU: a token takes half the time, a pass's overhead stays (benchmarks/results/pass-cost.md)
 PADDING = 0.05  # of packed rows, in tokens: in time it is less, but the embeddings of padding are held
-MOST = 8_192  # tokens
+MAX_OVERHEAD = 8_192  # tokens
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def by_shape(size: int, *, training: bool, on_cpu: bool = True) -> float:
     layer, weights, per_token, weights_per_token = CPU[training] if on_cpu else GPU
     millions = size / 1e6
     overhead = (layer + weights * millions) / (per_token + weights_per_token * millions)
-    return float(min(MOST, max(1, round(overhead))))
+    return float(min(MAX_OVERHEAD, max(1, round(overhead))))
 
 
 def cheapest_batch_sizes(

@@ -117,7 +117,11 @@ def _embedded(
     return indices
 
 
-TEXTS = ["A heron waits in the shallow water.", "How do I reverse a linked list?", "The train to Brno leaves today."]
+SCALE_TEXTS = [
+    "A heron waits in the shallow water.",
+    "How do I reverse a linked list?",
+    "The train to Brno leaves today.",
+]
 
 
 def initialize_demonstrator(encoder: EncoderModule, *, seed: int = 42) -> None:
@@ -139,7 +143,7 @@ def initialize_demonstrator(encoder: EncoderModule, *, seed: int = 42) -> None:
             demonstrator.learned.copy_(scale * rows.float())
         if demonstrator.project is not None:
             wanted = scale * torch.linalg.vector_norm(weight, dtype=torch.float32) / weight.numel() ** 0.5
-            vectors = demonstrator(encoder(encoder.tokens(TEXTS)))
+            vectors = demonstrator(encoder(encoder.tokens(SCALE_TEXTS)))
             factor = wanted / vectors.float().square().mean().sqrt()
             for parameter in demonstrator.project[2].parameters():
                 parameter.mul_(factor)

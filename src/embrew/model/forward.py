@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from embrew.model.attention import (
     MODES,
+    PROBE_WIDTH,
     TWO_CALLS,
-    WIDTH,
     Attention,
     follows,
     give_same_states,
@@ -247,7 +247,7 @@ def _as_library(inner: Any, masks: Masks, attention: Attention = CAUSAL, *, same
             part,
             partial(library_states, part),
             partial(_run, part, attention=attention, masks=masks),
-            (WIDTH + 1,),
+            (PROBE_WIDTH + 1,),
             same=same,
         )
         for part in with_short_windows(inner)

@@ -146,9 +146,9 @@ class Wrapper(nn.Module):
             return getattr(super().__getattr__("wrapped"), name)
 
 
-NAMED = re.compile(r"(^|[._])(wpe|pos|position|positions|positional)([._]|$)")
+POSITION_NAMES = re.compile(r"(^|[._])(wpe|pos|position|positions|positional)([._]|$)")
 COUNT_IN_ROW = ("bloom", "mpt", "gpt_neo")
-_KNOWN: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
+_MAX_POSITIONS: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 
 
 def max_positions(inner: Any) -> float:
@@ -157,7 +157,7 @@ def max_positions(inner: Any) -> float:
     A causal LM has as many as the rows of its embedding of positions (GPT-2, OPT, GPT-Neo), or of its table of angles
     (GPT-J, CodeGen); a BERT-type encoder what its configuration says.
     """
-    if inner not in _KNOWN:
+    if inner not in _MAX_POSITIONS:
         size, limits = getattr(inner.config, "max_position_embeddings", None), [float("inf")]
         if is_bert_type(inner):
             padding = getattr(inner.embeddings, "padding_idx", None)  # RoBERTa counts on from its padding
@@ -165,13 +165,18 @@ def max_positions(inner: Any) -> float:
         else:
             words = inner.get_input_embeddings()
             for name, module in inner.named_modules():
-                if isinstance(module, nn.Embedding) and module is not words and NAMED.search(name):
+                if isinstance(module, nn.Embedding) and module is not words and POSITION_NAMES.search(name):
                     limits.append(module.num_embeddings - int(getattr(module, "offset", 0)))
                 for key, table in module.named_buffers(recurse=False):
-                    if NAMED.search(key) and table.ndim == 2 and len(table) == size and table.is_floating_point():
+                    if (
+                        POSITION_NAMES.search(key)
+                        and table.ndim == 2
+                        and len(table) == size
+                        and table.is_floating_point()
+                    ):
                         limits.append(len(table))
-        _KNOWN[inner] = min(limits)
-    return _KNOWN[inner]
+        _MAX_POSITIONS[inner] = min(limits)
+    return _MAX_POSITIONS[inner]
 
 
 def known_positions(inner: Any) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from embrew.model.attention import WIDTH, give_same_states, key_of, library_states, with_short_windows
+from embrew.model.attention import PROBE_WIDTH, give_same_states, key_of, library_states, with_short_windows
 from embrew.model.layers import view
 from embrew.text.tokens import Row, Segment, Tokens
 
@@ -175,13 +175,13 @@ def can_share(inner: Any) -> bool:
             return embeddings.to(inner.dtype)
 
         return torch.cat(
-            PrefixCache().shared_by(tokens, WIDTH // 2).states(view(model, is_causal=True), embed, tokens), dim=1
+            PrefixCache().shared_by(tokens, PROBE_WIDTH // 2).states(view(model, is_causal=True), embed, tokens), dim=1
         )
 
     key = key_of(inner)
     if key not in _SHARED:
         _SHARED[key] = all(
-            give_same_states(model, partial(library_states, model), partial(after_prefix, model), (WIDTH + 1,))
+            give_same_states(model, partial(library_states, model), partial(after_prefix, model), (PROBE_WIDTH + 1,))
             for model in with_short_windows(inner)
         )
     return _SHARED[key]

@@ -140,14 +140,14 @@ class Pooling:
 Format = Literal["pair", "instruction", "query", "passage", "one_instruction"]
 Compress = Literal["pair", "all", "query", "passage", "none"]
 Part = Literal["instruction", "query", "passage"]
-SHOWN: dict[str, tuple[Part, ...]] = {  # parts of a demonstration after the instruction, by format
+PARTS_AFTER_INSTRUCTION: dict[str, tuple[Part, ...]] = {  # parts of a demonstration after the instruction, by format
     "pair": ("query", "passage"),
     "one_instruction": ("query", "passage"),
     "instruction": (),
     "query": ("query",),
     "passage": ("passage",),
 }
-VECTORS: dict[str, tuple[Part, ...]] = {
+VECTOR_PARTS: dict[str, tuple[Part, ...]] = {
     "pair": ("query", "passage"),
     "all": ("instruction", "query", "passage"),
     "query": ("query",),
@@ -204,8 +204,8 @@ class Demonstrations:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"demonstrations.{name}={value}; give 1 or more")
-        parts = SHOWN[self.format]
-        if self.compress != "none" and parts and not set(parts) & set(VECTORS[self.compress]):
+        parts = PARTS_AFTER_INSTRUCTION[self.format]
+        if self.compress != "none" and parts and not set(parts) & set(VECTOR_PARTS[self.compress]):
             raise ValueError(
                 f"demonstrations.format={self.format} shows no {self.compress}, which compress={self.compress} makes a "
                 "vector; choose compress: pair, or none for text"
@@ -222,9 +222,9 @@ class Demonstrations:
 
     def form(self, part: Part) -> Literal["text", "vector"] | None:
         """Return the form of a part of a demonstration in the prompt; None: the prompt does not hold it."""
-        if part != "instruction" and part not in SHOWN[self.format]:
+        if part != "instruction" and part not in PARTS_AFTER_INSTRUCTION[self.format]:
             return None
-        return "vector" if part in VECTORS[self.compress] else "text"
+        return "vector" if part in VECTOR_PARTS[self.compress] else "text"
 
     @property
     def vectors(self) -> tuple[Part, ...]:

@@ -61,9 +61,9 @@ UNREADABLE = (
     UnicodeError,
 )  # fmt: skip
 """What transformers raises where a configuration is valid JSON and holds something else, or is no text at all."""
-OF_OPENING = (AssertionError, ImportError, MemoryError, OSError, RuntimeError, StrictDataclassError)
+OPENING_ERRORS = (AssertionError, ImportError, MemoryError, OSError, RuntimeError, StrictDataclassError)
 """What it raises, beside errors of content, where weights do not fit a configuration, or it cannot make the model."""
-SMALLEST = 100_000_000  # weights; a model of fewer is made, whatever its files hold
+MIN_CHECKED_WEIGHTS = 100_000_000  # weights; a model of fewer is made, whatever its files hold
 ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CPU = torch.device("cpu")
@@ -318,7 +318,7 @@ def open_base(
     except Exception as error:
         if asks_for_code(error):
             raise own_code(name) from error
-        if not is_content_error(error, also=OF_OPENING):  # ImportError: of a quantised model
+        if not is_content_error(error, also=OPENING_ERRORS):  # ImportError: of a quantised model
             raise
         if isinstance(error, BrokenFile):
             raise
@@ -416,7 +416,7 @@ def _check_size(name: str, kind: Any, config: Any, folder: Path) -> None:
     with suppress(Exception), torch.device("meta"):  # an error is raised again, and named, where the model is opened
         model = kind.from_config(copy.deepcopy(config))
         count = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
-    if stored and count > max(SMALLEST, 8 * stored):  # a bit each
+    if stored and count > max(MIN_CHECKED_WEIGHTS, 8 * stored):  # a bit each
         raise BrokenFile(
             f"{name}: its config.json asks for {count:,} weights, and its files hold {stored:,} bytes; get both again "
             "from where they came from"
@@ -504,8 +504,8 @@ def _probe(model: PreTrainedModel, name: str, architecture: str) -> None:
         )
 
 
-SMALL = ("config.json", "generation_config.json", "model.safetensors.index.json")
-TOKENIZER = (
+SMALL_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json")
+TOKENIZER_FILES = (
     "tokenizer",
     "vocab",
     "merges",
@@ -540,7 +540,7 @@ def keep_base(base: Base, source: Path | None, target: Path, *, code: bool = Fal
     for path in () if parts else sorted(path for path in source.iterdir() if path.is_file()):
         if path.suffix == ".safetensors":
             link_or_copy(path.resolve(), target / path.name)
-        elif path.name in SMALL or path.name.startswith(TOKENIZER) or (code and path.suffix == ".py"):
+        elif path.name in SMALL_FILES or path.name.startswith(TOKENIZER_FILES) or (code and path.suffix == ".py"):
             shutil.copyfile(path, target / path.name)
     if base.sha256 is not None and weights_sha256(target) != base.sha256:
         raise ValueError(

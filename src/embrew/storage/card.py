@@ -12,7 +12,7 @@ from embrew.identity import describe
 from embrew.model.encoder_module import EncoderModule
 from embrew.model.layers import causal_layers
 
-STOCK = """```python
+STOCK_CODE = """```python
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("PATH")
@@ -29,7 +29,7 @@ Their vectors are rows of the vocabulary, and `<|NAME.HASH.NUMBER|>` are their t
 name is read as if it held the vector: keep these names out of texts. A context counts among the tokens of a text, so
 that less of a long text is read than with a plain prompt.
 """
-OWN = """```python
+EMBREW_CODE = """```python
 from embrew import Encoder
 
 encoder = Encoder.from_pretrained("PATH")
@@ -49,7 +49,7 @@ def model_card(
     stock: Mapping[str, str] | None = None,
     lengths: Mapping[str, int] | None = None,
     notes: Sequence[str] = (),
-    opening: str = STOCK,
+    opening: str = STOCK_CODE,
 ) -> str:
     """Return a Hub model card in Markdown, with its metadata as YAML in front.
 
@@ -62,7 +62,7 @@ def model_card(
         notes: parts in Markdown that follow how it is opened.
         opening: code that opens it in other software; by default, in Sentence-Transformers.
     """
-    return f"---\n{_metadata(encoder, stock is not None and opening is STOCK).to_yaml()}\n---\n\n" + "\n\n".join(
+    return f"---\n{_metadata(encoder, stock is not None and opening is STOCK_CODE).to_yaml()}\n---\n\n" + "\n\n".join(
         part.strip() for part in _parts(encoder, stock, lengths, notes, opening)
     ) + "\n"  # fmt: skip
 
@@ -124,7 +124,9 @@ def _parts(
 ) -> Iterator[str]:
     yield f"# {_title(encoder)}"
     yield _what_it_is(encoder, _longest(encoder, stock is not None, lengths))
-    yield "## How to open it\n\n" + (OWN.replace("OPTIONS", export_options(encoder)) if stock is None else opening)
+    yield "## How to open it\n\n" + (
+        EMBREW_CODE.replace("OPTIONS", export_options(encoder)) if stock is None else opening
+    )
     if stock is None and encoder.backbone.is_quantized and encoder.base.quantization is not None:
         yield (
             f"The base is quantised to {encoder.base.quantization.type} when it is opened, which needs "

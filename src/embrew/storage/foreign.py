@@ -23,15 +23,15 @@ from embrew.files.reading import check_regular, content_of, read_json
 from embrew.storage.gguf import gguf_files
 
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
-ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
+OTHER_FILES = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
 """Settings of a LoRA that make peft import other modules, or read other files, than the adapter's own."""
 OTHER_WEIGHTS = ("transformers_weights", "variant", "gguf_file")
 """Settings that make transformers read other weights, or another index of weights, than those of the usual names."""
 
-COUNT, MOST = re.compile(r"(^|_)(layers?|experts|groups|blocks|stages)$"), 2048
+COUNT_KEY, MAX_COUNT = re.compile(r"(^|_)(layers?|experts|groups|blocks|stages)$"), 2048
 """Settings that say how many modules transformers makes one by one, and the largest number that is opened."""
 NORMALIZER = re.compile(r'"normalizer"\s*:\s*(?=\{)')
-LONGER = 100  # times as long as a text, at most, that a tokenizer's replacements make it
+MAX_LENGTHENING = 100  # times as long as a text, at most, that a tokenizer's replacements make it
 
 
 class HubOptions(TypedDict, total=False):
@@ -171,10 +171,10 @@ def check_counts(name: str, source: str, **options: Unpack[HubOptions]) -> None:
     """
     path = file_of(source, "config.json", **options)
     for keys, value in () if path is None else _entries(read_json(Path(path))):
-        if isinstance(value, int) and value > MOST and COUNT.search(keys[-1]):
+        if isinstance(value, int) and value > MAX_COUNT and COUNT_KEY.search(keys[-1]):
             raise ValueError(
-                f"{name}: its config.json has {'.'.join(keys)}={value:,}; models of up to {MOST:,} are opened: get "
-                "config.json again from where the model came from"
+                f"{name}: its config.json has {'.'.join(keys)}={value:,}; models of up to {MAX_COUNT:,} are opened: "
+                "get config.json again from where the model came from"
             )
 
 
@@ -189,10 +189,10 @@ def check_normalizer(name: str, source: str, **options: Unpack[HubOptions]) -> N
     for match in NORMALIZER.finditer(text):
         with content_of(Path(str(path))):
             longer = _longer(json.JSONDecoder().raw_decode(text, match.end())[0])
-        if longer > LONGER:
+        if longer > MAX_LENGTHENING:
             raise ValueError(
                 f"{name}: the normalizer of its tokenizer.json makes a text up to {longer:,} times as long; allowed "
-                f"are {LONGER}: get the file again from where the model came from"
+                f"are {MAX_LENGTHENING}: get the file again from where the model came from"
             )
 
 
@@ -255,7 +255,7 @@ def check_adapter(config: Any, *, source: Path) -> None:
     if not isinstance(config, dict) or str(config.get("peft_type")).upper() != "LORA":
         kind = config.get("peft_type") if isinstance(config, dict) else type(config).__name__
         raise ValueError(f"{source}: peft_type {str(kind)[:40]!r}; embrew opens adapters of type LORA only")
-    named = next((key for key in ELSEWHERE if config.get(key)), None)
+    named = next((key for key in OTHER_FILES if config.get(key)), None)
     if named is not None:
         raise ValueError(
             f"{source}: {named} names other modules or files, which are not opened unasked; an adapter that embrew "

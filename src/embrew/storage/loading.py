@@ -19,7 +19,7 @@ from embrew.files.formats import ENCODER, RUN
 from embrew.files.names import check_file_name, path_inside
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import recover
-from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, reopened_lora
+from embrew.model.adapters import MAX_ROUNDED_SHARE, AdapterState, lost_to_rounding, reopened_lora
 from embrew.model.backbone import Backbone
 from embrew.model.encoder_module import EncoderModule
 from embrew.model.weights import cast_weights, describe_difference, tensors_under_adapter, without_adapter
@@ -56,7 +56,7 @@ PARTS = {  # trained in addition to the language model
 }
 LEARNED = ("memory", "soft_prompt")
 AS_TRAINED = "as_trained"
-NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
+REQUIRED_KEYS = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
 
 
 def trained_parts(encoder: EncoderModule) -> dict[str, dict[str, Tensor]]:
@@ -123,7 +123,7 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
     if not verified:
         check_folder(folder, large=False)
-    return read_json(path, keys=NEEDED, kind=ENCODER)
+    return read_json(path, keys=REQUIRED_KEYS, kind=ENCODER)
 
 
 def load_encoder(
@@ -234,7 +234,7 @@ def _replay(
         with content_of(source, also=(RuntimeError,)):
             adapted = reopened_lora(backbone.causal_lm, state, trainable=last)
         backbone.use_adapter(adapted)
-        if last and lost_to_rounding(adapted, to) > ROUNDED:
+        if last and lost_to_rounding(adapted, to) > MAX_ROUNDED_SHARE:
             return False
         backbone.merge_adapter(rounds_to=None if i < rounded else to)
     return True

@@ -149,15 +149,15 @@ def read_adapter(folder: Path) -> AdapterState:
 
 
 GENERIC = "TokenizersBackend"  # reads tokenizer.json unchanged; other classes rebuild parts of it when they are loaded
-REBUILD = ("add_bos_token", "add_eos_token")  # would replace the post-processor of tokenizer.json
-STATE = (
+REBUILDING_SETTINGS = ("add_bos_token", "add_eos_token")  # would replace the post-processor of tokenizer.json
+CALL_SETTINGS = (
     "max_length",
     "stride",
     "truncation_strategy",
     "pad_to_multiple_of",
 )  # of an earlier call, not of the tokenizer
 CODE = "auto_map"  # of the class that it was opened with; the generic one needs no code
-OF_THE_CLASS = ("model_input_names", "padding_side", "truncation_side")  # where it sets them, they are not saved
+CLASS_SETTINGS = ("model_input_names", "padding_side", "truncation_side")  # where it sets them, they are not saved
 PROBES = (
     "A plain sentence.",
     "  two spaces before,\n\ttwo between  and a tab\t",
@@ -179,8 +179,8 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    config = {key: value for key, value in config.items() if key not in (*REBUILD, *STATE, CODE)}
-    config |= {"tokenizer_class": GENERIC, **{name: getattr(tokenizer, name) for name in OF_THE_CLASS}}
+    config = {key: value for key, value in config.items() if key not in (*REBUILDING_SETTINGS, *CALL_SETTINGS, CODE)}
+    config |= {"tokenizer_class": GENERIC, **{name: getattr(tokenizer, name) for name in CLASS_SETTINGS}}
     write_json(path, config)
 
 
@@ -242,7 +242,7 @@ def first_difference(expected: Sequence[int], actual: Sequence[int], tokenizer: 
 
 
 CONTEXTS, VECTORS = "contexts", "vectors.safetensors"
-AGAIN = "remove the context's folder and add it again (embrew context add)"
+ADD_AGAIN = "remove the context's folder and add it again (embrew context add)"
 CONTEXT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # no files on Windows
 
@@ -324,9 +324,9 @@ def read_context(folder: Path) -> PreparedContext | None:
     if (folder / NAME).is_file() or (folder.parent.parent / NAME).is_file():
         check_folder(folder)
     about = folder / CONTEXT.file
-    read = read_json(about, repair=AGAIN, kind=CONTEXT)
-    vectors = read_tensors(folder / VECTORS, keys=("vectors",), repair=AGAIN)["vectors"]
-    with content_of(about, repair=AGAIN):
+    read = read_json(about, repair=ADD_AGAIN, kind=CONTEXT)
+    vectors = read_tensors(folder / VECTORS, keys=("vectors",), repair=ADD_AGAIN)["vectors"]
+    with content_of(about, repair=ADD_AGAIN):
         pairs = tuple(Demonstration(**pair) for pair in read["demonstrations"])
         context = Context(read["instruction"], pairs, read["passage_instruction"])
         row = Row(list(read["ids"]), list(read["segments"]))

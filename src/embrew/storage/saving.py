@@ -23,7 +23,7 @@ from embrew.files.names import check_file_name
 from embrew.files.writing import atomic_folder
 from embrew.float32 import full_float32
 from embrew.identity import adapters_to_replay
-from embrew.model.adapters import LIBRARY, AdapterState, adapter_state
+from embrew.model.adapters import BITSANDBYTES, AdapterState, adapter_state
 from embrew.model.context_vectors import prepare_context
 from embrew.model.contexts import Context
 from embrew.model.encoder_module import EncoderModule
@@ -105,7 +105,7 @@ def save_encoder(
             "arithmetic": encoder.arithmetic,
             "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
             **encoder.settings.as_dict(),
-            "versions": versions([*PACKAGES, *([LIBRARY] if encoder.backbone.is_quantized else [])]),
+            "versions": versions([*PACKAGES, *([BITSANDBYTES] if encoder.backbone.is_quantized else [])]),
         }
         encoder.contexts = current_contexts(encoder)
         for name, context in encoder.contexts.items():
@@ -143,7 +143,7 @@ TEXTS = (
 """Texts of every kind that a saved folder is compared on."""
 
 INSTRUCTION = "Find a similar text: "
-REFERENCE = "<reference>"  # no name that a user can give
+REFERENCE_NAME = "<reference>"  # no name that a user can give
 
 
 def tolerance(dtype: torch.dtype, layers: int = 12) -> float:
@@ -175,11 +175,11 @@ def reference_vectors(encoder: EncoderModule) -> Tensor:
             learnable = encoder.demonstrator.settings.learnable
             pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: learnable or 2]
             context = prepare_context(encoder, Context(_instruction(encoder), pairs))
-            encoder.contexts[REFERENCE] = context  # added, since another thread may encode with the others
+            encoder.contexts[REFERENCE_NAME] = context  # added, since another thread may encode with the others
             try:
-                vectors.append(encoder.encode(list(TEXTS), REFERENCE, batch_size=8, show_progress_bar=False))
+                vectors.append(encoder.encode(list(TEXTS), REFERENCE_NAME, batch_size=8, show_progress_bar=False))
             finally:
-                del encoder.contexts[REFERENCE]
+                del encoder.contexts[REFERENCE_NAME]
         return torch.nn.functional.normalize(torch.cat([torch.as_tensor(part) for part in vectors]), dim=-1)
 
 

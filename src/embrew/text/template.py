@@ -9,7 +9,7 @@ from math import ceil
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from embrew.text.pattern import HOLE, WordsAfter, check_learned, check_words_after, split_pattern
+from embrew.text.pattern import TEXT_FIELD, WordsAfter, check_learned, check_words_after, split_pattern
 from embrew.text.texts import PREPARATIONS, Preparation, check_text
 from embrew.text.tokens import Row, Segment
 
@@ -227,12 +227,12 @@ class Template:
             return self.before, self.after.replace("{instruction}", instruction)
         if "{instruction}" not in self.before:
             return self.before, self.after
-        head, _, rest = instruction.partition(HOLE)
+        head, _, rest = instruction.partition(TEXT_FIELD)
         return self.before.replace("{instruction}", head), rest + self.after
 
     def with_words(self, instruction: str) -> str:
         """Return the pattern with an instruction written into it."""
-        head, _, rest = instruction.partition(HOLE) if "{instruction}" in self.before else (instruction, "", "")
+        head, _, rest = instruction.partition(TEXT_FIELD) if "{instruction}" in self.before else (instruction, "", "")
         head, rest = (words.replace("{", "{{").replace("}", "}}") for words in (head, rest))
         return self.pattern.replace("{text}", "{text}" + rest).replace("{instruction}", head)
 
