@@ -24,7 +24,7 @@ from embrew.model.adapters import adapter_state
 from embrew.model.backbone import Backbone, MemoryInit
 from embrew.model.context_vectors import initialize_demonstrator, prepare_context
 from embrew.model.contexts import Context, PreparedContext
-from embrew.model.encode_arguments import unit_vectors
+from embrew.model.encode_arguments import to_unit_length
 from embrew.model.encoder_module import EncoderModule
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Quantization
@@ -295,11 +295,11 @@ class Encoder(EncoderModule):
 
     def similarity(self, a: Any, b: Any) -> Tensor:
         """Return cosine of every pair, float32 `(len(a), len(b))`."""
-        return unit_vectors(a) @ unit_vectors(b).T
+        return to_unit_length(a) @ to_unit_length(b).T
 
     def similarity_pairwise(self, a: Any, b: Any) -> Tensor:
         """Return cosine of a[i] and b[i], float32 `(len(a),)`."""
-        return (unit_vectors(a) * unit_vectors(b)).sum(-1)
+        return (to_unit_length(a) * to_unit_length(b)).sum(-1)
 
     @contextmanager
     def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:

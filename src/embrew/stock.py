@@ -40,7 +40,7 @@ from embrew.storage.foreign import (
 from embrew.storage.parts import TENSORS, read_tensors
 from embrew.storage.peft_folder import same_values
 from embrew.storage.saving import tolerance
-from embrew.text.template import added_after
+from embrew.text.template import ids_added_after
 from embrew.text.texts import SIDES
 from embrew.text_encoder import TextEncoder, resolved_prompts
 
@@ -200,7 +200,7 @@ def _read(name: str, model: SentenceTransformer) -> Reading:
         problem = f"the activation {unknown[0].__name__}" if unknown else "other inputs than the pooled vector"
         raise _as_it_is(name, f"has a Dense module with {problem}", ", ".join(ACTIVATIONS))
     config, tokenizer = parts[0].auto_model.config, model.tokenizer
-    ends_with_sep = tokenizer.sep_token_id is not None and added_after(tokenizer) == [tokenizer.sep_token_id]
+    ends_with_sep = tokenizer.sep_token_id is not None and ids_added_after(tokenizer) == [tokenizer.sep_token_id]
     longest = min(model.max_seq_length or NO_LIMIT, getattr(config, "max_position_embeddings", NO_LIMIT) or NO_LIMIT)
     prompts = resolved_prompts(cast(TextEncoder, model))
     dense = [
@@ -212,7 +212,7 @@ def _read(name: str, model: SentenceTransformer) -> Reading:
         for layer in layers
     ]
     settings = EncoderSettings.create(
-        template="{instruction}{text}" + ("{end}" if added_after(tokenizer) and not ends_with_sep else ""),
+        template="{instruction}{text}" + ("{end}" if ids_added_after(tokenizer) and not ends_with_sep else ""),
         attention="bidirectional" if is_encoder(config) or reads_both_ways(config) else "causal",
         pooling={"mode": mode, **({"dense": dense} if dense else {})},
         prompts={**model.prompts, **{side: prompts[side] for side in SIDES}},
@@ -225,10 +225,10 @@ def _read(name: str, model: SentenceTransformer) -> Reading:
         for i, layer in enumerate(layers)
         for key, tensor in layer.linear.state_dict().items()
     }
-    return Reading(settings, tensors, reference(model))
+    return Reading(settings, tensors, vectors_of_reference(model))
 
 
-def reference(encoder: Any, limit: int | None = None) -> dict[str, np.ndarray]:
+def vectors_of_reference(encoder: Any, limit: int | None = None) -> dict[str, np.ndarray]:
     """Return vectors of `REFERENCE` of length 1, by the names of encode methods, at most `SHORT` tokens of each text.
 
     Args:
@@ -263,7 +263,7 @@ def check_as_stock(name: str, reading: Reading, encoder: EncoderModule) -> None:
     ):
         return
     unchanged = encoder.with_settings(**{field: getattr(settings, field) for field in PROMPT_FIELDS})
-    ours = reference(unchanged, min(SHORT, unchanged.max_seq_length))
+    ours = vectors_of_reference(unchanged, min(SHORT, unchanged.max_seq_length))
     worst = max(float(np.abs(ours[side] - vectors).max()) for side, vectors in reading.vectors.items())
     allowed = tolerance(encoder.backbone.dtype, encoder.backbone.num_layers)
     logger.info("%s: largest difference to Sentence-Transformers' vectors %.1e", name, worst)

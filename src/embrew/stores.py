@@ -153,7 +153,7 @@ class StorePath:
                 store.invalidate_cache(str(path))
             yield store, str(path)
         except Exception as error:
-            raise explained(error, self.url) from None
+            raise explain_error(error, self.url) from None
 
 
 class _Stream(io.RawIOBase):
@@ -261,7 +261,7 @@ def local_copy(path: Place) -> Iterator[Path]:
         yield file
 
 
-def explained(error: Exception, url: str) -> Exception:
+def explain_error(error: Exception, url: str) -> Exception:
     """Return the error to raise in place of a client's: it names the URL, the reason and what to do, no credential."""
     scheme, _, rest = url.partition("://")
     name, bucket = type(error).__name__, repr(rest.partition("/")[0])

@@ -203,7 +203,8 @@ def _with_one_length(encoder: Encoder, max_length: int | None) -> Encoder:
 
 def _with_fixed_memory(encoder: Encoder) -> Encoder:
     """Return the same encoder without `memory_ratio`, if every text within its length limit gets one memory token."""
-    ratio, most = encoder.settings.memory_ratio, max(t.most_memory(encoder.max_seq_length) for t in encoder.templates)
+    ratio = encoder.settings.memory_ratio
+    most = max(template.max_memory_tokens(encoder.max_seq_length) for template in encoder.templates)
     if ratio is None:
         return encoder
     if most > 1:

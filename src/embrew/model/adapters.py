@@ -370,7 +370,7 @@ def lost_to_rounding(model: PeftModel, dtype: torch.dtype) -> float:
             for name in layer.active_adapters:
                 if name in getattr(layer, "lora_A", {}):
                     delta = layer.get_delta_weight(name).float()
-                    total = getattr(layer.get_base_layer(), _held(layer)).float() + delta
+                    total = getattr(layer.get_base_layer(), _parameter_name(layer)).float() + delta
                     error += float((total.to(dtype).float() - total).square().sum())
                     change += float(delta.square().sum())
     return (error / change) ** 0.5 if change else 0.0
@@ -384,7 +384,7 @@ def merge(model: PeftModel) -> PreTrainedModel:
     return model.unload()
 
 
-def _held(layer: BaseTunerLayer) -> str:
+def _parameter_name(layer: BaseTunerLayer) -> str:
     """Return the name of the parameter that a LoRA is on; experts of a layer are one parameter of three dimensions."""
     return getattr(layer, "parameter_name", "weight")
 
@@ -400,7 +400,7 @@ def _merge_layer(layer: BaseTunerLayer) -> None:
                     base.register_forward_hook(_with_merged)
                 base.merged.add(lora.lora_A[name].weight, lora.lora_B[name].weight.float() * lora.scaling[name])
         return
-    weight = getattr(base, _held(layer), None)
+    weight = getattr(base, _parameter_name(layer), None)
     if not hasattr(layer, "get_delta_weight") or weight is None:
         raise ValueError(f"{type(layer).__name__} cannot be merged; embrew merges LoRA on linear layers and experts")
     with torch.no_grad():

@@ -189,7 +189,7 @@ def has_own_window(config: PreTrainedConfig) -> bool:
     return hasattr(type(config), field) and getattr(config, field) is True
 
 
-def follows(
+def follows_pattern(
     inner: Any, attention: Attention, run: Callable[[Tensor, Tokens], Tensor], *, num_layers: int | None = None
 ) -> bool:
     """Return whether the states that `run` gives depend on each other as an attention pattern says.

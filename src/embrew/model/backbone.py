@@ -17,7 +17,7 @@ from embrew.model.attention import Attention
 from embrew.model.dropout import set_attention_dropout
 from embrew.model.forward import check_attention, forward, pack, raw_states, read_layers, write_soft
 from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
-from embrew.model.layers import check_positions, layers_of, max_positions, view
+from embrew.model.layers import check_positions, layers_of, max_positions, with_configuration
 from embrew.model.prefix import PrefixCache, SharedPrefix
 from embrew.model.weights import describe_difference, tensors_under_adapter, without_adapter
 from embrew.text.tokens import Segment, Tokens, select_rows, upload, write_masked
@@ -169,7 +169,7 @@ class Backbone(nn.Module):
                 "depends on what follows"
             )
         check_positions(self.inner, tokens)
-        seen = view(self.inner, is_causal=True, num_layers=num_layers)
+        seen = with_configuration(self.inner, is_causal=True, num_layers=num_layers)
         return shared.states(seen, self.embed, tokens)
 
     def read_layers(

@@ -80,7 +80,7 @@ def convert_vectors(
     return vectors if single else list(vectors)
 
 
-def unit_vectors(vectors: Any) -> Tensor:
+def to_unit_length(vectors: Any) -> Tensor:
     """Return unit vectors, float32 `(vectors, dimensions)`, of an array, a tensor, one vector, or a list of vectors."""
     if isinstance(vectors, list | tuple) and vectors and isinstance(vectors[0], Tensor):
         vectors = torch.stack(list(vectors))

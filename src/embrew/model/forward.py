@@ -14,7 +14,7 @@ from embrew.model.attention import (
     PROBE_WIDTH,
     TWO_CALLS,
     Attention,
-    follows,
+    follows_pattern,
     give_same_states,
     key_of,
     library_states,
@@ -33,7 +33,7 @@ from embrew.model.layers import (
     path_of_layers,
     per_layer_inputs,
     reads_both_ways,
-    view,
+    with_configuration,
     with_layers,
 )
 from embrew.text.tokens import Segment, Tokens, select_rows, write_masked
@@ -120,7 +120,7 @@ def _run(
             positions = torch.arange(embedded.shape[1], device=embedded.device)[None]
     by_config = masks == "library" and attention.is_causal is False  # whose windows may differ
     is_causal = None if by_config else attention.is_causal is not False
-    seen = view(inner, is_causal=is_causal, num_layers=num_layers, library_masks=not unmasked)
+    seen = with_configuration(inner, is_causal=is_causal, num_layers=num_layers, library_masks=not unmasked)
     if getattr(inner, "hidden_size_per_layer_input", None):
         in_vocabulary = (tokens.input_ids < inner.vocab_size) & (tokens.segment_ids != Segment.SOFT)
         options |= per_layer_inputs(inner, tokens.input_ids, in_vocabulary)
@@ -131,7 +131,7 @@ def _run(
 
 
 def _run_packed(inner: Any, embedded: Tensor, tokens: Tokens, packed: Packed, num_layers: int | None = None) -> Tensor:
-    seen = view(inner, is_causal=packed.is_causal, num_layers=num_layers, library_masks=False)
+    seen = with_configuration(inner, is_causal=packed.is_causal, num_layers=num_layers, library_masks=False)
     states = seen(
         inputs_embeds=packed.pack(embedded),
         attention_mask=None,
@@ -269,7 +269,7 @@ def bidirectional_by(inner: Any) -> Way | None:
             takes = (
                 _as_library(inner, masks, attention) if is_bidirectional else masks == "usual" or takes_explicit(inner)
             )
-            if takes and follows(inner, attention, partial(_run, inner, attention=attention, masks=masks)):
+            if takes and follows_pattern(inner, attention, partial(_run, inner, attention=attention, masks=masks)):
                 _BIDIRECTIONAL[key] = way
                 break
     return _BIDIRECTIONAL.get(key)
@@ -333,7 +333,7 @@ def _follows(inner: Any, attention: Attention) -> bool:
     layers = 1 if attention.bottleneck else None  # through two layers, a target knows the text by way of the memory
     masks = masks_for(inner, attention)
     run = partial(_run, inner, attention=attention, num_layers=layers, masks=masks)
-    return follows(inner, attention, run, num_layers=layers)
+    return follows_pattern(inner, attention, run, num_layers=layers)
 
 
 def read_layers(

@@ -100,7 +100,9 @@ def reads_both_ways(config: Any) -> bool:
     return flags[0] is False or flags[1] is True
 
 
-def view(inner: Any, *, is_causal: bool | None, num_layers: int | None = None, library_masks: bool = True) -> Any:
+def with_configuration(
+    inner: Any, *, is_causal: bool | None, num_layers: int | None = None, library_masks: bool = True
+) -> Any:
     """Return the same modules and weights under another configuration: causal or not, all layers or the first few.
 
     With `is_causal` None, as their configuration says.

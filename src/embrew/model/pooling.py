@@ -138,7 +138,7 @@ def new_head(pooling: Pooling, width: int) -> LatentAttention | Projection | Den
     return LatentAttention(width, latents=pooling.latents, heads=pooling.heads or 8, head_width=pooling.head_width)
 
 
-def positions(pooling: Pooling, tokens: Tokens) -> Tensor:
+def pooled_positions(pooling: Pooling, tokens: Tokens) -> Tensor:
     """Return `(batch, tokens)` bool: the positions that are pooled (for `last`, those the last is taken from)."""
     if pooling.over == "all":
         return tokens.attention_mask.bool()
@@ -149,9 +149,9 @@ def positions(pooling: Pooling, tokens: Tokens) -> Tensor:
     return chosen
 
 
-def weights(pooling: Pooling, tokens: Tokens) -> Tensor:
+def pooling_weights(pooling: Pooling, tokens: Tokens) -> Tensor:
     """Return `(batch, tokens)` float32 weights that sum to 1 per row (0 where nothing is pooled)."""
-    chosen = positions(pooling, tokens)
+    chosen = pooled_positions(pooling, tokens)
     weight: Tensor = MODES[pooling.mode].weights(chosen, chosen.long().cumsum(-1)).float()
     return weight / weight.sum(-1, keepdim=True).clamp(min=1.0)
 
@@ -176,8 +176,12 @@ def pool(pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None
     with full_float32(states.device.type):
         count = 0 if before is None else before.shape[1]
         if pooling.mode == "concat":
-            return select_masked(states, positions(pooling, tokens.host)[:, count:]).float().reshape(len(states), -1)
-        each = upload(weights(pooling, tokens.host), states.device)
+            return (
+                select_masked(states, pooled_positions(pooling, tokens.host)[:, count:])
+                .float()
+                .reshape(len(states), -1)
+            )
+        each = upload(pooling_weights(pooling, tokens.host), states.device)
         if before is None:
             return torch.einsum("bt,bth->bh", each, states.float())
         rest = torch.einsum("bt,bth->bh", each[:, count:], states.float())

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from embrew.model.attention import PROBE_WIDTH, give_same_states, key_of, library_states, with_short_windows
-from embrew.model.layers import view
+from embrew.model.layers import with_configuration
 from embrew.text.tokens import Row, Segment, Tokens
 
 WORTHWHILE = 16  # tokens; a shorter prefix costs less than the separate forward pass
@@ -175,7 +175,10 @@ def can_share(inner: Any) -> bool:
             return embeddings.to(inner.dtype)
 
         return torch.cat(
-            PrefixCache().shared_by(tokens, PROBE_WIDTH // 2).states(view(model, is_causal=True), embed, tokens), dim=1
+            PrefixCache()
+            .shared_by(tokens, PROBE_WIDTH // 2)
+            .states(with_configuration(model, is_causal=True), embed, tokens),
+            dim=1,
         )
 
     key = key_of(inner)

@@ -50,7 +50,7 @@ from embrew.storage.foreign import (
     check_weights,
     own_code,
 )
-from embrew.storage.gguf import complete_tokenizer, gguf_files, quantization_type, readable_gguf
+from embrew.storage.gguf import complete_tokenizer, gguf_arguments, gguf_files, quantization_type
 from embrew.storage.parts import BASE
 from embrew.storage.peft_folder import adapter_config, base_of_adapter
 
@@ -132,7 +132,7 @@ def local_model(name: str) -> Path | None:
 
 
 @contextmanager
-def readable(name: str, **options: Unpack[HubOptions]) -> Iterator[dict[str, Any]]:
+def model_arguments(name: str, **options: Unpack[HubOptions]) -> Iterator[dict[str, Any]]:
     """Yield transformers' arguments to open a model's configuration, weights or tokenizer.
 
     Args:
@@ -146,8 +146,8 @@ def readable(name: str, **options: Unpack[HubOptions]) -> Iterator[dict[str, Any
     if path is None:
         yield {"pretrained_model_name_or_path": known_name(name), **options}
     elif parts := gguf_files(path):
-        with readable_gguf(name, parts) as where:
-            yield where
+        with gguf_arguments(name, parts) as arguments:
+            yield arguments
     else:
         yield {"pretrained_model_name_or_path": str(path)}
 
@@ -157,11 +157,11 @@ def open_tokenizer_of(
 ) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a base model; arguments as of `readable`."""
     path = local_model(name)
-    with readable(name, **options) as where:
+    with model_arguments(name, **options) as arguments:
         if path and (parts := gguf_files(path)):
-            return complete_tokenizer(TokenizersBackend.from_pretrained(trust_remote_code=False, **where), parts)
-        check_normalizer(name, where["pretrained_model_name_or_path"], **options)
-        return AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **where)
+            return complete_tokenizer(TokenizersBackend.from_pretrained(trust_remote_code=False, **arguments), parts)
+        check_normalizer(name, arguments["pretrained_model_name_or_path"], **options)
+        return AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **arguments)
 
 
 @contextmanager
@@ -386,12 +386,12 @@ def open_weights(
         ValueError: it needs more than its own safetensors files (see `storage.foreign`), or they lack a tensor.
     """
     kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
-    with readable(name, **options) as where:
-        of_gguf = "gguf_file" in where
+    with model_arguments(name, **options) as arguments:
+        of_gguf = "gguf_file" in arguments
         if not of_gguf:
             kernels = attn_implementation is None and not trust_remote_code
-            check_weights(name, where["pretrained_model_name_or_path"], kernels=kernels, **options)
-            _check_size(name, kind, config, Path(where["pretrained_model_name_or_path"]))
+            check_weights(name, arguments["pretrained_model_name_or_path"], kernels=kernels, **options)
+            _check_size(name, kind, config, Path(arguments["pretrained_model_name_or_path"]))
         model, loading = kind.from_pretrained(
             config=config if of_gguf else None,
             use_safetensors=True,
@@ -402,7 +402,7 @@ def open_weights(
             ignore_mismatched_sizes=True,  # named below, in one line
             **({"quantization_config": GgufConfig(dequantize=True)} if of_gguf else {}),
             **(in_4_bits or {}),
-            **where,
+            **arguments,
         )
     if is_encoder(config) and getattr(model, "pooler", None) is not None:
         model.pooler = None
@@ -456,8 +456,8 @@ def open_config(name: str, *, trust_remote_code: bool = False, **options: Unpack
     check_is_model(name, path)
     check_counts(name, str(local_model(name) or known_name(name)), **options)
     try:
-        with readable(name, **options) as where:
-            config = AutoConfig.from_pretrained(trust_remote_code=trust_remote_code, **where)
+        with model_arguments(name, **options) as arguments:
+            config = AutoConfig.from_pretrained(trust_remote_code=trust_remote_code, **arguments)
         layers = getattr(config, "num_hidden_layers", None)
         if isinstance(layers, int) and layers < 1:
             raise BrokenFile(f"{name}: its config.json has num_hidden_layers={layers}; a model has one layer or more")

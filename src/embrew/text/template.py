@@ -34,7 +34,9 @@ def memory_count(tokens: int, *, ratio: float, bank: int, room: int | None = Non
     return min(max(needed, 1), bank)
 
 
-def with_fewer(suffix: Row, before: Row, segment: Segment, *, ratio: float, max_length: int | None) -> Row:
+def with_fewer_memory_tokens(
+    suffix: Row, before: Row, segment: Segment, *, ratio: float, max_length: int | None
+) -> Row:
     """Return the suffix of a text with as many memory tokens as its length requires: the last ones of the bank.
 
     So the last memory token is the same for every text, and the embedding can be read there.
@@ -55,7 +57,7 @@ def with_fewer(suffix: Row, before: Row, segment: Segment, *, ratio: float, max_
     return Row(suffix.ids[:first] + suffix.ids[remaining], suffix.segments[:first] + suffix.segments[remaining])
 
 
-def truncated(head: Row, room: int, segment: Segment) -> Row:
+def truncate(head: Row, room: int, segment: Segment) -> Row:
     """Return the first `room` positions of a row that ends with its text.
 
     Raises:
@@ -70,7 +72,7 @@ def truncated(head: Row, room: int, segment: Segment) -> Row:
     return Row(head.ids[:room], head.segments[:room])
 
 
-def touching(encoding: Encoding, begin: int, end: int) -> tuple[int, int]:
+def tokens_touching(encoding: Encoding, begin: int, end: int) -> tuple[int, int]:
     """Return the tokens that touch the characters from `begin` up to `end`: index of the first, and after the last.
 
     Byte-level tokenizers leave a space at the edge of a token out of its offsets; such a space touches nothing.
@@ -90,7 +92,7 @@ def tokens_before(encoding: Encoding, begin: int) -> int:
     return int(first)
 
 
-def added_after(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def ids_added_after(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the ids that a tokenizer itself adds after every text, such as EOS or SEP."""
     alone, with_special = (list(tokenizer("a", add_special_tokens=added).input_ids) for added in (False, True))
     starts = (i for i in range(len(with_special) - len(alone) + 1) if with_special[i : i + len(alone)] == alone)
@@ -179,7 +181,7 @@ class Template:
         self.tail_row = Row([], [])
         for field in self.tail:
             last = self.memory_ids if field == "memory" else [tokenizer.eos_token_id]
-            last = added_after(tokenizer) if field == "end" else last
+            last = ids_added_after(tokenizer) if field == "end" else last
             self.tail_row += Row.labelled(last, Segment.MEMORY if field == "memory" else Segment.PROMPT)
         is_bert = None not in (sep, cls) and ids[-1:] == [sep]
         self.sep_ids = [sep] if is_bert and not {"eos", "end"} & set(self.tail) else []
@@ -187,7 +189,7 @@ class Template:
         self._suffixes: dict[str, Row] = {}
         self._between = Row.labelled(self.after_text(self.between or ""), Segment.PROMPT)
 
-    def most_memory(self, max_length: int) -> int:
+    def max_memory_tokens(self, max_length: int) -> int:
         """Return the largest number of memory tokens of a text, in rows of `max_length` tokens."""
         if self.memory_ratio is None:
             return len(self.memory_ids)
@@ -327,9 +329,11 @@ class Template:
                 rows[i] = self._repeated(begin + body, texts[i], suffix, max_length, segment)
                 continue
             if self.memory_ratio is not None:
-                suffix = with_fewer(suffix, begin + body, segment, ratio=self.memory_ratio, max_length=max_length)
+                suffix = with_fewer_memory_tokens(
+                    suffix, begin + body, segment, ratio=self.memory_ratio, max_length=max_length
+                )
             if max_length is not None and len(begin.ids) + len(body.ids) + len(suffix.ids) > max_length:
-                rows[i] = truncated(begin + body, max_length - len(suffix.ids), segment) + suffix
+                rows[i] = truncate(begin + body, max_length - len(suffix.ids), segment) + suffix
             else:  # in one go: these lists are most of what Python does here
                 rows[i] = Row(begin.ids + body.ids + suffix.ids, begin.segments + body.segments + suffix.segments)
             if not rows[i].ids:  # an empty text where the template adds nothing
@@ -375,16 +379,16 @@ class Template:
         encodings = self.encode(list(strings.values()), offsets=True) if strings else []
         for i, encoding in zip(strings, encodings, strict=True):
             begin_text, size = len(frames[i][0]), len(texts[i])
-            start, stop = touching(encoding, begin_text, begin_text + size)
+            start, stop = tokens_touching(encoding, begin_text, begin_text + size)
             labels = [int(Segment.PROMPT)] * start + [int(segment)] * (stop - start)
             if self.between is not None:
                 begin_text += size + len(self.between)
-                start, stop = (max(index, stop) for index in touching(encoding, begin_text, begin_text + size))
+                start, stop = (max(index, stop) for index in tokens_touching(encoding, begin_text, begin_text + size))
                 labels += [int(Segment.PROMPT)] * (start - len(labels)) + [int(Segment.ECHO)] * (stop - start)
             row = begin + Row(encoding.ids, labels + [int(Segment.PROMPT)] * (len(encoding.ids) - len(labels)))
             tail = self.tail_row
             if self.memory_ratio is not None:
-                tail = with_fewer(tail, row, segment, ratio=self.memory_ratio, max_length=max_length)
+                tail = with_fewer_memory_tokens(tail, row, segment, ratio=self.memory_ratio, max_length=max_length)
             if max_length is None or len(row.ids) + len(tail.ids) <= max_length:
                 rows[i] = row + tail
         return rows
@@ -431,7 +435,7 @@ def split_where_truncated(
     for text, row, encoding in zip(
         prepared, rows, template.encode([before + text for text in prepared], offsets=True), strict=True
     ):
-        first, last = touching(encoding, begin, begin + len(text))
+        first, last = tokens_touching(encoding, begin, begin + len(text))
         end = first + row.segments.count(Segment.TEXT)
         size = len(text) if end >= last else min(max(encoding.offsets[end][0] - begin, 0), len(text))
         halves.append((text[:size], text[size:]))
