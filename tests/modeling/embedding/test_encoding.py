@@ -146,7 +146,7 @@ def test_bfloat16_where_the_processor_has_it(capabilities, has, monkeypatch):
 @pytest.mark.parametrize(("family", "kernel"), [("gemma3", "sdpa"), ("gpt-neox", "eager")])
 def test_causal_rows_need_no_mask(family, kernel, make_encoder):
     """Padding on the right is behind every real position: with the mask and without it, the same bits."""
-    from embrew.model.forward import view
+    from embrew.model.layers import with_configuration
 
     encoder = make_encoder(family, memory_tokens=0, attention="causal", attn_implementation=kernel)
     tokens = encoder.tokens(["short", *SENTENCES])
@@ -154,7 +154,7 @@ def test_causal_rows_need_no_mask(family, kernel, make_encoder):
     assert not real.all()
     with torch.inference_mode():
         backbone = encoder.backbone
-        masked = view(backbone.inner, is_causal=True)(
+        masked = with_configuration(backbone.inner, is_causal=True)(
             inputs_embeds=backbone.embed(tokens), attention_mask=tokens.attention_mask, use_cache=False
         ).last_hidden_state
         assert torch.equal(encoder.hidden_states(tokens)[real], masked[real])
