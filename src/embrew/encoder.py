@@ -29,7 +29,7 @@ from embrew.model.encoder_module import EncoderModule
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Quantization
 from embrew.settings.encoder import EncoderSettings
-from embrew.stock import check_as_stock, stock_reading
+from embrew.stock import check_as_stock, load_dense, stock_reading
 from embrew.storage.base_model import adapter_of, known_name, open_base, pick_device, pick_dtype
 from embrew.storage.loading import SETTINGS, final_stage, knows_base, load_encoder, open_base_again
 from embrew.storage.parts import check_folder, check_name
@@ -159,11 +159,7 @@ class Encoder(EncoderModule):
             settings = EncoderSettings.create(attention="bidirectional", pooling="mean", max_length=longest)
         encoder = cls(backbone, tokenizer, base, settings, **changes).eval()
         if encoder.pooling.dense is not None:
-            if stock is None or stock.settings.pooling.dense != encoder.pooling.dense:
-                raise ValueError(
-                    f"pooling.dense is not that of {name}; only a Sentence-Transformers model has such layers"
-                )
-            encoder.head.load_state_dict(stock.dense)  # type: ignore[union-attr]
+            load_dense(str(name), stock, encoder)
         if stock is not None and in_4_bits is None:
             check_as_stock(str(name), stock, encoder)
         encoder.chain = chain

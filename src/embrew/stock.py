@@ -251,6 +251,17 @@ def vectors_of_reference(encoder: Any, limit: int | None = None) -> dict[str, np
             encoder.max_seq_length = before
 
 
+def load_dense(name: str, reading: Reading | None, encoder: EncoderModule) -> None:
+    """Give an encoder the layers after pooling of the Sentence-Transformers model that it reads.
+
+    Raises:
+        ValueError: it reads none, or one with other layers.
+    """
+    if reading is None or encoder.head is None or reading.settings.pooling.dense != encoder.pooling.dense:
+        raise ValueError(f"pooling.dense is not that of {name}; only a Sentence-Transformers model has such layers")
+    encoder.head.load_state_dict(reading.dense)
+
+
 def check_as_stock(name: str, reading: Reading, encoder: EncoderModule) -> None:
     """Compare an encoder with the Sentence-Transformers model whose reading it has taken over; once per process.
 

@@ -188,19 +188,23 @@ def load_encoder(
         tensors = read_tensors(folder / PARTS[part])
         with content_of(folder / PARTS[part], also=(RuntimeError,)):
             getattr(encoder, part).load_state_dict(tensors)
-    encoder.contexts = read_contexts(folder)
     encoder.chain = [] if settings["full_weights"] else list(merged)
     encoder.merged_to_encode = to_encode
-    encoder.steps = settings["steps"]
-    encoder.arithmetic = settings["arithmetic"]
     encoder.trust_remote_code = trust_remote_code
-    if base.kind == "folder" and (folder / BASE).is_dir():
+    _read_history(encoder, folder, settings)
+    return encoder.eval()
+
+
+def _read_history(encoder: EncoderModule, folder: Path, settings: dict[str, Any]) -> None:
+    """Give an encoder its contexts, the folder of its base, and what is known of its training."""
+    encoder.contexts = read_contexts(folder)
+    encoder.steps, encoder.arithmetic = settings["steps"], settings["arithmetic"]
+    if encoder.base.kind == "folder" and (folder / BASE).is_dir():
         encoder.base_folder = (folder / BASE).absolute()
     if (folder / "recipe.yaml").is_file():
         encoder.recipe = (folder / "recipe.yaml").read_text()
     if (folder / RECORD).is_file():
         encoder.record = read_json(folder / RECORD)
-    return encoder.eval()
 
 
 def _read_learned(backbone: Backbone, path: Path) -> None:

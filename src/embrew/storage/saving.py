@@ -95,18 +95,7 @@ def save_encoder(
             keep_base(encoder.base, encoder.base_folder, out / BASE, code=encoder.trust_remote_code)
         write_tokenizer(encoder.tokenizer, out)
         check_tokenizer(encoder.tokenizer, out)
-        settings = {
-            "format": ENCODER.number,
-            "base": encoder.base.as_dict(),
-            "adapters": len(states),
-            "active_adapter": active,
-            "full_weights": encoder.backbone.owns_weights,
-            "steps": encoder.steps,
-            "arithmetic": encoder.arithmetic,
-            "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
-            **encoder.settings.as_dict(),
-            "versions": versions([*PACKAGES, *([BITSANDBYTES] if encoder.backbone.is_quantized else [])]),
-        }
+        settings = _settings_json(encoder, adapters=len(states), active_adapter=active)
         encoder.contexts = current_contexts(encoder)
         for name, context in encoder.contexts.items():
             write_context(out, name, context)
@@ -120,6 +109,22 @@ def save_encoder(
         settings["checks"] = verify_folder(encoder, out, verify) if verify != "off" else {"verify": "off"}
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)
+
+
+def _settings_json(encoder: EncoderModule, *, adapters: int, active_adapter: bool) -> dict[str, Any]:
+    """Return the content of `embrew.json`, without the checks."""
+    return {
+        "format": ENCODER.number,
+        "base": encoder.base.as_dict(),
+        "adapters": adapters,
+        "active_adapter": active_adapter,
+        "full_weights": encoder.backbone.owns_weights,
+        "steps": encoder.steps,
+        "arithmetic": encoder.arithmetic,
+        "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
+        **encoder.settings.as_dict(),
+        "versions": versions([*PACKAGES, *([BITSANDBYTES] if encoder.backbone.is_quantized else [])]),
+    }
 
 
 TEXTS = (
