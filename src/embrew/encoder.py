@@ -330,5 +330,4 @@ def _initial_rows(
         return memory_init
     if list(memory_init) != ["words"] or not isinstance(memory_init["words"], str):
         raise ValueError(f'memory_init={dict(memory_init)!r}; give vocab, noise, mean, or {{"words": TEXT}}')
-    ids: list[int] = tokenizer(memory_init["words"], add_special_tokens=False)["input_ids"]
-    return ids
+    return list(tokenizer(memory_init["words"], add_special_tokens=False).input_ids)
