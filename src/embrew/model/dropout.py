@@ -69,9 +69,10 @@ def _has_effect(inner: Any, held: list[tuple[nn.Module, str]]) -> bool:
 
 def probabilities(model: nn.Module) -> Iterator[tuple[nn.Module | PreTrainedConfig, str]]:
     """Return modules and configurations with the names of their probabilities of dropout and of skipping a layer."""
-    found = (getattr(module, "config", None) for module in model.modules())
-    configs = {id(config): config for config in found if isinstance(config, PreTrainedConfig)}
-    for holder in (*model.modules(), *configs.values()):
+    of_modules = (getattr(module, "config", None) for module in model.modules())
+    configs = {id(config): config for config in of_modules if isinstance(config, PreTrainedConfig)}
+    holders: list[nn.Module | PreTrainedConfig] = [*model.modules(), *configs.values()]
+    for holder in holders:
         names = ["p"] if isinstance(holder, nn.Dropout) else []
         for name in names + [name for name, value in vars(holder).items() if "drop" in name and type(value) is float]:
             yield holder, name
