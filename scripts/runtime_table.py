@@ -188,9 +188,9 @@ def encoder_of(form: Form, root: Path) -> Encoder:
     ]
     encoder = assembly.encoder(Recipe.load(form.recipe, [*changes, *form.overrides]), device="cpu").eval()
     if form.context:
-        from embrew.model.contexts import start
+        from embrew.model.context_vectors import initialize_demonstrator
 
-        start(encoder)
+        initialize_demonstrator(encoder)
         encoder.add_context("find", Context("Find it: ", (Demonstration("a lake", "Water that stands."),)))
     return encoder
 

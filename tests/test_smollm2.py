@@ -17,7 +17,7 @@ from embrew.export.runtimes import RUNTIMES
 from embrew.files.reading import read_json
 from embrew.recipe import Recipe
 from embrew.storage.base_model import SMOLLM2, known_name, local_model
-from embrew.storage.opening import open_base_again
+from embrew.storage.loading import open_base_again
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.hard_texts import HARD_TEXTS

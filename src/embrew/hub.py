@@ -28,7 +28,7 @@ from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import read_json
 from embrew.inspection import inspect
 from embrew.storage.card import data_names
-from embrew.storage.opening import RECORD, final_stage
+from embrew.storage.loading import RECORD, final_stage
 from embrew.storage.parts import CONTEXTS, check_folder
 
 TEXT = (".json", ".md", ".yaml", ".txt", ".jinja")

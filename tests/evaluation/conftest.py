@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.model.contexts import start
+from embrew.model.context_vectors import initialize_demonstrator
 from embrew.settings.encoder import Demonstrations
 
 
@@ -76,5 +76,5 @@ def reads_demonstrations(make_encoder: Callable[..., Any]) -> Any:
     encoder = make_encoder(
         memory_tokens=0, attention="causal", template="{instruction}{text}{eos}", demonstrations=Demonstrations()
     )
-    start(encoder)
+    initialize_demonstrator(encoder)
     return encoder

@@ -7,7 +7,8 @@ import pytest
 
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.demonstration_count import choose_demonstrations
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import initialize_demonstrator
+from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
 
@@ -23,7 +24,7 @@ def encoder(make_encoder):
         prompts={"document": "d: "},
         demonstrations=Demonstrations(),
     )
-    start(made)
+    initialize_demonstrator(made)
     made.add_context("task", Context("find: ", PAIRS))
     return made
 

@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 
 from embrew import assembly
 from embrew.methods.demonstrations import of_demonstrations
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import initialize_demonstrator
+from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstrations
 from embrew.training.step import Chunks, TrainStep
 from tests.conftest import SENTENCES, by_default
@@ -56,7 +57,7 @@ def ready(make_encoder: Any, variant: dict[str, Any], family: str = "llama", **s
         lora=lora,
         demonstrations=Demonstrations(**variant),
     )
-    start(encoder)
+    initialize_demonstrator(encoder)
     objective = objective_for(variant, **settings)
     objective.setup(encoder)
     return encoder.train(), objective

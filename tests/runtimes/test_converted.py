@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from embrew.encoder import Encoder
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import initialize_demonstrator
+from embrew.model.contexts import Context
 from embrew.opening import open_model
 from embrew.runtimes.converted import convert_encoder
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
@@ -53,7 +54,7 @@ def with_contexts(make_encoder: Callable[..., Encoder]) -> Encoder:
     encoder = make_encoder(
         lora={}, demonstrations=Demonstrations(), max_length={"query": 16, "document": 48}, **options
     )
-    start(encoder)
+    initialize_demonstrator(encoder)
     encoder.add_context("sea", Context("Find it: ", (Demonstration("sea?", SENTENCES[3]),)))
     return encoder
 

@@ -15,10 +15,10 @@ from embrew import assembly
 from embrew.assembly import encoders
 from embrew.encoder import Encoder
 from embrew.model import adapters
-from embrew.model.lora_linear import LoraLinear
+from embrew.model.cpu.lora_linear import LoraLinear
 from embrew.opening import open_model
 from embrew.recipe import Recipe
-from embrew.storage import base_model, opening
+from embrew.storage import base_model, loading
 from embrew.training.stages import train
 from tests.training.one_stage import one_stage
 
@@ -44,7 +44,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def computing(patch: pytest.MonkeyPatch, answer: bool) -> None:
-    for module in (encoders, base_model, opening):
+    for module in (encoders, base_model, loading):
         patch.setattr(module, "computes", lambda dtype, device: answer or dtype == torch.float32)
 
 
@@ -141,7 +141,7 @@ def test_a_chain_is_scored_as_it_was_trained(
     (first,) = values["stages"]
     values["stages"] = [first, {**first, "name": "two", "adapter": "merge"}]
     train(Recipe.from_values(values), tmp_path / "run")
-    monkeypatch.setattr(opening, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
+    monkeypatch.setattr(loading, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
     monkeypatch.setattr(adapters, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
     caplog.clear()
     found: Any = open_model(str(tmp_path / "run"), as_trained=True)

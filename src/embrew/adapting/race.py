@@ -42,7 +42,7 @@ from embrew.files.writing import write_json
 from embrew.progress import within
 from embrew.recipe import Recipe
 from embrew.report.sources import RECIPES
-from embrew.storage.opening import final_stage, read_settings
+from embrew.storage.loading import final_stage, read_settings
 from embrew.storage.parts import BASE
 from embrew.training.stages import train
 

@@ -32,7 +32,7 @@ from embrew.files.writing import atomic_folder, link_or_copy, recover, write_jso
 from embrew.methods import OBJECTIVES, Objective
 from embrew.opening import check_pooling
 from embrew.recipe import Recipe
-from embrew.storage.opening import SETTINGS
+from embrew.storage.loading import SETTINGS
 
 logger = logging.getLogger(__name__)
 EXPORT, ENCODER, BM25 = "export", "encoder", "bm25"

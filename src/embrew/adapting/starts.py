@@ -21,7 +21,7 @@ from embrew.opening import is_bare, is_recipe, open_model
 from embrew.recipe.encoder import keys_of
 from embrew.storage.base_model import local_model
 from embrew.storage.foreign import check_is_model
-from embrew.storage.opening import SETTINGS, final_stage
+from embrew.storage.loading import SETTINGS, final_stage
 from embrew.text.texts import SIDES
 
 logger = logging.getLogger(__name__)

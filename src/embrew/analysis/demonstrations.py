@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embrew.encoder import Encoder
-from embrew.encoding import rows_by_text
 from embrew.evaluation import evaluate
 from embrew.evaluation.report import mean_score
 from embrew.evaluation.task import Task
@@ -61,7 +60,7 @@ def by_demonstrations(
     for count in sorted(set(counts)):
         prepared = trying.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
         results = evaluate(trying, list(tasks), context=TRIED, batch_tokens=batch_tokens)
-        rows = rows_by_text(trying, texts, prepared.context.instruction, prepared, limit)
+        rows = trying.rows_by_text(texts, prepared.context.instruction, prepared, limit)
         seconds = []
         for _ in range(ROUNDS):
             start = time.perf_counter()

@@ -17,7 +17,7 @@ from embrew.model.kernels import use_own_sdpa
 from embrew.model.weights import cast_weights, train_in_float32
 from embrew.recipe import Recipe, StageConfig
 from embrew.storage.base_model import computes, known_name, pick_device, pick_dtype
-from embrew.storage.opening import read_settings
+from embrew.storage.loading import read_settings
 
 logger = logging.getLogger(__name__)
 

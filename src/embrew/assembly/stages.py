@@ -24,7 +24,7 @@ from embrew.methods.base import settings_of
 from embrew.recipe import Recipe, StageConfig
 from embrew.recipe.encoder import keys_of
 from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES, Count
-from embrew.stock import READS, is_stock, read_stock
+from embrew.stock import READING_FIELDS, is_stock, read_stock
 from embrew.storage.base_model import DTYPES, pick_device, pick_dtype
 
 
@@ -43,7 +43,7 @@ def with_own_reading(encoder: dict[str, Any]) -> dict[str, Any]:
         ValueError: as `embrew.stock.read_stock`.
     """
     model = encoder.get("model")
-    if not isinstance(model, str) or not READS.isdisjoint(encoder) or not is_stock(model):
+    if not isinstance(model, str) or not READING_FIELDS.isdisjoint(encoder) or not is_stock(model):
         return encoder
     weights = encoder.get("dtype", "auto")
     own = read_stock(model, dtype=pick_dtype(weights if weights in DTYPES else "auto", pick_device(None)))

@@ -66,7 +66,7 @@ def _group() -> None:
 
 def _checked(model: Path) -> Path:
     """Return the folder of an encoder, or of a run's last stage; raise unless it can be opened."""
-    from embrew.storage.opening import final_stage, read_settings
+    from embrew.storage.loading import final_stage, read_settings
 
     folder = final_stage(model)
     read_settings(folder)

@@ -31,7 +31,7 @@ def runs(
     """
     contents = inspect(folder)
     console = out()
-    if contents.holds:
+    if contents.subfolders:
         console.print(_table(contents))
     else:
         _print(console, contents)
@@ -61,7 +61,7 @@ def _table(contents: Contents) -> Table:
     """One row per folder."""
     columns = [Column(name, overflow="fold") for name in ("folder", "what it is", "state", "")]
     table = Table(*columns, box=None, pad_edge=False)
-    for each in contents.holds:
+    for each in contents.subfolders:
         state = Text(each.state, style=STYLES.get(each.state, ""))
         table.add_row(Text(each.path.name, style="bold"), each.kind, state, Text(each.summary))
     return table

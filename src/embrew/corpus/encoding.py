@@ -26,7 +26,7 @@ from embrew.corpus.shards import (
 )
 from embrew.data.rejects import Rejects
 from embrew.files.writing import claimed, recover
-from embrew.model.batching import ahead
+from embrew.model.batching import compute_ahead
 from embrew.progress import progress
 from embrew.search import Changes
 from embrew.stores import Place, StorePath, locked
@@ -197,7 +197,7 @@ def encode_shards(
     """Encode shards, write them and add them to the manifest; a GPU does not wait for the next one to be read."""
     with (
         progress(total, "encode", "text", shown=options["show_progress_bar"], initial=manifest.rows) as bar,
-        closing(ahead(stream) if device_of(encoder).type != "cpu" else stream) as items,
+        closing(compute_ahead(stream) if device_of(encoder).type != "cpu" else stream) as items,
     ):
         for shard in items:
             with bar.shared():

@@ -84,10 +84,10 @@ def _machine_independent(task: Task, encoder: TextEncoder, generators: Mapping[s
     if settings.get("generator") is not None:
         settings["generator"] = generators[settings["generator"]]
     if settings.get("context") is not None:
-        from embrew.storage.parts import digest  # imports torch, which tables do not need
+        from embrew.storage.parts import context_sha256  # imports torch, which tables do not need
 
         name, contexts = settings["context"], getattr(encoder, "contexts", {})
-        settings["context"] = {"name": name, "sha256": digest(contexts[name])}
+        settings["context"] = {"name": name, "sha256": context_sha256(contexts[name])}
     return settings
 
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.encoder import Encoder
 from embrew.model.contexts import PreparedContext, insert
-from embrew.storage.parts import digest
+from embrew.storage.parts import context_sha256
 from embrew.storage.saving import TEXTS
 from embrew.text.tokens import Row, Segment, Tokens
 
@@ -55,7 +55,7 @@ def context_prompt(
             f"context {name} takes {len(row.ids)} of the {limit} tokens of a text in a stock folder, where all "
             f"count; export with --max-length {limit + len(row.ids)}, or give fewer demonstrations"
         )
-    stem = f"{name}.{digest(context)[:16]}"
+    stem = f"{name}.{context_sha256(context)[:16]}"
     if any(token.startswith(f"<|{stem}.") for token in tokenizer.get_vocab()):
         raise ValueError(f"the tokenizer has tokens that begin with <|{stem} already")
     words, marked = _words_and_markers(tokenizer, row, stem)

@@ -11,14 +11,14 @@ from embrew.encoder import Encoder
 from embrew.export.card import int8_card, notes
 from embrew.export.fresh_process import verify_runtime
 from embrew.export.parts import Int8, Parts, fixed_form, make_parts
+from embrew.export.runtime import Runtime
 from embrew.export.runtimes import RUNTIMES
-from embrew.export.runtimes.runtime import Runtime
 from embrew.export.wrong_vectors import FILE, wrong_vectors
 from embrew.files.checksums import CARD, write_checksums
 from embrew.files.formats import EXPORT
 from embrew.files.writing import atomic_folder, check_free
 from embrew.storage.base_model import quiet
-from embrew.storage.card import STOCK as STOCK_CARD
+from embrew.storage.card import STOCK_CODE as STOCK_CARD
 from embrew.storage.card import model_card
 
 logger = logging.getLogger(__name__)

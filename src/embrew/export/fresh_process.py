@@ -8,15 +8,13 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from embrew.export.runtime import Runtime
 from embrew.storage.parts import first_difference, open_tokenizer
-
-if TYPE_CHECKING:
-    from embrew.export.runtimes.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 NOT_HERE = "import sys; sys.path[:] = filter(None, sys.path)\n"

@@ -23,7 +23,7 @@ from embrew.runtimes.graph import SentenceGraph, merged_model, write_rows
 from embrew.storage.card import data_names
 from embrew.storage.parts import check_tokenizer, write_tokenizer
 from embrew.storage.saving import tolerance
-from embrew.text.pattern import HOLE
+from embrew.text.pattern import TEXT_FIELD
 from embrew.text_encoder import TextEncoder
 
 
@@ -203,7 +203,8 @@ def _with_one_length(encoder: Encoder, max_length: int | None) -> Encoder:
 
 def _with_fixed_memory(encoder: Encoder) -> Encoder:
     """Return the same encoder without `memory_ratio`, if every text within its length limit gets one memory token."""
-    ratio, most = encoder.settings.memory_ratio, max(t.most_memory(encoder.max_seq_length) for t in encoder.templates)
+    ratio = encoder.settings.memory_ratio
+    most = max(template.max_memory_tokens(encoder.max_seq_length) for template in encoder.templates)
     if ratio is None:
         return encoder
     if most > 1:
@@ -220,7 +221,7 @@ def _needs_one_prompt(encoder: Encoder, prompt_name: str | None) -> bool:
     """Return whether a prompt has to be written into the template, since prompts follow or surround the text."""
     follows = any("{instruction}" in template.after for template in encoder.templates)
     instructions = [context.context.instruction for context in encoder.contexts.values()]
-    needed = follows or any(HOLE in words for words in (*encoder.prompts.values(), *instructions))
+    needed = follows or any(TEXT_FIELD in words for words in (*encoder.prompts.values(), *instructions))
     if prompt_name is not None and not needed:
         raise ValueError(
             f"prompt_name={prompt_name!r}: this encoder's prompts come before the text, where stock models have "
@@ -230,7 +231,7 @@ def _needs_one_prompt(encoder: Encoder, prompt_name: str | None) -> bool:
         names = ", ".join(sorted([*encoder.prompts, *encoder.contexts]))
         raise ValueError(
             f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt that continues "
-            f"after it ({HOLE}), where stock prompts cannot be; choose the prompt to write into the "
+            f"after it ({TEXT_FIELD}), where stock prompts cannot be; choose the prompt to write into the "
             f"template: prompt_name is one of {names}"
         )
     return needed

@@ -45,7 +45,7 @@ from embrew.methods.base import (
     usable,
 )
 from embrew.methods.frozen_decoder import CompressionRows, FrozenDecoder, memory_states
-from embrew.model.attention import at_rest
+from embrew.model.attention import evaluating
 from embrew.model.batching import passes_by_length
 from embrew.model.frozen import FrozenLM
 from embrew.storage.parts import read_tensors, write_tensors
@@ -186,7 +186,7 @@ class Alignment(FrozenDecoder):
 
         starts = range(0, len(dataset), SHARD_SIZE)
         scores: list[Scores] = []
-        with at_rest(encoder):
+        with evaluating(encoder):
             if folder is not None and world_size() > 1:
                 for start in starts[rank() :: world_size()]:
                     scores_of(start)

@@ -15,7 +15,8 @@ from embrew.distributed import GlobalRows, gather, gather_lists, global_rows, wo
 from embrew.encoder import Encoder
 from embrew.methods.base import Batch, DataRow, instructions_of
 from embrew.methods.embedding import Embed, Inputs, Pairs, text_keys
-from embrew.model.contexts import Example, Lead, check_reads, insert, joined, lead, most_samples, sampled, shown
+from embrew.model.context_vectors import demonstration_settings, max_samples, sampled_vectors
+from embrew.model.contexts import Example, InstructionIds, concatenate, demonstration_rows, insert, instruction_ids
 from embrew.settings.encoder import Demonstrations
 from embrew.text.tokens import Row, Segment, Tokens, upload
 
@@ -39,7 +40,7 @@ class DemonstrationRows:
 
     seed: int
     keys: Tensor
-    leads: Sequence[Lead]
+    leads: Sequence[InstructionIds]
     query_ids: Sequence[Sequence[int]] | None = None
     passage_ids: Sequence[Sequence[int]] | None = None
     instruction_of: Sequence[int] = ()
@@ -107,7 +108,7 @@ class VectorTable(NamedTuple):
 
 def embed_with_samples(encoder: Encoder, tokens: Tokens) -> Tensor:
     """Return embeddings `(rows, hidden)`; with sampled states, `(1 + samples, rows, hidden)`."""
-    return sampled(encoder, tokens) if check_reads(encoder).every else encoder(tokens)
+    return sampled_vectors(encoder, tokens) if demonstration_settings(encoder).every else encoder(tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,7 @@ class DemonstratedPairs(Inputs):
     def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int) -> Batch:
         """Return the pairs, `demonstrations`, their content, and `instruction` if instructions are vectors."""
         batch = self.pairs.collate(rows, encoder, seed=seed)
-        settings, template = check_reads(encoder), encoder.template
+        settings, template = demonstration_settings(encoder), encoder.template
         instructions = instructions_of(rows, encoder)
         slots = torch.ones(len(rows), 2, dtype=torch.long)
         ids: dict[str, Sequence[Sequence[int]]] = {}
@@ -172,7 +173,7 @@ class DemonstratedPairs(Inputs):
         demonstrations = DemonstrationRows(
             seed=seed,
             keys=torch.stack([batch["query_keys"], batch["document_keys"][: len(rows)], data_sets, *slots.T], 1),
-            leads=[lead(template, instruction) for instruction in instructions],
+            leads=[instruction_ids(template, instruction) for instruction in instructions],
             query_ids=ids.get("query"),
             passage_ids=ids.get("passage"),
             instruction_of=indices,
@@ -181,11 +182,11 @@ class DemonstratedPairs(Inputs):
 
     def complete(self, encoder: Encoder, batch: Batch) -> Batch:
         """Draw demonstrations: add `drawn`, and put them before `query` if they are text."""
-        settings, template = check_reads(encoder), encoder.template
+        settings, template = demonstration_settings(encoder), encoder.template
         plain, device = rows_of(batch["query"]), batch["query_keys"].device
         content: DemonstrationRows = batch["demonstrations"]
         position = global_rows(len(plain), device) if self.shared else GlobalRows(0, len(plain))
-        table = VectorTable(settings, 1 + most_samples(encoder), position.total)
+        table = VectorTable(settings, 1 + max_samples(encoder), position.total)
         examples = self._draw(table, position.offset, batch)
         prompts: list[Row] = []
         rows = torch.full((len(plain), max(self.maximum, 1)), -1)
@@ -193,12 +194,12 @@ class DemonstratedPairs(Inputs):
             head = content.leads[i]
             if content.instruction_of:
                 head = head._replace(vectors=[table.instruction(content.instruction_of[i])])
-            parts = shown(settings, template, head, list(examples[i].values()))
+            parts = demonstration_rows(settings, template, head, list(examples[i].values()))
             in_budget = list(examples[i])[: len(parts)]
             rows[i, : len(in_budget)] = torch.tensor(in_budget, dtype=torch.long)
-            prompts += insert([row], joined(parts), template)
+            prompts += insert([row], concatenate(parts), template)
         prompted_rows = (rows[:, 0] >= 0).nonzero()[:, 0]
-        dummy = encoder.cost.alike and not len(prompted_rows)  # other processes may have prompts
+        dummy = encoder.cost.synchronized and not len(prompted_rows)  # other processes may have prompts
         drawn = Drawn(rows=upload(rows, device), position=position, has_any=len(prompted_rows) > 0)
         if not settings.vectors:
             return {**batch, "query": Tokens.pad(prompts).to(device), "drawn": drawn}

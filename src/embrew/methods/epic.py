@@ -25,7 +25,7 @@ from embrew.encoder import Encoder
 from embrew.methods.base import Batch, CountOrNone, NotNegative
 from embrew.methods.demonstrations import DemonstratedPairs, of_demonstrations
 from embrew.methods.info_nce import Candidates, Contrastive
-from embrew.model.contexts import check_reads
+from embrew.model.context_vectors import demonstration_settings
 from embrew.settings.encoder import EncoderSettings
 
 
@@ -82,7 +82,7 @@ class InContext(Contrastive):
     def setup(self, encoder: Encoder) -> None:
         """Raise where a query with its demonstrations may have more tokens than the model has positions."""
         super().setup(encoder)
-        budget, query = check_reads(encoder).budget, encoder.max_length["query"]
+        budget, query = demonstration_settings(encoder).budget, encoder.max_length["query"]
         if self.demonstrations:
             encoder.backbone.check_longest(
                 query + (float("inf") if budget is None else budget),

@@ -14,7 +14,7 @@ from embrew.encoder import Encoder
 from embrew.methods.base import UNIT_WEIGHTS, Batch, DataRow
 from embrew.methods.compression import Compression
 from embrew.methods.frozen_decoder import memory_states
-from embrew.model.attention import at_rest
+from embrew.model.attention import evaluating
 from embrew.model.layers import known_positions
 from embrew.text.tokens import Tokens
 
@@ -111,7 +111,7 @@ class Gap:
         """
         if not self.exists:
             raise ValueError(f"the loss is {self.context:.4g} with the context and {self.none:.4g} without; no gap")
-        with at_rest(encoder), torch.no_grad():
+        with evaluating(encoder), torch.no_grad():
             memory = torch.cat([memory_states(encoder, batch["context"]) for batch in self.batches])
         sizes = [len(batch["context"]) for batch in self.batches]
         losses = [
@@ -147,7 +147,7 @@ def _loss(objective: Compression, encoder: Encoder, memory: Tensor | None, batch
     """Return a batch's part of the loss of memory states `(batch, k, hidden)`; None: its rows have no SOFT position."""
     if memory is None:
         memory = torch.zeros(len(batch["context"]), 0, encoder.backbone.hidden_size, device=encoder.device)
-    with at_rest(encoder), torch.no_grad(), encoder.backbone.frozen_lm() as lm:
+    with evaluating(encoder), torch.no_grad(), encoder.backbone.frozen_lm() as lm:
         return float(sum(objective.decoder_losses(lm, memory, batch)))
 
 

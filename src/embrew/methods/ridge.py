@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from embrew.encoder import Encoder
-from embrew.model.attention import at_rest
+from embrew.model.attention import evaluating
 from embrew.model.batching import embed_by_length
 from embrew.text.tokens import Tokens
 
@@ -31,5 +31,5 @@ def ridge(vectors: Tensor, targets: Tensor) -> Tensor:
 @torch.no_grad()
 def embeddings_at_rest(encoder: Encoder, batches: Sequence[Tokens], embed: Callable[[Tokens], Tensor]) -> Tensor:
     """Return embeddings of texts on the CPU, without dropout, of all batches concatenated."""
-    with at_rest(encoder):
+    with evaluating(encoder):
         return torch.cat([embed_by_length(embed, tokens.to(encoder.device), encoder.cost).cpu() for tokens in batches])

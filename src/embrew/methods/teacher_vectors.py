@@ -22,7 +22,7 @@ from embrew.files.sealed import check_file, sealed
 from embrew.files.writing import write_json
 from embrew.stock import MODULES, open_stock
 from embrew.storage.foreign import file_of
-from embrew.storage.opening import SETTINGS, final_stage
+from embrew.storage.loading import SETTINGS, final_stage
 from embrew.storage.parts import write_tensors
 from embrew.text.texts import SIDES
 from embrew.text_encoder import vectors_hash

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from embrew.encoding import rows_by_text
 from embrew.export.parity import long_text
 from embrew.export.parts import fixed_form, make_parts
 from embrew.export.wrong_vectors import FILE, WrongVectors, wrong_vectors
@@ -175,7 +174,7 @@ def _of_methods(name: str, encoder: Encoder) -> Reference:
         method = f"encode_{prompt_name}" if prompt_name in SIDES else "encode"
         instruction, context = encoder.resolve_prompt(prompt_name)
         limit = encoder.max_length.get(prompt_name or "", encoder.max_seq_length)
-        rows = rows_by_text(encoder, words, instruction, context, limit)
+        rows = encoder.rows_by_text(words, instruction, context, limit)
         vectors = np.asarray(getattr(encoder, method)(words, prompt_name, show_progress_bar=False))
         prompt = Prompt(prompt_name, prompt_name or "", method, prompt_name is None, context is not None)
         for text, by_template, vector in zip(words, rows, vectors, strict=True):

@@ -183,8 +183,8 @@ def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             yield name, Source(model=str(path))
         case _ if any(os.path.lexists(path / file) for file in ("modules.json", "config.json")):
             yield name, Source(model=str(path))
-        case "folder" | "folders" if folder.holds:
-            inside = ", ".join(str(each.path) for each in folder.holds)
+        case "folder" | "folders" if folder.subfolders:
+            inside = ", ".join(str(each.path) for each in folder.subfolders)
             raise ValueError(f"{path} holds several folders; give those that are to be compared: {inside}")
         case _:
             raise ValueError(f"{path} cannot be compared: {what}; give {ACCEPTED}")

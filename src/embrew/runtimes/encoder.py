@@ -15,9 +15,9 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.encoder import Encoder
 from embrew.model.attention import Attention
-from embrew.model.batching import USUAL, Cost
+from embrew.model.batching import DEFAULT_COST, Cost
 from embrew.model.contexts import PreparedContext
-from embrew.model.prefix import Prefix, Shared
+from embrew.model.prefix import PrefixCache, SharedPrefix
 from embrew.runtimes.openvino import Program
 from embrew.settings.base import Base
 from embrew.settings.encoder import EncoderSettings
@@ -38,7 +38,7 @@ class Shape:
     is_encoder: bool
     memory_ids: list[int]
     soft_prompt_ids: list[int]
-    kept_prefix: Prefix | None = None
+    prefix_cache: PrefixCache | None = None
 
     @property
     def device(self) -> torch.device:
@@ -108,7 +108,7 @@ class RuntimeEncoder(Encoder):
     @property
     def cost(self) -> Cost:
         """What a forward pass takes; the graph's layers are not looked at."""
-        return USUAL
+        return DEFAULT_COST
 
     @property
     def width(self) -> int:
@@ -121,11 +121,11 @@ class RuntimeEncoder(Encoder):
         return False
 
     @contextmanager
-    def fixed(self) -> Iterator[Prefix]:
+    def fixed(self) -> Iterator[PrefixCache]:
         """Return an empty store: a graph does not change, and keeps no prefixes."""
-        yield Prefix()
+        yield PrefixCache()
 
-    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: Shared | None = None) -> Tensor:
+    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: SharedPrefix | None = None) -> Tensor:
         """Return the graph's vectors, float32 `(batch, dimensions)`.
 
         Raises:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from embrew.encoder import Encoder
 from embrew.model.attention import has_own_window
-from embrew.model.layers import is_bert_type, view
-from embrew.model.pooling import embed, positions
+from embrew.model.layers import is_bert_type, with_configuration
+from embrew.model.pooling import embed, pooled_positions
 from embrew.text.tokens import Segment, Tokens
 
 OUTPUT = "sentence_embedding"
@@ -82,7 +82,7 @@ class LabelledGraph(nn.Module):
 
     def __init__(self, encoder: Encoder, model: Any) -> None:
         super().__init__()
-        self.model = view(model, is_causal=encoder.attention.is_causal is not False)
+        self.model = with_configuration(model, is_causal=encoder.attention.is_causal is not False)
         self.attention = encoder.attention
         self.pooling = encoder.pooling
         self.head = copy.deepcopy(encoder.head)
@@ -118,7 +118,7 @@ class LabelledGraph(nn.Module):
 
     def _concatenated(self, states: Tensor, tokens: Tokens) -> Tensor:
         """Concatenate the chosen states without indices that depend on values: each is a sum with one weight of 1."""
-        chosen = positions(self.pooling, tokens)
+        chosen = pooled_positions(self.pooling, tokens)
         rank = chosen.long().cumsum(-1)
         numbers = torch.arange(1, self.slots + 1, device=rank.device)
         each = (chosen[:, None] & (rank[:, None] == numbers[:, None])).float()

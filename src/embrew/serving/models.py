@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from embrew.encoder import Encoder
-from embrew.encoding import embed, rows_by_text
-from embrew.model.batching import NotFinite, batches_of, usual_tokens
+from embrew.model.batching import NotFinite, batches_of, default_batch_tokens
 from embrew.model.contexts import PreparedContext
-from embrew.model.prefix import Prefix, shared_prefix
+from embrew.model.prefix import PrefixCache, shared_prefix
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.serving.errors import ApiError
 from embrew.serving.schemas import Side, Text
@@ -103,10 +102,10 @@ class ServedEncoder:
         self.default = settings.default_prompt_name
         if self.default is not None:
             encoder.resolve_prompt(self.default, None)
-        self.batch_tokens = settings.max_batch_tokens or usual_tokens(encoder.device)
+        self.batch_tokens = settings.max_batch_tokens or default_batch_tokens(encoder.device)
         self._stack = ExitStack()  # never closed: a served model does not change
         self.prefix = self._stack.enter_context(encoder.fixed())
-        self.prefix.most = settings.prefix_bytes
+        self.prefix.max_bytes = settings.prefix_bytes
         description = encoder.describe()
         self.about: dict[str, Any] = {
             "model_sha": encoder.weights_hash(),
@@ -167,8 +166,7 @@ class ServedEncoder:
             return self._states(key, [each[0] for each in rows], context)
         try:
             parts = [
-                embed(
-                    self.encoder,
+                self.encoder.embed_rows(
                     lambda start, stop, of_template=of_template: list(of_template[start:stop]),  # type: ignore[misc]
                     len(of_template),
                     context=context,
@@ -221,7 +219,7 @@ class ServedEncoder:
         except ValueError as error:
             raise ApiError(422, str(error), param="input", code="token_id_out_of_range") from None
         try:
-            return rows_by_text(self.encoder, texts, words, context, limit)
+            return self.encoder.rows_by_text(texts, words, context, limit)
         except ValueError:  # nothing else is left that can be wrong
             field = "prompt_name" if options.prompt is None else "prompt"
             message = f"the prompt leaves no room for a text within {limit} tokens; shorten it"
@@ -248,8 +246,8 @@ class ServedStock:
     def __init__(self, model: Any, settings: Settings) -> None:
         self.model, self.limit = model, model.max_seq_length
         self.tokenizer = copy.deepcopy(model.tokenizer)  # not that of `encode`, which another thread calls
-        self.batch_tokens = settings.max_batch_tokens or usual_tokens(model.device)
-        self.prefix = Prefix()  # stays empty
+        self.batch_tokens = settings.max_batch_tokens or default_batch_tokens(model.device)
+        self.prefix = PrefixCache()  # stays empty
         resolved = resolved_prompts(model)
         self.prompts: dict[str, str] = {**model.prompts, **{side: resolved[side] for side in SIDES}}
         self.names = ", ".join(sorted(self.prompts))
@@ -358,7 +356,7 @@ def _spans(template: Template, text: str, words: str, ids: Sequence[int]) -> lis
     repeated = "" if template.between is None else template.between + prepared
     beginning = prepared[: CHARACTERS * (len(ids) + 1)]  # a truncated text may be long, and is tokenised alone
     for rendered in (beginning, prepared + repeated + after, prepared):
-        (encoding,) = template.encode([before + rendered], places=True)
+        (encoding,) = template.encode([before + rendered], offsets=True)
         first = tokens_before(encoding, len(before)) if before else 0
         if encoding.ids[first : first + len(ids)] == ids:
             offsets = encoding.offsets[first : first + len(ids)]

@@ -25,7 +25,7 @@ from embrew.identity import vectors_hash
 from embrew.recipe import DevRows, Recipe
 from embrew.storage.base_model import adapter_of, known_name, local_model, weights_sha256
 from embrew.storage.foreign import file_of
-from embrew.storage.opening import SETTINGS
+from embrew.storage.loading import SETTINGS
 from embrew.storage.parts import TENSORS, check_folder
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from embrew.files.names import check_path_known
 from embrew.methods import Objective
 from embrew.recipe import Recipe
 from embrew.storage.card import without_scores
-from embrew.storage.opening import final_stage
+from embrew.storage.loading import final_stage
 from embrew.training import checkpoints, sharding
 from embrew.training.run_json import RUN, RunResults
 from embrew.training.stage_evaluation import Evaluate, GapClosed, samples_per_step

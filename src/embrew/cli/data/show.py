@@ -111,11 +111,11 @@ def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
 
 def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
     """Yield the first text of a column as tokens: one line per segment, pooled positions underlined."""
-    from embrew.model.pooling import weights
+    from embrew.model.pooling import pooling_weights
     from embrew.text.tokens import Segment
 
     tokens = encoder.tokens(column.texts[:1], instruction=column.instructions[:1], max_length=column.limit)
-    pooled = (weights(encoder.pooling, tokens)[0] > 0).tolist()
+    pooled = (pooling_weights(encoder.pooling, tokens)[0] > 0).tolist()
     ids, segments = tokens.input_ids[0].tolist(), tokens.segment_ids[0].tolist()
     for segment, run in groupby(range(len(ids)), key=lambda position: segments[position]):
         positions = list(run)

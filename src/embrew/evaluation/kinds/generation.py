@@ -77,12 +77,12 @@ def score_generation(
         options: `batch_tokens`, padded tokens per batch when answers are scored, and `show_progress_bar`.
     """
     from embrew.evaluation.targets import target_rows
-    from embrew.generation import can_write
+    from embrew.generation import has_bottleneck
 
     model, prefix = _generating(encoder)
     sacrebleu, rouge_scorer = _packages()
     questions, answers = pairs
-    has_memory = can_write(model)
+    has_memory = has_bottleneck(model)
     chosen: Source = ("memory" if has_memory else "text") if source == "auto" else source
     instruction = model.instruction("query", prefix)
     generated = model.generate(

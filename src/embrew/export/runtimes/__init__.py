@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from embrew.export.runtime import Runtime
 from embrew.export.runtimes.llama_cpp import LLAMA_CPP
 from embrew.export.runtimes.onnx import ONNX
 from embrew.export.runtimes.openvino import OPENVINO
-from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.sentence_transformers import SENTENCE_TRANSFORMERS
 from embrew.export.runtimes.tei import TEI
 from embrew.export.runtimes.vllm import VLLM

@@ -15,9 +15,9 @@ from typing import Any
 from embrew.encoder import Encoder
 from embrew.export.fresh_process import NOT_HERE
 from embrew.export.parts import Parts
+from embrew.export.runtime import Runtime
 from embrew.export.runtimes.gguf_model import ARCHITECTURES, encoded, refusal, tensors, write_architecture
 from embrew.export.runtimes.gguf_tokenizer import NFC, NO_FIRST_SPACE, kind_of, vocabulary_of, write_vocabulary
-from embrew.export.runtimes.runtime import Runtime
 from embrew.export.stock import pools_every_token, pools_last_token
 from embrew.storage.parts import check_tokenizer, write_tokenizer
 

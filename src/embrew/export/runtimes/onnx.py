@@ -11,7 +11,7 @@ from torch.export import Dim
 
 from embrew.encoder import Encoder
 from embrew.export.parts import Parts
-from embrew.export.runtimes.runtime import Runtime, quiet
+from embrew.export.runtime import Runtime, quiet
 from embrew.runtimes.graph import OUTPUT, graph_refusal
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")

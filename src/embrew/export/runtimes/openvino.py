@@ -14,7 +14,7 @@ import torch
 from embrew.encoder import Encoder
 from embrew.export.fresh_process import cosines
 from embrew.export.parts import Parts
-from embrew.export.runtimes.runtime import Runtime, quiet
+from embrew.export.runtime import Runtime, quiet
 from embrew.runtimes.converted import shape_of
 from embrew.runtimes.encoder import Origin
 from embrew.runtimes.folder import GRAPH, read_encoder, write_encoder

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from embrew.export.parts import Parts
-from embrew.export.runtimes.runtime import Runtime
+from embrew.export.runtime import Runtime
 from embrew.export.runtimes.tei import misread_by_tei
 from embrew.export.runtimes.vllm import misread_by_vllm
 from embrew.export.stock import pooling_modules, pools_every_token, pools_last_token, stock_refusal

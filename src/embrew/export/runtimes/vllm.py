@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.encoder import Encoder
-from embrew.export.runtimes.runtime import Runtime
+from embrew.export.runtime import Runtime
 from embrew.export.runtimes.served import (
     SIMULATION,
     pooling_refused,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from peft import PeftModel
@@ -18,10 +18,11 @@ from embrew.files import checksums
 from embrew.files.formats import ENCODER, RUN
 from embrew.files.names import check_file_name, path_inside
 from embrew.files.reading import content_of, read_json
-from embrew.files.writing import read_unchanged, recover
-from embrew.model.adapters import ROUNDED, AdapterState, lost_to_rounding, reopened_lora
+from embrew.files.writing import recover
+from embrew.model.adapters import MAX_ROUNDED_SHARE, AdapterState, lost_to_rounding, reopened_lora
 from embrew.model.backbone import Backbone
-from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
+from embrew.model.encoder_module import EncoderModule
+from embrew.model.weights import cast_weights, describe_difference, tensors_under_adapter, without_adapter
 from embrew.settings.base import Base, Kind
 from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
 from embrew.storage.base_model import (
@@ -45,10 +46,7 @@ from embrew.storage.parts import (
     read_tensors,
 )
 
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
-
-E = TypeVar("E", bound="Encoder")
+E = TypeVar("E", bound=EncoderModule)
 logger = logging.getLogger(__name__)
 SETTINGS, RECORD = "embrew.json", "training.json"
 PARTS = {  # trained in addition to the language model
@@ -58,10 +56,10 @@ PARTS = {  # trained in addition to the language model
 }
 LEARNED = ("memory", "soft_prompt")
 AS_TRAINED = "as_trained"
-NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
+REQUIRED_KEYS = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
 
 
-def trained_parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
+def trained_parts(encoder: EncoderModule) -> dict[str, dict[str, Tensor]]:
     """Return tensors trained in addition to the language model, on the CPU, by the names of `PARTS`."""
     modules = {"head": encoder.head, "demonstrator": encoder.demonstrator}
     parts = {part: module.state_dict() for part, module in modules.items() if module is not None}
@@ -113,8 +111,8 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
     """Return the folder's `embrew.json`.
 
     Args:
-        folder: of an encoder.
-        verified: its files were compared with its checksums already; otherwise those below 16 MiB are now.
+        folder: folder of an encoder.
+        verified: whether all files were compared with checksums already; otherwise those below 16 MiB are now.
 
     Raises:
         FileNotFoundError: it is not an encoder folder.
@@ -125,15 +123,10 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
     if not verified:
         check_folder(folder, large=False)
-    return read_json(path, keys=NEEDED, kind=ENCODER)
+    return read_json(path, keys=REQUIRED_KEYS, kind=ENCODER)
 
 
-def load_encoder(kind: type[E], folder: Path, **how: Any) -> E:
-    """Open a folder written by `save_encoder`; again if it was replaced at the same time. See `_load` for `how`."""
-    return read_unchanged(folder, SETTINGS, lambda: _load(kind, folder, **how))
-
-
-def _load(
+def load_encoder(
     kind: type[E],
     folder: Path,
     *,
@@ -143,7 +136,7 @@ def _load(
     merge_adapter: bool | Literal["auto"] = False,
     trust_remote_code: bool = False,
 ) -> E:
-    """Open a folder: its weights or the base's, adapters replayed in order, memory, settings.
+    """Open a folder written by `save_encoder`: its weights or the base's, adapters replayed in order, memory, settings.
 
     Whole weights hold all adapters but one that is still trained. With
     `merge_adapter="auto"` that one is merged into a base's weights only, where rounding takes little of it.
@@ -154,23 +147,31 @@ def _load(
     settings = read_settings(folder, verified=True)
     with content_of(folder / SETTINGS):
         base, chosen = Base.from_dict(settings["base"]), EncoderSettings.from_dict(settings)
-        places = [folder / "adapters" / str(i) for i in range(settings["adapters"])]
+        adapters = [folder / "adapters" / str(i) for i in range(settings["adapters"])]
     if base.kind not in get_args(Kind):
         raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
     if base.kind == "folder":
         check_file_name(base.name, what=f"{folder / SETTINGS}: base")
-    states, target = [read_adapter(place) for place in places], _dtype_of_weights(dtype, settings, device)
+    states, weights_dtype = [read_adapter(path) for path in adapters], _dtype_of_weights(dtype, settings, device)
     to_encode = settings["active_adapter"] and merge_adapter == "auto" and not settings["full_weights"]
     to_encode = to_encode and base.quantization is None  # beside 4-bit weights, it would take as long as before
     active = settings["active_adapter"] and merge_adapter is not True and not to_encode
     merged = states[:-1] if active else states
-    how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
-    how["dtype"] = torch.float32 if merged and base.quantization is None else target
-    backbone = Backbone(_open_weights(folder, base, settings, verified=verified, device=device, **how))
+    model = _open_weights(
+        folder,
+        base,
+        full_weights=settings["full_weights"],
+        verified=verified,
+        device=device,
+        dtype=torch.float32 if merged and base.quantization is None else weights_dtype,
+        attn_implementation=attn_implementation,
+        trust_remote_code=trust_remote_code,
+    )
+    backbone = Backbone(model)
     rounded = len(states) - 1 if dtype == AS_TRAINED else 0
-    if not _replay(backbone, merged, folder / "adapters", to=target, to_encode=to_encode, rounded=rounded):
+    if not _replay(backbone, merged, folder / "adapters", to=weights_dtype, to_encode=to_encode, rounded=rounded):
         to_encode, active, merged = False, True, merged[:-1]
-    cast_weights(without_adapter(backbone.causal_lm), target)
+    cast_weights(without_adapter(backbone.causal_lm), weights_dtype)
     if active and not isinstance(backbone.model, PeftModel):
         with content_of(folder / "adapters", also=(RuntimeError,)):
             backbone.use_adapter(reopened_lora(backbone.causal_lm, states[-1], trainable=True))
@@ -187,19 +188,23 @@ def _load(
         tensors = read_tensors(folder / PARTS[part])
         with content_of(folder / PARTS[part], also=(RuntimeError,)):
             getattr(encoder, part).load_state_dict(tensors)
-    encoder.contexts = read_contexts(folder)
     encoder.chain = [] if settings["full_weights"] else list(merged)
     encoder.merged_to_encode = to_encode
-    encoder.steps = settings["steps"]
-    encoder.arithmetic = settings["arithmetic"]
     encoder.trust_remote_code = trust_remote_code
-    if base.kind == "folder" and (folder / BASE).is_dir():
+    _read_history(encoder, folder, settings)
+    return encoder.eval()
+
+
+def _read_history(encoder: EncoderModule, folder: Path, settings: dict[str, Any]) -> None:
+    """Give an encoder its contexts, the folder of its base, and what is known of its training."""
+    encoder.contexts = read_contexts(folder)
+    encoder.steps, encoder.arithmetic = settings["steps"], settings["arithmetic"]
+    if encoder.base.kind == "folder" and (folder / BASE).is_dir():
         encoder.base_folder = (folder / BASE).absolute()
     if (folder / "recipe.yaml").is_file():
         encoder.recipe = (folder / "recipe.yaml").read_text()
     if (folder / RECORD).is_file():
         encoder.record = read_json(folder / RECORD)
-    return encoder.eval()
 
 
 def _read_learned(backbone: Backbone, path: Path) -> None:
@@ -223,32 +228,32 @@ def _replay(
     Args:
         backbone: without an adapter.
         states: the adapters.
-        source: what errors call them.
+        source: name of the adapters in errors.
         to: dtype of the sums.
         to_encode: leave the last one where rounding takes more than a little of it.
-        rounded: how many of the first ones were rounded in the same way by training in bfloat16.
+        rounded: number of first ones that training in bfloat16 rounded in the same way.
     """
     for i, state in enumerate(states):
         last = to_encode and i + 1 == len(states)
         with content_of(source, also=(RuntimeError,)):
             adapted = reopened_lora(backbone.causal_lm, state, trainable=last)
         backbone.use_adapter(adapted)
-        if last and lost_to_rounding(adapted, to) > ROUNDED:
+        if last and lost_to_rounding(adapted, to) > MAX_ROUNDED_SHARE:
             return False
         backbone.merge_adapter(rounds_to=None if i < rounded else to)
     return True
 
 
-def knows_base(encoder: Encoder) -> bool:
+def knows_base(encoder: EncoderModule) -> bool:
     """Return whether the base of an encoder can be opened again."""
     return encoder.base.kind != "folder" or encoder.base_folder is not None
 
 
-def open_base_again(encoder: Encoder, dtype: torch.dtype | None = None) -> PreTrainedModel:
+def open_base_again(encoder: EncoderModule, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """Return the base of an encoder as it was opened, on the CPU, by default in the dtype of its weights."""
-    own = encoder.base.kind == "folder" and encoder.base_folder is not None
+    is_local = encoder.base.kind == "folder" and encoder.base_folder is not None
     model, _, _ = open_base(
-        str(encoder.base_folder) if own else encoder.base.name,
+        str(encoder.base_folder) if is_local else encoder.base.name,
         revision=encoder.base.revision,
         expected=encoder.base,
         dtype=dtype or encoder.backbone.dtype,
@@ -259,7 +264,7 @@ def open_base_again(encoder: Encoder, dtype: torch.dtype | None = None) -> PreTr
     return model
 
 
-def difference_to_base(encoder: Encoder) -> str | None:
+def difference_to_base(encoder: EncoderModule) -> str | None:
     """Return how the weights under the adapter differ from the base on disk with the merged adapters; None: not.
 
     Exactly, where no adapter was merged; otherwise up to a few roundings. 4-bit weights are never trained.
@@ -269,8 +274,8 @@ def difference_to_base(encoder: Encoder) -> str | None:
     again = Backbone(open_base_again(encoder, torch.float32 if encoder.chain else None))
     _replay(again, encoder.chain, Path("adapters"), to=encoder.backbone.dtype)
     cast_weights(again.causal_lm, encoder.backbone.dtype)
-    ours, theirs = (tensors_under_adapter(one.causal_lm) for one in (encoder.backbone, again))
-    return differing(ours, theirs, exactly=not encoder.chain)
+    ours, theirs = (tensors_under_adapter(backbone.causal_lm) for backbone in (encoder.backbone, again))
+    return describe_difference(ours, theirs, exactly=not encoder.chain)
 
 
 def _dtype_of_weights(dtype: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:
@@ -281,22 +286,43 @@ def _dtype_of_weights(dtype: str, settings: dict[str, Any], device: torch.device
 
 
 def _open_weights(
-    folder: Path, base: Base, settings: dict[str, Any], *, verified: bool, device: torch.device, **how: Any
+    folder: Path,
+    base: Base,
+    *,
+    full_weights: bool,
+    verified: bool,
+    device: torch.device,
+    dtype: torch.dtype,
+    attn_implementation: str | None,
+    trust_remote_code: bool,
 ) -> PreTrainedModel:
-    if settings["full_weights"]:
-        place = str(folder / "weights")
-        with quiet(), content_of(folder / "weights", also=(AssertionError, RuntimeError)):
-            config = open_config(place, trust_remote_code=how["trust_remote_code"])
-            return open_weights(place, config, **how)
+    if full_weights:
+        path = folder / "weights"
+        with quiet(), content_of(path, also=(AssertionError, RuntimeError)):
+            return open_weights(
+                str(path),
+                open_config(str(path), trust_remote_code=trust_remote_code),
+                dtype=dtype,
+                attn_implementation=attn_implementation,
+                trust_remote_code=trust_remote_code,
+            )
     if base.kind == "asset" and base.name not in ASSETS:
         raise ValueError(
             f"{folder} needs the base {base.name}, which this embrew does not ship; it has {', '.join(ASSETS)}"
         )
     if base.kind == "hub":
         check_hub_name(base.name, source=folder / SETTINGS)
-    own = base.kind == "folder"
-    if own and not verified:
+    is_local = base.kind == "folder"
+    if is_local and not verified:
         check_kept_base(base, folder)
-    name = str(folder / BASE) if own else base.name
-    model, _, _ = open_base(name, revision=base.revision, expected=base, verified=own, device=device, **how)
+    model, _, _ = open_base(
+        str(folder / BASE) if is_local else base.name,
+        revision=base.revision,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        trust_remote_code=trust_remote_code,
+        expected=base,
+        verified=is_local,
+        device=device,
+    )
     return model

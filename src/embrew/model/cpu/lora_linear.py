@@ -16,8 +16,10 @@ from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from embrew.model.dropout import Mask
+from embrew.model.cast_weight import CastWeight
+from embrew.model.cpu.dropout import Mask
 
+Conditions = tuple[bool, torch.dtype, bool, bool, int | None]
 TOGETHER = (
     ("q_proj", "k_proj", "v_proj"),
     ("gate_proj", "up_proj"),
@@ -25,31 +27,6 @@ TOGETHER = (
     ("q_lin", "k_lin", "v_lin"),
 )
 """Names of linear layers of one module that read the same input in known families; checked at each call."""
-
-
-class Copies:
-    """A copy of a weight in another dtype, until the weight changes. Copied or pickled, it is empty.
-
-    A change through `weight.data` is not noticed, since PyTorch does not count it.
-    """
-
-    def __init__(self) -> None:
-        self._kept: tuple[Any, Tensor] | None = None
-
-    def of(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the weight in a dtype; itself, if it is in that."""
-        if weight.dtype == dtype:
-            return weight
-        version = None if weight.is_inference() else weight._version  # inference tensors have none
-        key = weight.data_ptr(), version, dtype
-        cached = self._kept  # another thread may replace it
-        if cached is None or cached[0] != key:
-            with torch.inference_mode(False):  # it serves training too
-                cached = self._kept = key, weight.detach().to(dtype)
-        return cached[1]
-
-    def __reduce__(self) -> tuple[type[Copies], tuple[()]]:
-        return Copies, ()
 
 
 class LoraLinear(PeftLinear):
@@ -60,11 +37,11 @@ class LoraLinear(PeftLinear):
 
     Attributes:
         together: layers that read the same input, this one among them, in the order in which the model calls them.
-        copies: the base weight in the dtype of autocast.
+        cast_weight: base weight in the dtype of autocast.
     """
 
     together: Sequence[LoraLinear]
-    copies: Copies
+    cast_weight: CastWeight
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Return base output plus adapter output, `(…, out)`; the base output where adapters are off."""
@@ -73,15 +50,15 @@ class LoraLinear(PeftLinear):
             output: Tensor = super().forward(x, *args, **kwargs)
             return output
         version = None if x.is_inference() else x._version  # inference tensors have none
-        how = torch.is_grad_enabled(), dtype, self.disable_adapters, self.training, version
-        kept = _WAITING.take(self, x, how)
-        if kept is not None:
-            return kept
-        at = next(i for i, layer in enumerate(self.together) if layer is self)
-        layers = [self, *(layer for layer in self.together[at + 1 :] if layer._product_dtype(x) == dtype)]
+        conditions = torch.is_grad_enabled(), dtype, self.disable_adapters, self.training, version
+        precomputed = _PRECOMPUTED.pop(self, x, conditions)
+        if precomputed is not None:
+            return precomputed
+        index = next(i for i, layer in enumerate(self.together) if layer is self)
+        layers = [self, *(layer for layer in self.together[index + 1 :] if layer._product_dtype(x) == dtype)]
         masks = [(Mask.draw(x, p), p) if (p := layer.dropout_now) else None for layer in layers]
         outputs = _LoraProducts.apply(x, dtype, masks, *(part for layer in layers for part in layer.parts(dtype)))
-        _WAITING.put(layers, x, how, outputs)
+        _PRECOMPUTED.store(layers, x, conditions, outputs)
         return outputs[0]
 
     def _product_dtype(self, x: Tensor) -> torch.dtype | None:
@@ -105,7 +82,7 @@ class LoraLinear(PeftLinear):
         name = self.active_adapters[0]
         weight: Any = self.base_layer.weight
         bias: Any = self.base_layer.bias
-        base = self.copies.of(weight, dtype), None if bias is None else bias.to(dtype)
+        base = self.cast_weight.cast(weight, dtype), None if bias is None else bias.to(dtype)
         if self.disable_adapters:
             return *base, None, None, 0.0
         return *base, self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]
@@ -126,31 +103,31 @@ def use_lora_linear(model: nn.Module) -> None:
         for child in children.values():
             if type(child) is PeftLinear:
                 child.__class__ = LoraLinear
-                child.__dict__ |= {"together": [child], "copies": Copies()}
+                child.__dict__ |= {"together": [child], "cast_weight": CastWeight()}
         for names in TOGETHER:
             together = [children[name] for name in names if isinstance(children.get(name), LoraLinear)]
             for child in together:
                 child.__dict__["together"] = together
 
 
-class _Waiting(threading.local):
-    """Outputs that were computed for an input together with another layer's, until their layers ask for them."""
+class _PrecomputedOutputs(threading.local):
+    """Outputs that were computed for an input together with another layer's, until their layers are called.
+
+    `conditions` is what outputs depend on besides the input: gradients, dtype, adapters on or off, training or not.
+    """
 
     def __init__(self) -> None:
         self.x: Tensor | None = None
-        self.how: Any = None
+        self.conditions: Conditions | None = None
         self.outputs: dict[int, Tensor] = {}
 
-    def put(self, layers: Sequence[LoraLinear], x: Tensor, how: Any, outputs: Sequence[Tensor]) -> None:
-        self.x, self.how = x if len(layers) > 1 else None, how
+    def store(self, layers: Sequence[LoraLinear], x: Tensor, conditions: Conditions, outputs: Sequence[Tensor]) -> None:
+        self.x, self.conditions = x if len(layers) > 1 else None, conditions
         self.outputs = {id(layer): output for layer, output in zip(layers[1:], outputs[1:], strict=True)}
 
-    def take(self, layer: LoraLinear, x: Tensor, how: Any) -> Tensor | None:
-        """Return the output of a layer for this very input, or None; nothing is kept after the last one.
-
-        `how` is what else outputs depend on: gradients, dtype, adapters on or off, training or not.
-        """
-        if self.x is not x or self.how != how:
+    def pop(self, layer: LoraLinear, x: Tensor, conditions: Conditions) -> Tensor | None:
+        """Return the output of a layer for this very input, or None; nothing is kept after the last one."""
+        if self.x is not x or self.conditions != conditions:
             self.x, self.outputs = None, {}
             return None
         output = self.outputs.pop(id(layer), None)
@@ -159,7 +136,7 @@ class _Waiting(threading.local):
         return output
 
 
-_WAITING = _Waiting()
+_PRECOMPUTED = _PrecomputedOutputs()
 
 
 class _LoraProducts(torch.autograd.Function):
@@ -173,7 +150,7 @@ class _LoraProducts(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, dtype: torch.dtype, masks: list[tuple[Mask, float] | None], *parts: Any
     ) -> tuple[Tensor, ...]:
-        kept: list[Tensor | None] = []
+        saved: list[Tensor | None] = []
         outputs, factors = [], []
         count = x[..., 0].numel()
         with torch.autocast(x.device.type, enabled=False):
@@ -189,10 +166,10 @@ class _LoraProducts(torch.autograd.Function):
                     torch.addmm(output, down, up.T, out=output)
                 shape = (*x.shape[:-1], output.shape[-1])
                 outputs.append(torch.ops.aten._unsafe_view(output[:count], shape))  # models may change it in place
-                kept += [base, a, up, down, None if mask is None else mask.positions]
+                saved += [base, a, up, down, None if mask is None else mask.positions]
                 factors.append(factor)
-        adapted = any(a is not None for a in kept[1::5])
-        ctx.save_for_backward(rows if adapted else None, *kept)
+        adapted = any(a is not None for a in saved[1::5])
+        ctx.save_for_backward(rows if adapted else None, *saved)
         ctx.factors, ctx.shape, ctx.dtype, ctx.rows_dtype = factors, x.shape, x.dtype, rows.dtype
         return tuple(outputs)
 
