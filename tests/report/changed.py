@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison import Model, compare_models
 from embrew.evaluation import Result, find_task
+from embrew.report import Model, compare_models
 from embrew.report.section import Subject
 
 

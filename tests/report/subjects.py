@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from embrew.comparison import Model, compare_models
 from embrew.evaluation.report import Result
+from embrew.report import Model, compare_models
 from embrew.report.section import Subject
 
 HOSTILE_MODELS = (

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison import Model, compare_models
 from embrew.evaluation.find import find_task
 from embrew.evaluation.report import Result
 from embrew.evaluation.task import Task
+from embrew.report import Model, compare_models
 from embrew.report.section import Subject
 
 WORDS = [f"word{i}" for i in range(40)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embrew.comparison.changes import QueryChange
+from embrew.report.changes import QueryChange
 from embrew.report.queries import TEXT_LENGTH, listed, section
 from tests.report.changed import ranked, result, retrieval_folder, subject, write
 

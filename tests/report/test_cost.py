@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embrew.comparison import Model, compare_models
-from embrew.report import cost
+from embrew.report import Model, compare_models, cost
 from embrew.report.cost import mark_fronts
 from embrew.report.section import Subject
 from embrew.report.sources import Source

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from embrew.comparison import Model, compare_models
 from embrew.evaluation.find import find_task
+from embrew.report import Model, compare_models
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import write_report
 from embrew.report.section import Subject

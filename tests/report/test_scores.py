@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from embrew.comparison import Model, compare_models, verdict
 from embrew.evaluation.report import Result
 from embrew.plot_style import METHODS
+from embrew.report import Model, compare_models, verdict
 from embrew.report.page import write_report
 from embrew.report.scores import mean_rows, overall, section, settings_as_text
 from embrew.report.section import Subject, model_colours

@@ -9,11 +9,11 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from embrew.comparison.comparing import TaskScores
-from embrew.comparison.verdict import best_and_other
 from embrew.evaluation.kinds import KINDS
+from embrew.report.comparing import TaskScores
 from embrew.report.pareto import pareto_plot
 from embrew.report.section import Section, Subject, model_colours
+from embrew.report.verdict import best_and_other
 from embrew.text_encoder import encode_options
 
 if TYPE_CHECKING:

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison import Model, compare_models, read_folder
-from embrew.comparison.models import check_same_tasks, with_pooling
 from embrew.evaluation.report import Result
 from embrew.files.formats import REPORT
 from embrew.files.names import shown_path
@@ -19,7 +17,9 @@ from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import claimed, write_json
 from embrew.progress import progress, within
+from embrew.report import Model, compare_models, read_folder
 from embrew.report.cost import measure_cost
+from embrew.report.models import check_same_tasks, with_pooling
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import check_packages, write_report
 from embrew.report.sample import measure_vectors

@@ -15,12 +15,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from embrew.comparison import verdict
-from embrew.comparison.tables import csv_text
 from embrew.evaluation.uncertainty import Difference
 from embrew.files.writing import atomic_path, write_json
-from embrew.report import cost, geometry, map, queries, reproduce, scores
+from embrew.report import cost, geometry, map, queries, reproduce, scores, verdict
 from embrew.report.section import Section, Subject, model_colours
+from embrew.report.tables import csv_text
 
 SECTIONS = (scores, queries, cost, geometry, map, reproduce)
 COLUMNS = ("section", "model", "quantity", "value", "task", "low", "high")  # of the CSV file

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from embrew.comparison.changes import (
+from embrew.config.suggestions import shortened
+from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.kinds.reranking import candidate_names
+from embrew.evaluation.rows import task_retrieval, task_rows
+from embrew.evaluation.task import Task
+from embrew.report.changes import (
     Confusion,
     PairChange,
     QueryChange,
@@ -14,12 +19,7 @@ from embrew.comparison.changes import (
     moved_pairs,
     ranked,
 )
-from embrew.comparison.comparing import TaskScores
-from embrew.config.suggestions import shortened
-from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.kinds.reranking import candidate_names
-from embrew.evaluation.rows import task_retrieval, task_rows
-from embrew.evaluation.task import Task
+from embrew.report.comparing import TaskScores
 from embrew.report.section import Section, Subject
 
 LISTED = 10  # changes of a task and model that are won, and that are lost

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import chain, cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embrew.comparison.comparing import Comparison
 from embrew.plot_style import CYCLE, METHODS, colours
+from embrew.report.comparing import Comparison
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison.comparing import OF_THE_MODEL, Comparison
 from embrew.data.reading import expand
 from embrew.evaluation.find import find_task
 from embrew.evaluation.mteb_tasks import MtebTask
@@ -17,6 +16,7 @@ from embrew.evaluation.report import Result
 from embrew.evaluation.task import COMMON, PART_OF, Part, Task
 from embrew.files.checksums import content_hash
 from embrew.files.names import shown_path
+from embrew.report.comparing import OF_THE_MODEL, Comparison
 
 Tasks = Sequence[Task | MtebTask]
 

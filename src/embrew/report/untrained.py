@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embrew import evaluation
-from embrew.comparison.models import CHOICE
 from embrew.data.splits import DEV_SPLITS
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
@@ -24,6 +23,7 @@ from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.opening import POOLINGS, is_bare, no_pooling, open_bare
 from embrew.progress import within
+from embrew.report.models import CHOICE
 
 logger = logging.getLogger(__name__)
 ROWS, QUERIES = 500, 200  # of a dev split that has more

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from embrew.analysis.plots import drawing, looks
-from embrew.comparison.models import Model
-from embrew.comparison.tables import as_markdown, grid
 from embrew.evaluation.report import Result, averages, label_of
 from embrew.files.formats import SWEEP, versions
 from embrew.files.names import public_path, public_setting
 from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_path, write_json
+from embrew.report.models import Model
+from embrew.report.tables import as_markdown, grid
 from embrew.sweep.rows import Row, Sweep
 
 LINES = 6  # tasks that are drawn one by one; for more, averages are drawn

@@ -30,8 +30,8 @@ Counts = Annotated[
 def cost(models: Sequence[str]) -> Outcome:
     """Show the score of each result folder against the time of its evaluation, on the tasks that all of them have."""
     from embrew.analysis.plots import plot_costs
-    from embrew.comparison.models import read_folder
     from embrew.evaluation.report import mean_score
+    from embrew.report.models import read_folder
 
     folders = {name: {(one.task, one.split): one for one in read_folder(name)} for name in models}
     shared = sorted(set.intersection(*(set(tasks) for tasks in folders.values())))

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from embrew.comparison import Model, compare_models, verdict
 from embrew.evaluation.report import Result
+from embrew.report import Model, compare_models, verdict
 
 LABEL = "the task T test, 40 queries"
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embrew.comparison.comparing import Comparison, TaskScores, Tested
 from embrew.evaluation.uncertainty import Difference
+from embrew.report.comparing import Comparison, TaskScores, Tested
 
 MOST_NAMED = 3  # tasks that a sentence names
 

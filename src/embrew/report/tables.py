@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from embrew.comparison.models import Model
 from embrew.evaluation.report import Result, averages, label_of
 from embrew.evaluation.uncertainty import interval
+from embrew.report.models import Model
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 NUMBERS = re.compile(r"[+-][\d.,e± \[\]+-]*")  # a number, with its deviation or interval

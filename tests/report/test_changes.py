@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embrew.comparison.changes import Confusion, changed_queries, confused_classes, moved_pairs, ranked
 from embrew.evaluation import Result
+from embrew.report.changes import Confusion, changed_queries, confused_classes, moved_pairs, ranked
 
 
 def result(kind, scores=None, **examples) -> Result:

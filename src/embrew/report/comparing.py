@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from embrew.comparison.models import Model
 from embrew.evaluation.report import Result, label_of, mean_score
 from embrew.evaluation.uncertainty import (
     LEVEL,
@@ -19,6 +18,7 @@ from embrew.evaluation.uncertainty import (
     holm,
     of_samples,
 )
+from embrew.report.models import Model
 
 # Settings of a task that belong to the model, and those that change no vector.
 OF_THE_MODEL = frozenset({"instruction", "context", "batch_tokens"})

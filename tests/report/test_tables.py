@@ -13,12 +13,12 @@ from sklearn.metrics import average_precision_score
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.comparison import compare_models, differing_settings, read_folder, verdict
-from embrew.comparison.models import models_of
-from embrew.comparison.tables import as_markdown, csv_text, grid
 from embrew.evaluation import Result, evaluate
 from embrew.evaluation.report import mean_score, write_result
 from embrew.evaluation.uncertainty import bootstrap, compare, holm, interval, of_samples
+from embrew.report import compare_models, differing_settings, read_folder, verdict
+from embrew.report.models import models_of
+from embrew.report.tables import as_markdown, csv_text, grid
 
 
 def result(task="T", main=0.5, kind="retrieval", **examples) -> Result:
