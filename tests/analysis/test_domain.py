@@ -225,10 +225,10 @@ def test_the_error_of_d_prime_is_the_jackknifes():
 
 def test_samples_are_the_same_every_time():
     pairs = [QA(f"q{i}", f"a{i % 4}") for i in range(20)]
-    one, other = Sample.of_pairs("x", pairs, most=6), Sample.of_pairs("x", pairs, most=6)
+    one, other = Sample.of_pairs("x", pairs, max_pairs=6), Sample.of_pairs("x", pairs, max_pairs=6)
     assert one == other and len(one.questions) == 6
     assert len(one.texts) == len(set(one.answers))
-    assert one != Sample.of_pairs("x", pairs, most=7)
+    assert one != Sample.of_pairs("x", pairs, max_pairs=7)
 
 
 @pytest.mark.parametrize("other", [QA("q", "b"), QA("p", "a"), QA("q", "a")])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from embrew.analysis.efficiency import Curve, Moment, as_rows, pareto, read_curve
+from embrew.analysis.efficiency import Curve, Evaluation, as_rows, pareto, read_curve
 from embrew.analysis.plots import by_stage
 from embrew.cli import app
 
@@ -77,13 +77,15 @@ def test_the_front_is_what_no_moment_beats() -> None:
         curves = [
             Curve(
                 name,
-                tuple(Moment("s", i, generator.randrange(9), 0.0, {"dev": generator.randrange(9)}) for i in range(6)),
+                tuple(
+                    Evaluation("s", i, generator.randrange(9), 0.0, {"dev": generator.randrange(9)}) for i in range(6)
+                ),
             )
             for name in "abc"
         ]
         every = [(c.name, m) for c in curves for m in c.moments]
 
-        def beaten(moment: Moment, every: list[tuple[str, Moment]] = every) -> bool:
+        def beaten(moment: Evaluation, every: list[tuple[str, Evaluation]] = every) -> bool:
             return any(
                 (o.samples <= moment.samples and o.scores["dev"] > moment.scores["dev"])
                 or (o.samples < moment.samples and o.scores["dev"] >= moment.scores["dev"])

@@ -42,8 +42,8 @@ def test_the_shares_are_those_of_eager_attention(family, mode, make_encoder):
         np.testing.assert_allclose(found.shares, wanted, atol=1e-6)
         np.testing.assert_allclose(found.shares.sum(1), 1, atol=1e-6)
     assert encoder.backbone.inner.config._attn_implementation == "sdpa"  # and nothing was changed
-    assert found.at(1.0) == found.shares[-1, 0]
-    assert found.at(0.5) == found.shares[0, 0]
+    assert found.first_token_share(1.0) == found.shares[-1, 0]
+    assert found.first_token_share(0.5) == found.shares[0, 0]
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "distilbert"])
@@ -113,8 +113,8 @@ def test_demonstrations_are_a_part_of_their_own(compress, make_encoder):
     assert found.tokens == len(row.ids)
     for layer, weights in enumerate(layers):
         shares = weights[0, :, -1].mean(0)
-        assert found.of("first")[layer] == pytest.approx(float(shares[0]), abs=1e-6)
-        assert found.of("demonstrations")[layer] == pytest.approx(float(shares[1 : 1 + count].sum()), abs=1e-6)
+        assert found.share_of("first")[layer] == pytest.approx(float(shares[0]), abs=1e-6)
+        assert found.share_of("demonstrations")[layer] == pytest.approx(float(shares[1 : 1 + count].sum()), abs=1e-6)
 
 
 def test_no_two_layers_are_held_at_once(make_encoder):

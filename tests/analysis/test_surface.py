@@ -217,13 +217,13 @@ def test_truncation():
     random = np.random.default_rng(0)
     leading, both = (random.standard_normal((60, 10)) * scale for scale in ([1.0] * 4 + [0.001] * 6, [1.0] * 10))
     kept, moved = truncation_of(leading, 4), truncation_of(both, 4)
-    assert kept.whole.shape == kept.truncated.shape == (60, 2)
+    assert kept.full.shape == kept.truncated.shape == (60, 2)
     assert kept.share < 0.05
     assert moved.share > 3 * kept.share
-    distances = np.linalg.norm(moved.whole - moved.truncated, axis=1)
+    distances = np.linalg.norm(moved.full - moved.truncated, axis=1)
     assert moved.distance == pytest.approx(distances.mean(), rel=1e-5)
     again = truncation_of(both, 4)
-    assert np.array_equal(moved.whole, again.whole), "seeded"
+    assert np.array_equal(moved.full, again.full), "seeded"
 
 
 def test_truncation_refuses():

@@ -1,8 +1,12 @@
 """Similarity of memory tokens, effective memory tokens, and pooling over those only.
 
-*Learning to Compress*, section 4.2: collapse also shows as memory tokens with the same state. Tokens are grouped by
-similarity, one of each group is an *effective token*, and pooling over effective tokens only improved the model that
-was trained by continuation (Fig. 7).
+    Cor   = 1/N Σᵢ Mᵢ Mᵢᵀ    with Mᵢ `(k, hidden)` the normalised states of text i's memory tokens
+    k_eff = number of groups of tokens within which all entries of Cor are above a threshold
+
+Source: *Learning to Compress*, section 4.2 and Eq. 7. Collapse also shows as memory tokens with the same state. One
+token of each group is an *effective token*, and pooling over effective tokens only improved the model that was trained
+by continuation (Fig. 7). The rows of M are normalised here, since the paper compares entries with 0.9, which is
+meaningful for cosines only.
 """
 
 from __future__ import annotations
@@ -32,9 +36,6 @@ def memory_similarity(
 ) -> np.ndarray:
     """Return the mean over texts of the cosines between a text's memory tokens, float64 `(k, k)`.
 
-    *Learning to Compress*, Eq. 7: Cor = 1/N Σ_i M_i M_iᵀ, with M_i `(k, hidden)` the states of text i's memory tokens.
-    Here the rows are normalised first: the paper compares entries with 0.9, which is meaningful for cosines only.
-
     Args:
         encoder: an encoder with memory tokens.
         texts: texts to encode.
@@ -58,7 +59,7 @@ def memory_similarity(
         return (unit @ unit.mT).flatten(1)
 
     with torch.inference_mode():
-        every = encode_rows(
+        similarities = encode_rows(
             rows,
             len(texts),
             cosines,
@@ -67,7 +68,7 @@ def memory_similarity(
             batch_tokens=batch_tokens,
             show_progress_bar=show_progress_bar,
         )
-    return np.asarray(every.mean(0, dtype=torch.float64).view(k, k))
+    return np.asarray(similarities.mean(0, dtype=torch.float64).view(k, k))
 
 
 def clusters(similarity: np.ndarray, *, threshold: float = 0.9) -> list[list[int]]:

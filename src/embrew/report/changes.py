@@ -121,12 +121,12 @@ def moved_pairs(before: Result, after: Result) -> list[PairChange]:
         groups = np.unique(np.asarray(before.examples["subset"]), return_inverse=True)[1]
     by_gold, *by_cosine = (_ranks(values, groups) for values in (gold, *cosines))
     if before.kind == "sts":
-        off = [np.abs(ranks - by_gold) for ranks in by_cosine]
-        size = np.abs(off[1] - off[0])
+        errors = [np.abs(ranks - by_gold) for ranks in by_cosine]
+        size = np.abs(errors[1] - errors[0])
     else:
-        off = [((values >= best_threshold(values, gold)[0]) != gold).astype(float) for values in cosines]
-        size = np.where(off[0] != off[1], np.abs(by_cosine[1] - by_cosine[0]), 0.0)
-    order = [int(i) for i in np.argsort(-size, kind="stable") if off[0][i] != off[1][i]]
+        errors = [((values >= best_threshold(values, gold)[0]) != gold).astype(float) for values in cosines]
+        size = np.where(errors[0] != errors[1], np.abs(by_cosine[1] - by_cosine[0]), 0.0)
+    order = [int(i) for i in np.argsort(-size, kind="stable") if errors[0][i] != errors[1][i]]
     return [
         PairChange(
             row=i,
@@ -134,7 +134,7 @@ def moved_pairs(before: Result, after: Result) -> list[PairChange]:
             before=float(cosines[0][i]),
             after=float(cosines[1][i]),
             ranks=(float(by_gold[i]), float(by_cosine[0][i]), float(by_cosine[1][i])),
-            is_won=bool(off[1][i] < off[0][i]),
+            is_won=bool(errors[1][i] < errors[0][i]),
         )
         for i in order
     ]
@@ -150,9 +150,9 @@ def confused_classes(before: Result, after: Result) -> list[Confusion]:
         Counter(zip(result.examples["gold"], result.examples["predicted"], strict=True)) for result in (before, after)
     ]
     confused = sorted({pair for count in counts for pair in count if pair[0] != pair[1]})
-    pairs = [Confusion(*pair, counts[0][pair], counts[1][pair], totals[pair[0]]) for pair in confused]
-    changed = [one for one in pairs if one.before != one.after]
-    return sorted(changed, key=lambda one: abs(one.after - one.before), reverse=True)
+    confusions = [Confusion(*pair, counts[0][pair], counts[1][pair], totals[pair[0]]) for pair in confused]
+    changed = [confusion for confusion in confusions if confusion.before != confusion.after]
+    return sorted(changed, key=lambda confusion: abs(confusion.after - confusion.before), reverse=True)
 
 
 def _ranks(values: np.ndarray, groups: np.ndarray) -> np.ndarray:

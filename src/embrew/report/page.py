@@ -19,7 +19,7 @@ from embrew.evaluation.uncertainty import Difference
 from embrew.files.writing import atomic_path, write_json
 from embrew.report import cost, geometry, map, queries, reproduce, scores, verdict
 from embrew.report.section import Section, Subject, model_colours
-from embrew.report.tables import csv_text
+from embrew.report.tables import Cell, csv_text
 
 SECTIONS = (scores, queries, cost, geometry, map, reproduce)
 COLUMNS = ("section", "model", "quantity", "value", "task", "low", "high")  # of the CSV file
@@ -51,7 +51,7 @@ def write_report(subject: Subject, output: Path) -> dict[str, Any]:
         ValueError: no task can be compared.
     """
     if not subject.comparison.tasks:
-        reasons = "; ".join(f"{one.task}: {one.reason}" for one in subject.comparison.left_out)
+        reasons = "; ".join(f"{left_out.task}: {left_out.reason}" for left_out in subject.comparison.left_out)
         raise ValueError(f"the models have no task that can be compared ({reasons}); evaluate them alike")
     by_module = {module.__name__.rpartition(".")[2]: module.section(subject) for module in SECTIONS}
     sections = {name: section for name, section in by_module.items() if section is not None}
@@ -65,7 +65,7 @@ def write_report(subject: Subject, output: Path) -> dict[str, Any]:
     return document
 
 
-def numbers(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def numbers(document: Mapping[str, Any]) -> Iterator[tuple[Cell, ...]]:
     """Yield the lines of the CSV file: one number of the JSON file each, without those that were not measured."""
     scored = document["scores"]
     for i, model in enumerate(scored["models"]):
@@ -80,10 +80,10 @@ def numbers(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
             for outcome, count in (("won", model["won"]), ("lost", model["changed"] - model["won"])):
                 quantity = f"{EXAMPLES[task['kind']]} {outcome}"
                 yield ("queries", model["model"], quantity, count, task["task"], None, None)
-    for one in document["cost"]["models"]:
+    for costs in document["cost"]["models"]:
         for key, quantity in COSTS.items():
-            if one[key] is not None:
-                yield ("cost", one["model"], quantity, one[key], "", None, None)
+            if costs[key] is not None:
+                yield ("cost", costs["model"], quantity, costs[key], "", None, None)
     nested = document["cost"]["nested"] or {"points": (), "task": ""}
     for point in nested["points"]:
         yield ("cost", point["model"], f"score at {cost.size_of(point)}", point["score"], nested["task"], None, None)
@@ -94,8 +94,8 @@ def numbers(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
         for quantity, value in geometry.quantities(figures).items():
             if value is not None:
                 yield ("geometry", model, quantity, value, "", None, None)
-    for task, own in document.get("map", {}).get("tasks", {}).items():
-        for model, share in own["variance"].items():
+    for task, map_figures in document.get("map", {}).get("tasks", {}).items():
+        for model, share in map_figures["variance"].items():
             yield ("map", model, "variance of two principal components", share, task, None, None)
 
 
@@ -116,16 +116,17 @@ def _html(subject: Subject, sections: Mapping[str, Section], sentences: Sequence
     names = subject.names
     scale = {"domain": names, "range": model_colours(names)}
     environment.globals["colour"] = {"field": "model", "type": "nominal", "title": None, "scale": scale}
-    shown = []
+    contents = []
     for name, section in sections.items():
-        inside = environment.get_template(f"sections/{name}.html").render(section.document, **section.values)
-        shown.append({"name": name, "title": section.title, "html": Markup(inside)})  # escaped by its template
-    own = [_file(f"sections/{name}.js") for name in sections]
-    scripts = [_vega(), _file("script.js") or "", *(f'(() => {{\n"use strict";\n{one}}})();\n' for one in own if one)]
+        content = environment.get_template(f"sections/{name}.html").render(section.document, **section.values)
+        contents.append({"name": name, "title": section.title, "html": Markup(content)})  # escaped by its template
+    scripts = [_vega(), _file("script.js") or ""]
+    for text in filter(None, (_file(f"sections/{name}.js") for name in sections)):
+        scripts.append(f'(() => {{\n"use strict";\n{text}}})();\n')
     return environment.get_template("page.html").render(
         title=f"{names[1]} compared with {names[0]}" if len(names) == 2 else f"{len(names)} models compared",
         verdict=sentences,
-        sections=shown,
+        sections=contents,
         style=_style(),
         scripts=[Markup(text) for text in scripts],
         policy=_policy(scripts),

@@ -26,7 +26,7 @@ def section(subject: Subject) -> Section:
         "models": names,
         "means": comparison.means(),
         "tasks": [row["entry"] for row in rows],
-        "left_out": [one._asdict() for one in comparison.left_out],
+        "left_out": [skipped._asdict() for skipped in comparison.left_out],
         "settings": settings,
         "gaps": gaps_of(subject),
         "overlaps": subject.overlaps,
@@ -116,8 +116,8 @@ def _row(task: TaskScores, tests: Sequence[Tested | None]) -> dict[str, Any]:
         "differences": [test and vars(test) for test in tests],
     }
     cells = _cells(task.scores)
-    for cell, own, test in zip(cells, seeds, tests, strict=True):
-        cell["spread"] = statistics.stdev(own) if len(own) > 1 else None
+    for cell, seed_scores, test in zip(cells, seeds, tests, strict=True):
+        cell["spread"] = statistics.stdev(seed_scores) if len(seed_scores) > 1 else None
         if test is not None:
             cell |= {"test": test, "outcome": test.outcome}
     return {

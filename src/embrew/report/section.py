@@ -16,6 +16,47 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class NestedScores:
+    """Scores of an encoder that was trained for several numbers of layers or dimensions, on one task.
+
+    Attributes:
+        layers: Numbers of layers; None: all.
+        dims: Numbers of dimensions.
+        scores: Scores (0 to 1) by layers and dimensions.
+        milliseconds: Time to encode a text, by layers; empty where layers cannot be left out.
+    """
+
+    layers: Sequence[int | None]
+    dims: Sequence[int]
+    scores: Sequence[Sequence[float]]
+    milliseconds: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class EncoderCost:
+    """What an encoder costs.
+
+    Attributes:
+        dimensions: Number of dimensions of a vector.
+        texts: Number of texts that were timed.
+        rounds: Number of rounds, of which the fastest counts.
+        milliseconds: Time to encode a text; None: there was no text.
+        nested: Scores by layers and dimensions; None: the encoder was trained for one size.
+    """
+
+    dimensions: int
+    texts: int
+    rounds: int
+    milliseconds: float | None
+    nested: NestedScores | None
+
+    @property
+    def bytes(self) -> int:
+        """Size of a float32 vector."""
+        return 4 * self.dimensions
+
+
+@dataclass(frozen=True)
 class Subject:
     """What a report is about.
 
@@ -23,7 +64,7 @@ class Subject:
         comparison: Models and the tasks that they have alike; the first model is the base.
         data: Data folder of a task, by task name and split, only where its files are those of the results.
         without_data: Why the data that were stored with the results of a task are not used, by task name and split.
-        costs: What `measure_cost` returned, by model; a model whose encoder is not known is missing.
+        costs: Cost of each encoder by model; a model whose encoder is not known is missing.
         vectors: What `measure_vectors` returned, by model.
         sources: Folders and runs of each model, one per seed, by model.
         overlaps: What `find_overlaps` returned; empty if they were not looked for.
@@ -33,7 +74,7 @@ class Subject:
     comparison: Comparison
     data: Mapping[tuple[str, str], Task] = field(default_factory=dict)
     without_data: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    costs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    costs: Mapping[str, EncoderCost] = field(default_factory=dict)
     vectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sources: Mapping[str, Sequence[Source]] = field(default_factory=dict)
     overlaps: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
@@ -66,7 +107,7 @@ def model_colours(names: Sequence[str]) -> list[str]:
 
     Up to 12 models have different colours; with more, colours repeat.
     """
-    own = colours(names)
-    unused = [colour for colour in dict.fromkeys((*CYCLE, *METHODS.values())) if colour not in own]
-    free = chain(unused, cycle(CYCLE))
-    return [next(free) if colour in own[:position] else colour for position, colour in enumerate(own)]
+    chosen = colours(names)
+    others = [colour for colour in dict.fromkeys((*CYCLE, *METHODS.values())) if colour not in chosen]
+    free = chain(others, cycle(CYCLE))
+    return [next(free) if colour in chosen[:position] else colour for position, colour in enumerate(chosen)]

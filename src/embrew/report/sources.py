@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 from embrew.config.yaml_files import parse_yaml
 from embrew.evaluation.paths import read_paths
@@ -24,6 +24,7 @@ from embrew.storage.foreign import check_is_model
 from embrew.storage.parts import BASE
 
 logger = logging.getLogger(__name__)
+Number = TypeVar("Number", int, float)
 RECIPE = "recipe.yaml"  # in the folder of a trained encoder
 RESULTS = "results"  # folder of results in a row of a sweep
 RECIPES = "recipes"  # folder in an adaptation
@@ -74,13 +75,13 @@ class Source:
             encoder.base = replace(encoder.base, name=base_name(name))
         return encoder
 
-    def shown(self, text: object) -> str:
+    def public_text(self, text: object) -> str:
         """Return a path or a message as a page shows it: of a stored run, without the folders of this machine."""
-        shown = str(text)
+        public = str(text)
         for folder in (self.run, self.model) if self.stored else ():
             if folder is not None:
-                shown = shown.replace(str(folder), shown_path(Path(folder)))
-        return shown
+                public = public.replace(str(folder), shown_path(Path(folder)))
+        return public
 
     def log(self) -> dict[str, Any]:
         """Return `run.json` of the run; empty without a run."""
@@ -96,9 +97,10 @@ class Source:
     def training(self) -> tuple[float | None, int | None]:
         """Return seconds and samples of all stages; None where the run does not say."""
         log = self.log()
-        seconds = [log.get("seconds", {}).get(name) for name in self.stages()]
-        counts = [log.get("samples", {}).get(name, {}) for name in self.stages()]
-        samples = [one["a_step"] * one["steps"] if {"a_step", "steps"} <= one.keys() else None for one in counts]
+        seconds: list[float | None] = [log.get("seconds", {}).get(name) for name in self.stages()]
+        samples: list[int | None] = []
+        for counts in (log.get("samples", {}).get(name, {}) for name in self.stages()):
+            samples.append(counts["a_step"] * counts["steps"] if {"a_step", "steps"} <= counts.keys() else None)
         return _sum(seconds), _sum(samples)
 
     def gaps(self) -> dict[str, dict[str, Any]]:
@@ -116,8 +118,8 @@ class Source:
         values: Any = parse_yaml(file.read_text(encoding="utf-8"), source=str(file))
         if not isinstance(values, Mapping):
             return None
-        place = self.run.absolute().parent.parent / RECIPES  # of an adaptation, which its paths start from
-        return Recipe.from_values(with_paths(values, beside(place, {}), data_only=True), source=str(file))
+        adaptation_recipes = self.run.absolute().parent.parent / RECIPES  # of an adaptation, which its paths start from
+        return Recipe.from_values(with_paths(values, beside(adaptation_recipes, {}), data_only=True), source=str(file))
 
 
 def read_sources(paths: Sequence[str]) -> dict[str, list[Source]]:
@@ -276,5 +278,7 @@ def _of_adapted(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Sou
         yield f"{name}/{row['model']}", source
 
 
-def _sum(values: list[Any]) -> Any:
-    return sum(values) if values and all(value is not None for value in values) else None
+def _sum(values: Sequence[Number | None]) -> Number | None:
+    """Return the sum of numbers; None if there are none, or one is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from embrew import evaluation
 from embrew.data.splits import DEV_SPLITS
@@ -26,11 +26,17 @@ from embrew.progress import within
 from embrew.report.models import CHOICE
 
 logger = logging.getLogger(__name__)
-ROWS, QUERIES = 500, 200  # of a dev split that has more
+ROWS, QUERIES = 500, 200  # maximum numbers of rows, and of queries of a corpus, of a dev split
 
 
 class Choice(NamedTuple):
-    """A pooling of `POOLINGS`, and the mean dev scores (0 to 1) of all of them."""
+    """The best pooling of `POOLINGS`.
+
+    Attributes:
+        pooling: Name of the pooling.
+        scores: Mean score on the dev splits (0 to 1) by pooling.
+        on: Names and sizes of the dev splits.
+    """
 
     pooling: str
     scores: dict[str, float]
@@ -78,15 +84,21 @@ def choose(
     on: list[str] = []
     for pooling in POOLINGS:
         encoder, output = open_bare(name, pooling, dtype=dtype), folder and folder / CHOICE.parent / pooling
-        how: dict[str, Any] = {"batch_tokens": batch_tokens, "processes": processes, "show_progress_bar": True}
         with within(pooling):
-            results = evaluation.evaluate(encoder, on_dev, output_dir=output, **how)
+            results = evaluation.evaluate(
+                encoder,
+                on_dev,
+                output_dir=output,
+                batch_tokens=batch_tokens,
+                processes=processes,
+                show_progress_bar=True,
+            )
         scores[pooling] = mean_score(results)
         logger.info("%s pooling: %.4f on the dev splits", pooling, scores[pooling])
         on = [f"{task.name} {task.split} ({size_of(r.counts)})" for task, r in zip(on_dev, results, strict=True)]
         del encoder
         gc.collect()
-    choice = Choice(max(scores, key=lambda each: scores[each]), scores, on)
+    choice = Choice(max(scores, key=lambda pooling: scores[pooling]), scores, on)
     logger.info("%s: %s", name, choice)
     if folder is not None and (processes is None or processes.rank == 0):
         write_json(folder / CHOICE, sealed(choice._asdict()))

@@ -183,7 +183,7 @@ def truncation(models: Sequence[str], *, dims: str | None = None, **reading: Any
         plane = truncation_of(
             vectors, chosen[0] if chosen else min(128, vectors.shape[1] // 2), seed=reading.get("seed", 42)
         )
-        figures = {"dim": plane.dim, "texts": len(plane.whole), "distance": plane.distance}
+        figures = {"dim": plane.dim, "texts": len(plane.full), "distance": plane.distance}
         return {**figures, "distance_share": plane.share}, [plane]
 
     columns = {"dim": "dimensions", "texts": "texts", "distance": "mean distance"}
@@ -217,7 +217,7 @@ def sink(models: Sequence[str], *, prompt_name: Sequence[str] = (), **reading: A
                 {**names, "layer": i, **dict(zip(figures["shares"], layer, strict=True))}
                 for i, layer in enumerate(layers, start=1)
             ]
-            depths = {f"{depth:.0%}": result.at(depth) for depth in DEPTHS}
+            depths = {f"{depth:.0%}": result.first_token_share(depth) for depth in DEPTHS}
             mean = figures["mean"]
             outcome.table.append({**names, **depths, "mean": mean["first"], "on the text": mean["text"]})
             drawn.append((model if prompt is None else f"{model}, {prompt}", result))
