@@ -45,7 +45,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def sums(curve: Curve) -> list[tuple[Any, ...]]:
-    return [(m.stage, m.step, m.samples, m.epochs, m.scores["dev"]) for m in curve.moments]
+    return [(m.stage, m.step, m.samples, m.epochs, m.scores["dev"]) for m in curve.evaluations]
 
 
 def test_samples_by_hand(runs: Path) -> None:
@@ -83,12 +83,12 @@ def test_the_front_is_what_no_moment_beats() -> None:
             )
             for name in "abc"
         ]
-        every = [(c.name, m) for c in curves for m in c.moments]
+        every = [(c.name, m) for c in curves for m in c.evaluations]
 
-        def beaten(moment: Evaluation, every: list[tuple[str, Evaluation]] = every) -> bool:
+        def beaten(evaluation: Evaluation, every: list[tuple[str, Evaluation]] = every) -> bool:
             return any(
-                (o.samples <= moment.samples and o.scores["dev"] > moment.scores["dev"])
-                or (o.samples < moment.samples and o.scores["dev"] >= moment.scores["dev"])
+                (o.samples <= evaluation.samples and o.scores["dev"] > evaluation.scores["dev"])
+                or (o.samples < evaluation.samples and o.scores["dev"] >= evaluation.scores["dev"])
                 for _, o in every
             )
 
@@ -136,7 +136,7 @@ def test_the_verb(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_epochs_are_of_one_stage(runs: Path) -> None:
     """No line goes back to an earlier epoch; a stage begins where the one before has ended."""
     stages = list(by_stage(read_curve(runs / "two")))
-    assert [([moment.epochs for moment in stage], last) for stage, last in stages] == [
+    assert [([evaluation.epochs for evaluation in stage], last) for stage, last in stages] == [
         ([0.0, 0.5], False),
         ([0.0, 0.5, 1.0, 2.0], True),
     ]

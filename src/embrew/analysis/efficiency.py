@@ -50,7 +50,7 @@ class Curve:
     """The evaluations of a run in order, the first before training; `sets` describes the evaluation sets by name."""
 
     name: str
-    moments: tuple[Evaluation, ...]
+    evaluations: tuple[Evaluation, ...]
     sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -66,11 +66,11 @@ class Curve:
     @property
     def best(self) -> Evaluation:
         """The first evaluation with the highest score."""
-        return max(self.moments, key=lambda moment: moment.score)
+        return max(self.evaluations, key=lambda evaluation: evaluation.score)
 
     def passes(self, score: float) -> Evaluation | None:
         """Return the first evaluation with a score above `score`, without interpolation."""
-        return next((moment for moment in self.moments if moment.score > score), None)
+        return next((evaluation for evaluation in self.evaluations if evaluation.score > score), None)
 
 
 def read_curve(folder: str | Path, *, stage: str | None = None) -> Curve:
@@ -103,7 +103,7 @@ def read_curve(folder: str | Path, *, stage: str | None = None) -> Curve:
     with content_of(file):
         before = names[: names.index(stages[0])]
         start = next((name for name in reversed(before) if name in scores), "base")
-        moments = [Evaluation(stages[0], 0, 0, 0.0, scores[start])] if start in scores else []
+        evaluations = [Evaluation(stages[0], 0, 0, 0.0, scores[start])] if start in scores else []
         seen = 0
         for name in stages:
             a_step, an_epoch = samples[name]["a_step"], samples[name]["an_epoch"]
@@ -111,12 +111,12 @@ def read_curve(folder: str | Path, *, stage: str | None = None) -> Curve:
             steps = samples[name].get("steps", points[-1][0] if points else 0)
             if not points and name in scores:
                 points = [(steps, scores[name])]
-            moments += [
+            evaluations += [
                 Evaluation(name, step, seen + step * a_step, round(step * a_step / an_epoch, 4), values)
                 for step, values in points
             ]
             seen += steps * a_step
-    return Curve(str(folder), tuple(moments), log.get("sets", {}))
+    return Curve(str(folder), tuple(evaluations), log.get("sets", {}))
 
 
 def pareto_front(
@@ -133,20 +133,20 @@ def pareto_front(
 
 def pareto(curves: Iterable[Curve]) -> list[tuple[str, Evaluation]]:
     """Return the Pareto front of all runs, by samples; of equal evaluations, the first run's."""
-    evaluations = [(curve.name, moment) for curve in curves for moment in curve.moments]
+    evaluations = [(curve.name, evaluation) for curve in curves for evaluation in curve.evaluations]
     return pareto_front(evaluations, lambda entry: entry[1].samples, lambda entry: entry[1].score)
 
 
 def as_rows(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """Return one row per evaluation: run, stage, steps, samples, epochs, whether on the Pareto front, all scores."""
-    front = [(name, id(moment)) for name, moment in pareto(curves)]
+    front = [(name, id(evaluation)) for name, evaluation in pareto(curves)]
     return [
         {
             "run": curve.name,
-            **{name: getattr(moment, name) for name in ("stage", "step", "samples", "epochs")},
-            "pareto": (curve.name, id(moment)) in front,
-            **moment.scores,
+            **{name: getattr(evaluation, name) for name in ("stage", "step", "samples", "epochs")},
+            "pareto": (curve.name, id(evaluation)) in front,
+            **evaluation.scores,
         }
         for curve in curves
-        for moment in curve.moments
+        for evaluation in curve.evaluations
     ]

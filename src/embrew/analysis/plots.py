@@ -133,23 +133,23 @@ def plot_efficiency(curves: Sequence[Curve], path: Path, *, mark: float | None =
         path: output file.
         mark: a score to draw as a horizontal line.
     """
-    moments = [moment for curve in curves for moment in curve.moments]
-    spread = all(name in moment.scores for moment in moments for name in SPREAD)
+    evaluations = [evaluation for curve in curves for evaluation in curve.evaluations]
+    spread = all(name in evaluation.scores for evaluation in evaluations for name in SPREAD)
     with drawing(path, 5.2 * (2 + spread), 4.8) as figure:
         samples, epochs, *others = figure.subplots(1, 2 + spread)
         for curve, line in zip(curves, line_styles([curve.name for curve in curves]), strict=True):
             style = {"color": line["color"], "marker": line["marker"]}
-            samples.plot(*_points(curve.moments, "samples"), markersize=4, label=curve.name, **style)
+            samples.plot(*_points(curve.evaluations, "samples"), markersize=4, label=curve.name, **style)
             for stage, last in by_stage(curve):
                 epochs.plot(*_points(stage, "epochs"), "-" if last else "--", markersize=4, **style)
             for axes in others:
-                spreads = [[moment.scores[name] for moment in curve.moments] for name in SPREAD]
+                spreads = [[evaluation.scores[name] for evaluation in curve.evaluations] for name in SPREAD]
                 axes.plot(*spreads, linewidth=1, markevery=[-1], markersize=7, **style)
                 axes.locator_params(axis="x", nbins=6)
                 axes.set(xlabel=AXES["uniformity"], ylabel=AXES["alignment"])
-        front = _points([moment for _, moment in pareto(curves)], "samples")
+        front = _points([evaluation for _, evaluation in pareto(curves)], "samples")
         samples.step(*front, where="post", label="Pareto front", color="0.6", linestyle=":", zorder=0)
-        samples.set_xscale("symlog", linthresh=min((m.samples for m in moments if m.samples), default=1))
+        samples.set_xscale("symlog", linthresh=min((m.samples for m in evaluations if m.samples), default=1))
         samples.set_xlim(left=0)
         samples.set(xlabel="samples seen", ylabel="dev")
         epochs.set(xlabel="epochs of the stage", ylabel="dev")
@@ -196,19 +196,19 @@ def plot_demonstrations(named: Sequence[tuple[str, float | None, Sequence[Demons
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
 
 
-def _points(moments: Sequence[Evaluation], name: str) -> tuple[list[float], list[float]]:
+def _points(evaluations: Sequence[Evaluation], name: str) -> tuple[list[float], list[float]]:
     """Return x (samples or epochs) and scores of some evaluations."""
-    return [getattr(moment, name) for moment in moments], [moment.score for moment in moments]
+    return [getattr(evaluation, name) for evaluation in evaluations], [evaluation.score for evaluation in evaluations]
 
 
 def by_stage(curve: Curve) -> Iterator[tuple[list[Evaluation], bool]]:
     """Return the evaluations of each stage, from the last one of the stage before, and whether it is the last stage."""
-    for stage in dict.fromkeys(moment.stage for moment in curve.moments):
-        moments = [moment for moment in curve.moments if moment.stage == stage]
-        first = curve.moments.index(moments[0])
+    for stage in dict.fromkeys(evaluation.stage for evaluation in curve.evaluations):
+        evaluations = [evaluation for evaluation in curve.evaluations if evaluation.stage == stage]
+        first = curve.evaluations.index(evaluations[0])
         if first:
-            moments.insert(0, replace(curve.moments[first - 1], stage=stage, step=0, epochs=0.0))
-        yield moments, stage == curve.moments[-1].stage
+            evaluations.insert(0, replace(curve.evaluations[first - 1], stage=stage, step=0, epochs=0.0))
+        yield evaluations, stage == curve.evaluations[-1].stage
 
 
 def plot_separations(named: Sequence[tuple[str, Sequence[Figures]]], path: Path) -> None:

@@ -18,9 +18,9 @@ class Ranked(NamedTuple):
     """A result whose examples are queries.
 
     Attributes:
-        queries: Their ids.
-        ranks: Rank of the first relevant document of each, from 1; None beyond `depth`.
-        top: Ids of the nearest documents of each.
+        queries: Ids of the queries.
+        ranks: Rank of each query's first relevant document, from 1; None beyond `depth`.
+        top: Ids of each query's nearest documents.
         depth: Largest known rank; None if all are known.
     """
 
@@ -49,12 +49,12 @@ class PairChange(NamedTuple):
     """A pair that the second model has nearer to its gold score, or farther from it.
 
     Attributes:
-        row: Its index among the rows of the data.
-        gold: Its gold score, or 1 for a pair that matches.
-        before: Its cosine in the first model.
-        after: Its cosine in the second model.
-        ranks: Its ranks by gold score and by both cosines, from 1 for the lowest; ties have their mean.
-        is_won: Whether the second model has it nearer, or on the right side of the threshold.
+        row: Index of the pair among the rows of the data.
+        gold: Gold score, or 1 for a pair that matches.
+        before: Cosine in the first model.
+        after: Cosine in the second model.
+        ranks: Ranks by gold score and by both cosines, from 1 for the lowest; ties have their mean.
+        is_won: Whether the second model has the pair nearer, or on the right side of the threshold.
     """
 
     row: int
@@ -97,7 +97,7 @@ def changed_queries(before: Ranked, after: Ranked) -> list[QueryChange]:
 
     From rank 1 to 10 is as large a change as from 10 to 100. A rank beyond the known ones counts as the next one.
     """
-    beyond = 1 + (before.depth or 0)  # of no use where all ranks are known
+    beyond = 1 + (before.depth or 0)  # not used where all ranks are known
 
     def size(change: QueryChange) -> float:
         return abs(math.log((change.before or beyond) / (change.after or beyond)))

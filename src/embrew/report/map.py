@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 GREY = METHODS["untrained"]
 EARLIER, LATER, SAME = "#4477AA", "#D55E00", "#009988"
 OTHERS, NONE = "other labels", "relevant to no query"
-TEXT_LENGTH = 80  # characters of a text on the page
+TEXT_LENGTH = 80  # maximum number of characters of a text on the page
 
 
 class TextGroups(NamedTuple):
     """What the texts of a map are coloured by.
 
     Attributes:
-        about: What the groups are; empty if there is nothing to colour.
+        about: Meaning of the groups; empty if there is nothing to colour.
         colours: Colour by group, in the order of the legend.
         groups: Group of each text.
         changes: Change of rank by document (below 0: found earlier); None where it is relevant to no query.
@@ -51,7 +51,7 @@ class Map(NamedTuple):
         models: Share of the variance that both components have, by model.
         reach: Largest coordinate of the axes.
         colours: Colour by group, in the order of the legend.
-        about: What the groups are; empty if there are none.
+        about: Meaning of the groups; empty if there are none.
     """
 
     name: str

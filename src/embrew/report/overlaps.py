@@ -27,10 +27,10 @@ def find_overlaps(subject: Subject) -> dict[str, dict[str, list[str]]]:
     Overlaps are `found` with queries, relevant documents and other texts; `documents` has those with whole corpora, of
     which most documents answer no query.
     """
-    return {name: _of_model(subject, subject.sources[name][0]) for name in subject.names}
+    return {name: _overlaps_of_model(subject, subject.sources[name][0]) for name in subject.names}
 
 
-def _of_model(subject: Subject, source: Source) -> dict[str, list[str]]:
+def _overlaps_of_model(subject: Subject, source: Source) -> dict[str, list[str]]:
     lines: list[str] = []
     documents: list[str] = []
     not_checked: list[str] = []
@@ -52,7 +52,7 @@ def _of_model(subject: Subject, source: Source) -> dict[str, list[str]]:
             try:
                 unavailable = _unavailable(source, f"stages.{i}.{key}.path", config)
                 if unavailable is None:
-                    overlaps, of_corpora = _lines(names, stage, config, subject)
+                    overlaps, of_corpora = _overlap_lines(names, stage, config, subject)
                     lines, documents = lines + overlaps, documents + of_corpora
             except (OSError, ValueError) as error:
                 unavailable = f"its rows cannot be read ({source.public_text(error)})"
@@ -90,7 +90,7 @@ def _unavailable(source: Source, recipe_key: str, config: DataConfig) -> str | N
     return None
 
 
-def _lines(names: str, stage: StageConfig, config: DataConfig, subject: Subject) -> tuple[list[str], list[str]]:
+def _overlap_lines(names: str, stage: StageConfig, config: DataConfig, subject: Subject) -> tuple[list[str], list[str]]:
     """Return lines about overlaps, and about those with whole corpora."""
     from embrew import assembly
     from embrew.evaluation.overlap import in_words, known_texts, overlap

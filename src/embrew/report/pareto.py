@@ -96,8 +96,13 @@ def _label(text: str, x: float, y: float, covered: list[Box], drawn: list[Box]) 
             is_inside = left >= LEFT and box[2] <= RIGHT and box[1] >= TOP - LINE and box[3] <= BOTTOM
             if is_inside and not any(_overlap(box, other) for other in (*covered, *lines)):
                 covered.append(box)
-                about = {"anchor": anchor, "is_far": abs(shift) > LINE + 2}
-                return {"text": text, "x": round(anchor_x, 1), "y": round(middle_y + 4, 1), **about}
+                return {
+                    "text": text,
+                    "x": round(anchor_x, 1),
+                    "y": round(middle_y + 4, 1),
+                    "anchor": anchor,
+                    "is_far": abs(shift) > LINE + 2,
+                }
     return None
 
 

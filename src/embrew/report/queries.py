@@ -53,7 +53,7 @@ class TaskTexts(NamedTuple):
     Attributes:
         queries: Texts of queries by id.
         relevant: Ids of a query's relevant documents, the highest grade first.
-        documents: Returns the texts of the documents of a query, by id.
+        documents: Function that returns the texts of a query's documents, by id.
         rows: Rows of a task with pairs.
     """
 
@@ -157,16 +157,23 @@ def change_list(
 def page_entry(change: Change, texts: TaskTexts) -> dict[str, Any]:
     """Return the page's entry of a change, with its texts."""
     if isinstance(change, Confusion):
-        classes = [shortened(name, NAME_LENGTH) for name in (change.gold, change.predicted)]
-        counts = [change.before, change.after]
-        return {"classes": classes, "counts": counts, "total": change.total, "won": change.is_won}
+        return {
+            "classes": [shortened(name, NAME_LENGTH) for name in (change.gold, change.predicted)],
+            "counts": [change.before, change.after],
+            "total": change.total,
+            "won": change.is_won,
+        }
     if isinstance(change, PairChange):
         sentences = [page_text(f"row {change.row + 1}", None)]
         if texts.rows is not None:
             sentences = [page_text("", texts.rows[change.row][side]) for side in ("sentence1", "sentence2")]
-        cosines = [change.before, change.after]
-        about = {"gold": change.gold, "cosines": cosines, "ranks": change.ranks, "won": change.is_won}
-        return {"texts": sentences, **about}
+        return {
+            "texts": sentences,
+            "gold": change.gold,
+            "cosines": [change.before, change.after],
+            "ranks": change.ranks,
+            "won": change.is_won,
+        }
     query, documents = change.query, texts.documents(change.query)
     relevant = texts.relevant.get(query, [])
     ranks, tops = (change.before, change.after), [change.top_before[:DOCUMENTS], change.top_after[:DOCUMENTS]]
@@ -186,5 +193,9 @@ def page_entry(change: Change, texts: TaskTexts) -> dict[str, Any]:
 
 def page_text(name: str, text: str | None, *, is_right: bool = False) -> dict[str, Any]:
     """Return name, beginning and length of a text; the text is None if it is not known."""
-    about = {"name": shortened(name, NAME_LENGTH), "is_right": is_right, "length": len(text or "")}
-    return {**about, "text": None if text is None else text[:TEXT_LENGTH]}
+    return {
+        "name": shortened(name, NAME_LENGTH),
+        "is_right": is_right,
+        "length": len(text or ""),
+        "text": None if text is None else text[:TEXT_LENGTH],
+    }

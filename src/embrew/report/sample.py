@@ -49,7 +49,7 @@ class TaskSample:
 
 def sample_texts(data: Mapping[Key, Task], *, texts: int = TEXTS, seed: int = SEED) -> dict[Key, TaskSample]:
     """Return a sample of each task's texts, up to `texts` in all, with the same share for each task."""
-    return {key: _sample(task, texts // len(data), seed) for key, task in data.items()}
+    return {key: _sample_task(task, texts // len(data), seed) for key, task in data.items()}
 
 
 def measure_vectors(encoder: TextEncoder, data: Mapping[Key, Task]) -> dict[str, Any]:
@@ -103,18 +103,18 @@ def _spectrum(vectors: np.ndarray) -> dict[str, Any]:
     return {**spectrum.summary(), "ranks": ranks.tolist(), "shares": (values[ranks - 1] / values.sum()).tolist()}
 
 
-def _sample(task: Task, maximum: int, seed: int) -> TaskSample:
+def _sample_task(task: Task, maximum: int, seed: int) -> TaskSample:
     kind = KINDS[task.kind]
     if is_beir(task.path):
-        return _of_corpus(task, maximum, seed)
+        return _sample_corpus(task, maximum, seed)
     rows = task_rows(task, kind, task.settings.get("columns"))
     in_pairs = kind.rows in ("scored", "labelled_pairs")
     chosen = sample_in_order(range(len(rows)), maximum // 2 if in_pairs else maximum, seed=seed)
     numbered = list(zip(chosen, rows.select(chosen), strict=True))
     if in_pairs:
-        return _distinct((i, str(row[name]), "") for i, row in numbered for name in ("sentence1", "sentence2"))
+        return _distinct_texts((i, str(row[name]), "") for i, row in numbered for name in ("sentence1", "sentence2"))
     if kind.rows != "candidates":
-        return _distinct((i, row[kind.about[0]], str(row.get("label", ""))) for i, row in numbered)
+        return _distinct_texts((i, row[kind.about[0]], str(row.get("label", ""))) for i, row in numbered)
     documents: list[tuple[int, str, str]] = []
     queries: list[str] = []
     for i, row in numbered:  # queries with all their candidates, as long as there is room
@@ -122,10 +122,10 @@ def _sample(task: Task, maximum: int, seed: int) -> TaskSample:
         if len(documents) + len(queries) + len(candidates) + 1 <= maximum:
             documents += candidates
             queries.append(row["query"])
-    return _distinct(documents, role="document", queries=queries)
+    return _distinct_texts(documents, role="document", queries=queries)
 
 
-def _of_corpus(task: Task, maximum: int, seed: int) -> TaskSample:
+def _sample_corpus(task: Task, maximum: int, seed: int) -> TaskSample:
     """Sample queries with their best relevant document, and further documents."""
     limits = {name: task.settings.get(name, default) for name, default in (("documents", "all"), ("distractors", 0))}
     data = select_documents(task_retrieval(task), **limits, seed=task.settings.get("seed", 42))
@@ -144,7 +144,9 @@ def _of_corpus(task: Task, maximum: int, seed: int) -> TaskSample:
     return TaskSample("document", tuple(documents), tuple(documents.values()), queries=tuple(texts_of_queries))
 
 
-def _distinct(rows: Iterable[tuple[int, str, str]], *, role: str = "text", queries: Sequence[str] = ()) -> TaskSample:
+def _distinct_texts(
+    rows: Iterable[tuple[int, str, str]], *, role: str = "text", queries: Sequence[str] = ()
+) -> TaskSample:
     """Return a sample of row numbers, texts and labels, each text once."""
     first: dict[str, tuple[int, str]] = {}
     for row, text, label in rows:

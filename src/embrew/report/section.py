@@ -63,11 +63,11 @@ class Subject:
     Attributes:
         comparison: Models and the tasks that they have alike; the first model is the base.
         data: Data folder of a task, by task name and split, only where its files are those of the results.
-        without_data: Why the data that were stored with the results of a task are not used, by task name and split.
+        without_data: Reason why data that were stored with results are not used, by task name and split.
         costs: Cost of each encoder by model; a model whose encoder is not known is missing.
-        vectors: What `measure_vectors` returned, by model.
+        vectors: Figures of `measure_vectors` by model.
         sources: Folders and runs of each model, one per seed, by model.
-        overlaps: What `find_overlaps` returned; empty if they were not looked for.
+        overlaps: Lines of `find_overlaps` by model; empty if overlaps were not looked for.
         command: The command that made the report.
     """
 
@@ -91,9 +91,9 @@ class Section(NamedTuple):
 
     Attributes:
         title: Heading.
-        document: What the JSON file holds; a variable of the template too.
+        document: Entry of the JSON file; its keys are variables of the template too.
         values: Further variables of the template, whose charts are Vega-Lite.
-        sentence: What it adds to the verdict; empty if nothing.
+        sentence: Sentence that is added to the verdict; empty if none.
     """
 
     title: str

@@ -40,14 +40,14 @@ class Source:
 
     Attributes:
         results: Folder of its results; None if it has to be evaluated.
-        model: What `open_model` opens; with `untrained`, a recipe, or a trained encoder whose base is meant. None: the
+        model: Argument of `open_model`; with `untrained`, a recipe, or a trained encoder whose base is meant. None: the
             encoder is not known.
-        untrained: Nothing was trained: the encoder is the one that the recipe describes, or it is BM25.
+        untrained: Whether nothing was trained: the encoder is the one that the recipe describes, or it is BM25.
         run: Folder of the training run.
         stage: Last stage of the run that the model was trained in.
-        pooling: Of a language model without embedding settings, as `open_model` takes it.
-        stored: The folder of `model` was not given, but read beside the results; it may have changed since.
-        unknown: Why the encoder of the results is not used; empty if none is known.
+        pooling: Pooling of a language model without embedding settings, as `open_model` takes it.
+        stored: Whether `model` was not given, but read from a file beside the results; it may have changed since.
+        unknown: Reason why the encoder of the results is not used; empty if there is none.
     """
 
     results: Path | None = None
@@ -146,7 +146,7 @@ def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
     """Yield names and sources of the models that a path names."""
     path = from_home(entry)
     if path.is_dir():
-        yield from _of_folder(name, path)
+        yield from _sources_of_folder(name, path)
     elif is_recipe(entry):
         recipe = Recipe.load(entry)
         if recipe.stages:
@@ -162,7 +162,7 @@ def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
         yield name, Source(model=entry)  # shipped with embrew, or on the Hub
 
 
-def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
+def _sources_of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
     folder = inspect(path)
     what = "it holds nothing that embrew wrote" if folder.kind == "folder" else f"it is of the kind {folder.kind!r}"
     if folder.state in ("damaged", "unreadable", "running"):
@@ -170,13 +170,13 @@ def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
         raise ValueError(f"{path} cannot be compared: {what}, {folder.state}{problems}")
     match folder.kind:
         case "results":
-            yield with_pooling(name, pooling_of_results(path)), _of_results(path)
+            yield with_pooling(name, pooling_of_results(path)), _source_of_results(path)
         case "training run":
-            yield from _of_run(name, path, folder)
+            yield from _sources_of_run(name, path, folder)
         case "sweep":
-            yield from _of_sweep(name, path)
+            yield from _sources_of_sweep(name, path)
         case "adaptation":
-            yield from _of_adapted(name, path, folder)
+            yield from _sources_of_adaptation(name, path, folder)
         case "encoder":
             is_stage = (path.parent / RUN.file).is_file()
             of_run = Source(run=path.parent, stage=path.name) if is_stage else Source()
@@ -192,7 +192,7 @@ def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             raise ValueError(f"{path} cannot be compared: {what}; give {ACCEPTED}")
 
 
-def _of_results(path: Path) -> Source:
+def _source_of_results(path: Path) -> Source:
     """Return results with the encoder that `embrew evaluate` stored the folder of, whose hash is not verified here."""
     alone, paths = Source(results=path, pooling=pooling_of_results(path)), read_paths(path)
     if paths.model is None:
@@ -201,7 +201,7 @@ def _of_results(path: Path) -> Source:
         return replace(alone, unknown=f"{shown_path(paths.model)} is no longer a folder on this machine")
     try:
         is_model = inspect(paths.model).kind not in ("results", "adaptation")  # which may name results again
-        *_, (_, encoder) = _of_folder("", paths.model) if is_model else [("", alone)]
+        *_, (_, encoder) = _sources_of_folder("", paths.model) if is_model else [("", alone)]
     except (OSError, ValueError) as error:
         logger.warning("the encoder of %s is not used: %s", path, error)
         encoder = alone
@@ -210,7 +210,7 @@ def _of_results(path: Path) -> Source:
     return replace(encoder, results=path, stored=True, pooling=alone.pooling or paths.pooling)
 
 
-def _of_run(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
+def _sources_of_run(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
     finished = [stage.name for stage in run.stages if stage.state == "finished"]
     if run.state != "finished":
         stages = f", or give its finished stages: {' '.join(str(path / stage) for stage in finished)}"
@@ -247,7 +247,7 @@ def _base_is_known(run: Path, stage: Path) -> bool:
     return False
 
 
-def _of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
+def _sources_of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
     values = read_json(path / SWEEP.file, keys=("rows",), kind=SWEEP)
     rows = [row["name"] for row in values["rows"]]
     left_out = sorted(
@@ -264,7 +264,7 @@ def _of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             yield f"{name}/{row['name']}", Source(results=results, model=str(run / stage), run=run, stage=stage)
 
 
-def _of_adapted(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
+def _sources_of_adaptation(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
     if run.state != "finished":
         raise ValueError(f"the adaptation {path} is not finished: {run.summary}; give its first command again")
     for row in read_json(path / "adapted.json", keys=("models",), sealed=True)["models"]:
@@ -280,5 +280,5 @@ def _of_adapted(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Sou
 
 def _sum(values: Sequence[Number | None]) -> Number | None:
     """Return the sum of numbers; None if there are none, or one is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers and len(numbers) == len(values) else None

@@ -332,7 +332,7 @@ def efficiency(models: Sequence[str], *, stage: str | None = None, against: str 
     outcome = Outcome(plot, {"moments": moments}, rows=moments)
     for curve in curves:
         best = curve.best
-        row: dict[str, Any] = {"run": curve.name, "first": curve.moments[0].score, "best": best.score}
+        row: dict[str, Any] = {"run": curve.name, "first": curve.evaluations[0].score, "best": best.score}
         row |= {"samples": best.samples, "steps": best.step, "epochs": best.epochs, "pareto": front.count(curve.name)}
         entry = {**row, "scored_on": curve.scored_on}
         if goal is not None and curve is not target:
