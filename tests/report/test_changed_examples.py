@@ -6,7 +6,8 @@ import pytest
 
 from embrew.report.changes import QueryChange
 from embrew.report.queries import TEXT_LENGTH, listed, section
-from tests.report.changed import ranked, result, retrieval_folder, subject, write
+from tests.report.changed import ranked, result, retrieval_folder, subject
+from tests.report.tasks import write_rows
 
 
 def change(number: int, won: bool) -> QueryChange:
@@ -82,7 +83,7 @@ def test_candidates_of_reranking_are_read_by_their_names(tmp_path):
         {"query": "q one", "positive": ["p", "both"], "negative": ["n", "both", "m"]},
         {"query": "q two", "positive": ["r"], "negative": ["s"]},
     ]
-    write(tmp_path / "R" / "test.jsonl", rows)
+    write_rows(tmp_path / "R", rows)
     tops = [["negative 3", "positive 2", "negative 1"], ["positive 2", "positive 1", "negative 3"]]
     one, other = (
         ranked("R", {"1": (rank, top), "2": (1, ["positive 1", "negative 1"])}, "reranking")
@@ -97,7 +98,7 @@ def test_candidates_of_reranking_are_read_by_their_names(tmp_path):
 
 def test_pairs_have_their_sentences(tmp_path):
     rows = [{"sentence1": f"left {i}", "sentence2": "same", "score": float(i)} for i in range(4)]
-    write(tmp_path / "S" / "test.jsonl", rows)
+    write_rows(tmp_path / "S", rows)
     gold = [0.0, 1.0, 2.0, 3.0]
     one = result("S", "sts", 4, predicted=[0.1, 0.2, 0.3, 0.4], gold=gold)
     other = result("S", "sts", 4, predicted=[0.4, 0.2, 0.3, 0.1], gold=gold)

@@ -8,8 +8,9 @@ import pytest
 
 from embrew.report.page import write_report
 from embrew.report.queries import DOCUMENTS, TEXT_LENGTH
-from tests.report.changed import ranked, result, retrieval_folder, subject, write
+from tests.report.changed import ranked, result, retrieval_folder, subject
 from tests.report.showing import Shown
+from tests.report.tasks import write_rows
 
 pytest.importorskip("vl_convert", reason="install embrew[report] to test the report")
 
@@ -47,7 +48,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Shown:
             top = others[:10] if place is None else [*others[: place - 1], name, *others[place - 1 :]][:10]
             tops[k][f"q{name}"] = (place, top)
     rows = [{"sentence1": text, "sentence2": LONG, "score": float(i)} for i, text in enumerate(HOSTILE)]
-    write(folder / "pairs" / "test.jsonl", rows)
+    write_rows(folder / "pairs", rows)
     gold = [row["score"] for row in rows]
     pairs = [
         result("pairs", "sts", len(gold), predicted=[one / 10 for one in order], gold=gold)

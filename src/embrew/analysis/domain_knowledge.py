@@ -88,11 +88,7 @@ def measure(
     separation = perplexity = None
     if sample.questions:
         separation = separation_of(
-            encoder,
-            sample.questions,
-            sample.answers,
-            batch_tokens=batch_tokens,
-            show_progress_bar=show_progress_bar,
+            encoder, sample.questions, sample.answers, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar
         )
     if isinstance(encoder, Encoder) and sample.texts:
         perplexity = perplexity_of(encoder, sample.texts, batch_tokens=batch_tokens or BATCH_TOKENS)

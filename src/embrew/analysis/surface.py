@@ -318,11 +318,7 @@ def milliseconds_of(
         for layer, measured in seconds.items():
             start = time.perf_counter()
             encoder.encode(
-                sample,
-                num_layers=layer,
-                batch_size=len(sample),
-                batch_tokens=batch_tokens,
-                show_progress_bar=False,
+                sample, num_layers=layer, batch_size=len(sample), batch_tokens=batch_tokens, show_progress_bar=False
             )
             if number:  # the first round is a warm-up
                 measured.append(time.perf_counter() - start)

@@ -17,9 +17,9 @@ from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import claimed, write_json
 from embrew.progress import progress, within
-from embrew.report import Model, compare_models, read_folder
+from embrew.report.comparing import compare_models
 from embrew.report.cost import measure_cost
-from embrew.report.models import check_same_tasks, with_pooling
+from embrew.report.models import Model, check_same_tasks, read_folder, with_pooling
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import check_packages, write_report
 from embrew.report.sample import measure_vectors

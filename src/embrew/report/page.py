@@ -17,18 +17,14 @@ from markupsafe import Markup
 
 from embrew.evaluation.uncertainty import Difference
 from embrew.files.writing import atomic_path, write_json
-from embrew.report import cost, geometry, map, queries, reproduce, scores, verdict
+from embrew.report import cost, geometry, map, queries, reproduce, scores
 from embrew.report.section import Section, Subject, model_colours
 from embrew.report.tables import csv_text
+from embrew.report.verdict import verdict
 
 SECTIONS = (scores, queries, cost, geometry, map, reproduce)
 EXAMPLES = {"queries": "queries", "pairs": "pairs", "classes": "pairs of classes"}
-COSTS = {
-    "milliseconds": "ms per text",
-    "bytes": "bytes per vector",
-    "seconds": "training seconds",
-    "samples": "training samples",
-}
+COSTS = cost.AXES | {"seconds": "training seconds", "samples": "training samples"}
 # Characters that could end a script element, or a line of JavaScript.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
