@@ -41,7 +41,7 @@ from embrew.storage.parts import check_folder, check_name
 from embrew.storage.peft_folder import apply_adapter
 from embrew.storage.saving import save_encoder
 from embrew.text.template import Template
-from embrew.text.texts import Text, check_boolean, check_integer, texts_of
+from embrew.text.texts import Text, check_boolean, texts_of, check_integer
 from embrew.text.tokens import Segment, Tokens, select_masked
 
 logger = logging.getLogger(__name__)
