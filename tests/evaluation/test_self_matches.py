@@ -14,7 +14,7 @@ import pytest
 
 from embrew.evaluation import evaluate, find_task, read_suite
 from embrew.evaluation.report import result_file
-from embrew.report.comparing import compare_models
+from embrew.report.comparison import compare_models
 from embrew.report.models import models_of
 
 NDCG_SECOND = 1 / math.log2(3)  # the only relevant document at rank 2

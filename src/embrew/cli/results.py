@@ -15,7 +15,7 @@ from embrew.cli.arguments import AsJson
 from embrew.cli.console import out, plain_table, print_json, say
 
 if TYPE_CHECKING:
-    from embrew.report.comparing import Comparison
+    from embrew.report.comparison import Comparison
 
 
 def table(

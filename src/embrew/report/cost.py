@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from embrew.analysis.efficiency import pareto_front
 from embrew.evaluation.kinds import KINDS
-from embrew.report.comparing import TaskScores
+from embrew.report.comparison import TaskScores
 from embrew.report.pareto import pareto_plot
 from embrew.report.section import EncoderCost, NestedScores, Section, Subject, model_colours
 from embrew.report.verdict import best_and_other

@@ -17,7 +17,7 @@ from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import claimed, write_json
 from embrew.progress import progress, within
-from embrew.report.comparing import compare_models
+from embrew.report.comparison import compare_models
 from embrew.report.cost import measure_cost
 from embrew.report.models import Model, check_same_tasks, read_folder, with_pooling
 from embrew.report.overlaps import find_overlaps

@@ -19,7 +19,7 @@ from embrew.report.changes import (
     moved_pairs,
     ranked,
 )
-from embrew.report.comparing import TaskScores
+from embrew.report.comparison import TaskScores
 from embrew.report.section import Section, Subject
 
 LISTED = 10  # maximum number of changes of a task and model that are won, and that are lost

@@ -10,7 +10,7 @@ from typing import Any
 from embrew.evaluation.report import metric_of, size_of
 from embrew.evaluation.uncertainty import LEVEL
 from embrew.inspection import gap_closed
-from embrew.report.comparing import Comparison, TaskScores, Tested, differing_settings
+from embrew.report.comparison import Comparison, TaskScores, Tested, differing_settings
 from embrew.report.section import Section, Subject
 
 

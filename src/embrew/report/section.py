@@ -8,7 +8,7 @@ from itertools import chain, cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embrew.plot_style import CYCLE, METHODS, colours
-from embrew.report.comparing import Comparison
+from embrew.report.comparison import Comparison
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task

@@ -16,7 +16,7 @@ from embrew.evaluation.report import Result
 from embrew.evaluation.task import COMMON, PART_OF, Part, Task
 from embrew.files.checksums import content_hash
 from embrew.files.names import shown_path
-from embrew.report.comparing import MODEL_SETTINGS, Comparison
+from embrew.report.comparison import MODEL_SETTINGS, Comparison
 
 Tasks = Sequence[Task | MtebTask]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from embrew.evaluation.uncertainty import Difference
-from embrew.report.comparing import Comparison, TaskScores, Tested
+from embrew.report.comparison import Comparison, TaskScores, Tested
 
 NAMED_TASKS = 3  # maximum number of tasks that a sentence names
 

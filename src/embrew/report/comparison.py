@@ -1,4 +1,4 @@
-"""Tasks that several models have alike, paired tests against the first model, and settings that differ."""
+"""Comparison of models: tasks that all have alike, paired tests against the first model, settings that differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
