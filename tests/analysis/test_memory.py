@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embrew.analysis.memory import clusters, effective_tokens, memory_similarity, pool_over, summarize
+from embrew.analysis.memory import MemoryTokens, clusters, effective_tokens, memory_similarity, pool_over
 from embrew.encoder import Encoder
 from tests.conftest import SENTENCES
 
@@ -55,13 +55,13 @@ def test_effective_tokens_are_one_of_each_cluster():
 
 
 def test_summary():
-    found = summarize(CHAIN)
+    found = MemoryTokens(CHAIN).summary()
     assert (found["k"], found["k_eff"], found["threshold"]) == (5, 3, 0.9)
     assert found["clusters"] == [[0, 1], [2], [3, 4]]
     assert found["effective_tokens"] == effective_tokens(CHAIN)
     assert (found["lowest_cosine"], found["highest_cosine"]) == (0.1, 0.95)
     assert found["mean_cosine"] == pytest.approx((0.95 + 0.85 + 0.92 + 0.91 + 3 * 0.1 + 3 * 0.2) / 10)
-    assert summarize(np.ones((1, 1)))["mean_cosine"] is None  # no two tokens to compare
+    assert MemoryTokens(np.ones((1, 1))).summary()["mean_cosine"] is None  # no two tokens to compare
 
 
 def test_similarity_is_the_mean_over_texts_of_cosines(make_encoder):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -107,22 +108,40 @@ def effective_tokens(similarity: np.ndarray, *, threshold: float = 0.9, seed: in
     return sorted(generator.choice(group) for group in clusters(similarity, threshold=threshold))
 
 
-def summarize(similarity: np.ndarray, *, threshold: float = 0.9, seed: int = 42) -> dict[str, Any]:
-    """Return k, k_eff, clusters, effective tokens and the cosines between different tokens, for JSON."""
-    effective = effective_tokens(similarity, threshold=threshold, seed=seed)
-    between = similarity[~np.eye(len(similarity), dtype=bool)]
-    return {
-        "k": len(similarity),
-        "k_eff": len(effective),
-        "threshold": threshold,
-        "pick": "random",
-        "seed": seed,
-        "effective_tokens": effective,
-        "clusters": clusters(similarity, threshold=threshold),
-        "mean_cosine": float(between.mean()) if len(between) else None,
-        "lowest_cosine": float(between.min()) if len(between) else None,
-        "highest_cosine": float(between.max()) if len(between) else None,
-    }
+@dataclass(frozen=True)
+class MemoryTokens:
+    """Memory tokens of an encoder.
+
+    Attributes:
+        similarity: cosines between the tokens, `(k, k)`, symmetric.
+        threshold: lower bound of the similarities within a group.
+        seed: random seed of the choice within a group.
+    """
+
+    similarity: np.ndarray
+    threshold: float = 0.9
+    seed: int = 42
+
+    @property
+    def effective(self) -> list[int]:
+        """One memory token of each group, in order."""
+        return effective_tokens(self.similarity, threshold=self.threshold, seed=self.seed)
+
+    def summary(self) -> dict[str, Any]:
+        """Return k, k_eff, clusters, effective tokens and the cosines between different tokens, for JSON."""
+        effective, between = self.effective, self.similarity[~np.eye(len(self.similarity), dtype=bool)]
+        return {
+            "k": len(self.similarity),
+            "k_eff": len(effective),
+            "threshold": self.threshold,
+            "pick": "random",
+            "seed": self.seed,
+            "effective_tokens": effective,
+            "clusters": clusters(self.similarity, threshold=self.threshold),
+            "mean_cosine": float(between.mean()) if len(between) else None,
+            "lowest_cosine": float(between.min()) if len(between) else None,
+            "highest_cosine": float(between.max()) if len(between) else None,
+        }
 
 
 def pool_over(

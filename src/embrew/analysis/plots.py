@@ -13,6 +13,7 @@ import numpy as np
 from embrew.analysis.demonstrations import DemonstrationCost
 from embrew.analysis.domain_knowledge import Figures
 from embrew.analysis.efficiency import Curve, Evaluation, pareto
+from embrew.analysis.memory import MemoryTokens
 from embrew.analysis.separation import BINS, Separation
 from embrew.analysis.sink import Sink
 from embrew.analysis.spectrum import Spectrum
@@ -77,16 +78,12 @@ def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
         axes.legend(title="model: dimensions above the threshold", alignment="left", **LEGEND_BESIDE)
 
 
-def plot_memory(named: Sequence[tuple[str, np.ndarray, Sequence[int]]], path: Path) -> None:
-    """Plot the similarities of memory tokens on one scale, with effective tokens in bold on the axes.
-
-    Args:
-        named: per model its name, `(k, k)` similarities and effective tokens.
-        path: output file.
-    """
-    lowest = min(0.0, *(float(similarity.min()) for _, similarity, _ in named))
+def plot_memory(named: Sequence[tuple[str, MemoryTokens]], path: Path) -> None:
+    """Plot the similarities of memory tokens on one scale, with effective tokens in bold on the axes."""
+    lowest = min(0.0, *(float(tokens.similarity.min()) for _, tokens in named))
     with _panels(path, len(named), 3.4, 3.8, beside=0.8, layout="compressed") as (figure, grid):
-        for axes, (name, similarity, effective) in zip(grid, named, strict=True):
+        for axes, (name, tokens) in zip(grid, named, strict=True):
+            similarity, effective = tokens.similarity, tokens.effective
             image = axes.imshow(similarity, vmin=lowest, vmax=1, cmap="viridis")
             k = len(similarity)
             ticks = range(0, k, -(-k // 10))

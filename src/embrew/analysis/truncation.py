@@ -13,6 +13,7 @@ widths are embedded together; here truncated vectors are padded with zeros.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,10 @@ class Truncation:
         from scipy.spatial.distance import pdist
 
         return self.distance / float(pdist(self.full).mean())
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures, for JSON."""
+        return {"dim": self.dim, "texts": len(self.full), "distance": self.distance, "distance_share": self.share}
 
 
 def truncation_of(vectors: np.ndarray, dim: int, *, perplexity: float = PERPLEXITY, seed: int = 42) -> Truncation:

@@ -131,15 +131,15 @@ def spectrum(models: Sequence[str], *, threshold: float = 1e-2, **reading: Any) 
 
 def memory(models: Sequence[str], *, threshold: float = 0.9, **reading: Any) -> Outcome:
     """Measure how similar the memory tokens are, and how many different ones there are."""
-    from embrew.analysis.memory import memory_similarity, summarize
+    from embrew.analysis.memory import MemoryTokens, memory_similarity
     from embrew.analysis.plots import plot_memory
 
     texts, options, seed = *texts_of(**reading), reading.get("seed", 42)
 
     def measure(encoder: Any) -> Any:
-        similarity = memory_similarity(encoder, texts.texts, **options)
-        figures = {"texts": len(texts.texts), **summarize(similarity, threshold=threshold, seed=seed)}
-        return {**figures, "similarity": similarity.tolist()}, [similarity, figures["effective_tokens"]]
+        tokens = MemoryTokens(memory_similarity(encoder, texts.texts, **options), threshold, seed)
+        figures = {"texts": len(texts.texts), **tokens.summary()}
+        return {**figures, "similarity": tokens.similarity.tolist()}, [tokens]
 
     columns = {"texts": "texts", "k": "k", "k_eff": f"effective at {threshold:g}"}
     columns |= {"mean_cosine": "mean cosine", "lowest_cosine": "lowest", "highest_cosine": "highest"}
@@ -183,8 +183,7 @@ def truncation(models: Sequence[str], *, dims: str | None = None, **reading: Any
         plane = truncation_of(
             vectors, chosen[0] if chosen else min(128, vectors.shape[1] // 2), seed=reading.get("seed", 42)
         )
-        figures = {"dim": plane.dim, "texts": len(plane.full), "distance": plane.distance}
-        return {**figures, "distance_share": plane.share}, [plane]
+        return plane.summary(), [plane]
 
     columns = {"dim": "dimensions", "texts": "texts", "distance": "mean distance"}
     columns |= {"distance_share": "share of that between texts"}
