@@ -161,7 +161,7 @@ def attention_weights(inner: Any, read: Callable[[int, Tensor], None]) -> Iterat
     """
     kernel, hooks = inner.config._attn_implementation, []
 
-    def hook(layer: int, module: Any, output: Any) -> None:
+    def hook(layer: int, module: torch.nn.Module, output: tuple[Tensor, Tensor | None]) -> None:
         if output[1] is None:
             raise ValueError(f"{type(module).__name__} shows no attention weights")
         read(layer, output[1])

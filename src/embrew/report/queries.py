@@ -60,7 +60,7 @@ class TaskTexts(NamedTuple):
     queries: Mapping[str, str] = {}
     relevant: Mapping[str, Sequence[str]] = {}
     documents: Callable[[str], Mapping[str, str]] = lambda _: {}
-    rows: Any = None
+    rows: Sequence[Mapping[str, str]] | None = None
 
 
 def section(subject: Subject) -> Section | None:
