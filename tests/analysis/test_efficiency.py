@@ -62,13 +62,13 @@ def test_samples_by_hand(runs: Path) -> None:
 
 
 def test_what_it_takes_to_pass(runs: Path) -> None:
-    two, one = read_curve(runs / "two"), read_curve(runs / "one")
-    assert one.best.score == 0.65
-    passed = two.passes(one.best.score)
+    two_stages, one_stage = read_curve(runs / "two"), read_curve(runs / "one")
+    assert one_stage.best.score == 0.65
+    passed = two_stages.passes(one_stage.best.score)
     assert passed is not None
     assert (passed.samples, passed.step) == (144, 2)
-    assert one.passes(two.best.score) is None
-    assert one.passes(0.65) is None  # as good is not better
+    assert one_stage.passes(two_stages.best.score) is None
+    assert one_stage.passes(0.65) is None  # as good is not better
 
 
 def test_the_front_is_what_no_moment_beats() -> None:
@@ -145,8 +145,8 @@ def test_epochs_are_of_one_stage(runs: Path) -> None:
 
 def test_alignment_and_uniformity_have_a_panel(runs: Path, tmp_path: Path) -> None:
     log = json.loads((runs / "one" / "run.json").read_text())
-    for place in [log["scores"]["base"], *(point["scores"] for point in log["curves"]["only"])]:
-        place |= {"alignment": 0.5, "uniformity": -2.0}
+    for scores in [log["scores"]["base"], *(point["scores"] for point in log["curves"]["only"])]:
+        scores |= {"alignment": 0.5, "uniformity": -2.0}
     (runs / "one" / "run.json").write_text(json.dumps(log))
     assert run(runs / "one", "--output", tmp_path, "--picture", "svg").exit_code == 0
     assert "alignment (less is closer positives)" in (tmp_path / "efficiency.svg").read_text()

@@ -29,8 +29,8 @@ def retrieval(folder: Path, *, documents: int = 30, queries: int = 12, seed: int
     chance = random.Random(seed)
     texts = [" ".join(chance.choices(WORDS, k=i + 5)) for i in range(documents)]
     write_rows(folder, [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)], "corpus.jsonl")
-    asked = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[:4])} for i in range(queries)]
-    write_rows(folder, asked, "queries.jsonl")
+    query_rows = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[:4])} for i in range(queries)]
+    write_rows(folder, query_rows, "queries.jsonl")
     (folder / "qrels").mkdir()
     lines = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in range(queries))]
     (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")

@@ -38,11 +38,11 @@ TOPS = (
 
 
 def test_an_entry_has_texts_and_marks_relevant_documents(folder):
-    found = section(subject(models(ranked("T", TOPS[0]), ranked("T", TOPS[1])), folder))
-    (shown,) = found.values["lists"]
-    assert (shown["kind"], shown["won"], shown["lost"]) == ("queries", 0, 2)
-    assert shown["names"] == ("one", "other")
-    first, second = shown["entries"]
+    content = section(subject(models(ranked("T", TOPS[0]), ranked("T", TOPS[1])), folder))
+    (changes,) = content.values["lists"]
+    assert (changes["kind"], changes["won"], changes["lost"]) == ("queries", 0, 2)
+    assert changes["names"] == ("one", "other")
+    first, second = changes["entries"]
     assert (first["query"]["name"], first["query"]["text"]) == ("a", "first query")
     assert first["ranks"] == (1, 6)
     # Three documents of each model; d2 is relevant and at neither.
@@ -52,7 +52,7 @@ def test_an_entry_has_texts_and_marks_relevant_documents(folder):
     # Of b, no relevant document is among those shown: one is shown beside them.
     assert second["ranks"] == (40, None) and not any(text["is_right"] for side in second["sides"] for text in side)
     assert [(text["name"], text["text"]) for text in second["missed"]] == [("d7", "document 7")]
-    assert found.document["tasks"][0]["models"][0]["examples"][0] == {
+    assert content.document["tasks"][0]["models"][0]["examples"][0] == {
         "query": "a",
         "before": 1,
         "after": 6,
@@ -62,9 +62,9 @@ def test_an_entry_has_texts_and_marks_relevant_documents(folder):
 
 
 def test_without_data_only_ids_are_shown():
-    found = section(subject(models(ranked("T", TOPS[0]), ranked("T", TOPS[1]))))
-    assert found.values["without_texts"] == ["T test, 3 queries"]
-    first = found.values["lists"][0]["entries"][0]
+    content = section(subject(models(ranked("T", TOPS[0]), ranked("T", TOPS[1]))))
+    assert content.values["without_texts"] == ["T test, 3 queries"]
+    first = content.values["lists"][0]["entries"][0]
     texts = [first["query"], *(text for side in first["sides"] for text in side)]
     assert [text["name"] for text in texts if text["is_right"]] == ["d1"]  # by its rank
     assert all(text["text"] is None for text in texts)
@@ -72,9 +72,9 @@ def test_without_data_only_ids_are_shown():
 
 def test_results_without_ids_are_named():
     old = result("T", "retrieval", 2, score=[0.0, 1.0])
-    found = section(subject(models(old, ranked("T", {"a": (1, []), "b": (2, [])}))))
-    assert found.document["without_ids"] == ["T test, 2 queries"]
-    assert found.values["lists"] == []
+    content = section(subject(models(old, ranked("T", {"a": (1, []), "b": (2, [])}))))
+    assert content.document["without_ids"] == ["T test, 2 queries"]
+    assert content.values["lists"] == []
     assert section(subject(models(result("C", "clustering", 2), result("C", "clustering", 2)))) is None
 
 
@@ -89,8 +89,8 @@ def test_candidates_of_reranking_are_read_by_their_names(tmp_path):
         ranked("R", {"1": (rank, top), "2": (1, ["positive 1", "negative 1"])}, "reranking")
         for rank, top in zip((2, 1), tops, strict=True)
     )
-    (shown,) = section(subject(models(one, other), tmp_path / "R")).values["lists"]
-    (entry,) = shown["entries"]
+    (changes,) = section(subject(models(one, other), tmp_path / "R")).values["lists"]
+    (entry,) = changes["entries"]
     assert (entry["query"]["name"], entry["query"]["text"]) == ("1", "q one")
     assert [[text["text"] for text in side] for side in entry["sides"]] == [["m", "both", "n"], ["both", "p", "m"]]
     assert {text["text"] for side in entry["sides"] for text in side if text["is_right"]} == {"p", "both"}
@@ -102,21 +102,23 @@ def test_pairs_have_their_sentences(tmp_path):
     gold = [0.0, 1.0, 2.0, 3.0]
     one = result("S", "sts", 4, predicted=[0.1, 0.2, 0.3, 0.4], gold=gold)
     other = result("S", "sts", 4, predicted=[0.4, 0.2, 0.3, 0.1], gold=gold)
-    (shown,) = section(subject(models(one, other), tmp_path / "S")).values["lists"]
-    first = shown["entries"][0]
+    (changes,) = section(subject(models(one, other), tmp_path / "S")).values["lists"]
+    first = changes["entries"][0]
     assert [text["text"] for text in first["texts"]] == ["left 0", "same"]
     assert (first["gold"], first["cosines"], first["ranks"], first["won"]) == (0.0, [0.1, 0.4], (1.0, 1.0, 4.0), False)
-    assert (shown["won"], shown["lost"]) == (0, 2)
+    assert (changes["won"], changes["lost"]) == (0, 2)
 
 
 def test_long_texts_and_names_are_truncated_and_say_so(tmp_path):
     name = "q" * 120
     retrieval_folder(tmp_path / "T", {name: "a" * 1000}, {"d": "b" * 1000}, [f"{name} d 1"])
     tops = ({name: (1, ["d"])}, {name: (None, [])})
-    (shown,) = section(subject(models(*(ranked("T", top) for top in tops)), tmp_path / "T")).values["lists"]
-    (entry,) = shown["entries"]
+    (changes,) = section(subject(models(*(ranked("T", top) for top in tops)), tmp_path / "T")).values["lists"]
+    (entry,) = changes["entries"]
     for text, length in ((entry["query"], 100), (entry["sides"][0][0], 1)):
         assert (len(text["name"]), len(text["text"]), text["length"]) == (length, TEXT_LENGTH, 1000)
-    classes = [result("C", "classification", 1, gold=["g" * 200], predicted=[one]) for one in ("p", "g" * 200)]
+    classes = [
+        result("C", "classification", 1, gold=["g" * 200], predicted=[predicted]) for predicted in ("p", "g" * 200)
+    ]
     (entry,) = section(subject(models(*classes))).values["lists"][0]["entries"]
     assert [len(name) for name in entry["classes"]] == [100, 1]
