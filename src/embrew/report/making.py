@@ -191,8 +191,8 @@ def _open(model: Model, source: Source, opener: Opener) -> TextEncoder | str:
     except (ImportError, OSError, ValueError) as error:
         if not source.stored:
             raise
-        logger.warning("%s cannot be resolved: %s", source.model, error)
-        return f"{name} cannot be resolved"
+        logger.warning("%s cannot be opened: %s", source.model, error)
+        return f"{name} cannot be opened"
     hashes = {str(scored.run["model_hash"]) for scored in model.seeds[0] if "model_hash" in scored.run}
     return f"{name} has another model hash than the results" if hashes - {model_hash(encoder)} else encoder
 
