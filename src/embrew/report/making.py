@@ -26,7 +26,7 @@ from embrew.report.sample import measure_vectors
 from embrew.report.section import Subject
 from embrew.report.sources import Source, read_sources
 from embrew.report.task_data import Tasks, data_of
-from embrew.report.untrained import choose
+from embrew.report.untrained import choose_pooling
 from embrew.text_encoder import TextEncoder, model_hash
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Mod
         for number, source in enumerate(seeds, start=1):
             choice = None
             if source.model and not (source.results or source.untrained or source.pooling):
-                choice = choose(source.model, tasks, folder)
+                choice = choose_pooling(source.model, tasks, folder)
             resolved.append(replace(source, pooling=choice.pooling) if choice else source)
             label = name if len(seeds) == 1 else f"{name}, seed {number}"
             with within(label):

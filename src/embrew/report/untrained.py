@@ -48,7 +48,7 @@ class Choice(NamedTuple):
         return f"no pooling of its own; {self.pooling} is the best of {scores} on {', '.join(self.on)}"
 
 
-def choose(
+def choose_pooling(
     name: str,
     tasks: Sequence[Task | MtebTask],
     folder: Path | None = None,
