@@ -24,11 +24,11 @@ from typing import Any
 from harness import RESULTS, circumstances, origin, table, write
 
 from embrew import adapt
-from embrew.comparison import read_folder
 from embrew.data.beir import read_beir
 from embrew.data.formats import read_file
 from embrew.evaluation import Result, evaluate
 from embrew.evaluation.uncertainty import compare
+from embrew.report import read_folder
 from embrew.stock import open_stock
 
 COMMAND = "python benchmarks/best_encoder.py WORK"

@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 
 from embrew import Encoder, assembly
 from embrew.cli import app
-from embrew.comparison import read_folder
 from embrew.data.beir import read_beir
 from embrew.data.fetching import fetch
 from embrew.data.formats import read_file
@@ -34,6 +33,7 @@ from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.report import write_result
 from embrew.inspection import inspect
 from embrew.recipe import Recipe
+from embrew.report import read_folder
 from embrew.settings.encoder import Pooling
 from embrew.sweep import read_sweep, run_sweep
 from embrew.training import stages

@@ -42,13 +42,13 @@ def test_the_same_figures_as_the_analysis(sts: Path, make_encoder: Callable[...,
     encoder = make_encoder()
     sets = add_uniformity(dev_sets([sts]), sts, above=3.5)
     assert isinstance(sets, DevSets)
-    found = sets(encoder)
-    assert list(found) == ["dev", "STS", "alignment", "uniformity"]
+    scores = sets(encoder)
+    assert list(scores) == ["dev", "STS", "alignment", "uniformity"]
     positives = [(row["sentence1"], row["sentence2"]) for row in STS if row["score"] > 3.5]
     assert len(positives) == 4
     wanted = alignment_uniformity(encoder, positives, SENTENCES)  # type: ignore[arg-type]
-    assert found["alignment"] == pytest.approx(wanted.alignment, rel=1e-5)
-    assert found["uniformity"] == pytest.approx(wanted.uniformity, rel=1e-5)
+    assert scores["alignment"] == pytest.approx(wanted.alignment, rel=1e-5)
+    assert scores["uniformity"] == pytest.approx(wanted.uniformity, rel=1e-5)
     assert sets.metrics == ["dev", "STS"]  # nothing is chosen by them
     assert sets.about["uniformity"] == {
         "kind": "pairs", "split": "dev", "metric": "less is better", "size": "4 positives, 5 texts"

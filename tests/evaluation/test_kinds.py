@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.comparison.models import models_of
 from embrew.data.columns import accepted_layouts
 from embrew.evaluation import evaluate, find_task, read_suite, table
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_tasks import kind_of
 from embrew.evaluation.task import Rows, Task, TaskKind
 from embrew.evaluation.uncertainty import interval
+from embrew.report.models import models_of
 
 
 def score(encoder: Any, rows: Rows, *, longer: float = 1.0, **options: Any) -> dict[str, Any]:

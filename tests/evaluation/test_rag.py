@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embrew.comparison.models import models_of
-from embrew.comparison.tables import grid
 from embrew.data.beir import Document
 from embrew.evaluation import evaluate, find_task, grid_table, read_suite, table
 from embrew.evaluation.find import cells
@@ -17,6 +15,8 @@ from embrew.evaluation.kinds.rag import Data, Vectors, nearest, score_rag
 from embrew.evaluation.questions import Question
 from embrew.evaluation.task import GridCache
 from embrew.evaluation.task_texts import check_apart
+from embrew.report.models import models_of
+from embrew.report.tables import grid
 
 
 class Layered:

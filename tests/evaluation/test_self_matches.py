@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from embrew.comparison.comparing import compare_models
-from embrew.comparison.models import models_of
 from embrew.evaluation import evaluate, find_task, read_suite
 from embrew.evaluation.report import result_file
+from embrew.report.comparison import compare_models
+from embrew.report.models import models_of
 
 NDCG_SECOND = 1 / math.log2(3)  # the only relevant document at rank 2
 

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.cli.arguments import Pooling
-from embrew.comparison.models import CHOICE
 from embrew.evaluation import evaluate, find_task
 from embrew.opening import POOLINGS, is_bare, open_model
+from embrew.report.models import CHOICE
 from embrew.report.untrained import QUERIES, ROWS, dev_tasks
 
 WORDS = ["cat", "dog", "sat", "ran", "mat", "road", "lake", "river", "deep", "cold", "old", "new", "house", "tree"]

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from embrew.adapting.prepare import Prepared
-from embrew.comparison.changes import changed_queries, ranked
 from embrew.evaluation import Result, find_task
 from embrew.evaluation.kinds.retrieval import RANKS
 from embrew.evaluation.uncertainty import Difference, compare, interval
 from embrew.files.formats import versions
 from embrew.files.writing import atomic_path
 from embrew.inspection import command
+from embrew.report.changes import changed_queries, ranked
 from embrew.report.cost import mark_fronts
 from embrew.report.page import rendered
 from embrew.report.pareto import pareto_plot

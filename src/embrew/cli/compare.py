@@ -89,9 +89,9 @@ def page_model(model: str, file: Path, output: Path | None) -> tuple[str, Source
 
 def write_page(name: str, source: Source, tasks: Tasks, file: Path, encoder: Any) -> None:
     """Write the page of one model, whose open encoder is measured."""
-    from embrew.comparison.models import with_pooling
     from embrew.evaluation.kinds import KINDS
     from embrew.report.making import make_report
+    from embrew.report.models import with_pooling
 
     shown = [task for task in tasks if not KINDS[getattr(task, "kind", "sts")].grid]
     command, sources = shlex.join(["embrew", *sys.argv[1:]]), {with_pooling(name, source.pooling): [source]}

@@ -119,7 +119,7 @@ def evaluate(
     from embrew import evaluation, opening
     from embrew.cli.compare import page_model, write_page
     from embrew.evaluation.paths import write_paths
-    from embrew.report.untrained import choose
+    from embrew.report.untrained import choose_pooling
 
     tasks, named = _tasks(data or (), suite, mteb or (), split, kind)  # before a model is opened
     name, page = ("", None) if report is None else page_model(model, report, output)
@@ -128,7 +128,7 @@ def evaluate(
     processes = evaluation.Processes.of_launch()
     common: Any = {"batch_tokens": batch_tokens, "processes": processes}
     with stopping(lambda: f"{finished}; the same command {'starts again' if output is None else 'resumes'}"):
-        choice = choose(model, tasks, output, dtype=dtype, **common) if pooling is None else None
+        choice = choose_pooling(model, tasks, output, dtype=dtype, **common) if pooling is None else None
         how_read = choice.pooling if choice else pooling
         how_opened: Any = {"dtype": dtype, "backend": backend, "as_trained": True}
         encoder: Any = opening.open_model(model, overrides or (), pooling=how_read, **how_opened)

@@ -15,7 +15,7 @@ from embrew.cli.arguments import AsJson
 from embrew.cli.console import out, plain_table, print_json, say
 
 if TYPE_CHECKING:
-    from embrew.comparison.comparing import Comparison
+    from embrew.report.comparison import Comparison
 
 
 def table(
@@ -45,11 +45,11 @@ def table(
     """Show the scores of several models side by side."""
     if output is not None and output.suffix not in (".md", ".csv"):
         raise ValueError(f"{output}: unknown format; give a .md or .csv file")
-    from embrew.comparison.models import models_of
-    from embrew.comparison.tables import as_markdown, csv_text, grid
     from embrew.evaluation.report import averages, label_of
     from embrew.evaluation.suites import read_averages
     from embrew.files.writing import atomic_path
+    from embrew.report.models import models_of
+    from embrew.report.tables import as_markdown, csv_text, grid
 
     rows = models_of(results)
     named = None if suite is None else read_averages(suite)
@@ -88,7 +88,7 @@ def diff(
 
     Differences of scores are tested by a paired bootstrap; p-values are corrected for the number of tasks.
     """
-    from embrew.comparison import Model, compare_models, differing_settings, read_folder, verdict
+    from embrew.report import Model, compare_models, differing_settings, read_folder, verdict
 
     comparison = compare_models([Model("A", (read_folder(a),)), Model("B", (read_folder(b),))])
     changed = differing_settings(comparison.models)

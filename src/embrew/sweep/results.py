@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from embrew.analysis.plots import drawing, looks
-from embrew.comparison.models import Model
-from embrew.comparison.tables import as_markdown, grid
+from embrew.analysis.plots import drawing, line_styles
 from embrew.evaluation.report import Result, averages, label_of
 from embrew.files.formats import SWEEP, versions
 from embrew.files.names import public_path, public_setting
 from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_path, write_json
+from embrew.report.models import Model
+from embrew.report.tables import as_markdown, grid
 from embrew.sweep.rows import Row, Sweep
 
 LINES = 6  # tasks that are drawn one by one; for more, averages are drawn
@@ -77,12 +77,12 @@ def plot_sweep(axis: str, done: Sequence[Trained], path: Path) -> None:
     names = tasks if len(tasks) <= LINES else [name for name in scores[0][0] if name not in tasks]
     with drawing(path, 6.8, 4.4) as figure:
         axes = figure.subplots()
-        for name, look in zip(names, looks(names), strict=True):
+        for name, style in zip(names, line_styles(names), strict=True):
             values = [[100 * one[name] for one in seeds] for seeds in scores]
             means = [statistics.fmean(each) for each in values]
             spread = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values]
             bars = spread if any(spread) else None
-            axes.errorbar(numbers, means, yerr=bars, capsize=3, label=labels.get(name, name), **look)
+            axes.errorbar(numbers, means, yerr=bars, capsize=3, label=labels.get(name, name), **style)
         if min(numbers) > 0 and max(numbers) / min(numbers) >= WIDE:
             axes.set_xscale("log")
         if len(numbers) <= 10:

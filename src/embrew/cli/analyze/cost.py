@@ -12,7 +12,7 @@ from embrew.cli.analyze.kinds import Outcome, measure_all, tasks_of
 from embrew.cli.arguments import read_numbers
 
 if TYPE_CHECKING:
-    from embrew.analysis.demonstrations import Shots
+    from embrew.analysis.demonstrations import DemonstrationCost
 
 Demos = Annotated[
     str | None,
@@ -30,8 +30,8 @@ Counts = Annotated[
 def cost(models: Sequence[str]) -> Outcome:
     """Show the score of each result folder against the time of its evaluation, on the tasks that all of them have."""
     from embrew.analysis.plots import plot_costs
-    from embrew.comparison.models import read_folder
     from embrew.evaluation.report import mean_score
+    from embrew.report.models import read_folder
 
     folders = {name: {(one.task, one.split): one for one in read_folder(name)} for name in models}
     shared = sorted(set.intersection(*(set(tasks) for tasks in folders.values())))
@@ -72,12 +72,12 @@ def demonstrations(
     tasks = tasks_of(data, suite, split, choosing=False)
     numbers = read_numbers(counts) if counts else [0, len(pairs)]
 
-    def measure(encoder: Any) -> list[Shots]:
+    def measure(encoder: Any) -> list[DemonstrationCost]:
         if not isinstance(encoder, Encoder):
             raise ValueError("analyze demonstrations needs an encoder of embrew that reads them; give its folder")
         return by_demonstrations(encoder, Context(words, pairs), numbers, tasks, batch_tokens=batch_tokens)
 
-    drawn: list[tuple[str, float | None, list[Shots]]] = []
+    drawn: list[tuple[str, float | None, list[DemonstrationCost]]] = []
     outcome = Outcome(partial(plot_demonstrations, drawn), {"tasks": [task.name for task in tasks]})
     for entry, found in measure_all(models, measure):
         seconds = training_seconds(entry["model"])

@@ -89,7 +89,7 @@ def read_sample(path: str, columns: dict[str, str], most: int, *, seed: int = 42
     if is_beir(place):
         names = sorted(qrels_files(place))
         split = next((one for one in ("train", "dev", "test", *names) if one in names), "train")
-        return Sample.of_pairs(name, read_qa(place, split=split), most=most, seed=seed)
+        return Sample.of_pairs(name, read_qa(place, split=split), max_pairs=most, seed=seed)
     inside = [] if place.is_file() else [file for file in place.iterdir() if file.is_file()]
     rows = place.is_file() or is_saved(place) or any(f.name.endswith(SUFFIXES) or stem(f) in SPLITS for f in inside)
     if not rows:
@@ -100,7 +100,7 @@ def read_sample(path: str, columns: dict[str, str], most: int, *, seed: int = 42
         first = next(iter(read(place, split=names[0] if len(names) == 1 else "train")), None)
         if first is not None and not any(same_name(first.values, question) for question in ACCEPTED["question"]):
             return Sample(name, (), (), tuple(read_texts(path, max_texts=most, seed=seed).texts))
-    return Sample.of_pairs(name, read_qa(place, columns=columns), most=most, seed=seed)
+    return Sample.of_pairs(name, read_qa(place, columns=columns), max_pairs=most, seed=seed)
 
 
 def untrained(name: str, pooling: str | None = None) -> Any:

@@ -131,15 +131,15 @@ def spectrum(models: Sequence[str], *, threshold: float = 1e-2, **reading: Any) 
 
 def memory(models: Sequence[str], *, threshold: float = 0.9, **reading: Any) -> Outcome:
     """Measure how similar the memory tokens are, and how many different ones there are."""
-    from embrew.analysis.memory import memory_similarity, summarize
+    from embrew.analysis.memory import MemoryTokens, memory_similarity
     from embrew.analysis.plots import plot_memory
 
     texts, options, seed = *texts_of(**reading), reading.get("seed", 42)
 
     def measure(encoder: Any) -> Any:
-        similarity = memory_similarity(encoder, texts.texts, **options)
-        figures = {"texts": len(texts.texts), **summarize(similarity, threshold=threshold, seed=seed)}
-        return {**figures, "similarity": similarity.tolist()}, [similarity, figures["effective_tokens"]]
+        tokens = MemoryTokens(memory_similarity(encoder, texts.texts, **options), threshold, seed)
+        figures = {"texts": len(texts.texts), **tokens.summary()}
+        return {**figures, "similarity": tokens.similarity.tolist()}, [tokens]
 
     columns = {"texts": "texts", "k": "k", "k_eff": f"effective at {threshold:g}"}
     columns |= {"mean_cosine": "mean cosine", "lowest_cosine": "lowest", "highest_cosine": "highest"}
@@ -183,8 +183,7 @@ def truncation(models: Sequence[str], *, dims: str | None = None, **reading: Any
         plane = truncation_of(
             vectors, chosen[0] if chosen else min(128, vectors.shape[1] // 2), seed=reading.get("seed", 42)
         )
-        figures = {"dim": plane.dim, "texts": len(plane.whole), "distance": plane.distance}
-        return {**figures, "distance_share": plane.share}, [plane]
+        return plane.summary(), [plane]
 
     columns = {"dim": "dimensions", "texts": "texts", "distance": "mean distance"}
     columns |= {"distance_share": "share of that between texts"}
@@ -217,7 +216,7 @@ def sink(models: Sequence[str], *, prompt_name: Sequence[str] = (), **reading: A
                 {**names, "layer": i, **dict(zip(figures["shares"], layer, strict=True))}
                 for i, layer in enumerate(layers, start=1)
             ]
-            depths = {f"{depth:.0%}": result.at(depth) for depth in DEPTHS}
+            depths = {f"{depth:.0%}": result.first_token_share(depth) for depth in DEPTHS}
             mean = figures["mean"]
             outcome.table.append({**names, **depths, "mean": mean["first"], "on the text": mean["text"]})
             drawn.append((model if prompt is None else f"{model}, {prompt}", result))
@@ -332,7 +331,7 @@ def efficiency(models: Sequence[str], *, stage: str | None = None, against: str 
     outcome = Outcome(plot, {"moments": moments}, rows=moments)
     for curve in curves:
         best = curve.best
-        row: dict[str, Any] = {"run": curve.name, "first": curve.moments[0].score, "best": best.score}
+        row: dict[str, Any] = {"run": curve.name, "first": curve.evaluations[0].score, "best": best.score}
         row |= {"samples": best.samples, "steps": best.step, "epochs": best.epochs, "pareto": front.count(curve.name)}
         entry = {**row, "scored_on": curve.scored_on}
         if goal is not None and curve is not target:

@@ -1,4 +1,4 @@
-"""Tasks that several models have alike, paired tests against the first model, and settings that differ."""
+"""Comparison of models: tasks that all have alike, paired tests against the first model, settings that differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from embrew.comparison.models import Model
 from embrew.evaluation.report import Result, label_of, mean_score
 from embrew.evaluation.uncertainty import (
     LEVEL,
@@ -19,10 +18,11 @@ from embrew.evaluation.uncertainty import (
     holm,
     of_samples,
 )
+from embrew.report.models import Model
 
 # Settings of a task that belong to the model, and those that change no vector.
-OF_THE_MODEL = frozenset({"instruction", "context", "batch_tokens"})
-OF_THE_TASK = ("counts", "task", "split", "kind")
+MODEL_SETTINGS = frozenset({"instruction", "context", "batch_tokens"})
+TASK_KEYS = ("counts", "task", "split", "kind")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Comparison:
             return None
         samples = [self._samples[i][model] - self._samples[i][base] for i in chosen]
         # Tasks of one size are drawn with the same numbers: shuffled, so that tasks are independent of each other.
-        shuffled = [np.random.default_rng(i).permutation(one) for i, one in zip(chosen, samples, strict=True)]
+        shuffled = [np.random.default_rng(i).permutation(values) for i, values in zip(chosen, samples, strict=True)]
         means = self.means([self.tasks[i] for i in chosen])
         return of_samples(np.mean(shuffled, axis=0), means[model] - means[base])
 
@@ -149,11 +149,13 @@ def compare_models(models: Sequence[Model]) -> Comparison:
 
 def _not_comparable(models: Sequence[Model], results: Sequence[Sequence[Result]]) -> str | None:
     """Return why the models' results of a task cannot be compared; None if they can."""
-    both = list(zip(models, results, strict=True))
-    there = [model.name for model, seeds in both if len(seeds) == len(model.seeds)]
-    if len(there) < len(models):
-        return f"only {', '.join(there)} {'has' if len(there) == 1 else 'have'} a result" if there else "not all seeds"
-    for model, seeds in both:
+    results_by_model = list(zip(models, results, strict=True))
+    evaluated = [model.name for model, seeds in results_by_model if len(seeds) == len(model.seeds)]
+    if len(evaluated) < len(models):
+        if not evaluated:
+            return "not all seeds"
+        return f"only {', '.join(evaluated)} {'has' if len(evaluated) == 1 else 'have'} a result"
+    for model, seeds in results_by_model:
         for result in seeds:
             different = _different(results[0][0], result)
             if different:
@@ -161,24 +163,28 @@ def _not_comparable(models: Sequence[Model], results: Sequence[Sequence[Result]]
     return None
 
 
-def _different(one: Result, other: Result) -> str | None:
+def _different(first: Result, second: Result) -> str | None:
     """Return in what two results of a task differ that changes its score for any model; None if in nothing."""
-    if one.kind != other.kind:
-        return f"as {other.kind}, not {one.kind}: another kind of task"
-    if one.run.get("dataset_revision") != other.run.get("dataset_revision"):
+    if first.kind != second.kind:
+        return f"as {second.kind}, not {first.kind}: another kind of task"
+    if first.run.get("dataset_revision") != second.run.get("dataset_revision"):
         return "on another version of the data"
     ours, theirs = (
-        {key: value for key, value in each.run.get("settings", {}).items() if key not in OF_THE_MODEL}
-        for each in (one, other)
+        {key: value for key, value in result.run.get("settings", {}).items() if key not in MODEL_SETTINGS}
+        for result in (first, second)
     )
     keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if keys:
         return "by another protocol (" + ", ".join(f"{k}: {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys) + ")"
-    if one.counts and other.counts:
-        counts = {key: (one.counts.get(key, 0), other.counts.get(key, 0)) for key in {**one.counts, **other.counts}}
-        if differing := [f"{key}: {n}, not {m}" for key, (m, n) in counts.items() if m != n]:
+    if first.counts and second.counts:
+        counts = {
+            key: (first.counts.get(key, 0), second.counts.get(key, 0)) for key in {**first.counts, **second.counts}
+        }
+        if differing := [
+            f"{key}: {count}, not {expected}" for key, (expected, count) in counts.items() if count != expected
+        ]:
             return f"on another number of examples ({', '.join(differing)})"
-    if one.scores.get("metric") != other.scores.get("metric"):
+    if first.scores.get("metric") != second.scores.get("metric"):
         return "by another metric"
     return None
 
@@ -188,12 +194,12 @@ def differing_settings(models: Sequence[Model]) -> dict[str, tuple[Any, ...]]:
 
     Values are those of each model's first seed, and of the first task on which they differ.
     """
-    runs = [{(one.task, one.split): one.run for one in model.seeds[0]} for model in models]
+    runs = [{(result.task, result.split): result.run for result in model.seeds[0]} for model in models]
     differing: dict[str, tuple[Any, ...]] = {}
     for task in (key for key in runs[0] if all(key in run for run in runs)):
         flat = [flattened(run[task]) for run in runs]
-        for key in dict.fromkeys(key for each in flat for key in each):
-            values = tuple(each.get(key) for each in flat)
+        for key in dict.fromkeys(key for settings in flat for key in settings):
+            values = tuple(settings.get(key) for settings in flat)
             if any(value != values[0] for value in values):
                 differing.setdefault(key, values)
     return dict(sorted(differing.items()))
@@ -203,7 +209,7 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings by dotted key, without those that only name the task or its size."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if not prefix and key in OF_THE_TASK:
+        if not prefix and key in TASK_KEYS:
             continue
         if isinstance(value, Mapping) and value:
             flat |= flattened(value, f"{prefix}{key}.")

@@ -13,12 +13,12 @@ from sklearn.metrics import average_precision_score
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.comparison import compare_models, differing_settings, read_folder, verdict
-from embrew.comparison.models import models_of
-from embrew.comparison.tables import as_markdown, csv_text, grid
 from embrew.evaluation import Result, evaluate
 from embrew.evaluation.report import mean_score, write_result
 from embrew.evaluation.uncertainty import bootstrap, compare, holm, interval, of_samples
+from embrew.report import compare_models, differing_settings, read_folder, verdict
+from embrew.report.models import models_of
+from embrew.report.tables import as_markdown, csv_text, grid
 
 
 def result(task="T", main=0.5, kind="retrieval", **examples) -> Result:
@@ -26,9 +26,16 @@ def result(task="T", main=0.5, kind="retrieval", **examples) -> Result:
 
 
 def save(folder, *results, **run):
-    for one in results:
-        about = {"task": one.task, "split": one.split, "kind": one.kind, "dataset_revision": "1", "settings": {}, **run}
-        write_result(one, folder, about)
+    for result in results:
+        about = {
+            "task": result.task,
+            "split": result.split,
+            "kind": result.kind,
+            "dataset_revision": "1",
+            "settings": {},
+            **run,
+        }
+        write_result(result, folder, about)
     return folder
 
 
@@ -81,9 +88,9 @@ def test_a_paired_test_sees_what_two_intervals_do_not():
     a = rng.uniform(size=200)
     b = a + rng.normal(0.02, 0.05, size=200)  # small next to the spread over queries, steady within a query
     ours, theirs = (result(main=float(x.mean()), score=x.tolist()) for x in (a, b))
-    found = compare(ours, theirs)
-    assert found.low < found.difference < found.high
-    assert found.p_value < 0.01
+    test = compare(ours, theirs)
+    assert test.low < test.difference < test.high
+    assert test.p_value < 0.01
     assert interval(ours)[1] > interval(theirs)[0]  # the intervals overlap
     same = compare(ours, ours)
     assert (same.difference, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)
@@ -127,8 +134,8 @@ def test_samples_equal_the_metric_of_the_drawn_examples_one_by_one(kind):
     subset = rng.choice(["a", "b"], size=80)
     scores = {"protocol": "per-subset" if kind == "per-subset" else "all"}
     examples = {"predicted": predicted.tolist(), "gold": gold.tolist(), "subset": subset.tolist()}
-    of = "pair_classification" if kind == "pair_classification" else "sts"
-    (found,) = bootstrap([[Result("T", "test", of, 0.0, scores, 1.0, {}, examples)]], samples=50, seed=7)
+    task_kind = "pair_classification" if kind == "pair_classification" else "sts"
+    (samples,) = bootstrap([[Result("T", "test", task_kind, 0.0, scores, 1.0, {}, examples)]], samples=50, seed=7)
 
     def metric(rows):
         if kind == "pair_classification":
@@ -137,14 +144,14 @@ def test_samples_equal_the_metric_of_the_drawn_examples_one_by_one(kind):
         return np.mean([spearmanr(predicted[part], gold[part]).statistic for part in parts])
 
     draws = np.random.default_rng(7).integers(0, 80, size=(50, 80))
-    assert found == pytest.approx([metric(rows) for rows in draws], abs=1e-12)
+    assert samples == pytest.approx([metric(rows) for rows in draws], abs=1e-12)
 
 
 def test_samples_do_not_depend_on_how_many_are_drawn_at_a_time(monkeypatch):
     scored = [[result(score=np.random.default_rng(1).uniform(size=30).tolist())]]
-    whole = bootstrap(scored, samples=40)
+    expected = bootstrap(scored, samples=40)
     monkeypatch.setattr("embrew.evaluation.uncertainty._BLOCK", 90)
-    assert bootstrap(scored, samples=40) == pytest.approx(whole, abs=1e-12)
+    assert bootstrap(scored, samples=40) == pytest.approx(expected, abs=1e-12)
 
 
 def test_seeds_widen_the_interval_of_a_difference():
@@ -157,8 +164,8 @@ def test_seeds_widen_the_interval_of_a_difference():
         samples = bootstrap([first, others])
         return of_samples(samples[1] - samples[0], mean_score(others) - mean_score(first))
 
-    one, several = difference(seeds[1:2]), difference(seeds)
-    assert (one.low, one.high) == (0, 0), "the same scores"
+    one_seed, several = difference(seeds[1:2]), difference(seeds)
+    assert (one_seed.low, one_seed.high) == (0, 0), "the same scores"
     # The mean of three draws out of -0.1, 0, 0.1 has the standard deviation 0.1 · √(2/3) / √3 = 0.047.
     assert several.difference == pytest.approx(0, abs=1e-12)
     assert several.low == pytest.approx(-several.high, abs=0.01)
@@ -264,16 +271,16 @@ def test_a_verdict_without_examples_tests_nothing(tmp_path):
 
 
 def test_the_verbs(tmp_path):
-    one = save(tmp_path / "one", result("T", 0.5, score=[0.0, 1.0] * 20), dtype="float32")
-    two = save(tmp_path / "two", result("T", 0.75, score=[0.5, 1.0] * 20), dtype="bfloat16")
-    shown = CliRunner().invoke(app, ["table", str(one), f"two={two}", "--intervals", "-o", str(tmp_path / "t.md")])
-    assert shown.exit_code == 0, shown.output
-    assert "50.00 [" in shown.output
+    first = save(tmp_path / "one", result("T", 0.5, score=[0.0, 1.0] * 20), dtype="float32")
+    second = save(tmp_path / "two", result("T", 0.75, score=[0.5, 1.0] * 20), dtype="bfloat16")
+    done = CliRunner().invoke(app, ["table", str(first), f"two={second}", "--intervals", "-o", str(tmp_path / "t.md")])
+    assert done.exit_code == 0, done.output
+    assert "50.00 [" in done.output
     assert (tmp_path / "t.md").read_text().startswith("|  | T test, 3 queries |")
-    shown = CliRunner().invoke(app, ["diff", str(one), str(two)])
-    assert shown.exit_code == 0, shown.output
-    assert "bfloat16" in shown.output
-    assert "+25.00" in shown.output
-    refused = CliRunner().invoke(app, ["table", str(one), "-o", str(tmp_path / "t.txt")])
+    done = CliRunner().invoke(app, ["diff", str(first), str(second)])
+    assert done.exit_code == 0, done.output
+    assert "bfloat16" in done.output
+    assert "+25.00" in done.output
+    refused = CliRunner().invoke(app, ["table", str(first), "-o", str(tmp_path / "t.txt")])
     assert refused.exit_code != 0
-    assert json.loads((one / "T.test.examples.json").read_text()) == {"score": [0.0, 1.0] * 20}
+    assert json.loads((first / "T.test.examples.json").read_text()) == {"score": [0.0, 1.0] * 20}

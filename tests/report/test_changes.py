@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embrew.comparison.changes import Confusion, changed_queries, confused_classes, moved_pairs, ranked
 from embrew.evaluation import Result
+from embrew.report.changes import Confusion, changed_queries, confused_classes, moved_pairs, ranked
 
 
 def result(kind, scores=None, **examples) -> Result:
@@ -28,7 +28,7 @@ def changes(before, after):
 def test_queries_are_sorted_by_the_ratio_of_their_ranks():
     # Ratios: 10, 1 (left out), 101, 101/60, 2, 1.25; none is won or lost by the size of the difference.
     found = changes(retrieval(1, 7, None, 60, 2, 50), retrieval(10, 7, 1, None, 1, 40))
-    assert [(one.query, one.before, one.after, one.is_won) for one in found] == [
+    assert [(change.query, change.before, change.after, change.is_won) for change in found] == [
         ("q2", None, 1, True),
         ("q0", 1, 10, False),
         ("q4", 2, 1, True),
@@ -40,12 +40,12 @@ def test_queries_are_sorted_by_the_ratio_of_their_ranks():
 
 
 def test_equal_changes_keep_the_order_of_the_queries():
-    assert [one.query for one in changes(retrieval(2, 1, 4), retrieval(1, 2, 2))] == ["q0", "q1", "q2"]
+    assert [change.query for change in changes(retrieval(2, 1, 4), retrieval(1, 2, 2))] == ["q0", "q1", "q2"]
 
 
 def test_ranks_of_reranking_have_no_limit():
     found = changes(retrieval(1, 300, kind="reranking"), retrieval(200, 1, kind="reranking"))
-    assert [one.query for one in found] == ["q1", "q0"]
+    assert [change.query for change in found] == ["q1", "q0"]
     assert ranked(retrieval(1, kind="reranking")).depth is None
 
 
@@ -83,9 +83,11 @@ def test_moved_pairs_against_a_plain_loop(protocol):
         a, b, g = rank(cosines[0], i), rank(cosines[1], i), rank(gold, i)
         if abs(a - g) != abs(b - g):
             expected.append((-abs(abs(b - g) - abs(a - g)), i, (g, a, b), abs(b - g) < abs(a - g)))
-    found = moved_pairs(before, after)
-    assert [(one.row, one.ranks, one.is_won) for one in found] == [one[1:] for one in sorted(expected)]
-    assert [(one.gold, one.before, one.after) for one in found] == [
+    changes = moved_pairs(before, after)
+    assert [(change.row, change.ranks, change.is_won) for change in changes] == [
+        change[1:] for change in sorted(expected)
+    ]
+    assert [(change.gold, change.before, change.after) for change in changes] == [
         (gold[i], cosines[0][i], cosines[1][i]) for _, i, _, _ in sorted(expected)
     ]
 
@@ -95,13 +97,13 @@ def test_labelled_pairs_that_cross_the_best_threshold():
     gold = [1, 1, 0, 1, 0]
     before = result("pair_classification", predicted=[0.9, 0.6, 0.5, 0.1, 0.2], gold=gold)
     after = result("pair_classification", predicted=[0.9, 0.05, 0.2, 0.3, 0.1], gold=gold)
-    found = moved_pairs(before, after)
+    changes = moved_pairs(before, after)
     # Ranks by cosine from the lowest: pair 1 falls from 4 to 1, pair 3 rises from 1 to 4: equal changes.
-    assert [(one.row, one.before, one.after, one.is_won) for one in found] == [
+    assert [(change.row, change.before, change.after, change.is_won) for change in changes] == [
         (1, 0.6, 0.05, False),
         (3, 0.1, 0.3, True),
     ]
-    assert [one.ranks[1:] for one in found] == [(4.0, 1.0), (1.0, 4.0)]
+    assert [change.ranks[1:] for change in changes] == [(4.0, 1.0), (1.0, 4.0)]
 
 
 def test_scales_of_cosines_do_not_count():

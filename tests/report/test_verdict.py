@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 
-from embrew.comparison import Model, compare_models, verdict
 from embrew.evaluation.report import Result
+from embrew.report import Model, compare_models, verdict
 
 LABEL = "the task T test, 40 queries"
 
 
 def sentences(*models: tuple[str, float], examples: bool = True) -> Sequence[str]:
     """Return the verdict of models whose 40 queries all have one score, so that intervals are points."""
-    made = []
+    compared = []
     for name, score in models:
         scores = {"score": [score] * 40} if examples else {}
-        made.append(Model(name, [[Result("T", "test", "retrieval", score, {}, 1.0, {"queries": 40}, scores)]]))
-    return verdict(compare_models(made))
+        compared.append(Model(name, [[Result("T", "test", "retrieval", score, {}, 1.0, {"queries": 40}, scores)]]))
+    return verdict(compare_models(compared))
 
 
 def test_the_runner_up_and_the_worse_are_named() -> None:

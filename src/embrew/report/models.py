@@ -58,13 +58,13 @@ def folders_by_name(entries: Sequence[str]) -> dict[str, list[str]]:
     """
     plain = {entry for entry in entries if "=" not in entry or os.path.lexists(entry)}
     split = [("", entry) if entry in plain else entry.partition("=")[::2] for entry in entries]
-    without_name = {path for name, path in split if not name}
+    unnamed = {path for name, path in split if not name}
     folders: dict[str, list[str]] = {}
     for name, path in split:
-        own = Path(path).name
-        if not name and sum(Path(other).name == own for other in without_name) > 1:
-            own = "/".join(Path(path).parts[-2:])
-        folders.setdefault(name or own, []).append(path)
+        folder_name = Path(path).name
+        if not name and sum(Path(other).name == folder_name for other in unnamed) > 1:
+            folder_name = "/".join(Path(path).parts[-2:])
+        folders.setdefault(name or folder_name, []).append(path)
     return folders
 
 

@@ -18,9 +18,9 @@ class Ranked(NamedTuple):
     """A result whose examples are queries.
 
     Attributes:
-        queries: Their ids.
-        ranks: Rank of the first relevant document of each, from 1; None beyond `depth`.
-        top: Ids of the nearest documents of each.
+        queries: Ids of the queries.
+        ranks: Rank of each query's first relevant document, from 1; None beyond `depth`.
+        top: Ids of each query's nearest documents.
         depth: Largest known rank; None if all are known.
     """
 
@@ -49,12 +49,12 @@ class PairChange(NamedTuple):
     """A pair that the second model has nearer to its gold score, or farther from it.
 
     Attributes:
-        row: Its index among the rows of the data.
-        gold: Its gold score, or 1 for a pair that matches.
-        before: Its cosine in the first model.
-        after: Its cosine in the second model.
-        ranks: Its ranks by gold score and by both cosines, from 1 for the lowest; ties have their mean.
-        is_won: Whether the second model has it nearer, or on the right side of the threshold.
+        row: Index of the pair among the rows of the data.
+        gold: Gold score, or 1 for a pair that matches.
+        before: Cosine in the first model.
+        after: Cosine in the second model.
+        ranks: Ranks by gold score and by both cosines, from 1 for the lowest; ties have their mean.
+        is_won: Whether the second model has the pair nearer, or on the right side of the threshold.
     """
 
     row: int
@@ -97,7 +97,7 @@ def changed_queries(before: Ranked, after: Ranked) -> list[QueryChange]:
 
     From rank 1 to 10 is as large a change as from 10 to 100. A rank beyond the known ones counts as the next one.
     """
-    beyond = 1 + (before.depth or 0)  # of no use where all ranks are known
+    beyond = 1 + (before.depth or 0)  # not used where all ranks are known
 
     def size(change: QueryChange) -> float:
         return abs(math.log((change.before or beyond) / (change.after or beyond)))
@@ -121,12 +121,12 @@ def moved_pairs(before: Result, after: Result) -> list[PairChange]:
         groups = np.unique(np.asarray(before.examples["subset"]), return_inverse=True)[1]
     by_gold, *by_cosine = (_ranks(values, groups) for values in (gold, *cosines))
     if before.kind == "sts":
-        off = [np.abs(ranks - by_gold) for ranks in by_cosine]
-        size = np.abs(off[1] - off[0])
+        errors = [np.abs(ranks - by_gold) for ranks in by_cosine]
+        size = np.abs(errors[1] - errors[0])
     else:
-        off = [((values >= best_threshold(values, gold)[0]) != gold).astype(float) for values in cosines]
-        size = np.where(off[0] != off[1], np.abs(by_cosine[1] - by_cosine[0]), 0.0)
-    order = [int(i) for i in np.argsort(-size, kind="stable") if off[0][i] != off[1][i]]
+        errors = [((values >= best_threshold(values, gold)[0]) != gold).astype(float) for values in cosines]
+        size = np.where(errors[0] != errors[1], np.abs(by_cosine[1] - by_cosine[0]), 0.0)
+    order = [int(i) for i in np.argsort(-size, kind="stable") if errors[0][i] != errors[1][i]]
     return [
         PairChange(
             row=i,
@@ -134,7 +134,7 @@ def moved_pairs(before: Result, after: Result) -> list[PairChange]:
             before=float(cosines[0][i]),
             after=float(cosines[1][i]),
             ranks=(float(by_gold[i]), float(by_cosine[0][i]), float(by_cosine[1][i])),
-            is_won=bool(off[1][i] < off[0][i]),
+            is_won=bool(errors[1][i] < errors[0][i]),
         )
         for i in order
     ]
@@ -150,9 +150,9 @@ def confused_classes(before: Result, after: Result) -> list[Confusion]:
         Counter(zip(result.examples["gold"], result.examples["predicted"], strict=True)) for result in (before, after)
     ]
     confused = sorted({pair for count in counts for pair in count if pair[0] != pair[1]})
-    pairs = [Confusion(*pair, counts[0][pair], counts[1][pair], totals[pair[0]]) for pair in confused]
-    changed = [one for one in pairs if one.before != one.after]
-    return sorted(changed, key=lambda one: abs(one.after - one.before), reverse=True)
+    confusions = [Confusion(*pair, counts[0][pair], counts[1][pair], totals[pair[0]]) for pair in confused]
+    changed = [confusion for confusion in confusions if confusion.before != confusion.after]
+    return sorted(changed, key=lambda confusion: abs(confusion.after - confusion.before), reverse=True)
 
 
 def _ranks(values: np.ndarray, groups: np.ndarray) -> np.ndarray:

@@ -5,13 +5,13 @@ import io
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from embrew.comparison.models import Model
 from embrew.evaluation.report import Result, averages, label_of
 from embrew.evaluation.uncertainty import interval
+from embrew.report.models import Model
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
+Cell = str | float | None  # of a CSV file
 NUMBERS = re.compile(r"[+-][\d.,e± \[\]+-]*")  # a number, with its deviation or interval
 
 
@@ -27,13 +27,15 @@ def grid(
     A cell is the mean over seeds ± their standard deviation; with one seed and `intervals`, the score and its 95 %
     bootstrap interval.
     """
-    sets = [set(map(label_of, run)) for row in rows for run in row.seeds]
-    common = set.intersection(*sets)  # means over different tasks are not comparable
-    tables = [[_scores([one for one in run if label_of(one) in common], named) for run in row.seeds] for row in rows]
+    labels_by_run = [set(map(label_of, run)) for row in rows for run in row.seeds]
+    shared = set.intersection(*labels_by_run)  # means over different tasks are not comparable
+    tables = [
+        [_scores([result for result in run if label_of(result) in shared], named) for run in row.seeds] for row in rows
+    ]
     columns = [name for name in tables[0][0] if all(name in scores for table in tables for scores in table)]
     if not columns:
-        there = "; ".join(f"{row.name}: {', '.join(map(label_of, row.seeds[0]))}" for row in rows)
-        raise ValueError(f"the results have no task, split and size in common ({there}); evaluate the models alike")
+        labels = "; ".join(f"{row.name}: {', '.join(map(label_of, row.seeds[0]))}" for row in rows)
+        raise ValueError(f"the results have no task, split and size in common ({labels}); evaluate the models alike")
     cells = []
     for row, table in zip(rows, tables, strict=True):
         first_seed = {label_of(result): result for result in row.seeds[0]}
@@ -51,14 +53,14 @@ def as_markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(line)} |" for line in cells)]) + "\n"
 
 
-def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+def csv_text(rows: Iterable[Sequence[Cell]]) -> str:
     """Return comma-separated values; a text that a spreadsheet would read as a formula begins with an apostrophe."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(map(_inert, row) for row in rows)
     return buffer.getvalue()
 
 
-def _inert(cell: Any) -> Any:
+def _inert(cell: Cell) -> Cell:
     is_formula = isinstance(cell, str) and cell.startswith(FORMULA) and not NUMBERS.fullmatch(cell)
     return f"'{cell}" if is_formula else cell
 
