@@ -36,7 +36,7 @@ from embrew.inspection import inspect
 from embrew.recipe import Recipe
 from embrew.settings.encoder import Pooling
 from embrew.sweep import read_sweep, run_sweep
-from embrew.training import stages
+from embrew.training.run_json import RunResults
 from tests.adapting.data import prepare
 from tests.adapting.test_adapt import TINY, write_data
 from tests.conftest import SENTENCES
@@ -282,14 +282,14 @@ def test_a_kept_step_is_lost_before_it_is_saved(
     how: str, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the same process: nothing is saved, the file is named, and the run can be resumed."""
-    file, score = tmp_path / "run" / "one.work" / "step-2.safetensors", stages.RunResults.score_trained
+    file, score = tmp_path / "run" / "one.work" / "step-2.safetensors", RunResults.score_trained
 
     def damaged(*given: Any) -> None:
         next(flips(file)) if how == "bit" else file.unlink()
         score(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stages.RunResults, "score_trained", damaged)
+        patch.setattr(RunResults, "score_trained", damaged)
         with pytest.raises(ValueError, match=r"step-2\.safetensors .*--resume"):
             train(recipe, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["one.work", "run.json"]

@@ -16,7 +16,7 @@ from embrew.planning.devices import GPUS, Device
 from embrew.planning.plan import plan_recipe
 from embrew.planning.shapes import shape_of_model, shape_of_stage
 from embrew.recipe import Recipe
-from embrew.training.stages import Run, train
+from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.objectives.cases import BARE, ENCODERS, SETTINGS
 
@@ -88,9 +88,8 @@ def test_rows_that_are_too_long_for_the_data_set_are_left_out(model_folder, tmp_
 
 def test_training_announces_whether_its_weights_are_sharded(model_folder, tmp_path):
     found = []
-    run = Run(pairs(model_folder("llama"), tmp_path), tmp_path / "run", resume=False, evaluate=None, verify="off")
-    run.announce = lambda *given: found.append(given[5:])
-    run.all_stages()
+    recipe = pairs(model_folder("llama"), tmp_path)
+    train(recipe, tmp_path / "run", verify="off", announce=lambda *given: found.append(given[5:]))
     assert found == [(False,)]
 
 

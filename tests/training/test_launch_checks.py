@@ -13,7 +13,8 @@ from datasets import Dataset
 from embrew import assembly
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import sharding
-from embrew.training.stages import check_launch, sharding_requested, train
+from embrew.training.launch import check_launch, sharding_requested
+from embrew.training.stages import train
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 

@@ -16,6 +16,7 @@ from embrew.methods.base import UNIT_WEIGHTS
 from embrew.methods.embedding import Embed
 from embrew.model.batching import passes_by_length
 from embrew.model.weights import check_float32
+from embrew.recipe.stage import BatchConfig
 from embrew.text.tokens import Tokens, select_rows, upload
 from embrew.training.sharding import is_sharded, shard_whole
 
@@ -31,6 +32,13 @@ class Chunks:
 
     rows: int | None = None
     tokens: int | None = None
+
+    @classmethod
+    def from_config(cls, batch: BatchConfig | None) -> Chunks | None:
+        """Return the chunks of a stage's batch; None: gradients are not cached."""
+        if batch is None or not (batch.mini_batch_size or batch.mini_batch_num_tokens):
+            return None
+        return cls(rows=batch.mini_batch_size, tokens=batch.mini_batch_num_tokens)
 
 
 def cached_loss(
