@@ -36,6 +36,7 @@ from embrew.inspection import inspect
 from embrew.recipe import Recipe
 from embrew.settings.encoder import Pooling
 from embrew.sweep import read_sweep, run_sweep
+from embrew.training.run import Run
 from embrew.training.run_json import RunResults
 from tests.adapting.data import prepare
 from tests.adapting.test_adapt import TINY, write_data
@@ -332,7 +333,7 @@ def test_a_bit_of_what_a_run_says_of_itself(recipe: Recipe, stopped: Path, tmp_p
     """`run.json`, and `stage.json` of a stage in progress: refused by name when the run is resumed."""
 
     def begin() -> bool:
-        run = stages.Run(recipe, stopped, resume=True, evaluate=None, verify="off")
+        run = Run(recipe, stopped, resume=True, evaluate=None, verify="off")
         return run.settings.holds(stopped / "one.work", 0)
 
     for name in ("run.json", "one.work/stage.json"):

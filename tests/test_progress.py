@@ -58,7 +58,7 @@ def test_log_lines_have_an_eta_and_are_timed(monkeypatch, caplog):
 def test_nothing_is_shown_when_it_is_off(style, shown, caplog):
     caplog.set_level(logging.DEBUG)
     progress.set_style(style)
-    with terminal() as stderr, progress.progress(2, "encode", "text", shown=shown) as bar, bar.shared():
+    with terminal() as stderr, progress.progress(2, "encode", "text", show=shown) as bar, bar.shared():
         bar.update(1)
         bar.reach(2)
         with progress.progress(1, "encode", "text") as part:

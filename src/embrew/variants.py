@@ -113,7 +113,7 @@ class VariantEncoder:
         if ids is not None:
             raise ValueError(f"variants are written of strings; a text is given as {type(ids).__name__}: decode it")
         found: dict[str, list[str]] = {}
-        with progress(len(set(texts)), "rewrite", "text", shown=shown) as bar:
+        with progress(len(set(texts)), "rewrite", "text", show=shown) as bar:
             for text in dict.fromkeys(texts):
                 found[text] = [text, *self.write(text)]
                 bar.update(1)

@@ -131,7 +131,7 @@ def test_training_is_the_same_with_it(values: dict[str, Any], tmp_path: Path, mo
     """Losses of every step and weights, to the bit, under dropout; without it, and without evaluations."""
     measured = losses_of(compress(values, tmp_path, evaluation={"at": "log"}), tmp_path / "with", evaluate=unscored)
     assert len(log_of(tmp_path / "with")["gap"]["compress"]["curve"]) == 5
-    monkeypatch.setattr(run_json, "at_start", lambda *_, **__: None)
+    monkeypatch.setattr(run_json, "measure_start", lambda *_, **__: None)
     plain = losses_of(compress(values, tmp_path), tmp_path / "without")
     assert "gap" not in log_of(tmp_path / "without")
     assert measured == plain and len(plain) == 6

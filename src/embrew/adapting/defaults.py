@@ -145,7 +145,7 @@ def read_defaults(overrides: Sequence[Override] = (), *, quick: bool = False) ->
     shorter = values.pop("quick")
     values = values | shorter if quick else values
     values = apply_overrides({PREFIX[:-1]: values}, overrides)[PREFIX[:-1]]
-    return check_fields(Defaults, values, words="adapt: ")
+    return check_fields(Defaults, values, message_prefix="adapt: ")
 
 
 @cache

@@ -60,9 +60,9 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
     learned = {"memory_tokens": opened.backbone.memory_ids, "soft_prompt_tokens": opened.backbone.soft_prompt_ids}
     pairs = config.settings.differences(opened.settings)
     pairs |= {key: (getattr(config, key) or 0, len(ids)) for key, ids in learned.items()}
-    theirs = opened.base.quantization if opened.backbone.is_quantized else None
-    pairs["quantization"] = config.quantization and config.quantization.as_dict(), theirs and theirs.as_dict()
-    differing = [f"encoder.{key}={one!r}, there {other!r}" for key, (one, other) in pairs.items() if one != other]
+    opened_in = opened.base.quantization if opened.backbone.is_quantized else None
+    pairs["quantization"] = config.quantization and config.quantization.as_dict(), opened_in and opened_in.as_dict()
+    differing = [f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in pairs.items() if ours != theirs]
     if differing:
         raise ValueError(
             f"{source} differs from the recipe's encoder: {'; '.join(differing)}; set these keys to the same values"
@@ -73,10 +73,10 @@ def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device:
     """Open the encoder that stage `index` starts from; its adapter is continued or merged.
 
     Args:
-        recipe: of the run.
-        index: of the stage.
+        recipe: recipe of the run.
+        index: index of the stage.
         source: folder of the encoder; None: the recipe's language model.
-        device: of the encoder.
+        device: device of the encoder.
 
     Raises:
         ValueError: the first stage's `source` has another template, attention or pooling than the recipe; or it carries
@@ -173,10 +173,10 @@ def autocasts(recipe: Recipe, device: Any = None) -> bool:
     """
     if not recipe.stages:
         return False
-    place = pick_device(device)
+    target = pick_device(device)
     if recipe.encoder.dtype == "auto":
-        return computes(torch.bfloat16, place) and not (place.type == "cpu" and recipe.encoder.lora is None)
-    return pick_dtype(recipe.encoder.dtype, place) == torch.bfloat16
+        return computes(torch.bfloat16, target) and not (target.type == "cpu" and recipe.encoder.lora is None)
+    return pick_dtype(recipe.encoder.dtype, target) == torch.bfloat16
 
 
 Arithmetic = Literal["float32", "bfloat16", "float16"]

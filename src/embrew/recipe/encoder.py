@@ -176,7 +176,7 @@ class EncoderConfig(EncoderSettings, BackboneConfig):
         return self
 
 
-def keys_of(settings: EncoderSettings) -> dict[str, Any]:
+def recipe_keys(settings: EncoderSettings) -> dict[str, Any]:
     """Return an encoder's settings as the keys of a recipe's `encoder`; of its prompts those of `SIDES`."""
     values = json.loads(json.dumps(settings.as_dict()))
     prompts, default = values["prompts"], values.pop("default_prompt_name", None)

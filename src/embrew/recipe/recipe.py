@@ -75,7 +75,7 @@ def _paths(value: Any, change: Change) -> Any:
         case str():
             return change(value)
         case list():
-            return [_paths(one, change) for one in value]
+            return [_paths(item, change) for item in value]
         case {"path": path}:
             return {**value, "path": _paths(path, change)}
     return value
@@ -182,7 +182,7 @@ class Recipe(Config):
         """Return a recipe from plain values; `text` and `overrides` are their origin, for line numbers in messages."""
         set_by = {tuple(parse_override(override)[0]): as_text(override) for override in overrides}
 
-        def place(path: KeyPath) -> str:
+        def location(path: KeyPath) -> str:
             keys = [str(key) for key in path]
             stage = values["stages"][path[1]] if path[:1] == ("stages",) and len(path) > 1 else None
             name = stage.get("name") if isinstance(stage, Mapping) else None
@@ -196,7 +196,7 @@ class Recipe(Config):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise ValueError(explain(error, cls, values, place=place)) from None
+            raise ValueError(explain(error, cls, values, location=location)) from None
 
     def resolved(self, index: int | None = None) -> dict[str, Any]:
         """Return all values, with defaults; with `index`, only those that the outcome of that stage depends on."""
@@ -273,7 +273,7 @@ def deciding(values: Mapping[str, Any], index: int) -> dict[str, Any]:
     if evaluation.get("every") is not None and watched:
         chosen = {key: evaluation[key] for key in ("dev", "metric", "every", "patience")}
         decisive["evaluation"] = {**chosen, "stages": watched}
-    reserved = [one for one in evaluation.get("dev") or [] if isinstance(one, Mapping)]
+    reserved = [dev_set for dev_set in evaluation.get("dev") or [] if isinstance(dev_set, Mapping)]
     if reserved:  # rows that are not trained on
         decisive["dev_rows"] = reserved
     return decisive
@@ -299,7 +299,7 @@ def differences(ours: Any, theirs: Any, path: KeyPath = ()) -> Iterator[KeyPath]
         for key in pairs:
             yield from differences(ours.get(key, absent), theirs.get(key, absent), (*path, key))
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        for i, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            yield from differences(one, other, (*path, i))
+        for i, (our_item, their_item) in enumerate(zip(ours, theirs, strict=True)):
+            yield from differences(our_item, their_item, (*path, i))
     elif ours != theirs or type(ours) is not type(theirs):
         yield path

@@ -321,7 +321,7 @@ class EvaluationConfig(Config):
     @property
     def reserves(self) -> bool:
         """Whether dev rows are split off training rows, which are then not trained on."""
-        return any(isinstance(one, DevRows) for one in self.dev)
+        return any(isinstance(dev_set, DevRows) for dev_set in self.dev)
 
     @model_validator(mode="after")
     def _check_every(self) -> EvaluationConfig:

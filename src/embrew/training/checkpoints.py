@@ -22,7 +22,7 @@ from embrew.files.reading import BrokenFile
 from embrew.files.sealed import check_file
 from embrew.files.writing import flush, write_json
 from embrew.storage.parts import read_tensors, write_tensors
-from embrew.training import sharding
+from embrew.training.sharding import gathered, sharded_like
 from embrew.training.step import TrainStep
 
 logger = logging.getLogger(__name__)
@@ -47,22 +47,22 @@ def files_needed(args: TrainingArguments) -> tuple[str, ...]:
 
 def trained_tensors(step: TrainStep) -> dict[str, Tensor]:
     """Return the trained tensors, gathered, on the CPU; all processes must call."""
-    return {name: sharding.whole(parameter) for name, parameter in step.trainable().items()}
+    return {name: gathered(parameter) for name, parameter in step.trainable().items()}
 
 
-def put_trained(step: TrainStep, tensors: Mapping[str, Tensor]) -> None:
+def load_trained(step: TrainStep, tensors: Mapping[str, Tensor]) -> None:
     """Write gathered tensors into a step's parameters; all processes that share the parameters must call."""
     with torch.no_grad():
         for name, parameter in step.trainable().items():
-            parameter.copy_(sharding.like(tensors[name], parameter))
+            parameter.copy_(sharded_like(tensors[name], parameter))
 
 
 def write_trained(step: TrainStep, path: Path, *, writes: bool, sealed: bool = True) -> None:
     """Write the trained tensors; if weights are sharded, all processes must call; the one with `writes` writes.
 
     Args:
-        step: whose tensors.
-        path: the file.
+        step: training step whose tensors are written.
+        path: path of the file.
         writes: whether this process writes.
         sealed: the file holds the sha256 of the rest of it; a checkpoint has a manifest instead.
     """
@@ -82,20 +82,20 @@ def read_trained(step: TrainStep, path: Path, *, sealed: bool = True) -> None:
         raise BrokenFile(f"{path} is missing; {AGAIN}")
     tensors, parameters = read_tensors(path, repair=AGAIN, sealed=sealed), step.trainable()
     if tensors.keys() != parameters.keys():
-        odd = sorted(tensors.keys() ^ parameters.keys())
-        raise ValueError(f"{path} holds other parameters than this stage trains: {', '.join(odd[:3])}")
-    put_trained(step, tensors)
+        differing = sorted(tensors.keys() ^ parameters.keys())
+        raise ValueError(f"{path} holds other parameters than this stage trains: {', '.join(differing[:3])}")
+    load_trained(step, tensors)
 
 
 def write_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any, *, writes: bool) -> None:
     """Write optimiser and schedule as one process would; all processes must call."""
     state = optimizer.state_dict()
-    gathered = {
-        number: {key: sharding.whole(value) if isinstance(value, Tensor) else value for key, value in moments.items()}
+    whole_state = {
+        number: {key: gathered(value) if isinstance(value, Tensor) else value for key, value in moments.items()}
         for number, moments in state["state"].items()
     }
     if writes:
-        torch.save({**state, "state": gathered}, folder / OPTIMIZER)
+        torch.save({**state, "state": whole_state}, folder / OPTIMIZER)
         torch.save(scheduler.state_dict(), folder / SCHEDULER)
 
 
@@ -106,7 +106,7 @@ def read_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, sched
     for number, moments in state["state"].items():
         for key, value in moments.items():
             if isinstance(value, Tensor) and value.shape == parameters[number].shape:
-                moments[key] = sharding.like(value, parameters[number])
+                moments[key] = sharded_like(value, parameters[number])
     optimizer.load_state_dict(state)
     scheduler.load_state_dict(torch.load(folder / SCHEDULER, weights_only=True))
 
@@ -143,7 +143,7 @@ def newest(folder: Path, needed: Collection[str] = (), keep: Iterable[int] = ())
     """Return the newest complete checkpoint; log and skip others.
 
     Args:
-        folder: of the stage in progress.
+        folder: folder of the stage in progress.
         needed: see `is_whole`.
         keep: the steps of `training.keep`. A checkpoint is of no use where the file of a step before it is lost.
     """
@@ -152,8 +152,10 @@ def newest(folder: Path, needed: Collection[str] = (), keep: Iterable[int] = ())
         if not is_whole(checkpoint, needed):
             logger.warning("%s is incomplete (interrupted while it was written, or damaged) and is skipped", checkpoint)
         elif lost:
-            what = "%s is skipped, since %s is missing or has changed since it was written; its step is trained again"
-            logger.warning(what, checkpoint, ", ".join(lost))
+            message = (
+                "%s is skipped, since %s is missing or has changed since it was written; its step is trained again"
+            )
+            logger.warning(message, checkpoint, ", ".join(lost))
         else:
             return checkpoint
     return None
@@ -169,9 +171,9 @@ def _is_lost(path: Path) -> bool:
 
 def not_state(checkpoint: Path | None) -> str:
     """Return the message for a checkpoint file that holds other objects than a trainer's state, or is damaged."""
-    named = [str(path.name) for path in sorted((checkpoint or Path()).glob("*.pt*")) if not _is_state(path)]
+    names = [str(path.name) for path in sorted((checkpoint or Path()).glob("*.pt*")) if not _is_state(path)]
     return (
-        f"{checkpoint}: {', '.join(named) or 'a file'} holds other objects than a trainer's tensors and numbers; it is "
+        f"{checkpoint}: {', '.join(names) or 'a file'} holds other objects than a trainer's tensors and numbers; it is "
         "not read, since pickled objects can run code. Remove this checkpoint: --resume then takes an earlier one, or "
         "starts the stage again"
     )

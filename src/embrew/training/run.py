@@ -221,7 +221,7 @@ class Run:
             return None
         encoder = self.open_start(index)
         assembly.prepare_encoder(encoder, self.recipe, index, self.objectives[index])
-        checkpoints.put_trained(TrainStep(encoder, self.objectives[index]), tensors)
+        checkpoints.load_trained(TrainStep(encoder, self.objectives[index]), tensors)
         return encoder
 
     def finish(self, index: int, encoder: Encoder, steps: int) -> None:
@@ -263,5 +263,5 @@ class Run:
             encoder.save_pretrained(
                 folder, overwrite=self.resume, verify=self.verify, recipe=self.recipe.public().to_yaml()
             )
-        checkpoints.put_trained(step, tensors)
+        checkpoints.load_trained(step, tensors)
         encoder.record, encoder.steps = record, total

@@ -31,9 +31,9 @@ from embrew.training.stage_evaluation import (
     GapClosed,
     Point,
     StageEvaluation,
-    at_start,
     check_metric,
-    of_sets,
+    measure_start,
+    only_sets,
     scores_line,
 )
 
@@ -146,9 +146,9 @@ class RunResults:
         """Record the data sets of a stage: name, rows after all filters, and how many hold a dev or guard text.
 
         Args:
-            stage: names the data sets.
-            parts: their rows.
-            per_step: rows per optimiser step.
+            stage: settings of the stage.
+            parts: rows of each of its data sets.
+            per_step: number of rows per optimiser step.
         """
         rejects = self.rejected(stage.name)
         if rejects is None:
@@ -182,9 +182,9 @@ class RunResults:
     ) -> GapClosed | None:
         """Measure the share of the gap closed as stage `index` starts, in the first process; None in the others."""
         config, name = self.recipe.stage_evaluation(index), self.recipe.stages[index].name
-        chooses = config is not None and config.every is not None and config.metric == formats.GAP
+        chooses_step = config is not None and config.every is not None and config.metric == formats.GAP
         bfloat16 = self.arithmetic.get(name) == "bfloat16"
-        return at_start(name, objective, rows, encoder, self.values, bfloat16=bfloat16, chooses=chooses)
+        return measure_start(name, objective, rows, encoder, self.values, bfloat16=bfloat16, chooses_step=chooses_step)
 
     def stage_evaluation(self, index: int, encoder: Encoder, gap: GapClosed | None = None) -> StageEvaluation | None:
         """Return how stage `index` is evaluated while it is trained; None if the recipe does not ask for it."""
@@ -195,7 +195,7 @@ class RunResults:
             return None
 
         def report(curve: list[Point], steps: int) -> None:
-            self.values.setdefault("curves", {})[name] = of_sets(curve)
+            self.values.setdefault("curves", {})[name] = only_sets(curve)
             if gap is not None:
                 gap.add_curve(curve)
             self.write()
@@ -251,9 +251,9 @@ class RunResults:
         """Record and log the scores of a trained encoder.
 
         Args:
-            name: of its stage.
-            encoder: with the weights of its last or best step.
-            evaluation: how the stage was evaluated while it was trained; None: the encoder is scored now.
+            name: name of its stage.
+            encoder: encoder with the weights of its last or best step.
+            evaluation: evaluation of the stage while it was trained; None: the encoder is scored now.
             curve: evaluations within the stage, of which the kept step's are the encoder's scores.
             gap: measures the share of the gap closed, of compression stages.
             steps: number of optimiser steps of these weights.
@@ -261,13 +261,13 @@ class RunResults:
         if evaluation is None:
             self.score(name, encoder)
         else:
-            self.values.setdefault("curves", {})[name] = of_sets(curve)
-            best = of_sets([evaluation.best_point(curve)])[0]
+            self.values.setdefault("curves", {})[name] = only_sets(curve)
+            best = only_sets([evaluation.best_point(curve)])[0]
             scores = self.values["scores"][name] = best["scores"]
             if evaluation.metric is not None:
                 self.values.setdefault("kept", {})[name] = best["step"]
-                kept = "%s  kept step %d, the best of %d evaluations by %s"
-                logger.info(kept, name, best["step"], len(curve), evaluation.metric)
+                message = "%s  kept step %d, the best of %d evaluations by %s"
+                logger.info(message, name, best["step"], len(curve), evaluation.metric)
             logger.info("%s  %s", name, scores_line(scores, self.values["scores"].get("base", {})))
         if gap is not None:
             gap.finish(encoder, steps, [] if evaluation is None else curve)
@@ -276,8 +276,8 @@ class RunResults:
         """Return the facts that the card of stage `index` is written from.
 
         Args:
-            index: the last stage trained.
-            before: the facts of the encoder that training started from, if it was trained before.
+            index: index of the last stage that is trained.
+            before: facts of the encoder that training started from, if it was trained before.
         """
         stages, log = self.recipe.stages[: index + 1], self.values
         names = [stage.name for stage in stages]

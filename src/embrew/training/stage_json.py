@@ -172,24 +172,24 @@ class StageSettings:
         """Return names and sha256 of the data sets and the model of stage `index`, by key: see `data_identity`."""
         inputs: dict[str, Identity] = {MODEL: self._model()}
         for i, stage in enumerate(self.recipe.stages[: index + 1]):
-            for place, config in stage.placed_datasets:
+            for position, config in stage.placed_datasets:
                 for n, path in enumerate(config.paths):
-                    key = f"stages.{i}.{place}.path" + ("" if isinstance(config.path, str) else f".{n}")
+                    key = f"stages.{i}.{position}.path" + ("" if isinstance(config.path, str) else f".{n}")
                     inputs[key] = data_identity(path, split=config.split, revision=config.revision, sha256=sha256_of)
         deciding = self.recipe.resolved(index)
         if self.recipe.evaluation is not None and ("evaluation" in deciding or "dev_rows" in deciding):
-            for n, one in enumerate(self.recipe.evaluation.dev):
-                if "evaluation" in deciding or isinstance(one, DevRows):
-                    path = one if isinstance(one, str) else one.path
+            for n, dev_set in enumerate(self.recipe.evaluation.dev):
+                if "evaluation" in deciding or isinstance(dev_set, DevRows):
+                    path = dev_set if isinstance(dev_set, str) else dev_set.path
                     inputs[f"evaluation.dev.{n}"] = data_identity(path, split=None, revision=None, sha256=sha256_of)
         return inputs
 
     def _model(self) -> Identity:
         """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
-        given, revision = self.recipe.encoder.model, self.recipe.encoder.revision
-        name = known_name(given)
+        model, revision = self.recipe.encoder.model, self.recipe.encoder.revision
+        name = known_name(model)
         identity: dict[str, Any] = {"name": base_name(name)}
-        adapter = self.recipe.encoder.adapter or (given if adapter_of(given) is not None else None)
+        adapter = self.recipe.encoder.adapter or (model if adapter_of(model) is not None else None)
         if adapter is not None and (path := file_of(adapter, TENSORS)) is not None:
             identity["adapter"] = sha256_of(Path(path))
         folder = local_model(name)
@@ -228,7 +228,7 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
             raise TypeError(f"{PROCESSES} is not a number of processes")
         if not isinstance(written["arithmetic"], dict):
             raise TypeError("arithmetic is not an object")
-        if not all(isinstance(one, dict) for one in dict(written["content"]).values()):
+        if not all(isinstance(identity, dict) for identity in dict(written["content"]).values()):
             raise TypeError("content is not an object of objects")
     return written
 

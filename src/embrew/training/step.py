@@ -121,8 +121,8 @@ class _Passes:
         pieces = self.pieces[role] = []
         limits: dict[str, Any] = {"batch_size": self.chunks.rows, "batch_tokens": self.chunks.tokens}
         for group, counts in passes_by_length(tokens, self.encoder.cost, **limits):
-            places = upload(torch.tensor(group), device) if counts else None
-            piece = _Piece(places, tokens.select(group), _random_state(device))
+            row_numbers = upload(torch.tensor(group), device) if counts else None
+            piece = _Piece(row_numbers, tokens.select(group), _random_state(device))
             vectors = self.embed(self.encoder, piece.tokens)
             pieces.append(piece)
             if counts:

@@ -77,7 +77,7 @@ class StageTrainer(Trainer):
     ) -> None:
         self.order = order
         self.evaluation = evaluation
-        instructed: Any = InstructedRows(rows, order) if order is not None and order.instructions else rows
+        train_rows: Any = InstructedRows(rows, order) if order is not None and order.instructions else rows
         if args.n_gpu > 1:  # the Trainer would split batches for DataParallel, which TrainStep does not support
             args._n_gpu = 1
             logger.warning("%s  several GPUs are visible, and one is used; see docs/how-to/multi-gpu.md", name)
@@ -87,8 +87,8 @@ class StageTrainer(Trainer):
             return step.objective.collate(batch, step.encoder, seed=args.seed * 1_000_003 + epoch)
 
         # The Trainer requires an evaluation data set; `evaluation` has its own.
-        nothing = None if evaluation is None else rows.select([])
-        super().__init__(model=step, args=args, train_dataset=instructed, eval_dataset=nothing, data_collator=collate)
+        no_rows = None if evaluation is None else rows.select([])
+        super().__init__(model=step, args=args, train_dataset=train_rows, eval_dataset=no_rows, data_collator=collate)
         self.step, self.name = step, name
         self.bar: Bar | None = None
         if step.sharded:  # else accelerate would wrap sharded weights in DistributedDataParallel
@@ -151,10 +151,10 @@ class StageTrainer(Trainer):
         if self.accelerator.sync_gradients:
             losses = torch.stack(self.step_losses).tolist()  # read together, for which the host waits once
             self.step_losses.clear()
-            wrong = [value for value in losses if not math.isfinite(value)]
-            if wrong:
+            not_finite = [value for value in losses if not math.isfinite(value)]
+            if not_finite:
                 raise ValueError(
-                    f"the loss is {wrong[0]} at step {self.state.global_step + 1}; lower the learning rate, clip "
+                    f"the loss is {not_finite[0]} at step {self.state.global_step + 1}; lower the learning rate, clip "
                     "gradients (training.max_grad_norm), or check the data of this batch"
                 )
             if cached is not None:
@@ -174,8 +174,8 @@ class StageTrainer(Trainer):
         A part that is NaN in a micro-batch does not exist there.
         """
         if "loss" in logs:
-            figures = {name: torch.stack(values).tolist() for name, values in self.loss_parts.items()}
-            logs |= mean_of_figures({name: [one for one in of if one == one] for name, of in figures.items()})
+            figures = {name: torch.stack(values) for name, values in self.loss_parts.items()}
+            logs |= mean_of_figures({name: values[~values.isnan()].tolist() for name, values in figures.items()})
             self.loss_parts.clear()
         super().log(logs, *args, **kwargs)
         if "loss" in logs and self.is_world_process_zero():
@@ -218,11 +218,11 @@ class StageTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         state = None if checkpoint is None else TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         if checkpoint is not None and state is not None and self._is_done(state):
-            read_trained(
-                self.step, checkpoint / WEIGHTS, sealed=False
-            )  # trained, but the stage's folder is not written
-            later = self.evaluation is not None and self.evaluation.metric is None  # asked for after training had ended
-            if later and self.state.global_step not in [point["step"] for point in self.curve]:
+            # trained, but the stage's folder is not written
+            read_trained(self.step, checkpoint / WEIGHTS, sealed=False)
+            # evaluation.at may have been set after training had ended
+            keeps_last = self.evaluation is not None and self.evaluation.metric is None
+            if keeps_last and self.state.global_step not in [point["step"] for point in self.curve]:
                 self.evaluate()
         else:
             if state is not None:
