@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
@@ -28,12 +29,12 @@ from embrew.training.step import TrainStep
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 WEIGHTS, BEST = "trainable.safetensors", "best.safetensors"
-KEPT = ".step-"  # suffix, before the number, of the folder of a step of `training.keep`
+STEP_SUFFIX = ".step-"  # suffix, before the number, of the folder of a step of `training.keep`
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"  # the Trainer's own names
-AGAIN = "give the same command with --resume: the steps from an intact checkpoint on are trained again"
+REPAIR = "give the same command with --resume: the steps from an intact checkpoint on are trained again"
 
 
-def kept_file(work: Path, step: int) -> Path:
+def step_file(work: Path, step: int) -> Path:
     """Return the file of the trained tensors of a step of `training.keep`, in the folder of a stage in progress."""
     return work / f"step-{step}.safetensors"
 
@@ -79,15 +80,15 @@ def read_trained(step: TrainStep, path: Path, *, sealed: bool = True) -> None:
         ValueError: the file holds other parameters.
     """
     if not path.is_file():
-        raise BrokenFile(f"{path} is missing; {AGAIN}")
-    tensors, parameters = read_tensors(path, repair=AGAIN, sealed=sealed), step.trainable()
+        raise BrokenFile(f"{path} is missing; {REPAIR}")
+    tensors, parameters = read_tensors(path, repair=REPAIR, sealed=sealed), step.trainable()
     if tensors.keys() != parameters.keys():
         differing = sorted(tensors.keys() ^ parameters.keys())
         raise ValueError(f"{path} holds other parameters than this stage trains: {', '.join(differing[:3])}")
     load_trained(step, tensors)
 
 
-def write_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any, *, writes: bool) -> None:
+def write_sharded_optimizer(folder: Path, optimizer: Optimizer, scheduler: LRScheduler, *, writes: bool) -> None:
     """Write optimiser and schedule as one process would; all processes must call."""
     state = optimizer.state_dict()
     whole_state = {
@@ -99,7 +100,7 @@ def write_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, sche
         torch.save(scheduler.state_dict(), folder / SCHEDULER)
 
 
-def read_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+def read_sharded_optimizer(folder: Path, optimizer: Optimizer, scheduler: LRScheduler) -> None:
     """Read what `write_sharded_optimizer` wrote; all processes must call."""
     state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -121,7 +122,7 @@ def seal(checkpoint: Path) -> None:
     write_json(checkpoint / MANIFEST, hashes)
 
 
-def is_whole(checkpoint: Path, needed: Collection[str] = ()) -> bool:
+def is_complete(checkpoint: Path, needed: Collection[str] = ()) -> bool:
     """Return whether the manifest lists all needed files, and every file in it exists with its sha256.
 
     Args:
@@ -144,24 +145,26 @@ def newest(folder: Path, needed: Collection[str] = (), keep: Iterable[int] = ())
 
     Args:
         folder: folder of the stage in progress.
-        needed: see `is_whole`.
+        needed: see `is_complete`.
         keep: the steps of `training.keep`. A checkpoint is of no use where the file of a step before it is lost.
     """
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
-        lost = [str(file) for step in keep if step <= _step(checkpoint) and _is_lost(file := kept_file(folder, step))]
-        if not is_whole(checkpoint, needed):
+        damaged = [
+            str(file) for step in keep if step <= _step(checkpoint) and _is_damaged(file := step_file(folder, step))
+        ]
+        if not is_complete(checkpoint, needed):
             logger.warning("%s is incomplete (interrupted while it was written, or damaged) and is skipped", checkpoint)
-        elif lost:
+        elif damaged:
             message = (
                 "%s is skipped, since %s is missing or has changed since it was written; its step is trained again"
             )
-            logger.warning(message, checkpoint, ", ".join(lost))
+            logger.warning(message, checkpoint, ", ".join(damaged))
         else:
             return checkpoint
     return None
 
 
-def _is_lost(path: Path) -> bool:
+def _is_damaged(path: Path) -> bool:
     try:
         check_file(path)
     except (OSError, ValueError):
@@ -169,8 +172,8 @@ def _is_lost(path: Path) -> bool:
     return False
 
 
-def not_state(checkpoint: Path | None) -> str:
-    """Return the message for a checkpoint file that holds other objects than a trainer's state, or is damaged."""
+def foreign_objects(checkpoint: Path | None) -> str:
+    """Return the error message for a checkpoint file that holds other objects than a trainer's state, or is damaged."""
     names = [str(path.name) for path in sorted((checkpoint or Path()).glob("*.pt*")) if not _is_state(path)]
     return (
         f"{checkpoint}: {', '.join(names) or 'a file'} holds other objects than a trainer's tensors and numbers; it is "

@@ -256,10 +256,10 @@ class Run:
             if number > last:
                 logger.warning("%s  step %d is not kept: the stage stopped before it", name, number)
                 continue
-            checkpoints.read_trained(step, checkpoints.kept_file(self.work_folders[index], number))
+            checkpoints.read_trained(step, checkpoints.step_file(self.work_folders[index], number))
             encoder.steps = total - steps + number
             encoder.record = without_scores(record)
-            folder = self.folders[index].with_name(f"{name}{checkpoints.KEPT}{number}")
+            folder = self.folders[index].with_name(f"{name}{checkpoints.STEP_SUFFIX}{number}")
             encoder.save_pretrained(
                 folder, overwrite=self.resume, verify=self.verify, recipe=self.recipe.public().to_yaml()
             )

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 RUN = formats.RUN.file
-LOST = "remove it and run again with --resume: scores and times of finished stages are lost, their models are not"
+REPAIR = "remove it and run again with --resume: scores and times of finished stages are lost, their models are not"
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / RUN
     if not path.is_file():
         return {}
-    values = read_json(path, kind=formats.RUN, repair=LOST)
-    with content_of(path, repair=LOST):
+    values = read_json(path, kind=formats.RUN, repair=REPAIR)
+    with content_of(path, repair=REPAIR):
         for key in ("scores", "seconds", "data"):
             if not isinstance(values.get(key, {}), dict):
                 raise TypeError(f"{key} is not an object")

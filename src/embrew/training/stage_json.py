@@ -49,15 +49,15 @@ Identity = Mapping[str, Any]
 sha256_of = partial(file_sha256, cached=True)  # large files are read once in a process
 PROCESSES = "processes"  # number of processes that the stage was begun in; only while it is in progress
 BF16 = re.compile(r"stages\.\d+\.training\.bf16")
-OR = "choose another output folder, or remove this stage and those after it"
+REMEDY = "choose another output folder, or remove this stage and those after it"
 
 
 class StageSettings:
     """Settings and inputs that a recipe's stages depend on, compared with those of existing folders.
 
     Args:
-        recipe: of the run.
-        folder: of the run.
+        recipe: recipe of the run.
+        folder: folder of the run.
         start: folder of the encoder that training starts from, if not the recipe's language model.
     """
 
@@ -86,15 +86,15 @@ class StageSettings:
         dtypes: dict[str, str] = {}
         for stage in self.recipe.stages[: index + 1]:
             work = self.folder / f"{stage.name}.work"
-            now, written = assembly.arithmetic(self.recipe, stage), read_stage(work)
-            chosen = written is None or stage.training.get("bf16") is not None
-            begun = now if chosen or written is None else written["arithmetic"][stage.name]
-            if (begun, now) == ("bfloat16", "float32") and not chosen:
+            current, written = assembly.arithmetic(self.recipe, stage), read_stage(work)
+            is_set = written is None or stage.training.get("bf16") is not None
+            begun_in = current if is_set or written is None else written["arithmetic"][stage.name]
+            if (begun_in, current) == ("bfloat16", "float32") and not is_set:
                 raise ValueError(
                     f"{work}: the stage was begun in bfloat16, which this device only emulates; resume it on a device "
                     f"that computes in bfloat16, or remove {work}, and the stage is trained from its start in float32"
                 )
-            dtypes[stage.name] = begun
+            dtypes[stage.name] = begun_in
         return dtypes
 
     @cached_property
@@ -123,16 +123,18 @@ class StageSettings:
             return False
         keys = self.differing_keys(written, index)
         if keys is not None:
-            raise ValueError(f"{folder} was trained with other settings ({', '.join(keys)}); {OR}")
+            raise ValueError(f"{folder} was trained with other settings ({', '.join(keys)}); {REMEDY}")
         inputs = self.inputs(index)
         for key in changed_inputs(inputs, written["content"]):
             what = "language model" if key == MODEL else "data set"
             raise ValueError(
                 f"{folder}: the {what} {inputs[key]['name']!r} ({key}): its files have changed since the stage was "
-                f"trained; put them back, {OR}"
+                f"trained; put them back, {REMEDY}"
             )
         if any(written.get(name) != self.started_with.get(name) for name in ("start", "start_vectors")):
-            raise ValueError(f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {OR}")
+            raise ValueError(
+                f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {REMEDY}"
+            )
         return True
 
     def begin(self, work: Path, index: int, settings: Mapping[str, Any], *, processes: int) -> None:
@@ -140,8 +142,8 @@ class StageSettings:
 
         Args:
             work: folder of the stage in progress.
-            index: of the stage.
-            settings: what `of_stage` returned.
+            index: index of the stage.
+            settings: return value of `of_stage`.
             processes: number of processes that train now.
 
         Raises:
@@ -218,9 +220,9 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     repair = f"remove {folder} and run again with --resume: the stage is trained again"
-    alone = not (folder / CHECKSUMS).is_file()  # in progress
+    in_progress = not (folder / CHECKSUMS).is_file()
     keys = ("hash", "recipe", "arithmetic", "content")
-    written = read_json(path, keys=keys, kind=formats.STAGE, repair=repair, sealed=alone)
+    written = read_json(path, keys=keys, kind=formats.STAGE, repair=repair, sealed=in_progress)
     with content_of(path, repair=repair):
         if not isinstance(written["hash"], str) or not isinstance(written["recipe"], dict):
             raise TypeError("hash is not a string, or recipe not an object")
@@ -242,8 +244,8 @@ def changed_inputs(ours: Mapping[str, Identity], theirs: Mapping[str, Identity])
     return [key for key in ours if key in theirs and _differ(ours[key], theirs[key])]
 
 
-def _differ(one: Identity, other: Identity) -> bool:
-    if any("hub" in a and b.get("sha256") is not None and "hub" not in b for a, b in ((one, other), (other, one))):
+def _differ(ours: Identity, theirs: Identity) -> bool:
+    if any("hub" in a and b.get("sha256") is not None and "hub" not in b for a, b in ((ours, theirs), (theirs, ours))):
         return True
-    both = [name for name in ("sha256", "hub", "revision") if one.get(name) is not None and other.get(name) is not None]
-    return any(one[name] != other[name] for name in both)
+    keys = [key for key in ("sha256", "hub", "revision") if ours.get(key) is not None and theirs.get(key) is not None]
+    return any(ours[key] != theirs[key] for key in keys)

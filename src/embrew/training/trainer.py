@@ -16,7 +16,15 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainerState
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.integrations import TensorBoardCallback
 
 from embrew.assembly import StageArguments
@@ -37,7 +45,7 @@ from embrew.training.stage_evaluation import (
 from embrew.training.step import TrainStep
 
 logger = logging.getLogger(__name__)
-CHECKPOINTS = 2  # of a stage in progress
+MAX_CHECKPOINTS = 2  # checkpoints that a stage in progress keeps
 TENSORBOARD = ".tensorboard"  # suffix of the folder of event files, which outlives the folder of checkpoints
 
 
@@ -47,14 +55,14 @@ class KeepSteps(TrainerCallback):
     def __init__(self, step: TrainStep, args: StageArguments) -> None:
         self.step, self.args = step, args
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Check the steps, now that their number is known."""
         self.args.check_keep(state.max_steps)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write, before a checkpoint of this step: a run that is resumed from it has the file."""
         if state.global_step in (self.args.keep or ()):
-            path = checkpoints.kept_file(Path(str(self.args.output_dir)), state.global_step)
+            path = checkpoints.step_file(Path(str(self.args.output_dir)), state.global_step)
             write_trained(self.step, path, writes=self.args.should_save)
 
 
@@ -110,10 +118,10 @@ class StageTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Return the step's loss; its other parts are averaged until the next log line."""
-        progress = float(torch.tensor(self.state.global_step / max(self.state.max_steps, 1)))  # rounded to float32
+        share = float(torch.tensor(self.state.global_step / max(self.state.max_steps, 1)))  # rounded to float32
         # the Trainer wraps a model that is not sharded in autocast
         with self.accelerator.autocast() if self.step.sharded else nullcontext():
-            outputs = model(**inputs, progress=progress)
+            outputs = model(**inputs, progress=share)
         for name, value in outputs.items():
             if name != "loss":
                 self.loss_parts.setdefault(name, []).append(value.detach())
@@ -231,7 +239,7 @@ class StageTrainer(Trainer):
                 with writing_to(Path(self.args.output_dir or ".")):
                     self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             except UnpicklingError as error:  # only tensors and numbers are read
-                raise ValueError(checkpoints.not_state(checkpoint)) from error
+                raise ValueError(checkpoints.foreign_objects(checkpoint)) from error
             finally:
                 if self.bar is not None:
                     self.bar.close()
@@ -289,7 +297,7 @@ class StageTrainer(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir or ".")
         checkpoint = folder / f"checkpoint-{self.state.global_step}"
-        if self.args.should_save and not checkpoints.is_whole(checkpoint, checkpoints.files_needed(self.args)):
+        if self.args.should_save and not checkpoints.is_complete(checkpoint, checkpoints.files_needed(self.args)):
             shutil.rmtree(checkpoint, ignore_errors=True)
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
@@ -297,7 +305,7 @@ class StageTrainer(Trainer):
             if self.evaluation is not None and self.evaluation.metric is not None and self.curve:
                 link_or_copy(self.best_weights, checkpoint / BEST)
             checkpoints.seal(checkpoint)
-            checkpoints.rotate(folder, CHECKPOINTS)
+            checkpoints.rotate(folder, MAX_CHECKPOINTS)
         self.accelerator.wait_for_everyone()
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
