@@ -105,8 +105,8 @@ def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool)
     key_path = f"stages.{stage.name}.training.optim"
     if name.startswith(TARGETED_OPTIMIZERS) != bool(args.optim_target_modules):
         raise ValueError(
-            f"{key_path}_target_modules={args.optim_target_modules!r} with optim={name!r}; required by galore and apollo "
-            "optimisers, not allowed with others"
+            f"{key_path}_target_modules={args.optim_target_modules!r} with optim={name!r}; required by galore and "
+            "apollo optimisers, not allowed with others"
         )
     if any(part.count("=") != 1 for part in (args.optim_args or "=").split(",")):
         raise ValueError(
@@ -114,7 +114,7 @@ def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool)
             "beta3=0.999,alpha=5.0"
         )
     if name in ("adamw_torch", "adamw_torch_fused") and not args.optim_args:
-        return  # always available; the Trainer's check would import pandas
+        return  # always available; the Trainer's check imports pandas, in half a second
     from transformers import Trainer
 
     try:

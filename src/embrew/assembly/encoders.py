@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from peft import PeftModel
@@ -22,7 +22,7 @@ from embrew.storage.opening import read_settings
 logger = logging.getLogger(__name__)
 
 
-def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
+def encoder(recipe: Recipe, *, device: str | torch.device | None = None) -> Encoder:
     """Return the untrained encoder of a recipe; with its LoRA attached where the recipe has stages."""
     config = recipe.encoder
     if config.variants is not None:
@@ -140,7 +140,7 @@ def prepare_encoder(encoder: Encoder, recipe: Recipe, index: int, objective: Obj
         cast_weights(copied, torch.bfloat16)  # it is never trained
 
 
-def opening_dtype(recipe: Recipe, device: Any = None, *, source: Path | None = None) -> str:
+def opening_dtype(recipe: Recipe, device: str | torch.device | None = None, *, source: Path | None = None) -> str:
     """Return the dtype to open a recipe's model in: float32 if every weight is trained, else the recipe's.
 
     Weights that an earlier stage trained in float32 stay float32 under a LoRA too: rounding to bfloat16 would revert
@@ -164,7 +164,7 @@ def opening_dtype(recipe: Recipe, device: Any = None, *, source: Path | None = N
     return recipe.encoder.dtype
 
 
-def autocasts(recipe: Recipe, device: Any = None) -> bool:
+def autocasts(recipe: Recipe, device: str | torch.device | None = None) -> bool:
     """Return whether training uses bfloat16 autocast where a stage does not choose.
 
     It does so if `dtype` is bfloat16. With `auto`, it does so on a GPU; and on a CPU with AVX512-BF16, AMX or ARM's
@@ -182,7 +182,7 @@ def autocasts(recipe: Recipe, device: Any = None) -> bool:
 Arithmetic = Literal["float32", "bfloat16", "float16"]
 
 
-def arithmetic(recipe: Recipe, stage: StageConfig, device: Any = None) -> Arithmetic:
+def arithmetic(recipe: Recipe, stage: StageConfig, device: str | torch.device | None = None) -> Arithmetic:
     """Return the dtype of a stage's matrix products: of autocast, or float32."""
     training = stage.training
     if training.get("fp16"):

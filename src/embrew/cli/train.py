@@ -20,7 +20,7 @@ from embrew.files.writing import check_unclaimed
 
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
-    from embrew.training.stage_evaluation import DevSets
+    from embrew.training.stage_evaluation import EvaluateSets
 
 
 def train(
@@ -75,7 +75,7 @@ def train(
         check_unclaimed(output, "training into")
     console = out()
     _announce(recipe, loaded)
-    evaluate: DevSets | None = None
+    evaluate: EvaluateSets | None = None
     if loaded.evaluation is not None:  # missing data is found before anything is loaded
         from embrew.analysis.dev_uniformity import evaluation_of
 

@@ -14,6 +14,7 @@ from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.distributed import claimed_by_first
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.dev import dev_sets_of
+from embrew.evaluation.suites import Suite
 from embrew.files.formats import SWEEP
 from embrew.files.reading import read_json
 from embrew.progress import is_chosen, within
@@ -97,7 +98,7 @@ def _needs_dev_sets(recipe: Recipe) -> bool:
     return evaluation is not None and (evaluation.reserves or (evaluation.every or evaluation.at) is not None)
 
 
-def _evaluate(recipe: Recipe, run: Path, suite: Any, batch_tokens: int | None) -> list[Result]:
+def _evaluate(recipe: Recipe, run: Path, suite: Suite | None, batch_tokens: int | None) -> list[Result]:
     """Evaluate the encoder of the last stage; results are written to the run's folder."""
     encoder: Any = opening.open_model(str(run), as_trained=True)
     sets = None if suite is not None else dev_sets_of(recipe)

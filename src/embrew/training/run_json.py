@@ -26,8 +26,8 @@ from embrew.files.writing import atomic_path
 from embrew.methods import Objective
 from embrew.recipe import Recipe, StageConfig
 from embrew.training.stage_evaluation import (
-    DevSets,
     Evaluate,
+    EvaluateSets,
     GapClosed,
     Point,
     StageEvaluation,
@@ -68,15 +68,12 @@ class RunResults:
     """Scores and data of a run, kept in `folder/run.json`.
 
     Attributes:
-        values: the content of the file. `scores` and `seconds` by stage; `data`: the data sets of each stage, and
-            their overlap with the dev and guard sets; for stages that are evaluated while they are trained, `curves`
-            and, if the best step is chosen, `kept`, the step whose weights are saved; `stages`, and `final`, the last
-            of them; `command`, which started the run.
-            `rejected`: rows of each file that cannot be read and are skipped, by stage.
-            `samples`: rows per step and per epoch of each stage, and its steps.
-            `losses`: the log lines of each stage: step, loss and its parts, means since the line before.
-            `sets`: kind, split, size and metric of the dev and guard sets.
-            `gap`: of compression stages, the share of the gap closed, see `gap_closed`.
+        values: content of the file, by stage: `scores`; `seconds`; `data`, the data sets and their overlap with dev and
+            guard sets; `rejected`, numbers of skipped rows by file; `samples`, rows per step and per epoch, and steps;
+            `losses`, log lines (means since the line before); `curves`, scores within the stage; `kept`, the step
+            whose weights are saved where the best is chosen; `gap`, see `GapClosed`; `arithmetic`. For the run:
+            `stages`; `final`, the last of them; `command`, which started the run; `sets`, kind, split, size and metric
+            of the dev and guard sets.
         reserved: sorted fingerprints of dev rows that were split off training rows; None if there are none.
         writes: whether this process scores and writes.
         arithmetic: dtype of the matrix products of each stage.
@@ -94,7 +91,7 @@ class RunResults:
     ) -> None:
         self.recipe, self.folder, self.evaluate, self.writes = recipe, folder, evaluate, writes
         self.arithmetic = dict(arithmetic)
-        self.sets = evaluate if isinstance(evaluate, DevSets) else None
+        self.sets = evaluate if isinstance(evaluate, EvaluateSets) else None
         check_metric(recipe, evaluate, None if self.sets is None else self.sets.metrics)
         self.reserved: np.ndarray | None = None
         if recipe.evaluation is not None and recipe.evaluation.reserves:

@@ -28,7 +28,7 @@ Evaluate = Callable[[Encoder], Scores]
 
 
 @runtime_checkable
-class DevSets(Protocol):
+class EvaluateSets(Protocol):
     """An `Evaluate` with named sets; `embrew.evaluation.dev.dev_sets` returns one."""
 
     @property
@@ -108,6 +108,14 @@ def evaluation_steps(points: EvaluationPoints, *, last: int, per_step: int) -> l
 def samples_per_step(args: TrainingArguments) -> int:
     """Return the rows per optimiser step, over all processes."""
     return args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+
+
+class GapPoint(TypedDict):
+    """Shares of the gap closed after a number of steps of a stage, as in `run.json`."""
+
+    step: int
+    share: float
+    other: float
 
 
 class Point(TypedDict):
@@ -219,7 +227,7 @@ class GapClosed:
 
     def add_curve(self, points: Iterable[Point]) -> None:
         """Replace the measurements after the start by those of a learning curve."""
-        later = [entry_of(point["step"], point["scores"]) for point in points]
+        later = [gap_point(point["step"], point["scores"]) for point in points]
         self.record["curve"] = [*self.record["curve"][:1], *later]
 
     def finish(self, encoder: Encoder, steps: int, curve: Sequence[Point] = ()) -> None:
@@ -232,9 +240,9 @@ class GapClosed:
         """
         if curve:
             self.add_curve(curve)
-            end = entry_of(steps, next(point["scores"] for point in curve if point["step"] == steps))
+            end = gap_point(steps, next(point["scores"] for point in curve if point["step"] == steps))
         else:
-            end = entry_of(steps, self.scores(encoder))
+            end = gap_point(steps, self.scores(encoder))
             self.record["curve"].append(end)
         self.record["end"] = end
         before, words = signed(self.record["curve"][0]["share"]), gap_words(end["share"], end["other"])
@@ -295,7 +303,7 @@ def measure_start(
             reason = NO_GAP.format(gap.context, gap.none)
             if gap.exists:
                 measured.append(GapClosed(name, gap, record, bfloat16=bfloat16))
-                first = entry_of(0, measured[0].scores(encoder))
+                first = gap_point(0, measured[0].scores(encoder))
                 record["curve"] = [first]
                 words = gap_words(first["share"], first["other"])
                 logger.info("%s  %s, on %d held-out texts, before training", name, words, gap.counts["texts"])
@@ -309,6 +317,6 @@ def measure_start(
     return measured[0] if measured else None
 
 
-def entry_of(step: int, scores: Scores) -> dict[str, Any]:
-    """Return an entry of `run.json`: the shares of an evaluation after `step` steps."""
+def gap_point(step: int, scores: Scores) -> GapPoint:
+    """Return the shares among the scores of an evaluation after `step` steps."""
     return {"step": step, "share": scores[GAP], "other": scores[GAP_OTHER]}

@@ -45,7 +45,7 @@ MODEL_FILES = (
     "tokenizer*",
     "vocab*",
 )
-Identity = Mapping[str, Any]
+Identity = Mapping[str, str | None]
 sha256_of = partial(file_sha256, cached=True)  # large files are read once in a process
 PROCESSES = "processes"  # number of processes that the stage was begun in; only while it is in progress
 BF16 = re.compile(r"stages\.\d+\.training\.bf16")
@@ -190,7 +190,7 @@ class StageSettings:
         """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
         model, revision = self.recipe.encoder.model, self.recipe.encoder.revision
         name = known_name(model)
-        identity: dict[str, Any] = {"name": base_name(name)}
+        identity: dict[str, str | None] = {"name": base_name(name)}
         adapter = self.recipe.encoder.adapter or (model if adapter_of(model) is not None else None)
         if adapter is not None and (path := file_of(adapter, TENSORS)) is not None:
             identity["adapter"] = sha256_of(Path(path))

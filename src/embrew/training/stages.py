@@ -51,8 +51,8 @@ def train(
         recipe: what to train.
         output_dir: output folder; must not hold a run, unless `resume`.
         resume: skip stages that are finished with the same settings, and resume from the newest complete checkpoint.
-        evaluate: returns an encoder's scores; `dev`, `guard` and the `guard/NAME` that got worse are logged. If it is a
-            `DevSets`, training rows that hold a text of these sets are counted.
+        evaluate: returns an encoder's scores; `dev`, `guard` and the `guard/NAME` that got worse are logged. If it
+            names its sets, as that of `embrew.evaluation.dev`, training rows that hold a text of them are counted.
         verify: how a saved stage is verified: `fast`, `full`, `off`.
         start: folder of a trained encoder to start from, instead of the recipe's language model.
         command: words of the command line that starts the same run; `embrew runs` shows them.
