@@ -246,6 +246,12 @@ class Run:
         )
         shutil.rmtree(self.work_folders[index], ignore_errors=True)
 
+    def wait_until_saved(self, index: int) -> None:
+        """Wait until the first process has saved a stage, and log its folder."""
+        self.process.wait_for_everyone()
+        saved = "saved" if self.verify == "off" else "saved and verified"
+        logger.info("%s  %s: %s", self.recipe.stages[index].name, saved, self.folders[index])
+
     def _save_earlier_steps(self, index: int, encoder: Encoder, steps: int) -> None:
         """Save the encoder after the steps of `training.keep`, without scores, which are those of another step."""
         name, step = self.recipe.stages[index].name, TrainStep(encoder, self.objectives[index])

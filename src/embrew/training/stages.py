@@ -97,17 +97,18 @@ def train(
 def train_stage(run: Run, index: int, announce: Announce | None = None) -> Encoder | None:
     """Train, score and save a stage; return the encoder, or None where this process only held shards of it."""
     stage, objective, args = run.recipe.stages[index], run.objectives[index], run.arguments[index]
+    # Encoder: the language model of the recipe, or the encoder of the stage before.
     encoder = run.open_start(index)
     if index == 0:
         run.results.score("base", encoder)
     assembly.prepare_encoder(encoder, run.recipe, index, objective)
-
+    # Data.
     settings = decided(lambda: run.begin(index))
     data = run.read_rows(index, encoder)
     if announce is not None and run.process.is_main_process:
         announce(index, encoder, objective, data.rows, data.order, run.sharded)
     gap = run.results.gap_closed(index, objective, data.held_out, encoder)
-
+    # Training step and trainer.
     if run.sharded:
         logger.info("%s  weights sharded over %d processes (FSDP2)", stage.name, run.process.num_processes)
         sharding.shard(encoder, run.process.device, compute=torch.bfloat16 if args.bf16 else None)
@@ -116,7 +117,7 @@ def train_stage(run: Run, index: int, announce: Announce | None = None) -> Encod
     trainer = StageTrainer(step, args, data.rows, stage.name, data.order, evaluation)
     steps = run.fit(index, trainer)
     curve = trainer.curve
-
+    # Scores, and the saved encoder.
     trained: Encoder | None = encoder
     if run.sharded:
         tensors = checkpoints.trained_tensors(step)
@@ -127,7 +128,5 @@ def train_stage(run: Run, index: int, announce: Announce | None = None) -> Encod
         run.results.score_trained(stage.name, trained, evaluation, curve, gap, steps)
         if run.process.is_main_process:
             run.save(index, trained, settings, steps)
-    run.process.wait_for_everyone()
-    saved = "saved" if run.verify == "off" else "saved and verified"
-    logger.info("%s  %s: %s", stage.name, saved, run.folders[index])
+    run.wait_until_saved(index)
     return trained
