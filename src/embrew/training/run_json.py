@@ -209,7 +209,7 @@ class RunResults:
             report=report,
             metric=None if config.every is None else config.metric,
             patience=config.patience,
-            at=config.at,
+            points=config.at,
         )
         return evaluation
 

@@ -127,21 +127,21 @@ class Point(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class StageEvaluation:
-    """How a stage is evaluated while it is trained.
+    """The evaluation of a stage while it is trained.
 
     Attributes:
-        score: returns the scores of the current weights; called in the first process only.
-        report: called after each evaluation with the curve and the number of steps of the stage.
-        metric: the score whose maximum, the first among equals, is the best step. None: the last step is kept.
-        patience: early stopping after `patience` evaluations without a better score.
-        at: the steps of evaluations, see `evaluation_steps`; None: at a fixed interval.
+        score: function that returns the scores of the current weights; called in the first process only.
+        report: function that is called after each evaluation with the curve and the number of steps of the stage.
+        metric: name of the score whose maximum, the first among equals, is the best step. None: the last step is kept.
+        patience: number of evaluations without a better score after which training stops early; None: it does not.
+        points: steps of evaluations, see `evaluation_steps`; None: at a fixed interval.
     """
 
     score: Callable[[], Scores]
     report: Callable[[list[Point], int], None]
     metric: str | None
     patience: int | None = None
-    at: EvaluationPoints | None = None
+    points: EvaluationPoints | None = None
 
     def best_point(self, curve: Sequence[Point]) -> Point:
         """Return the point whose weights are kept: the best (the first among equals), or the last without `metric`."""

@@ -169,9 +169,9 @@ class StageTrainer(Trainer):
                 mean_gradients(self.step.trainable().values())
             if self.bar is not None:
                 self.bar.update()
-            if self.evaluation is not None and self.evaluation.at is not None:
+            if self.evaluation is not None and self.evaluation.points is not None:
                 steps = evaluation_steps(
-                    self.evaluation.at, last=self.state.max_steps, per_step=samples_per_step(self.args)
+                    self.evaluation.points, last=self.state.max_steps, per_step=samples_per_step(self.args)
                 )
                 self.control.should_evaluate = self.state.global_step + 1 in steps
         return loss
