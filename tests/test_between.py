@@ -22,7 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from embrew import Encoder, assembly
+from embrew import Encoder
 from embrew.cli import app
 from embrew.comparison import read_folder
 from embrew.data.beir import read_beir
@@ -33,7 +33,7 @@ from embrew.evaluation import Result
 from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.report import write_result
 from embrew.inspection import inspect
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.settings.encoder import Pooling
 from embrew.sweep import read_sweep, run_sweep
 from embrew.training.run import Run
@@ -182,7 +182,7 @@ def teach(make_encoder: Make, model_folder: Callable[[str], Path], tmp_path: Pat
     settings = {"teacher": str(tmp_path / "big"), "vectors": str(tmp_path / "vectors"), "fitted": 0}
 
     def targets() -> np.ndarray:
-        objective: Any = assembly.objective({"type": "embedding_distillation", **settings})
+        objective: Any = build.objective({"type": "embedding_distillation", **settings})
         objective.setup(student)
         objective.precompute(Dataset.from_list(rows), student, tmp_path / "work")
         return np.asarray(objective.collate(rows, student)["text_teacher"])

@@ -250,7 +250,7 @@ def test_refused_before_a_model_is_opened(
         "".join(json.dumps({"question": f"q {i}?", "answer": words(i)}) + "\n" for i in range(3))
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("embrew.assembly.encoder", lambda *_, **__: pytest.fail("a model is opened"))
+    monkeypatch.setattr("embrew.recipe.build.encoder", lambda *_, **__: pytest.fail("a model is opened"))
     result = run(model, *given, "-o", "out")
     assert result.exit_code == 1 and said in result.stderr, result.stderr
     assert not (tmp_path / "out" / "model").exists()

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from embrew.config.overrides import Override, apply_overrides
 from embrew.config.validation import Config, check_fields
 from embrew.config.yaml_files import parse_yaml
+from embrew.recipe.overrides import Override, apply_overrides
 
 DISTILLATION = "distillation"  # the method that needs a teacher
 PREFIX = "adapt."  # of overrides of these keys; others are keys of recipes

@@ -68,9 +68,9 @@ def train(
     if sweep is not None:
         _sweep(recipe, sweep, overrides or (), output, resume=resume, verify=verify, start=start)
         return
-    from embrew import assembly
+    from embrew.recipe import build
 
-    loaded = assembly.load_recipe(recipe, overrides or ())
+    loaded = build.load_recipe(recipe, overrides or ())
     if rank() == 0:  # before anything is loaded; training locks the folder itself
         check_unclaimed(output, "training into")
     console = out()

@@ -10,7 +10,6 @@ from typing import Any
 from datasets import Dataset, concatenate_datasets
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
-from embrew import assembly
 from embrew.data.fingerprints import set_aside
 from embrew.data.mixing import MixedOrder
 from embrew.data.reading import expand
@@ -22,7 +21,7 @@ from embrew.model.backbone import Backbone
 from embrew.planning.devices import Device, device, device_here
 from embrew.planning.shapes import config_of, shape_of_stage, tokenizer_of
 from embrew.planning.stage import UTILIZATION, StagePlan, passes_of, plan_stage, rows_of
-from embrew.recipe import DataConfig, Recipe
+from embrew.recipe import DataConfig, Recipe, build
 from embrew.settings.base import Base
 from embrew.storage.base_model import is_encoder
 
@@ -83,7 +82,7 @@ def plan_recipe(
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train and to plan")
-    assembly.check_recipe(recipe)
+    build.check_recipe(recipe)
     planned_device = device(gpu, processes)
     (config, own_config), (tokenizer, own_tokenizer) = config_of(recipe), tokenizer_of(recipe)
     name, notes = recipe.encoder.model, []
@@ -96,7 +95,7 @@ def plan_recipe(
     encoder = _tiny_encoder(recipe, config, tokenizer)
     plans = []
     for index, settings in enumerate(recipe.stages):
-        objective = assembly.objective(settings.objective)
+        objective = build.objective(settings.objective)
         rows, order, measured = stage_rows(recipe, index, objective, encoder, tokens, processes)
         limits = [config.max_rows for config in settings.datasets]
         max_rows = None if None in limits else sum(limit or 0 for limit in limits)
@@ -150,12 +149,12 @@ def stage_rows(
         return objective.prepare(Dataset.from_list(rows), encoder), None, False
     parts = [
         objective.prepare(
-            assembly.short_rows(assembly.rows(config, objective, max_rows=config.max_rows), config, encoder), encoder
+            build.short_rows(build.rows(config, objective, max_rows=config.max_rows), config, encoder), encoder
         )
         for config in stage.datasets
     ]
     parts, _ = set_aside(parts, held_out_of(objective))
-    order = assembly.order(stage, [len(part) for part in parts], objective, seed=recipe.seed, processes=processes)
+    order = build.order(stage, [len(part) for part in parts], objective, seed=recipe.seed, processes=processes)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts), order, True
 
 

@@ -21,10 +21,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from embrew import assembly
 from embrew.model.adapters import attach_lora
 from embrew.model.layers import layers_of
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.settings.base import BLOCK, Quantization
 from embrew.storage.base_model import (
     ASSETS,
@@ -154,7 +153,7 @@ def empty_model(config: Any, dtype: torch.dtype) -> PreTrainedModel:
 def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
     """Return the shape of what stage `index` trains, on a type of device."""
     settings, stage, target = recipe.encoder, recipe.stages[index], torch.device(kind)
-    dtype = pick_dtype(assembly.opening_dtype(recipe, target), target)
+    dtype = pick_dtype(build.opening_dtype(recipe, target), target)
     model: Any = empty_model(config, dtype).requires_grad_(False)
     base_parameters = sum(p.numel() for p in model.parameters())
     bytes_saved = _saved_by_quantization(model, recipe, dtype)
@@ -169,7 +168,7 @@ def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
             head.requires_grad_(method in TRAINS_HEAD)
     learned_rows = (settings.memory_tokens + (settings.soft_prompt_tokens or 0)) * config.hidden_size
     changed = settings.lora is None or (index > 0 and stage.adapter == "merge")
-    in_bfloat16 = assembly.autocasts(recipe, target) or dtype != torch.float32
+    in_bfloat16 = build.autocasts(recipe, target) or dtype != torch.float32
     copied = base_parameters if method in READS_ORIGINAL_LM and changed else 0
     learned = learned_rows if stage.train_memory else 0
     shape = shape_of_model(model, config)

@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from embrew import assembly
 from embrew.data.mixing import MixedOrder
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective, Objective
 from embrew.planning.devices import Device
 from embrew.planning.shapes import Shape
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.text.tokens import Segment, Tokens
 
 UTILIZATION = 0.4  # default share of a device's peak FLOP/s that is reached
@@ -118,7 +117,7 @@ def plan_stage(
     training, batch, rows = stage.training, stage.batch, rows_of(recipe, index, processes)
     chunk = None if batch is None else batch.mini_batch_size or batch.mini_batch_num_tokens
     in_tokens = batch is not None and batch.mini_batch_num_tokens is not None
-    arithmetic = assembly.arithmetic(recipe, stage, torch.device(device.kind))
+    arithmetic = build.arithmetic(recipe, stage, torch.device(device.kind))
     recompute = bool(training.get("activation_checkpointing") or training.get("gradient_checkpointing"))
     moments = MOMENTS.get(str(training.get("optim", "adamw_torch")), 8.0)
     chunk_tokens = math.inf if chunk is None else max(chunk, passes.length) if in_tokens else chunk * passes.length
@@ -249,9 +248,9 @@ def _steps(recipe: Recipe, index: int, batch: int, count: int | None, order: Mix
     """Return the optimiser steps of a stage, as transformers' Trainer counts them; None: unknown."""
     stage = recipe.stages[index]
     training = stage.training
-    drops_last = assembly.drops_last(stage, assembly.objective(stage.objective))
+    drops_last = build.drops_last(stage, build.objective(stage.objective))
     if drops_last and count is not None:
-        assembly.check_fills_batch(stage, count, batch)
+        build.check_fills_batch(stage, count, batch)
     steps = int(training.get("max_steps", -1))
     if steps > 0 or count is None:
         return steps if steps > 0 else None

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from embrew.config.overrides import KeysOf, Override, apply_overrides, as_text, parse_override
 from embrew.config.suggestions import quoted
 from embrew.config.validation import Config, KeyPath, dotted, explain
 from embrew.config.yaml_files import dump_yaml, line_of, list_shipped, parse_yaml, read_shipped
 from embrew.files.names import LOCAL_PREFIX, base_name, from_home, public_path
 from embrew.recipe.encoder import EncoderConfig
+from embrew.recipe.overrides import KeysOf, Override, apply_overrides, as_text, parse_override
 from embrew.recipe.stage import EvaluationConfig, StageConfig
 
 Change = Callable[[str], str]
@@ -154,7 +154,7 @@ class Recipe(Config):
         """Load a shipped recipe by name (`llm2comp/nano`), or a YAML file, with overrides.
 
         `overrides`: each `key.path=value`, of which the value is read as YAML, or a key path and a value.
-        `keys_of`: see `apply_overrides`; `assembly.load_recipe` gives it.
+        `keys_of`: see `apply_overrides`; `build.load_recipe` gives it.
         `reading_of`: completes the keys of `encoder`, where the model says itself how it reads texts.
 
         Raises:

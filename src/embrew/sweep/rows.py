@@ -10,11 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from embrew import assembly
-from embrew.config.overrides import parse_override, value_at
 from embrew.config.validation import Config, KeyPath, explain
 from embrew.config.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
+from embrew.recipe.overrides import parse_override, value_at
 
 FOLDER = "sweeps"
 RESERVED = "results"
@@ -166,7 +165,7 @@ def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, override
     stage_names = entry.stages or config.stages
     recipes: dict[int | None, Recipe] = {}
     for seed in entry.seeds or config.seeds or (None,):
-        loaded = assembly.load_recipe(recipe, [*overrides, *settings, *([] if seed is None else [("seed", seed)])])
+        loaded = build.load_recipe(recipe, [*overrides, *settings, *([] if seed is None else [("seed", seed)])])
         names = [stage.name for stage in loaded.stages]
         unknown = [name for name in stage_names or () if name not in names]
         if unknown:
@@ -179,7 +178,7 @@ def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, override
             raise ValueError("the recipe has no stages, so there is nothing to train")
         if RESERVED in [stage.name for stage in loaded.stages]:
             raise ValueError(f"a stage is called {RESERVED!r}, the folder of the row's scores; rename it")
-        assembly.check_recipe(loaded, here=True)
+        build.check_recipe(loaded, here=True)
         recipes[seed] = loaded
     return SweepRow(entry.name, recipes, settings, entry.x)
 

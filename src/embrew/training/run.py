@@ -15,13 +15,12 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from torch import Tensor
 
-from embrew import assembly
 from embrew.data.fingerprints import set_aside
 from embrew.data.mixing import MixedOrder
 from embrew.encoder import Encoder
 from embrew.files.names import check_path_known
 from embrew.methods.gap import held_out_of
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.storage.card import without_scores
 from embrew.storage.opening import final_stage
 from embrew.training import checkpoints
@@ -85,12 +84,12 @@ class Run:
         self.arithmetic = self.settings.arithmetic(len(recipe.stages) - 1)
         self.process = PartialState(cpu=not torch.accelerator.is_available())
         self.sharded = sharded and self.process.num_processes > 1
-        assembly.check_recipe(recipe, here=True)  # invalid settings are found before anything is loaded
-        self.objectives = [assembly.objective(stage.objective) for stage in recipe.stages]
-        self.arguments: list[assembly.StageArguments] = []
+        build.check_recipe(recipe, here=True)  # invalid settings are found before anything is loaded
+        self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
+        self.arguments: list[build.StageArguments] = []
         for index, stage in enumerate(recipe.stages):
             evaluation = recipe.stage_evaluation(index)
-            args = assembly.training_arguments(
+            args = build.training_arguments(
                 stage,
                 self.objectives[index],
                 self.work_folders[index],
@@ -141,9 +140,9 @@ class Run:
         )
 
     def open_start(self, index: int) -> Encoder:
-        """Open the encoder that a stage starts from, prepared for the stage by `assembly.prepare_encoder` next."""
+        """Open the encoder that a stage starts from, prepared for the stage by `build.prepare_encoder` next."""
         source = self.folders[index - 1] if index else self.start
-        encoder = assembly.starting_encoder(self.recipe, index, source, device=self.process.device)
+        encoder = build.starting_encoder(self.recipe, index, source, device=self.process.device)
         if source is not None:
             self.before = (encoder.record or {}).get("before") if index else encoder.record
         return encoder
@@ -160,7 +159,7 @@ class Run:
         """Read the data sets of a stage, tokenised by its encoder; what is read is logged and recorded."""
         stage, objective, args = self.recipe.stages[index], self.objectives[index], self.arguments[index]
         with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as in training steps
-            parts = assembly.datasets(
+            parts = build.datasets(
                 stage,
                 objective,
                 encoder,
@@ -176,9 +175,9 @@ class Run:
             objective.check_rows(rows)
         except ValueError as error:
             raise ValueError(f"stage {stage.name}: {error}") from None
-        order = assembly.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
+        order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
         if args.dataloader_drop_last:
-            assembly.check_fills_batch(stage, len(rows), args.per_device_train_batch_size * self.process.num_processes)
+            build.check_fills_batch(stage, len(rows), args.per_device_train_batch_size * self.process.num_processes)
         trained = sum(p.numel() for p in encoder.parameters() if p.requires_grad)
         share = trained / sum(p.numel() for p in encoder.parameters())
         logger.info("%s  %d rows, %s trained weights (%s)", stage.name, len(rows), f"{trained:,}", f"{share:.1%}")
@@ -220,7 +219,7 @@ class Run:
         if not self.process.is_main_process:
             return None
         encoder = self.open_start(index)
-        assembly.prepare_encoder(encoder, self.recipe, index, self.objectives[index])
+        build.prepare_encoder(encoder, self.recipe, index, self.objectives[index])
         checkpoints.load_trained(TrainStep(encoder, self.objectives[index]), tensors)
         return encoder
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from transformers import TrainerState
 
-from embrew import assembly
 from embrew.config.yaml_files import dump_yaml
 from embrew.data.fingerprints import fingerprints
 from embrew.data.reading import public_name
@@ -24,7 +23,7 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_path
 from embrew.methods import Objective
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe import Recipe, StageConfig, build
 from embrew.training.stage_evaluation import (
     Evaluate,
     EvaluateSets,
@@ -291,7 +290,7 @@ class RunResults:
             "about": dict(about),
         }
         for stage in stages:  # presets of one type are different losses
-            preset = getattr(assembly.objective(stage.objective), "preset", None)
+            preset = getattr(build.objective(stage.objective), "preset", None)
             words = "" if preset is None else f", preset {preset}"
             record["objectives"][stage.name] = stage.objective["type"] + words
         if before is not None:

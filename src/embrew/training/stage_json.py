@@ -11,7 +11,6 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from embrew import assembly
 from embrew.data.reading import data_identity, files_digest
 from embrew.encoder import Encoder
 from embrew.files import formats
@@ -22,7 +21,7 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.identity import vectors_hash
-from embrew.recipe import DevRows, Recipe
+from embrew.recipe import DevRows, Recipe, build
 from embrew.storage.base_model import adapter_of, known_name, local_model, weights_sha256
 from embrew.storage.foreign import file_of
 from embrew.storage.opening import SETTINGS
@@ -86,7 +85,7 @@ class StageSettings:
         dtypes: dict[str, str] = {}
         for stage in self.recipe.stages[: index + 1]:
             work = self.folder / f"{stage.name}.work"
-            current, written = assembly.arithmetic(self.recipe, stage), read_stage(work)
+            current, written = build.arithmetic(self.recipe, stage), read_stage(work)
             is_set = written is None or stage.training.get("bf16") is not None
             begun_in = current if is_set or written is None else written["arithmetic"][stage.name]
             if (begun_in, current) == ("bfloat16", "float32") and not is_set:

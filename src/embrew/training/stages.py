@@ -10,12 +10,11 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset
 
-from embrew import assembly
 from embrew.data.mixing import MixedOrder
 from embrew.distributed import claimed_by_first, decided
 from embrew.encoder import Encoder
 from embrew.methods import Objective
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.training import checkpoints, sharding
 from embrew.training.launch import sharding_requested
 from embrew.training.run import Run
@@ -101,7 +100,7 @@ def train_stage(run: Run, index: int, announce: Announce | None = None) -> Encod
     encoder = run.open_start(index)
     if index == 0:
         run.results.score("base", encoder)
-    assembly.prepare_encoder(encoder, run.recipe, index, objective)
+    build.prepare_encoder(encoder, run.recipe, index, objective)
     # Data.
     settings = decided(lambda: run.begin(index))
     data = run.read_rows(index, encoder)

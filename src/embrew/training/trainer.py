@@ -27,12 +27,12 @@ from transformers import (
 )
 from transformers.integrations import TensorBoardCallback
 
-from embrew.assembly import StageArguments
 from embrew.data.mixing import InstructedRows, MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.writing import link_or_copy, writing_to
 from embrew.methods.base import UNIT_WEIGHTS, weights_of_units
 from embrew.progress import Bar, progress
+from embrew.recipe.build import StageArguments
 from embrew.training import checkpoints, sharding
 from embrew.training.checkpoints import BEST, WEIGHTS, read_trained, write_trained
 from embrew.training.stage_evaluation import (

@@ -12,16 +12,17 @@ from torch import nn
 from transformers import TrainingArguments, get_scheduler
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from embrew.assembly.rows import batches_of
-from embrew.assembly.stages import objective, training_arguments
 from embrew.config.validation import check_fields, fields_model
 from embrew.data.columns import ACCEPTED
 from embrew.files.formats import GAP
 from embrew.methods import Alignment, Objective
 from embrew.methods.gap import held_out_of
 from embrew.model.adapters import check_for_quantized, check_library, lora_config
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe.build.rows import batches_of
+from embrew.recipe.build.stages import objective, training_arguments
 from embrew.recipe.encoder import LORA_REFUSED, LORA_TYPES
+from embrew.recipe.recipe import Recipe
+from embrew.recipe.stage import StageConfig
 from embrew.storage.foreign import check_is_model
 
 TORCH_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")

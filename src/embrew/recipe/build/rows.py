@@ -20,7 +20,7 @@ from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective, Objective
 from embrew.methods.base import text_ids
-from embrew.recipe import DataConfig, StageConfig
+from embrew.recipe.stage import DataConfig, StageConfig
 
 if TYPE_CHECKING:
     from datasets import Dataset

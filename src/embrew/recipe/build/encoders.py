@@ -15,7 +15,8 @@ from embrew.methods import Objective
 from embrew.model.attention import Attention
 from embrew.model.kernels import use_own_sdpa
 from embrew.model.weights import cast_weights, train_in_float32
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe.recipe import Recipe
+from embrew.recipe.stage import StageConfig
 from embrew.storage.base_model import computes, known_name, pick_device, pick_dtype
 from embrew.storage.opening import read_settings
 

@@ -15,15 +15,15 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.utils import is_torch_tf32_available
 
-from embrew.config.overrides import Override
 from embrew.config.suggestions import choose_from
 from embrew.config.validation import KeyPath, check_fields, dotted, fields_model
 from embrew.distributed import world_size
 from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.methods.base import settings_of
-from embrew.recipe import Recipe, StageConfig
 from embrew.recipe.encoder import recipe_keys
-from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES, Count
+from embrew.recipe.overrides import Override
+from embrew.recipe.recipe import Recipe
+from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES, Count, StageConfig
 from embrew.stock import READS, is_stock, read_stock
 from embrew.storage.base_model import DTYPES, pick_device, pick_dtype
 
