@@ -31,7 +31,7 @@ stage = {
     "objective": {"type": "contrastive", "positives": "column"},
     "data": {"path": "pairs.jsonl"},
     "batch": {"size": 16},
-    "training": {"max_steps": 30, "learning_rate": 1.0e-3, "warmup_steps": 4},
+    "training": {"max_steps": 20, "learning_rate": 1.0e-3, "warmup_steps": 4},
 }
 recipe = Recipe.from_values({"encoder": {**encoder_settings, "lora": lora}, "stages": [stage]})
 

@@ -14,7 +14,7 @@ from peft import LoraConfig
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.config.validation import reason
+from embrew.config.validation import refusal
 from embrew.config.yaml_files import parse_yaml
 from embrew.recipe import Recipe, build, read_recipe
 from embrew.recipe.build import checking, stages
@@ -74,7 +74,7 @@ def test_the_command_says_it_in_one_line(tmp_path) -> None:
 )
 def test_every_field_is_allowed_or_refused(refused: dict[str, str], allowed: Any, kind: type, count: int) -> None:
     names = {field.name for field in fields(kind)}
-    left_out = {name for name in names if reason(name, refused)}
+    left_out = {name for name in names if refusal(name, refused)}
     assert allowed.model_fields.keys() == names - left_out and len(names) == count
     assert all(any(fnmatch(name, pattern) for name in names) for pattern in refused)
 
@@ -86,7 +86,7 @@ def test_an_unknown_key_is_refused_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("key", ["push_to_hub", "fsdp", "data_seed"])
 def test_a_refused_key_is_refused_with_its_reason(key: str) -> None:
-    words = reason(key, TRAINING_REFUSED)
+    words = refusal(key, TRAINING_REFUSED)
     assert words is not None
     with pytest.raises(ValueError, match=re.escape(f" stages.0.training.{key} {words}")):
         made(NANO, f"stages.0.training.{key}=secret")

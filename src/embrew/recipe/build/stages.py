@@ -137,10 +137,10 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclass
 class StageArguments(TrainingArguments):
-    """`transformers.TrainingArguments`, and the steps whose model is saved in addition to the last.
+    """`transformers.TrainingArguments`, and `training.keep`.
 
     Attributes:
-        keep: these steps.
+        keep: steps whose model is saved in addition to that of the last step.
     """
 
     keep: Annotated[list[Count], Field(min_length=1)] | None = None
