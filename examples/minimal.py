@@ -15,7 +15,7 @@ from embrew import Encoder, Recipe, train
 
 texts = [inspect.cleandoc(f.__doc__) for _, f in inspect.getmembers(networkx, inspect.isfunction) if f.__doc__]
 parts = [text.partition("\n\n") for text in texts]
-pairs = sorted({query: document[:300] for query, _, document in parts if len(document) > 50}.items())
+pairs = sorted({query: document[:150] for query, _, document in parts if len(document) > 50}.items())
 held_out = pairs[::10]
 rows = [{"query": query, "positive": document} for query, document in pairs if (query, document) not in held_out]
 Path("pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
