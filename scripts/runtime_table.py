@@ -39,14 +39,13 @@ from transformers import (
     Qwen3Config,
 )
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.parts import fixed_form
 from embrew.export.runtimes import RUNTIMES
 from embrew.export.runtimes.llama_cpp import interpreter
 from embrew.model.contexts import Context
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.settings.encoder import Demonstration
 
 logger = logging.getLogger(__name__)
@@ -186,7 +185,7 @@ def encoder_of(form: Form, root: Path) -> Encoder:
         "encoder.lora=null",
         "stages=[]",
     ]
-    encoder = assembly.encoder(Recipe.load(form.recipe, [*changes, *form.overrides]), device="cpu").eval()
+    encoder = build.encoder(Recipe.load(form.recipe, [*changes, *form.overrides]), device="cpu").eval()
     if form.context:
         from embrew.model.context_vectors import initialize_demonstrator
 

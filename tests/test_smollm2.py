@@ -86,13 +86,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method(name: str, smollm2: Encoder, files: dict[str, str], tmp_path: Path) -> None:
     """Two steps a stage, saved, reopened, and exported to each runtime that is installed, or refused in a sentence."""
-    from embrew import assembly
+    from embrew.recipe import build
 
     values: dict[str, Any] = Recipe.load(name).resolved()
     values["evaluation"] = None
     values["encoder"] |= {"model": SMOLLM2, "revision": None, "max_length": {"query": 64, "document": 64}}
     for stage in values["stages"]:
-        kind = assembly.objective(stage["objective"]).rows_kind
+        kind = build.objective(stage["objective"]).rows_kind
         stage["data"] = (
             [{"path": files[kind]} for _ in stage["data"]] if isinstance(stage["data"], list) else {"path": files[kind]}
         )

@@ -32,10 +32,10 @@ from embrew.progress import is_chosen
 from embrew.threads import set_threads
 
 if TYPE_CHECKING:
-    from embrew.config.overrides import Override
     from embrew.encoder import Encoder
     from embrew.evaluation import Result
     from embrew.recipe import Recipe
+    from embrew.recipe.overrides import Override
 
 RECIPE = "llm2comp/nano"
 BASELINES = {"last token": "baselines/last-token", "mean": "baselines/mean"}
@@ -101,15 +101,15 @@ def run(output: Path, overrides: tuple[Override, ...] = (), share: float | None 
     Raises:
         ValueError: the folder was begun with another share.
     """
-    from embrew import assembly
-    from embrew.config.overrides import parse_override
     from embrew.encoder import Encoder
     from embrew.evaluation.report import size_of
     from embrew.export.exporting import export_encoder
+    from embrew.recipe import build
+    from embrew.recipe.overrides import parse_override
 
     console, data = Console(highlight=False), output / "data"
     changes = (*own_data(data), *overrides)
-    shipped = assembly.load_recipe(RECIPE, changes)
+    shipped = build.load_recipe(RECIPE, changes)
     console.print(f"embrew's demonstration, offline, in {output}; stopped, the same command resumes it", markup=False)
     step = measured_step()
     if share is None and any(parse_override(override)[0][-1] == "max_steps" for override in overrides):
@@ -119,7 +119,7 @@ def run(output: Path, overrides: tuple[Override, ...] = (), share: float | None 
     console.print(f"   about {about:.0f} min on this machine, with {how_many} of training")
     if asked is None and share == FEWEST and about > MINUTES:
         console.print("   five minutes are not enough at its current load: the demonstration trains its fewest steps")
-    recipe = assembly.load_recipe(RECIPE, [*changes, *fewer_steps(shipped, share)])
+    recipe = build.load_recipe(RECIPE, [*changes, *fewer_steps(shipped, share)])
 
     console.print("[bold]1. Data[/]: the documentation of the Python packages installed here")
     console.print(f"   {_collect(data)}")
@@ -131,9 +131,9 @@ def run(output: Path, overrides: tuple[Override, ...] = (), share: float | None 
         rows.append(_row(f"{recipe.encoder.model}, {label}", result))
 
     console.print(f"[bold]3. Training[/]: {RECIPE}, stage by stage")
-    rows += _train(recipe, assembly.load_recipe(RECIPE), output)
+    rows += _train(recipe, build.load_recipe(RECIPE), output)
     title = f"Test split: {size_of(result.counts)} of packages that were not trained on"
-    if _steps(recipe) != _steps(assembly.load_recipe(RECIPE)):
+    if _steps(recipe) != _steps(build.load_recipe(RECIPE)):
         title += f". Not the recipe's numbers of steps, so not README's figures; for these: {ALL}"
     _show(console, output, rows, title)
 
@@ -278,15 +278,14 @@ def _steps(recipe: Recipe) -> dict[str, Any]:
 
 def _untrained(recipe: Recipe, baseline: str) -> Encoder:
     """Return the language model with a baseline's pooling, in the lengths and the arithmetic of the training."""
-    from embrew import assembly
-    from embrew.assembly.encoders import arithmetic
-    from embrew.recipe import Recipe
+    from embrew.recipe import Recipe, build
+    from embrew.recipe.build.encoders import arithmetic
 
     lengths = recipe.encoder.max_length
     same: list[Override] = [(f"encoder.max_length.{side}", getattr(lengths, side)) for side in ("query", "document")]
     if arithmetic(recipe, recipe.stages[-1]) == "bfloat16":
         same.append(("encoder.dtype", "bfloat16"))
-    return assembly.encoder(Recipe.load(baseline, same))
+    return build.encoder(Recipe.load(baseline, same))
 
 
 def _score(encoder: Encoder, output: Path, name: str) -> Result:

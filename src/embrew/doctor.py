@@ -193,10 +193,9 @@ def _training() -> Iterator[Finding]:
     """Train a LoRA for two steps, save it, open it again, and export it; all in a temporary folder."""
     import numpy as np
 
-    from embrew import assembly
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
-    from embrew.recipe import Recipe
+    from embrew.recipe import Recipe, build
     from embrew.stock import open_stock
     from embrew.storage.saving import TEXTS
     from embrew.training.stages import train
@@ -212,7 +211,7 @@ def _training() -> Iterator[Finding]:
             ("stages.supervised.training", {"max_steps": 2, "learning_rate": 0.01, "report_to": "none"}),
         )
         recipe = Recipe.load("baselines/nli-nano", settings)
-        before = np.asarray(assembly.encoder(recipe).encode(list(TEXTS)))
+        before = np.asarray(build.encoder(recipe).encode(list(TEXTS)))
         trained = train(recipe, run)
         after = np.asarray(trained.encode(list(TEXTS)))
         change = float(np.abs(after - before).max())  # NaN where training diverged

@@ -52,7 +52,7 @@ def generate(
     settings = _settings(encoder, options)
     copies = settings.num_return_sequences or 1
     written = [""] * (len(rows) * copies)
-    with torch.inference_mode(), progress(len(rows), "generate", "text", shown=show_progress_bar) as bar:
+    with torch.inference_mode(), progress(len(rows), "generate", "text", show=show_progress_bar) as bar:
         for group in plan_batches([len(row.ids) for row in rows], batch_size=batch_size):
             tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
             answers = _continue(encoder, tokens, source, bos, settings)

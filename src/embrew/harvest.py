@@ -150,7 +150,7 @@ def _read(
     unread: Counter[str] = Counter()
     used: set[str] = set()  # normalised queries, over all splits: no document is both tested and trained on
     chosen: dict[str, dict[str, list[Documented]]] = {split: {} for split in SPLITS}
-    with progress(len(packages), "read", "package", shown=is_chosen()) as bar:
+    with progress(len(packages), "read", "package", show=is_chosen()) as bar:
         for split in SPLITS:
             for package in [package for package in packages if _split(package.name) == split]:
                 entries = _choose(package, used, unread, seed=seed, limit=limits[split])

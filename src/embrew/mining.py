@@ -75,7 +75,7 @@ def mine(
     total = len(set(columns["anchor"])) + len(set(documents))
     texts = Counter(map(normalised, set(documents)))
     own = max(texts[normalised(query)] for query in columns["anchor"])  # documents with the text of one query
-    with _own_bars(), progress(total, "encode", "text", shown=is_chosen()) as bar, bar.shared():
+    with _own_bars(), progress(total, "encode", "text", show=is_chosen()) as bar, bar.shared():
         mined = mine_hard_negatives(
             Dataset.from_dict(columns),
             encoder,
@@ -120,7 +120,7 @@ def _own_bars() -> Iterator[None]:
     from sentence_transformers.util import hard_negatives
 
     def blocks(*bounds: int, desc: str) -> Iterator[int]:
-        with progress(len(range(*bounds)), "search", "block", shown=is_chosen()) as bar:
+        with progress(len(range(*bounds)), "search", "block", show=is_chosen()) as bar:
             for start in range(*bounds):
                 yield start
                 bar.update()

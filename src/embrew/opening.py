@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tokenizers import Tokenizer
 
-from embrew.assembly.encoders import encoder
-from embrew.assembly.stages import load_recipe
 from embrew.encoder import Encoder
 from embrew.files import checksums
 from embrew.files.writing import recover
 from embrew.recipe import Recipe, list_recipes
+from embrew.recipe.build.encoders import encoder
+from embrew.recipe.build.stages import load_recipe
 from embrew.runtimes.converted import convert_encoder
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino

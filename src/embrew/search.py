@@ -302,7 +302,7 @@ def _empty_index(dimensions: int) -> Any:
 
 def _embedded(encoder: TextEncoder, texts: Sequence[str], options: dict[str, Any]) -> Iterator[np.ndarray]:
     """Yield unit vectors of documents, `BLOCK` at a time."""
-    with progress(len(texts), "encode", "text", shown=options["show_progress_bar"]) as bar:
+    with progress(len(texts), "encode", "text", show=options["show_progress_bar"]) as bar:
         for start in range(0, len(texts), BLOCK):
             block = texts[start : start + BLOCK]
             with bar.shared():

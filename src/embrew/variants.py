@@ -117,7 +117,7 @@ class VariantEncoder:
         if ids is not None:
             raise ValueError(f"variants are written of strings; a text is given as {type(ids).__name__}: decode it")
         by_text: dict[str, list[str]] = {}
-        with progress(len(set(texts)), "rewrite", "text", shown=show_progress_bar) as bar:
+        with progress(len(set(texts)), "rewrite", "text", show=show_progress_bar) as bar:
             for text in dict.fromkeys(texts):
                 by_text[text] = [text, *self.write(text)]
                 bar.update(1)

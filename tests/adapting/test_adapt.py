@@ -33,6 +33,7 @@ from embrew.evaluation import evaluate
 from embrew.recipe import Recipe
 from embrew.recipe.recipe import with_paths
 from embrew.training import stages
+from embrew.training.run import Run
 from tests.adapting.data import prepare
 from tests.adapting.test_prepare import words
 
@@ -67,13 +68,13 @@ def test_from_pairs_and_documents_to_an_export(
 ) -> None:
     """The command; stopped and given again, it trains what is missing, and gives the same report."""
     trained: list[str] = []
-    original = stages.Run.stage
+    original = stages.train_stage
 
-    def counted(self: stages.Run, index: int) -> Any:
-        trained.append(self.recipe.stages[index].name)
-        return original(self, index)
+    def counted(run: Run, index: int, announce: Any) -> Any:
+        trained.append(run.recipe.stages[index].name)
+        return original(run, index, announce)
 
-    monkeypatch.setattr(stages.Run, "stage", counted)
+    monkeypatch.setattr(stages, "train_stage", counted)
     docs, pairs = write_data(tmp_path)
     model, out = model_folder("llama"), tmp_path / "out"
     given = [
@@ -249,7 +250,7 @@ def test_refused_before_a_model_is_opened(
         "".join(json.dumps({"question": f"q {i}?", "answer": words(i)}) + "\n" for i in range(3))
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("embrew.assembly.encoder", lambda *_, **__: pytest.fail("a model is opened"))
+    monkeypatch.setattr("embrew.recipe.build.encoder", lambda *_, **__: pytest.fail("a model is opened"))
     result = run(model, *given, "-o", "out")
     assert result.exit_code == 1 and said in result.stderr, result.stderr
     assert not (tmp_path / "out" / "model").exists()

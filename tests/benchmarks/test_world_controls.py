@@ -19,9 +19,9 @@ from world.planted import noticed_by
 from world.tasks import mentions, split_of
 from world.tokenizer import make_tokenizer
 
-from embrew import Encoder, assembly
+from embrew import Encoder
 from embrew.methods import Bottleneck, Compression
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Tokens
 
@@ -59,7 +59,7 @@ def test_every_row_can_be_trained(name, placed):
         kept = [stage for stage in recipe.stages if stage.name in entry.get("stages", [stage.name])]
         assert kept or "untrained" in entry["row"]
         for index in range(len(kept)):
-            assembly.check_stage(recipe.model_copy(update={"stages": kept}), index)
+            build.check_stage(recipe.model_copy(update={"stages": kept}), index)
         several = len(recipe.stages) > 1
         rows |= {f"{entry['row']}: {stage.name}" if several else entry["row"] for stage in kept} or {entry["row"]}
     for claim in plan.get("claims", []):

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from embrew import assembly
 from embrew.cli.analyze import KINDS, check_options
 from embrew.config.yaml_files import list_shipped
-from embrew.recipe import list_recipes
+from embrew.recipe import build, list_recipes
 from embrew.sweep.rows import read_sweep
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +79,7 @@ def test_the_page_is_written_from_the_file() -> None:
 
 @cache
 def check(recipe: str, *overrides: str) -> None:
-    assembly.check_recipe(assembly.load_recipe(recipe, overrides))
+    build.check_recipe(build.load_recipe(recipe, overrides))
 
 
 @cache

@@ -9,8 +9,9 @@ import pytest
 import torch
 import yaml
 
-from embrew import assembly, methods
+from embrew import methods
 from embrew.methods import OBJECTIVES, Objective
+from embrew.recipe import build
 from tests.objectives import cases
 from tests.objectives.cases import BARE, ENCODERS, LORA, SETTINGS, loss_and_gradients, prepared
 
@@ -29,7 +30,7 @@ first_cases = pytest.mark.parametrize(
 def ready(make_encoder, name, settings, *, dropout=False):
     """Encoder, objective and batch; dropout off, unless asked for."""
     encoder = make_encoder(lora=LORA, **ENCODERS[name])
-    objective = assembly.objective({"type": name, **settings})
+    objective = build.objective({"type": name, **settings})
     objective.setup(encoder)
     if not dropout:
         encoder.backbone.set_attention_dropout(0.0)
@@ -132,10 +133,10 @@ def block_of(objective):
 
 @every_case
 def test_settings_round_trip(name, settings):
-    objective = assembly.objective({"type": name, **settings})
+    objective = build.objective({"type": name, **settings})
     assert type(objective) is OBJECTIVES[name]
     block = block_of(objective)
-    assert assembly.objective(yaml.safe_load(yaml.safe_dump(block))) == objective
+    assert build.objective(yaml.safe_load(yaml.safe_dump(block))) == objective
     defaults = {field.name: field.default for field in fields(objective) if field.default is not MISSING}
     defaults.pop("base", None)
     flat = {key: value for key, value in settings.items() if key != "base"}
@@ -150,7 +151,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(name):
     assert keys
     for key in keys:
         with pytest.raises(ValueError, match=f"objective {name} has no key '{key}x'; .*did you mean '{key}'"):
-            assembly.objective({"type": name, f"{key}x": 1})
+            build.objective({"type": name, f"{key}x": 1})
 
 
 REFUSED = {  # further settings, attention of an encoder without memory
@@ -172,4 +173,4 @@ def test_setup_refuses_an_encoder_that_does_not_fit(name, make_encoder):
     settings, attention, words = REFUSED[name]
     encoder = make_encoder(memory_tokens=0, attention=attention, template="{instruction}{text}", lora={})
     with pytest.raises(ValueError, match=words):
-        assembly.objective({"type": name, **settings}).setup(encoder)
+        build.objective({"type": name, **settings}).setup(encoder)

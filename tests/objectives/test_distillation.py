@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.losses.contrastive import spread_out
@@ -23,7 +22,7 @@ from embrew.methods.distillation import EmbeddingDistillation
 from embrew.methods.ridge import ridge
 from embrew.methods.teacher_vectors import TeacherVectors, open_teacher
 from embrew.model.pooling import orthogonal
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.settings.encoder import Pooling
 from embrew.training.stages import train
 from embrew.training.step import Chunks, TrainStep
@@ -45,7 +44,7 @@ def unit(vector: Any) -> np.ndarray:
 
 
 def stepped(encoder: Encoder, **settings: Any) -> tuple[TrainStep, dict[str, Any]]:
-    objective = assembly.objective({"type": "embedding_distillation", **settings})
+    objective = build.objective({"type": "embedding_distillation", **settings})
     objective.setup(encoder.train())
     rows = prepared(objective, encoder)
     return TrainStep(encoder, objective), {**objective.collate(rows, encoder), "rows": rows}
@@ -77,7 +76,7 @@ def test_the_mean_distance_over_students_and_texts(make_encoder: Make, distance:
 def test_layers_above_the_students_are_not_run(make_encoder: Make) -> None:
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     step, batch = stepped(encoder, layers=[1])
-    assert step.objective.skips_layers and not assembly.objective({"type": "embedding_distillation"}).skips_layers
+    assert step.objective.skips_layers and not build.objective({"type": "embedding_distillation"}).skips_layers
     loss_of(step, batch)["loss"].backward()
     trained = {name: p.grad is not None for name, p in step.named_parameters() if p.requires_grad}
     assert {name: ".layers.1." not in name for name in trained} == trained
@@ -100,9 +99,9 @@ def test_chunks_have_the_gradients_of_one_pass_for_the_model_and_for_w(make_enco
 
 def test_contrast_in_addition(make_encoder: Make, minilm: Path, tmp_path: Path) -> None:
     encoder = make_encoder(lora={"lora_dropout": 0.0})
-    contrast = assembly.objective({"type": "contrastive"})
+    contrast = build.objective({"type": "contrastive"})
     settings = {"base": {"type": "contrastive"}, "base_weight": 0.25, "teacher": str(minilm)}
-    objective = assembly.objective({"type": "embedding_distillation", **settings})
+    objective = build.objective({"type": "embedding_distillation", **settings})
     objective.setup(encoder.train())
     rows = [{"query": a, "positive": b, "negatives": []} for a, b in zip(SENTENCES, SENTENCES[::-1], strict=True)]
     objective.precompute(Dataset.from_list(rows), encoder, tmp_path / "0")
@@ -138,7 +137,7 @@ def test_a_teacher_with_prompts_reads_texts_that_stand_in_both_roles_as_neither(
     pairs = [{"query": text, "positive": text, "negatives": []} for text in SENTENCES]
     for positives, rows, axes in (("dropout", texts, (0, 0)), ("column", pairs, (1, 2))):
         base = {"type": "contrastive", "positives": positives}
-        objective = assembly.objective({"type": "embedding_distillation", "teacher": "t", "base": base, "fitted": 0})
+        objective = build.objective({"type": "embedding_distillation", "teacher": "t", "base": base, "fitted": 0})
         encoder = make_encoder(lora={"lora_dropout": 0.1})
         objective.setup(encoder)
         objective.precompute(Dataset.from_list(rows), encoder, tmp_path / positives / "0")
@@ -159,7 +158,7 @@ def test_vectors_of_a_file_are_the_targets(model_folder: Any, tmp_path: Path) ->
     recipe = Recipe.from_values({"encoder": model, "stages": [stage]})
     train(recipe, run)
     (first,) = json.loads((run / "run.json").read_text())["losses"]["distill"]
-    encoder = assembly.encoder(recipe)
+    encoder = build.encoder(recipe)
     embeddings = encoder.encode([row["text"] for row in rows]).astype(np.float64)
     targets = np.stack([unit(vector) for vector in vectors])
     penalty = 0.003 * (embeddings**2).sum() / embeddings.shape[1]
@@ -234,12 +233,12 @@ def test_bad_teachers_and_settings(make_encoder: Make, minilm: Path, tmp_path: P
         ({"teacher": "t", "side": "query", "base": {"type": "contrastive"}}, "a base names the sides"),
     ):
         with pytest.raises(ValueError, match=words):
-            assembly.objective({"type": "embedding_distillation", **settings})
+            build.objective({"type": "embedding_distillation", **settings})
     nested = {"type": "matryoshka", "dims": [8], "base": {"type": "embedding_distillation"}}
     with pytest.raises(ValueError, match="base computes values before training"):
-        assembly.objective(nested)
+        build.objective(nested)
     with pytest.raises(ValueError, match=r"base\.spread_weight: give spread_weight to the outer objective"):
-        assembly.objective({**nested, "base": {"type": "contrastive", "spread_weight": 1.0}})
+        build.objective({**nested, "base": {"type": "contrastive", "spread_weight": 1.0}})
     with pytest.raises(ValueError, match=r"layers=\[3\]; give numbers from 1 to 2"):
         EmbeddingDistillation(layers=[3]).setup(encoder)
 

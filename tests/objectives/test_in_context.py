@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from embrew import assembly
 from embrew.methods.demonstrations import of_demonstrations
 from embrew.model.context_vectors import initialize_demonstrator
 from embrew.model.contexts import Context
+from embrew.recipe import build
 from embrew.settings.encoder import Demonstrations
 from embrew.training.step import Chunks, TrainStep
 from tests.conftest import SENTENCES, by_default
@@ -41,7 +41,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 def objective_for(variant: dict[str, Any], **settings: Any) -> Any:
-    return assembly.objective({"type": "icl" if variant.get("compress") == "none" else "epic", **settings})
+    return build.objective({"type": "icl" if variant.get("compress") == "none" else "epic", **settings})
 
 
 def ready(make_encoder: Any, variant: dict[str, Any], family: str = "llama", **settings: Any) -> Any:
@@ -134,7 +134,7 @@ def test_a_prompt_in_training_is_the_context_at_inference(make_encoder, variant)
 
 def test_without_demonstrations_it_is_plain_contrastive_learning(make_encoder):
     encoder, objective = ready(make_encoder, {}, demonstrations=0)
-    plain = assembly.objective({"type": "contrastive"})
+    plain = build.objective({"type": "contrastive"})
     batch = objective.collate(ROWS, encoder)
     assert torch.equal(objective(encoder, batch)["loss"], plain(encoder, batch)["loss"])
 
@@ -248,12 +248,12 @@ def test_refusals(make_encoder, variant, settings, words):
         demonstrations=Demonstrations(**variant),
     )
     with pytest.raises(ValueError, match=words):
-        check_fits(assembly.objective(settings), encoder)
+        check_fits(build.objective(settings), encoder)
 
 
 def test_nested_in_matryoshka(make_encoder):
     encoder, base = ready(make_encoder, {})
-    nested = assembly.objective({"type": "matryoshka", "dims": [32, 8], "base": {"type": "epic"}})
+    nested = build.objective({"type": "matryoshka", "dims": [32, 8], "base": {"type": "epic"}})
     batch = nested.collate(ROWS, encoder, seed=5)
     parts = nested(encoder, batch)
     torch.testing.assert_close(parts["loss_32"], base(encoder, batch)["loss"].detach())

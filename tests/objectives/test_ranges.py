@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from embrew import assembly
 from embrew.methods import OBJECTIVES, Contrastive, Objective
+from embrew.recipe import build
 from tests.objectives.cases import CASES
 
 NEVER = [math.nan, math.inf, -math.inf, "warm", "0.5", True, [1.0]]
@@ -37,7 +37,7 @@ def test_every_number_of_every_objective_is_in_the_table() -> None:
 
 
 def made(name: str, **change: Any) -> Objective:
-    return assembly.objective({"type": name, **REQUIRED[name], **change})
+    return build.objective({"type": name, **REQUIRED[name], **change})
 
 
 @pytest.mark.parametrize(("name", "key"), SETTINGS)
@@ -66,7 +66,7 @@ def test_a_message_says_where_in_the_recipe() -> None:
     block = {"type": "matryoshka", "dims": [4], "base": {"type": "contrastive", "temperature": 0}}
     message = r"^stages\.a\.objective\.base\.temperature=0; allowed: greater than or equal to 0\.0001$"
     with pytest.raises(ValueError, match=message):
-        assembly.objective(block, path=("stages", "a", "objective"))
+        build.objective(block, path=("stages", "a", "objective"))
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_a_message_says_where_in_the_recipe() -> None:
 )
 def test_blocks_that_make_no_objective(block: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        assembly.objective(block)
+        build.objective(block)

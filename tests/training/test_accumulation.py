@@ -16,10 +16,9 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import TrainerCallback
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
-from embrew.recipe import StageConfig
+from embrew.recipe import StageConfig, build
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES
@@ -62,7 +61,7 @@ class Gradients(TrainerCallback):
 
 def ready(make_encoder: Any, name: str, settings: dict[str, Any]) -> tuple[Encoder, Objective, list[dict[str, Any]]]:
     encoder = make_encoder(lora=LORA, **ENCODERS[name])
-    objective = assembly.objective({"type": name, **settings})
+    objective = build.objective({"type": name, **settings})
     objective.setup(encoder)
     encoder.backbone.set_attention_dropout(0.0)
     rows = prepared(objective, encoder)
@@ -95,7 +94,7 @@ def accumulated(
     stage = StageConfig.model_validate(
         {"name": "one", "objective": {"type": "contrastive"}, "data": {"path": "none"}, "training": training}
     )
-    args = assembly.training_arguments(stage, objective, Path("unused"), seed=3)
+    args = build.training_arguments(stage, objective, Path("unused"), seed=3)
     step = TrainStep(encoder, objective)
     trainer = StageTrainer(step, args, Dataset.from_list(rows), "one")
     gradients = Gradients(step)
@@ -129,7 +128,7 @@ def reference(
     if name != "joint":
         return direct(step, [whole], progress)
     contrast, grads = direct(TrainStep(encoder, objective.base), parts, progress)
-    alone = assembly.objective({"type": "bottleneck"})
+    alone = build.objective({"type": "bottleneck"})
     generate, more = direct(TrainStep(encoder, alone), [{"text": whole["text"]}], progress)
     weight = objective.generative_weight
     return contrast + weight * generate, {key: grad + weight * more[key] for key, grad in grads.items()}

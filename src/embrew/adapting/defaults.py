@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from embrew.config.overrides import Override, apply_overrides
 from embrew.config.validation import Config, check_fields
 from embrew.config.yaml_files import parse_yaml
+from embrew.recipe.overrides import Override, apply_overrides
 
 DISTILLATION = "distillation"  # the method that needs a teacher
 PREFIX = "adapt."  # of overrides of these keys; others are keys of recipes
@@ -145,7 +145,7 @@ def read_defaults(overrides: Sequence[Override] = (), *, quick: bool = False) ->
     shorter = values.pop("quick")
     values = values | shorter if quick else values
     values = apply_overrides({PREFIX[:-1]: values}, overrides)[PREFIX[:-1]]
-    return check_fields(Defaults, values, words="adapt: ")
+    return check_fields(Defaults, values, message_prefix="adapt: ")
 
 
 @cache

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from embrew import assembly
 from embrew.adapting.baselines import score
 from embrew.adapting.defaults import Defaults, ModelDefaults
 from embrew.adapting.leaks import check
@@ -29,7 +28,6 @@ from embrew.adapting.recipes import (
 )
 from embrew.adapting.starts import Start, reading_of
 from embrew.analysis.dev_uniformity import evaluation_of
-from embrew.config.overrides import Override, as_text
 from embrew.data.reading import expand
 from embrew.encoder import Encoder
 from embrew.evaluation import Result, find_task
@@ -40,7 +38,8 @@ from embrew.files.reading import BrokenFile, read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.progress import within
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
+from embrew.recipe.overrides import Override, as_text
 from embrew.report.sources import RECIPES
 from embrew.storage.loading import final_stage, read_settings
 from embrew.storage.parts import BASE
@@ -173,7 +172,7 @@ class Lane:
         defaults, kept, model = self.settings.defaults, self.kept_plan(), self.start.model
         of_recipe: Any = {"overrides": self.settings.overrides, "seed": self.settings.seed}
         logger.info("opening %s", self.start.name)
-        encoder = assembly.encoder(untrained_recipe(model, "mean", **of_recipe))
+        encoder = build.encoder(untrained_recipe(model, "mean", **of_recipe))
         lengths = kept["lengths"] if kept else text_lengths(encoder, self.data, defaults.longest)
         of_recipe |= {"lengths": lengths, "encoder": encoder}
         recipes = {name: untrained_recipe(model, name, **of_recipe) for name in defaults.poolings}
@@ -357,7 +356,7 @@ class Lane:
         """Return the start as it was scored."""
         if not self.start.is_bare:
             return self.start.open()
-        return assembly.encoder(Recipe.load(self.recipe(AS_IS), [("encoder.model", self.start.model)]))
+        return build.encoder(Recipe.load(self.recipe(AS_IS), [("encoder.model", self.start.model)]))
 
     def open_row(self, row: Row) -> Any:
         """Return the encoder of a row of this start."""
@@ -422,4 +421,4 @@ def _other_rows(recipe: Recipe, data: Prepared) -> Iterator[Mapping[str, Any]]:
     for stage in recipe.stages:
         for config in stage.datasets:
             if any(Path(expand(path)).resolve().parent != data.folder.resolve() for path in config.paths):
-                yield from assembly.rows(config, assembly.objective(stage.objective), max_rows=config.max_rows)
+                yield from build.rows(config, build.objective(stage.objective), max_rows=config.max_rows)

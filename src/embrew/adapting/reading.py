@@ -80,7 +80,7 @@ def given(source: str | Path | Mapping[str, Any], what: str, *, columns: Mapping
         values = parse_yaml(source, source=what)
     if not isinstance(values, Mapping):
         values = {"path": str(values)}
-    config = check_fields(DataConfig, values, words=f"{what}: ")
+    config = check_fields(DataConfig, values, message_prefix=f"{what}: ")
     wrong = next((name for name in NOT_HERE if name in config.model_fields_set), None)
     if wrong is not None or len(config.paths) > 1:
         raise ValueError(f"{what}: {wrong or 'several paths'} cannot be given here; write the rows into one file first")

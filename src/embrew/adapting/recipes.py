@@ -13,18 +13,17 @@ from typing import Any, TypeVar
 import torch
 from datasets import concatenate_datasets
 
-from embrew import assembly
 from embrew.adapting.defaults import Defaults, ModelDefaults, StageDefaults
 from embrew.adapting.prepare import Prepared
-from embrew.assembly.encoders import arithmetic
-from embrew.assembly.stages import objective_keys
-from embrew.config.overrides import Override, apply_overrides, as_text, parse_override
 from embrew.config.yaml_files import dump_yaml
 from embrew.encoder import Encoder
 from embrew.files.names import public_path
 from embrew.files.writing import atomic_path
 from embrew.opening import POOLINGS
-from embrew.recipe import DataConfig, Recipe
+from embrew.recipe import DataConfig, Recipe, build
+from embrew.recipe.build.encoders import arithmetic
+from embrew.recipe.build.stages import objective_keys
+from embrew.recipe.overrides import Override, apply_overrides, as_text, parse_override
 from embrew.recipe.recipe import with_paths
 from embrew.settings.encoder import EncoderSettings
 from embrew.storage.base_model import pick_device
@@ -265,14 +264,14 @@ def seconds_per_step(recipe: Recipe, source: Path | None = None) -> Iterator[flo
     Forward and backward passes over more and more rows, short and long ones, are timed until they take `LONG_ENOUGH`
     or are a whole batch.
     """
-    encoder = assembly.starting_encoder(recipe, 0, source, device=pick_device(None))
+    encoder = build.starting_encoder(recipe, 0, source, device=pick_device(None))
     for index, stage in enumerate(recipe.stages):
-        objective = assembly.objective(stage.objective)
-        assembly.prepare_encoder(encoder, recipe, index, objective)
+        objective = build.objective(stage.objective)
+        build.prepare_encoder(encoder, recipe, index, objective)
         size, parts = batch_size(stage), []
         for config in stage.datasets:
             few: DataConfig = config.model_copy(update={"shuffle_seed": recipe.seed})
-            part = assembly.rows(few, objective, max_rows=size)
+            part = build.rows(few, objective, max_rows=size)
             parts.append(objective.precompute(objective.prepare(part, encoder), encoder, None))
         rows = sorted(concatenate_datasets(parts).to_list(), key=lambda row: len(str(row)))
         chunks = None

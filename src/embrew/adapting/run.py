@@ -19,7 +19,6 @@ from embrew.adapting.race import CONTRAST, DEV, REPAIR, RESULTS, Lane, Settings
 from embrew.adapting.reading import Given, given
 from embrew.adapting.recipes import check_one_process
 from embrew.adapting.starts import STARTS, Start, find_start, start_name, with_earlier, write_starts
-from embrew.config.overrides import Override, as_text, parse_override
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
@@ -32,6 +31,7 @@ from embrew.files.writing import atomic_folder, link_or_copy, recover, write_jso
 from embrew.methods import OBJECTIVES, Objective
 from embrew.opening import check_pooling
 from embrew.recipe import Recipe
+from embrew.recipe.overrides import Override, as_text, parse_override
 from embrew.storage.loading import SETTINGS
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from embrew import assembly
 from embrew.adapting.defaults import shipped
 from embrew.adapting.prepare import check_same
 from embrew.adapting.reading import given
@@ -25,7 +24,6 @@ from embrew.adapting.recipes import (
     with_limits,
     write_recipe,
 )
-from embrew.config.overrides import Override, as_text, parse_override
 from embrew.corpus.vectors import open_index
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
@@ -41,7 +39,8 @@ from embrew.files.sealed import sealed
 from embrew.files.writing import write_json, write_jsonl
 from embrew.opening import open_model
 from embrew.ranking import top
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
+from embrew.recipe.overrides import Override, as_text, parse_override
 from embrew.search import SearchIndex
 from embrew.storage.base_model import is_encoder, open_config
 from embrew.text.texts import SIDES
@@ -117,8 +116,8 @@ def train_into_space(
         if data is not None and not {one.id for one in documents.documents} & set().union(*data.qrels.values()):
             raise ValueError(f"{judged} judges no document of {index}: ids differ; give the data it was built from")
         del documents  # training needs the memory
-        kind = assembly.objective({"type": "embedding_distillation", "teacher": str(teacher)})
-        texts = list(assembly.rows(source.config, kind, max_rows=source.config.max_rows)["text"])
+        kind = build.objective({"type": "embedding_distillation", "teacher": str(teacher)})
+        texts = list(build.rows(source.config, kind, max_rows=source.config.max_rows)["text"])
         train_texts, test = split_queries(texts, data, seed=seed)
         logger.info("to train on: %d queries; held out: %d", len(train_texts), len(test))
         options: Any = {"layers": layers, "minutes": minutes, "seed": seed, "overrides": overrides}
@@ -272,8 +271,8 @@ def _recipe(
     pooling = {**whole["encoder"]["pooling"], "projection": int(opened.get_embedding_dimension())}
     whole["encoder"] |= {"model": model, "space": model_hash(opened), "pooling": pooling}
     recipe = recipe_with(whole, overrides)
-    assembly.check_recipe(recipe)  # before a plan is kept, which the next call would have to agree with
-    encoder = assembly.encoder(recipe)
+    build.check_recipe(recipe)  # before a plan is kept, which the next call would have to agree with
+    encoder = build.encoder(recipe)
     counts = sorted(len(ids) for ids in encoder.tokenizer(list(texts), add_special_tokens=False)["input_ids"])
     longest = max(LEAST_LENGTH, counts[int(SHARE * (len(counts) - 1))])
     whole["encoder"] = with_limits(whole["encoder"], dict.fromkeys(SIDES, longest), encoder)

@@ -18,7 +18,7 @@ from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.opening import is_bare, is_recipe, open_model
-from embrew.recipe.encoder import keys_of
+from embrew.recipe.encoder import recipe_keys
 from embrew.storage.base_model import local_model
 from embrew.storage.foreign import check_is_model
 from embrew.storage.loading import SETTINGS, final_stage
@@ -173,7 +173,7 @@ def reading_of(start: Start) -> tuple[Encoder, dict[str, Any]]:
     others = [name for name, text in encoder.prompts.items() if name not in SIDES and text]
     if start.is_encoder and (others or encoder.contexts or encoder.demonstrator is not None):
         raise ValueError(f"{start.name} has further prompts ({', '.join(others) or 'demonstrations'})")
-    return encoder, keys_of(encoder.settings) | {
+    return encoder, recipe_keys(encoder.settings) | {
         key: len(ids)
         for key, ids in (
             ("memory_tokens", encoder.backbone.memory_ids),

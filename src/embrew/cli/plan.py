@@ -80,10 +80,10 @@ def plan(
 
 
 def _plan_training(name: str, overrides: Any, **options: Any) -> None:
-    from embrew import assembly
     from embrew.planning.plan import plan_recipe
+    from embrew.recipe import build
 
-    recipe = assembly.load_recipe(name, overrides)
+    recipe = build.load_recipe(name, overrides)
     planned = plan_recipe(recipe, **options)
     say(f"{name} on {recipe.encoder.model}, {_devices(planned.device.name, planned.processes)}")
     out().print(_table(planned))

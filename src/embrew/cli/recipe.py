@@ -98,13 +98,12 @@ def show(
     resolved: Annotated[bool, typer.Option("--resolved", help="Fill in all defaults and leave out comments.")] = False,
 ) -> None:
     """Show a recipe as it was written; with overrides or --resolved, with all defaults filled in."""
-    from embrew import assembly
-    from embrew.recipe import list_launches, read_recipe
+    from embrew.recipe import build, list_launches, read_recipe
 
     if name in list_launches() and not overrides and not resolved:
         text = read_launch(name)
     else:
-        recipe = assembly.load_recipe(name, overrides or ())
+        recipe = build.load_recipe(name, overrides or ())
         text = recipe.to_yaml() if resolved or overrides else read_recipe(name)[0]
     console = out()
     if console.is_terminal:
@@ -143,10 +142,10 @@ def copy(
 @app.command()
 def check(name: Name, overrides: Overrides = None) -> None:
     """Check a recipe without loading a model: keys, values, objectives, LoRA, optimiser and learning rate schedule."""
-    from embrew import assembly
+    from embrew.recipe import build
 
-    recipe = assembly.load_recipe(name, overrides or ())
-    assembly.check_recipe(recipe)
+    recipe = build.load_recipe(name, overrides or ())
+    build.check_recipe(recipe)
     stages = ", ".join(stage.name for stage in recipe.stages) or "no stages"
     say(f"{name}: valid ({stages})")
 
@@ -154,9 +153,9 @@ def check(name: Name, overrides: Overrides = None) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON schema of recipes, for editors."""
-    from embrew.assembly.checking import LORA
-    from embrew.assembly.stages import TRAINING
     from embrew.recipe import Recipe
+    from embrew.recipe.build.checking import LORA
+    from embrew.recipe.build.stages import TRAINING
 
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()}
     definitions, arguments, adapter = schema["$defs"], TRAINING.model_json_schema(), LORA.model_json_schema()

@@ -20,7 +20,7 @@ from embrew.files.writing import check_unclaimed
 
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
-    from embrew.training.stage_evaluation import DevSets
+    from embrew.training.stage_evaluation import EvaluateSets
 
 
 def train(
@@ -68,14 +68,14 @@ def train(
     if sweep is not None:
         _sweep(recipe, sweep, overrides or (), output, resume=resume, verify=verify, start=start)
         return
-    from embrew import assembly
+    from embrew.recipe import build
 
-    loaded = assembly.load_recipe(recipe, overrides or ())
+    loaded = build.load_recipe(recipe, overrides or ())
     if rank() == 0:  # before anything is loaded; training locks the folder itself
         check_unclaimed(output, "training into")
     console = out()
     _announce(recipe, loaded)
-    evaluate: DevSets | None = None
+    evaluate: EvaluateSets | None = None
     if loaded.evaluation is not None:  # missing data is found before anything is loaded
         from embrew.analysis.dev_uniformity import evaluation_of
 

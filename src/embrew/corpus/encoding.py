@@ -196,7 +196,7 @@ def encode_shards(
 ) -> None:
     """Encode shards, write them and add them to the manifest; a GPU does not wait for the next one to be read."""
     with (
-        progress(total, "encode", "text", shown=options["show_progress_bar"], initial=manifest.rows) as bar,
+        progress(total, "encode", "text", show=options["show_progress_bar"], initial=manifest.rows) as bar,
         closing(compute_ahead(stream) if device_of(encoder).type != "cpu" else stream) as items,
     ):
         for shard in items:

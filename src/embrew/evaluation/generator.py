@@ -96,7 +96,7 @@ class Generator:
         new = sorted(
             {prompt for prompt in prompts if prompt not in self.answered}, key=lambda prompt: (-len(prompt), prompt)
         )
-        with progress(len(new), "answer", "question", shown=show_progress_bar) as bar:
+        with progress(len(new), "answer", "question", show=show_progress_bar) as bar:
             for start in range(0, len(new), batch_size):
                 batch = new[start : start + batch_size]
                 self.answered.update(zip(batch, self._continue(batch), strict=True))

@@ -186,7 +186,7 @@ def _parse(name_or_path: str | Path) -> tuple[SuiteFile, str, Callable[[KeyPath]
     try:
         suite = SuiteFile.model_validate(values)
     except ValidationError as error:
-        raise ValueError(explain(error, SuiteFile, values, place=at)) from None
+        raise ValueError(explain(error, SuiteFile, values, location=at)) from None
     if not suite.tasks:
         raise ValueError(f"{source}: tasks is empty; give at least one, e.g. tasks: [{{data: STSB}}]")
     return suite, source, at

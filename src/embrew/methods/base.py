@@ -60,7 +60,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
-        check_fields(settings_of(type(self)), settings, words=f"{type(self).__name__}: ")
+        check_fields(settings_of(type(self)), settings, message_prefix=f"{type(self).__name__}: ")
         self.check_settings()
 
     def check_settings(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embrew.distributed import most_over_processes
+from embrew.distributed import max_over_processes
 from embrew.model.prefix import shared_prefix
 from embrew.progress import progress
 from embrew.text.tokens import Row, Tokens, select_rows
@@ -197,7 +197,7 @@ def passes_by_length(
     """
     lengths = tokens.lengths
     groups = plan_batches(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
-    count = most_over_processes(len(groups), tokens.input_ids.device) if cost.synchronized else len(groups)
+    count = max_over_processes(len(groups), tokens.input_ids.device) if cost.synchronized else len(groups)
     return [Pass(group) for group in groups] + [Pass(groups[-1][-1:], counts=False)] * (count - len(groups))
 
 
@@ -256,7 +256,7 @@ def encode_rows(
     out = torch.empty(total, width, dtype=torch.float32)
     windows = ((start, rows_of(start, min(start + WINDOW, total))) for start in range(0, total, WINDOW))
     limit: int | None = None  # padded tokens that fit into memory, once something did not
-    with progress(total, "encode", "text", shown=show_progress_bar) as bar:
+    with progress(total, "encode", "text", show=show_progress_bar) as bar:
         for start, rows in compute_ahead(windows) if tokenize_ahead else windows:
             shared = shared_prefix(rows) if share else 0
             waiting = deque(

@@ -110,7 +110,7 @@ def compare(
     weights = None
     if min_cosine is None:
         weights, min_cosine = _tolerance(reference, runtime, around.get("runtimes", {}))
-    with progress(None, "compare", "text", shown=show_progress_bar) as bar:
+    with progress(None, "compare", "text", show=show_progress_bar) as bar:
         measurements = measure(runtime, reference, min_cosine=min_cosine, progress=bar.update)
     return Comparison(
         **vars(diagnose(measurements)),

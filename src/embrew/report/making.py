@@ -164,7 +164,7 @@ def _measured(subject: Subject, opener: Opener) -> Subject:
     """Return the subject with costs and figures of vectors of the models whose encoders are those of their results."""
     sources, costs, vectors = dict(subject.sources), {}, {}
     models = [model for model in subject.comparison.models if sources[model.name][0].model is not None]
-    with progress(len(models), "measuring", "model", shown=bool(models)) as bar:
+    with progress(len(models), "measuring", "model", show=bool(models)) as bar:
         for model in models:
             first, *others = sources[model.name]
             with within(model.name):

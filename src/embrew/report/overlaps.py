@@ -92,16 +92,16 @@ def _unavailable(source: Source, recipe_key: str, config: DataConfig) -> str | N
 
 def _overlap_lines(names: str, stage: StageConfig, config: DataConfig, subject: Subject) -> tuple[list[str], list[str]]:
     """Return lines about overlaps, and about those with whole corpora."""
-    from embrew import assembly
     from embrew.evaluation.overlap import in_words, known_texts, overlap
     from embrew.evaluation.task_texts import relevant_texts, task_texts
+    from embrew.recipe import build
 
     logger.info("%s: looking for texts of the tasks among the training rows", names)
     sets = dict(chain.from_iterable(task_texts(task) for task in subject.data.values()))
     searched = [task for task in subject.data.values() if is_beir(task.path)]
     corpora = {f"{task.name} documents" for task in searched}
     texts = known_texts(sets | {f"{task.name} relevant documents": relevant_texts(task) for task in searched})
-    rows = assembly.rows(config, assembly.objective(stage.objective), max_rows=config.max_rows)
+    rows = build.rows(config, build.objective(stage.objective), max_rows=config.max_rows)
     lines: tuple[list[str], list[str]] = [], []
     for name, shared in overlap(rows, texts).items():
         if shared["rows"]:

@@ -62,7 +62,8 @@ class Source:
     def open(self) -> Any:
         """Return the encoder."""
         assert self.model is not None
-        from embrew import assembly, opening
+        from embrew import opening
+        from embrew.recipe import build
 
         if not self.untrained:
             return opening.open_model(self.model, as_trained=True, pooling=self.pooling)
@@ -70,7 +71,7 @@ class Source:
         name, own_base = recipe.encoder.model, Path(self.model) / BASE
         config = recipe.encoder.model_copy(update={"model": str(own_base) if own_base.is_dir() else name})
         # without a LoRA, whose start is random
-        encoder = assembly.encoder(recipe.model_copy(update={"stages": [], "encoder": config}))
+        encoder = build.encoder(recipe.model_copy(update={"stages": [], "encoder": config}))
         if own_base.is_dir():
             encoder.base = replace(encoder.base, name=base_name(name))
         return encoder

@@ -105,9 +105,9 @@ def read_sample(path: str, columns: dict[str, str], most: int, *, seed: int = 42
 
 def untrained(name: str, pooling: str | None = None) -> Any:
     """Open a model in float32; for a recipe with stages, return its untrained encoder."""
-    from embrew.assembly import encoder
     from embrew.opening import is_recipe, open_model
     from embrew.recipe import Recipe
+    from embrew.recipe.build import encoder
 
     if is_recipe(name):
         return encoder(Recipe.load(name, [("encoder.dtype", "float32")]))

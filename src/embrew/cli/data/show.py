@@ -48,18 +48,18 @@ class Column(NamedTuple):
 
 def show(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Show, for each stage, three rows as they were read and one example of each column as tokens."""
-    from embrew import assembly
+    from embrew.recipe import build
 
-    loaded = assembly.load_recipe(recipe, overrides or ())
+    loaded = build.load_recipe(recipe, overrides or ())
     if not loaded.stages:
         raise ValueError(f"{recipe} has no stages, so it has no training data to show")
-    encoder = assembly.encoder(loaded)
+    encoder = build.encoder(loaded)
     console, stages = out(), []
     for stage in loaded.stages:
         console.rule(f"[bold]{stage.name}[/] ({stage.objective['type']})", align="left")
-        objective, entries = assembly.objective(stage.objective), []
+        objective, entries = build.objective(stage.objective), []
         for config in stage.datasets:
-            sample = assembly.rows(config, objective, max_rows=min(SAMPLE, config.max_rows or SAMPLE))
+            sample = build.rows(config, objective, max_rows=min(SAMPLE, config.max_rows or SAMPLE))
             entries.append(_show(console, encoder, sample, config))
         stages.append({"stage": stage.name, "objective": stage.objective["type"], "data": entries})
     mode, over = loaded.encoder.pooling.mode, loaded.encoder.pooling.over

@@ -61,7 +61,7 @@ def apply_overrides(
     A missing mapping is created; whether its key is valid is checked later, by the recipe.
 
     Args:
-        values: of the file.
+        values: values of the file.
         overrides: each a `key.path=value`, or a key path and a value.
         keys_of: keys of an objective by its type. Where an override changes the `type` of an objective, keys of the
             file that the new type lacks are dropped. Those of other overrides stay. None: nothing is dropped, and for a
@@ -72,7 +72,7 @@ def apply_overrides(
     """
     result: dict[str, Any] = _copy(dict(values))
     parsed = [(*parse_override(override), as_text(override)) for override in overrides]
-    types = {} if keys_of is None else {tuple(k[:-1]): (v, text) for k, v, text in parsed if k[-1] == "type"}
+    types = {tuple(keys[:-1]): (value, text) for keys, value, text in parsed if keys_of and keys[-1] == "type"}
     for path, (kind, text) in types.items():
         node: Any = value_at(result, path, text) if "objective" in path else None
         allowed = keys_of(kind) if keys_of and isinstance(node, dict) and node.get("type") != kind else None
@@ -86,7 +86,7 @@ def apply_overrides(
             )  # fmt: skip
     for keys, value, text in parsed:
         node = value_at(result, keys[:-1], text)
-        node[_place(node, keys[-1], where=".".join(keys[:-1]), override=text)] = value
+        node[_key_or_index(node, keys[-1], where=".".join(keys[:-1]), override=text)] = value
     return result
 
 
@@ -97,10 +97,10 @@ def value_at(node: Any, path: Sequence[str], override: str) -> Any:
         ValueError: a list has no such item, or a value no keys; names the override.
     """
     for depth, key in enumerate(path):
-        place = _place(node, key, where=".".join(path[:depth]), override=override)
-        if isinstance(node, dict) and node.get(place) is None:
-            node[place] = {}
-        node = node[place]
+        key_or_index = _key_or_index(node, key, where=".".join(path[:depth]), override=override)
+        if isinstance(node, dict) and node.get(key_or_index) is None:
+            node[key_or_index] = {}
+        node = node[key_or_index]
     return node
 
 
@@ -111,7 +111,7 @@ def _copy(value: Any) -> Any:
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _place(node: Any, key: str, *, where: str, override: str) -> Any:
+def _key_or_index(node: Any, key: str, *, where: str, override: str) -> Any:
     """Return the key or the index of an item of a mapping or a list."""
     if isinstance(node, dict):
         return key

@@ -20,7 +20,7 @@ from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective, Objective
 from embrew.methods.base import text_ids
-from embrew.recipe import DataConfig, StageConfig
+from embrew.recipe.stage import DataConfig, StageConfig
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 def datasets(
     stage: StageConfig,
-    built: Objective,
+    objective: Objective,
     encoder: Encoder,
     *,
     keep: Path | None = None,
@@ -40,9 +40,9 @@ def datasets(
     """Return the rows of each of the stage's data sets, prepared for the objective.
 
     Args:
-        stage: names the data sets.
-        built: its objective.
-        encoder: the encoder to train.
+        stage: settings of the stage.
+        objective: objective of the stage.
+        encoder: encoder to train.
         keep: folder for cached values, such as a reference model's.
         reserved: fingerprints of texts that are not trained on (see `data.fingerprints`).
         rejected: file that lists the rows that `on_bad_rows: skip` skips.
@@ -53,12 +53,12 @@ def datasets(
     with reject_file(rejected) as file:
         try:
             parts = [
-                rows(config, built, max_rows=config.max_rows, reserved=reserved, file=file, listed=rejected)
+                rows(config, objective, max_rows=config.max_rows, reserved=reserved, file=file, listed=rejected)
                 for config in stage.datasets
             ]
         except FileNotFoundError as error:
-            instead = f"'stages.{stage.name}.data={{path: FILE}}'"
-            raise FileNotFoundError(f"{error}; for data of yours, give {instead}") from None
+            override = f"'stages.{stage.name}.data={{path: FILE}}'"
+            raise FileNotFoundError(f"{error}; for data of yours, give {override}") from None
     for number, config in enumerate(stage.datasets):
         part = parts[number]
         if reserved is not None:  # rows were marked before they were split into sentences
@@ -71,18 +71,18 @@ def datasets(
                 )
             logger.info("%s  %d of %d rows hold dev rows and are not trained on", stage.name, left_out, len(part))
             part = trained
-        understood = describe(part)
-        logger.info("%s  %s", stage.name, understood["columns"])
-        for example in understood["examples"]:
+        description = describe(part)
+        logger.info("%s  %s", stage.name, description["columns"])
+        for example in description["examples"]:
             logger.info("    %s", row_text(example))
-        short = short_rows(part, config, encoder)
-        place = None if keep is None else keep / str(number)
-        parts[number] = built.precompute(built.prepare(short, encoder), encoder, place)
+        short_part = short_rows(part, config, encoder)
+        cache = None if keep is None else keep / str(number)
+        parts[number] = objective.precompute(objective.prepare(short_part, encoder), encoder, cache)
     return parts
 
 
 def order(
-    stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: int, processes: int | None = None
+    stage: StageConfig, sizes: Sequence[int], objective: Objective, *, seed: int, processes: int | None = None
 ) -> MixedOrder | None:
     """Return the order in which several data sets are read; None: rows are shuffled.
 
@@ -91,24 +91,24 @@ def order(
     where batches are mixed in each row; a single such data set has an order too.
 
     Args:
-        stage: its settings.
+        stage: settings of the stage.
         sizes: number of rows of each data set.
-        built: the stage's objective.
+        objective: objective of the stage.
         seed: random seed of the order.
         processes: number of processes of a planned stage; None: of those that train now.
     """
-    batches = batches_of(stage, built)
+    batches = batches_of(stage, objective)
     weights = [config.weight for config in stage.datasets if config.weight is not None]
     ratios = [1.0 if config.ratio is None else config.ratio for config in stage.datasets]
     temperature = stage.mix.temperature if stage.mix else 1.0
     instructions = [config.instructions or [] for config in stage.datasets]
-    plain = len(sizes) < 2 or (batches == "mixed" and not weights and temperature == 1.0 and set(ratios) == {1.0})
-    if plain and not any(instructions):
+    is_plain = len(sizes) < 2 or (batches == "mixed" and not weights and temperature == 1.0 and set(ratios) == {1.0})
+    if is_plain and not any(instructions):
         return None
-    each = int(stage.training.get("per_device_train_batch_size", 8))
-    batch = stage.batch.size if stage.batch else each * (processes or world_size())
-    counted = [ratio * size for ratio, size in zip(ratios, sizes, strict=True)]
-    probabilities = shares(counted, weights=weights or None, temperature=temperature)
+    per_device = int(stage.training.get("per_device_train_batch_size", 8))
+    batch = stage.batch.size if stage.batch else per_device * (processes or world_size())
+    scaled_sizes = [ratio * size for ratio, size in zip(ratios, sizes, strict=True)]
+    probabilities = shares(scaled_sizes, weights=weights or None, temperature=temperature)
     logger.info(
         "%s  sampling proportions of the data sets: %s",
         stage.name,
@@ -118,16 +118,16 @@ def order(
     return MixedOrder(sizes, probabilities, block=block, seed=seed, instructions=instructions)
 
 
-def batches_of(stage: StageConfig, built: Objective) -> Literal["one", "mixed"]:
+def batches_of(stage: StageConfig, objective: Objective) -> Literal["one", "mixed"]:
     """Return whether a batch has rows of one data set, or of all."""
     if stage.mix is not None:
         return stage.mix.batches
-    return "one" if isinstance(built, EmbeddingObjective) else "mixed"
+    return "one" if isinstance(objective, EmbeddingObjective) else "mixed"
 
 
 def rows(
     config: DataConfig,
-    built: Objective,
+    objective: Objective,
     *,
     max_rows: int | None,
     reserved: np.ndarray | None = None,
@@ -137,12 +137,12 @@ def rows(
     """The canonical rows of one data set, before any filter that needs a tokenizer.
 
     Args:
-        config: the data set.
-        built: the objective that is trained.
-        max_rows: rows kept.
+        config: settings of the data set.
+        objective: objective that is trained.
+        max_rows: maximum number of rows.
         reserved: as for `load`.
         file: receives a list of the rows that `on_bad_rows: skip` skips.
-        listed: its path.
+        listed: path of that file.
     """
     rejects = Rejects()
     if config.on_bad_rows == "skip":
@@ -150,7 +150,7 @@ def rows(
         rejects = Rejects(file or io.StringIO(), max_rate=rate, use="trained on", listed=str(listed or ""))
     return data.load(
         config.path,
-        kind=built.rows_kind,
+        kind=objective.rows_kind,
         name=config.name,
         split=config.split,
         revision=config.revision,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from peft import PeftModel
@@ -15,14 +15,15 @@ from embrew.methods import Objective
 from embrew.model.attention import Attention
 from embrew.model.kernels import use_own_sdpa
 from embrew.model.weights import cast_weights, train_in_float32
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe.recipe import Recipe
+from embrew.recipe.stage import StageConfig
 from embrew.storage.base_model import computes, known_name, pick_device, pick_dtype
 from embrew.storage.loading import read_settings
 
 logger = logging.getLogger(__name__)
 
 
-def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
+def encoder(recipe: Recipe, *, device: str | torch.device | None = None) -> Encoder:
     """Return the untrained encoder of a recipe; with its LoRA attached where the recipe has stages."""
     config = recipe.encoder
     if config.variants is not None:
@@ -60,9 +61,9 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
     learned = {"memory_tokens": opened.backbone.memory_ids, "soft_prompt_tokens": opened.backbone.soft_prompt_ids}
     pairs = config.settings.differences(opened.settings)
     pairs |= {key: (getattr(config, key) or 0, len(ids)) for key, ids in learned.items()}
-    theirs = opened.base.quantization if opened.backbone.is_quantized else None
-    pairs["quantization"] = config.quantization and config.quantization.as_dict(), theirs and theirs.as_dict()
-    differing = [f"encoder.{key}={one!r}, there {other!r}" for key, (one, other) in pairs.items() if one != other]
+    opened_in = opened.base.quantization if opened.backbone.is_quantized else None
+    pairs["quantization"] = config.quantization and config.quantization.as_dict(), opened_in and opened_in.as_dict()
+    differing = [f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in pairs.items() if ours != theirs]
     if differing:
         raise ValueError(
             f"{source} differs from the recipe's encoder: {'; '.join(differing)}; set these keys to the same values"
@@ -73,10 +74,10 @@ def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device:
     """Open the encoder that stage `index` starts from; its adapter is continued or merged.
 
     Args:
-        recipe: of the run.
-        index: of the stage.
+        recipe: recipe of the run.
+        index: index of the stage.
         source: folder of the encoder; None: the recipe's language model.
-        device: of the encoder.
+        device: device of the encoder.
 
     Raises:
         ValueError: the first stage's `source` has another template, attention or pooling than the recipe; or it carries
@@ -140,7 +141,7 @@ def prepare_encoder(encoder: Encoder, recipe: Recipe, index: int, objective: Obj
         cast_weights(copied, torch.bfloat16)  # it is never trained
 
 
-def opening_dtype(recipe: Recipe, device: Any = None, *, source: Path | None = None) -> str:
+def opening_dtype(recipe: Recipe, device: str | torch.device | None = None, *, source: Path | None = None) -> str:
     """Return the dtype to open a recipe's model in: float32 if every weight is trained, else the recipe's.
 
     Weights that an earlier stage trained in float32 stay float32 under a LoRA too: rounding to bfloat16 would revert
@@ -164,7 +165,7 @@ def opening_dtype(recipe: Recipe, device: Any = None, *, source: Path | None = N
     return recipe.encoder.dtype
 
 
-def autocasts(recipe: Recipe, device: Any = None) -> bool:
+def autocasts(recipe: Recipe, device: str | torch.device | None = None) -> bool:
     """Return whether training uses bfloat16 autocast where a stage does not choose.
 
     It does so if `dtype` is bfloat16. With `auto`, it does so on a GPU; and on a CPU with AVX512-BF16, AMX or ARM's
@@ -173,16 +174,16 @@ def autocasts(recipe: Recipe, device: Any = None) -> bool:
     """
     if not recipe.stages:
         return False
-    place = pick_device(device)
+    target = pick_device(device)
     if recipe.encoder.dtype == "auto":
-        return computes(torch.bfloat16, place) and not (place.type == "cpu" and recipe.encoder.lora is None)
-    return pick_dtype(recipe.encoder.dtype, place) == torch.bfloat16
+        return computes(torch.bfloat16, target) and not (target.type == "cpu" and recipe.encoder.lora is None)
+    return pick_dtype(recipe.encoder.dtype, target) == torch.bfloat16
 
 
 Arithmetic = Literal["float32", "bfloat16", "float16"]
 
 
-def arithmetic(recipe: Recipe, stage: StageConfig, device: Any = None) -> Arithmetic:
+def arithmetic(recipe: Recipe, stage: StageConfig, device: str | torch.device | None = None) -> Arithmetic:
     """Return the dtype of a stage's matrix products: of autocast, or float32."""
     training = stage.training
     if training.get("fp16"):

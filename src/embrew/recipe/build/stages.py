@@ -15,15 +15,15 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.utils import is_torch_tf32_available
 
-from embrew.config.overrides import Override
 from embrew.config.suggestions import choose_from
 from embrew.config.validation import KeyPath, check_fields, dotted, fields_model
 from embrew.distributed import world_size
 from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.methods.base import settings_of
-from embrew.recipe import Recipe, StageConfig
-from embrew.recipe.encoder import keys_of
-from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES, Count
+from embrew.recipe.encoder import recipe_keys
+from embrew.recipe.overrides import Override
+from embrew.recipe.recipe import Recipe
+from embrew.recipe.stage import TRAINING_REFUSED, TRAINING_TYPES, Count, StageConfig
 from embrew.stock import READING_FIELDS, is_stock, read_stock
 from embrew.storage.base_model import DTYPES, pick_device, pick_dtype
 
@@ -33,11 +33,11 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[Override] = ()) ->
 
     Where `encoder` names a Sentence-Transformers model, and no template, attention or pooling, these are the model's.
     """
-    return Recipe.load(name_or_path, overrides, keys_of=objective_keys, reading_of=with_own_reading)
+    return Recipe.load(name_or_path, overrides, keys_of=objective_keys, reading_of=with_stock_settings)
 
 
-def with_own_reading(encoder: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys of `encoder`, and those that a Sentence-Transformers model says itself, where they are not given.
+def with_stock_settings(encoder: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of `encoder`, completed by those of the Sentence-Transformers model that it names.
 
     Raises:
         ValueError: as `embrew.stock.read_stock`.
@@ -46,12 +46,12 @@ def with_own_reading(encoder: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(model, str) or not READING_FIELDS.isdisjoint(encoder) or not is_stock(model):
         return encoder
     weights = encoder.get("dtype", "auto")
-    own = read_stock(model, dtype=pick_dtype(weights if weights in DTYPES else "auto", pick_device(None)))
-    found, given = keys_of(own.settings), {key: encoder.get(key) for key in ("prompts", "max_length")}
-    for key, mapping in given.items():
-        if isinstance(mapping, dict):
-            found[key] = {**found[key], **mapping}
-    return {**found, **{key: value for key, value in encoder.items() if not isinstance(given.get(key), dict)}}
+    stock = read_stock(model, dtype=pick_dtype(weights if weights in DTYPES else "auto", pick_device(None)))
+    completed = recipe_keys(stock.settings)
+    for key, value in encoder.items():
+        merges = key in ("prompts", "max_length") and isinstance(value, dict)
+        completed[key] = {**completed[key], **value} if merges else value
+    return completed
 
 
 def objective_keys(name: Any) -> Collection[str] | None:
@@ -77,52 +77,52 @@ def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
     name = settings.pop("type", None)
     kind = _kind(name, path)
     words = "" if path else f"objective {name}: "
-    here = f"{dotted(path)}: objective {name}" if path else f"objective {name}"
+    label = f"{dotted(path)}: objective {name}" if path else f"objective {name}"
     names = [field.name for field in fields(kind)]
     if "scale" in settings and "temperature" in names:  # what Sentence-Transformers and LLM2Vec use
         scale = settings.pop("scale")
         if "temperature" in settings:
-            raise ValueError(f"{here}: scale is 1 / temperature; give one of them")
+            raise ValueError(f"{label}: scale is 1 / temperature; give one of them")
         if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < float("inf"):
-            raise ValueError(f"{here}: scale={scale!r}; give a number above 0, such as 20 (temperature 0.05)")
+            raise ValueError(f"{label}: scale={scale!r}; give a number above 0, such as 20 (temperature 0.05)")
         settings["temperature"] = 1.0 / scale
     unknown = next((key for key in settings if key not in names), None)
     if unknown is not None:
-        raise ValueError(f"{here} has no key {unknown!r}; {choose_from(unknown, names)}")
+        raise ValueError(f"{label} has no key {unknown!r}; {choose_from(unknown, names)}")
     if settings.get("base", name) is None and getattr(kind, "base", name) is None:  # it may be left out
         del settings["base"]
     if isinstance(settings.get("base"), Mapping):
         settings["base"] = objective(settings["base"], path=(*path, "base") if path else ())
     if "base" in settings and "base" in names and not isinstance(settings["base"], EmbeddingObjective):
         if isinstance(settings["base"], Objective):
-            raise ValueError(f"{here}: base depends on more than embeddings; it cannot be nested")
+            raise ValueError(f"{label}: base depends on more than embeddings; it cannot be nested")
         raise ValueError(
-            f"{here}: base={settings['base']!r}; give an objective as a mapping, such as {{type: contrastive}}"
+            f"{label}: base={settings['base']!r}; give an objective as a mapping, such as {{type: contrastive}}"
         )
     if "base" in settings and type(settings["base"]).precompute is not Objective.precompute:
-        raise ValueError(f"{here}: base computes values before training; it cannot be nested")
-    checked = check_fields(settings_of(kind), settings, path=path, words=words)
+        raise ValueError(f"{label}: base computes values before training; it cannot be nested")
+    checked = check_fields(settings_of(kind), settings, path=path, message_prefix=words)
     try:
         return kind(**{name: getattr(checked, name) for name in settings})
     except ValueError as error:  # incompatible settings
-        raise ValueError(f"{here}: {error}") from None
+        raise ValueError(f"{label}: {error}") from None
 
 
 def _kind(name: Any, path: KeyPath) -> type[Objective]:
-    here = f"{dotted((*path, 'type'))}" if path else "objective type"
+    key_path = f"{dotted((*path, 'type'))}" if path else "objective type"
     if not isinstance(name, str):
-        raise ValueError(f"{here}={name!r}; give an objective's name, for example type: contrastive")
+        raise ValueError(f"{key_path}={name!r}; give an objective's name, for example type: contrastive")
     if ":" not in name:
         if name not in OBJECTIVES:
-            raise ValueError(f"{here}={name!r}; {choose_from(name, OBJECTIVES)}")
+            raise ValueError(f"{key_path}={name!r}; {choose_from(name, OBJECTIVES)}")
         return OBJECTIVES[name]
     module, _, attribute = name.partition(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{here}={name!r} cannot be imported ({error}); give package.module:Class") from None
+        raise ValueError(f"{key_path}={name!r} cannot be imported ({error}); give package.module:Class") from None
     if not (isinstance(kind, type) and issubclass(kind, Objective) and is_dataclass(kind)):
-        raise ValueError(f"{here}={name!r} is not a dataclass derived from embrew.methods.Objective")
+        raise ValueError(f"{key_path}={name!r} is not a dataclass derived from embrew.methods.Objective")
     return kind
 
 
@@ -137,10 +137,10 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclass
 class StageArguments(TrainingArguments):
-    """`transformers.TrainingArguments`, and the steps whose model is saved in addition to the last.
+    """`transformers.TrainingArguments`, and `training.keep`.
 
     Attributes:
-        keep: these steps.
+        keep: steps whose model is saved in addition to that of the last step.
     """
 
     keep: Annotated[list[Count], Field(min_length=1)] | None = None
@@ -159,7 +159,7 @@ TRAINING = fields_model(
 
 def training_arguments(
     stage: StageConfig,
-    built: Objective,
+    objective: Objective,
     output_dir: Path,
     *,
     seed: int,
@@ -169,8 +169,8 @@ def training_arguments(
     """Return a stage's training arguments.
 
     Args:
-        stage: the stage.
-        built: its objective.
+        stage: settings of the stage.
+        objective: objective of the stage.
         output_dir: folder of its checkpoints.
         seed: random seed of training and of the order of rows.
         every: steps between evaluations (below 1: a share of the stage); None: no evaluation within the stage.
@@ -182,10 +182,10 @@ def training_arguments(
     checked = check_fields(TRAINING, stage.training, path=("stages", stage.name, "training"))
     arguments = checked.model_dump(exclude_unset=True)
     if stage.batch is not None:
-        if not isinstance(built, EmbeddingObjective):
+        if not isinstance(objective, EmbeddingObjective):
             raise ValueError(
                 f"stage {stage.name}: batch.size is the global batch of a contrastive objective; "
-                f"{type(built).__name__.lower()} takes training.per_device_train_batch_size"
+                f"{type(objective).__name__.lower()} takes training.per_device_train_batch_size"
             )
         if "per_device_train_batch_size" in arguments:
             raise ValueError(f"stage {stage.name}: give batch.size or training.per_device_train_batch_size, not both")
@@ -196,8 +196,8 @@ def training_arguments(
         arguments["per_device_train_batch_size"] = stage.batch.size // world_size()
     if autocast and not {"bf16", "fp16"} & arguments.keys():
         arguments["bf16"] = True
-    arguments["dataloader_drop_last"] = drops_last(stage, built)
-    if built.skips_layers:
+    arguments["dataloader_drop_last"] = drops_last(stage, objective)
+    if objective.skips_layers:
         arguments.setdefault("ddp_find_unused_parameters", True)
     if every is not None:
         arguments |= {"eval_strategy": "steps", "eval_steps": every}
@@ -217,9 +217,9 @@ def training_arguments(
         raise ValueError(f"stage {stage.name}: training: {error}") from None
 
 
-def drops_last(stage: StageConfig, built: Objective) -> bool:
+def drops_last(stage: StageConfig, objective: Objective) -> bool:
     """Return whether the rows of an epoch that do not fill a batch are left out: by default, where it is compared."""
-    return bool(stage.training.get("dataloader_drop_last", isinstance(built, EmbeddingObjective)))
+    return bool(stage.training.get("dataloader_drop_last", isinstance(objective, EmbeddingObjective)))
 
 
 def check_fills_batch(stage: StageConfig, rows: int, needed: int) -> None:

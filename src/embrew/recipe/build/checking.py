@@ -12,15 +12,16 @@ from torch import nn
 from transformers import TrainingArguments, get_scheduler
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from embrew.assembly.rows import batches_of
-from embrew.assembly.stages import objective, training_arguments
 from embrew.config.validation import check_fields, fields_model
 from embrew.data.columns import ACCEPTED
 from embrew.files.formats import GAP
 from embrew.methods import Objective
 from embrew.model.adapters import check_for_quantized, check_library, lora_config
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe.build.rows import batches_of
+from embrew.recipe.build.stages import objective, training_arguments
 from embrew.recipe.encoder import LORA_REFUSED, LORA_TYPES
+from embrew.recipe.recipe import Recipe
+from embrew.recipe.stage import StageConfig
 from embrew.storage.foreign import check_is_model
 
 TORCH_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
@@ -53,8 +54,8 @@ def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
     check_is_model(recipe.encoder.model, Path(recipe.encoder.model))
     implementation = recipe.encoder.attn_implementation
     implementations = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
-    of_hub = "/" in (implementation or "")
-    if implementation is not None and implementation not in implementations and not of_hub:
+    is_hub_kernel = "/" in (implementation or "")
+    if implementation is not None and implementation not in implementations and not is_hub_kernel:
         raise ValueError(f"encoder.attn_implementation={implementation!r}; choose from {', '.join(implementations)}")
     if recipe.encoder.lora is not None:
         check_fields(LORA, recipe.encoder.lora, path=("encoder", "lora"))
@@ -101,19 +102,19 @@ def check_stage(recipe: Recipe, index: int, *, here: bool = False) -> None:
 
 def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool) -> None:
     name = str(args.optim.value if hasattr(args.optim, "value") else args.optim)
-    where = f"stages.{stage.name}.training.optim"
+    key_path = f"stages.{stage.name}.training.optim"
     if name.startswith(TARGETED_OPTIMIZERS) != bool(args.optim_target_modules):
         raise ValueError(
-            f"{where}_target_modules={args.optim_target_modules!r} with optim={name!r}; required by galore and apollo "
-            "optimisers, not allowed with others"
+            f"{key_path}_target_modules={args.optim_target_modules!r} with optim={name!r}; required by galore and "
+            "apollo optimisers, not allowed with others"
         )
     if any(part.count("=") != 1 for part in (args.optim_args or "=").split(",")):
         raise ValueError(
-            f"{where}_args={args.optim_args!r}; write name=value, and commas between several, as in "
+            f"{key_path}_args={args.optim_args!r}; write name=value, and commas between several, as in "
             "beta3=0.999,alpha=5.0"
         )
     if name in ("adamw_torch", "adamw_torch_fused") and not args.optim_args:
-        return  # always there; asking the Trainer would import pandas, in half a second
+        return  # always available; the Trainer's check imports pandas, in half a second
     from transformers import Trainer
 
     try:
@@ -122,14 +123,14 @@ def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool)
             kind([nn.Parameter(torch.zeros(1))], **options)
     except ImportError as error:
         if here:
-            raise ValueError(f"{where}={name!r}: {error}") from None
+            raise ValueError(f"{key_path}={name!r}: {error}") from None
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}={name!r}: {error}") from None
+        raise ValueError(f"{key_path}={name!r}: {error}") from None
 
 
 def _check_schedule(stage: StageConfig, args: TrainingArguments) -> None:
     """Raise unless the schedule's learning rates are finite, not negative, and not all 0."""
-    where, kwargs = f"stages.{stage.name}.training.", dict(stage.training.get("lr_scheduler_kwargs") or {})
+    key_path, kwargs = f"stages.{stage.name}.training.", dict(stage.training.get("lr_scheduler_kwargs") or {})
     steps = args.max_steps if args.max_steps > 0 else CHECKED_STEPS
     optimizer: Any = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=args.learning_rate)
     try:
@@ -140,17 +141,19 @@ def _check_schedule(stage: StageConfig, args: TrainingArguments) -> None:
             num_training_steps=steps,
             scheduler_specific_kwargs=kwargs,
         )
-        shown = range(0, steps, math.ceil(steps / CHECKED_STEPS))
-        rates = [args.learning_rate * float(rate(step)) for step in shown for rate in schedule.lr_lambdas]
+        checked_steps = range(0, steps, math.ceil(steps / CHECKED_STEPS))
+        rates = [args.learning_rate * float(rate(step)) for step in checked_steps for rate in schedule.lr_lambdas]
     except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
-        raise ValueError(f"{where}lr_scheduler_kwargs={kwargs} with lr_scheduler_type={name!r}: {error}") from None
-    wrong = next((rate for rate in rates if not math.isfinite(rate) or rate < 0), None)
-    if wrong is not None:
-        raise ValueError(f"{where}lr_scheduler_kwargs={kwargs} give a learning rate of {wrong:g}; it must be 0 or more")
+        raise ValueError(f"{key_path}lr_scheduler_kwargs={kwargs} with lr_scheduler_type={name!r}: {error}") from None
+    invalid = next((rate for rate in rates if not math.isfinite(rate) or rate < 0), None)
+    if invalid is not None:
+        raise ValueError(
+            f"{key_path}lr_scheduler_kwargs={kwargs} give a learning rate of {invalid:g}; it must be 0 or more"
+        )
     if args.max_steps > 0 and not any(rates):
         raise ValueError(
-            f"{where}warmup_steps={args.warmup_steps:g} with max_steps={args.max_steps}: the learning rate is 0 at "
+            f"{key_path}warmup_steps={args.warmup_steps:g} with max_steps={args.max_steps}: the learning rate is 0 at "
             "every step; lower warmup_steps"
         )
 
@@ -162,38 +165,38 @@ def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
         ValueError: names what the objective needs, and the key that sets it.
     """
     stage, encoder = recipe.stages[index], recipe.encoder
-    where = f"stages.{stage.name}"
+    stage_path = f"stages.{stage.name}"
     for key, config in stage.placed_datasets:
-        place = f"{where}.{key}"
+        key_path = f"{stage_path}.{key}"
         columns = ACCEPTED[built.rows_kind]
         for column in config.columns:
             if column not in columns:
                 raise ValueError(
-                    f"{place}.columns.{column}: not a {built.rows_kind} column; choose from {', '.join(columns)}"
+                    f"{key_path}.columns.{column}: not a {built.rows_kind} column; choose from {', '.join(columns)}"
                 )
         if config.instructions and built.rows_kind != "pairs":
-            raise ValueError(f"{place}.instructions are for pairs, not {built.rows_kind} rows; leave them out")
+            raise ValueError(f"{key_path}.instructions are for pairs, not {built.rows_kind} rows; leave them out")
         if config.instructions and config.instruct == "both" and batches_of(stage, built) == "mixed":
             raise ValueError(
-                f"{place}.instructions with instruct: both in mixed batches: each row has its own, which would tell a "
-                "query's positive from others; set mix: {batches: one}, or instruct: query"
+                f"{key_path}.instructions with instruct: both in mixed batches: each row has its own, which would tell "
+                "a query's positive from others; set mix: {batches: one}, or instruct: query"
             )
         if config.instructions and built.single_instruction is not None:
-            raise ValueError(f"{place}.instructions with {built.single_instruction}")
+            raise ValueError(f"{key_path}.instructions with {built.single_instruction}")
         if config.sentences and built.rows_kind not in ("text", "pairs"):
             raise ValueError(
-                f"{place}.sentences=True is for text rows and pairs, not {built.rows_kind} rows; leave it out"
+                f"{key_path}.sentences=True is for text rows and pairs, not {built.rows_kind} rows; leave it out"
             )
     attention = next(
-        (one.attention for one in reversed(recipe.stages[: index + 1]) if one.attention), encoder.attention
+        (stage.attention for stage in reversed(recipe.stages[: index + 1]) if stage.attention), encoder.attention
     )
     if attention == "memory_causal" and not encoder.memory_tokens:
-        raise ValueError(f"{where}.attention='memory_causal' with encoder.memory_tokens=0; it needs memory tokens")
+        raise ValueError(f"{stage_path}.attention='memory_causal' with encoder.memory_tokens=0; it needs memory tokens")
     settings = encoder.settings.replace(attention=attention)
-    objective: Objective | None = built
-    while objective is not None:
+    nested: Objective | None = built
+    while nested is not None:
         try:
-            objective.check_encoder(settings, encoder.memory_tokens)
+            nested.check_encoder(settings, encoder.memory_tokens)
         except ValueError as error:
-            raise ValueError(f"{where}.objective: {type(objective).__name__}: {error}") from None
-        objective = getattr(objective, "base", None)
+            raise ValueError(f"{stage_path}.objective: {type(nested).__name__}: {error}") from None
+        nested = getattr(nested, "base", None)

@@ -1,7 +1,7 @@
-"""Build objects from a recipe; the only package that imports both recipes and the classes they describe."""
+"""Build what a recipe describes: encoder, objective, rows, training arguments."""
 
-from embrew.assembly.checking import check_recipe, check_stage
-from embrew.assembly.encoders import (
+from embrew.recipe.build.checking import check_recipe, check_stage
+from embrew.recipe.build.encoders import (
     arithmetic,
     autocasts,
     check_same_encoder,
@@ -10,8 +10,8 @@ from embrew.assembly.encoders import (
     prepare_encoder,
     starting_encoder,
 )
-from embrew.assembly.rows import datasets, order, rows, short_rows
-from embrew.assembly.stages import (
+from embrew.recipe.build.rows import datasets, order, rows, short_rows
+from embrew.recipe.build.stages import (
     StageArguments,
     check_fills_batch,
     drops_last,
