@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness import circumstances
 
-from embrew.adapting.matching import key
+from embrew.adapting.preparation.matching import key
 from embrew.data.formats import read_file
 from embrew.data.reading import expand
 

@@ -290,9 +290,9 @@ def adaptation(folder: Path) -> Contents:
     )
     problems = tuple(problem for found in runs.values() for problem in found.problems)
     if (folder / "adapted.json").is_file():
-        values = read_json(folder / "adapted.json", keys=("said", "encoder"), sealed=True)
+        values = read_json(folder / "adapted.json", keys=("advice", "encoder"), sealed=True)
         use = {"open": command("evaluate", folder / values["encoder"], "--data", "DIR")} if values["encoder"] else {}
-        return Contents(folder, "finished", values["said"][0], (), problems, stages, use)
+        return Contents(folder, "finished", values["advice"][0], (), problems, stages, use)
     planned = "training" if runs else "models planned" if (folder / "starts.json").is_file() else "data prepared"
     use = {"resume": command("adapt", "MODEL", "--output", folder)}
     return Contents(folder, "stopped", planned, (FIRST,), problems, stages, use)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from embrew.adapting.leaks import Held
-from embrew.adapting.matching import Finder, Questions, items, key
+from embrew.adapting.preparation.leaks import HeldOutTexts
+from embrew.adapting.preparation.matching import Finder, QuestionFinder, items, key
 from embrew.analysis.qa import QA
 
 
@@ -54,7 +54,7 @@ def test_finder_is_a_plain_search() -> None:
     ],
 )
 def test_questions_in_texts(question: str, text: str, found: bool) -> None:
-    assert bool(Questions([question])(text)) == found
+    assert bool(QuestionFinder([question])(text)) == found
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_questions_in_texts(question: str, text: str, found: bool) -> None:
     ],
 )
 def test_long_answers_in_texts(answer: str, text: str, found: bool) -> None:
-    assert Held([QA("q", answer)]).answers_in(text) == found
+    assert HeldOutTexts([QA("q", answer)]).holds_answer(text) == found
 
 
 @pytest.mark.parametrize("text", ["Paris.", "Which city? A) Paris B) Rome", "- Rome\n- Paris\n", "B) Paris Answer: B"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from embrew.adapting.matching import START, key, words
+from embrew.adapting.preparation.matching import START, key, words
 from embrew.data.sentences import split_sentences
 
 ALIKE = 30  # characters from which a match of an answer, or of a part of a question, is not by chance
@@ -24,18 +24,18 @@ def parts_of(questions: Iterable[str]) -> dict[str, set[str]]:
 
     Parts shorter than `ALIKE` characters, and those of more than `MANY` questions, are left out.
     """
-    found: dict[str, set[str]] = defaultdict(set)
+    questions_of: dict[str, set[str]] = defaultdict(set)
     for question in {key(question): question for question in questions}.values():
-        sentences = [key(one) for one in split_sentences(question) if len(words(one)) >= START]
+        sentences = [key(sentence) for sentence in split_sentences(question) if len(words(sentence)) >= START]
         all_words = words(question)
         runs = (" ".join(all_words[i : i + RUN]) for i in range(len(all_words) - RUN + 1))
         for part in (*sentences, *runs):
             if len(part) >= ALIKE:
-                found[part].add(question)
-    return {part: of for part, of in found.items() if len(of) <= MANY}
+                questions_of[part].add(question)
+    return {part: askers for part, askers in questions_of.items() if len(askers) <= MANY}
 
 
-class Within:
+class PartMatcher:
     """Check whether a text is a part of one of several others, word by word and `ALIKE` characters long.
 
     Args:

@@ -78,30 +78,30 @@ class Finder:
         self._marks = marks
         self._by_start: dict[tuple[str, ...], dict[tuple[str, ...], str]] = defaultdict(dict)
         for text in texts:
-            found = self._words(text)
-            if len(found) >= max(least, 1):
-                self._by_start[found[:START]][found] = key(text)
+            sequence = self._words(text)
+            if len(sequence) >= max(least, 1):
+                self._by_start[sequence[:START]][sequence] = key(text)
         self._lengths = sorted({len(start) for start in self._by_start})
 
     def __call__(self, text: str) -> set[str]:
         """Return the keys of those in `text`."""
         if not self._by_start:
             return set()
-        found = self._words(text)
+        text_words = self._words(text)
         return {
             name
             for length in self._lengths
-            for i, start in enumerate(zip(*(found[k:] for k in range(length)), strict=False))
+            for i, start in enumerate(zip(*(text_words[k:] for k in range(length)), strict=False))
             if start in self._by_start
             for sought, name in self._by_start[start].items()
-            if found[i : i + len(sought)] == sought
+            if text_words[i : i + len(sought)] == sought
         }
 
     def _words(self, text: str) -> tuple[str, ...]:
         return tuple(_WORD_OR_MARK.findall(_plain(text))) if self._marks else words(text)
 
 
-class Questions:
+class QuestionFinder:
     """Find which of many questions are in a text.
 
     A question of `START` words or more is found word by word. One of two or three words is found with its question
@@ -115,13 +115,15 @@ class Questions:
         different = dict.fromkeys(questions)
         short = [question for question in different if len(words(question)) < START]
         self._long = Finder(different)
-        self._marked = Finder((one for one in short if _plain(one).rstrip().endswith(("?", "؟"))), least=3, marks=True)
+        self._marked = Finder(
+            (question for question in short if _plain(question).rstrip().endswith(("?", "؟"))), least=3, marks=True
+        )
         self._short = {key(question) for question in short}
 
     def __call__(self, text: str) -> set[str]:
         """Return the keys of those in `text`."""
-        found = self._long(text) | self._marked(text)
-        return found | (self._short & segments(text)) if self._short else found
+        keys = self._long(text) | self._marked(text)
+        return keys | (self._short & segments(text)) if self._short else keys
 
 
 def _plain(text: str) -> str:
