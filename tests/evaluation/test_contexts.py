@@ -10,6 +10,7 @@ from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.model.contexts import Context, start
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
+from tests.rows import write_rows
 
 PAIRS = tuple(Demonstration(f"question {i}", text) for i, text in enumerate(SENTENCES[:3]))
 
@@ -31,23 +32,20 @@ def encoder(make_encoder):
 @pytest.fixture
 def sts(tmp_path):
     folder = tmp_path / "STS"
-    folder.mkdir()
     for split, first in (("dev", 0), ("test", 1)):
         rows = [
             {"sentence1": a, "sentence2": b[first:], "score": float((i * 3 + j + first) % 5)}
             for i, a in enumerate(SENTENCES)
             for j, b in enumerate(SENTENCES)
         ]
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(folder / f"{split}.jsonl", rows)
     return folder
 
 
 @pytest.fixture
 def reranking(tmp_path):
-    path = tmp_path / "rerank.jsonl"
     row = {"query": "fox?", "positive": [SENTENCES[0]], "negative": list(SENTENCES[1:])}
-    path.write_text(json.dumps(row) + "\n")
-    return path
+    return write_rows(tmp_path / "rerank.jsonl", [row])
 
 
 def watched(encoder, monkeypatch):

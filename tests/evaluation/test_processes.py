@@ -20,6 +20,7 @@ from embrew.evaluation import PARTS, Processes, Result, evaluate, find_task
 from embrew.evaluation import processes as counters
 from embrew.evaluation.kinds import retrieval
 from tests.corpus.stub import Stub
+from tests.rows import write_beir, write_rows
 
 WORDS = ["red", "blue", "green", "cat", "dog", "bird", "lake", "hill", "road", "sun", "moon", "rain"]
 
@@ -39,15 +40,11 @@ class Encoder(Stub):
 
 
 def write_corpus(folder: Path, documents: int, queries: int = 7) -> Path:
-    (folder / "qrels").mkdir(parents=True)
     texts = [" ".join(WORDS[(i * k) % 12] for k in (1, 5, 7)) + f" {i % 5}" for i in range(documents)]  # some are equal
     rows = [{"_id": f"d{(i * 7) % documents:03}", "title": "", "text": text} for i, text in enumerate(texts)]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     asked = [{"_id": f"q{i}", "text": f"{WORDS[i]} {WORDS[i + 3]}"} for i in range(queries)]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
-    lines = [f"q{i}\td{(i * 11 + k) % documents:03}\t{1 + k % 2}\n" for i in range(queries) for k in range(5)]
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
-    return folder
+    qrels = [(f"q{i}", f"d{(i * 11 + k) % documents:03}", 1 + k % 2) for i in range(queries) for k in range(5)]
+    return write_beir(folder, rows, asked, qrels)
 
 
 @pytest.fixture
@@ -210,7 +207,7 @@ def test_overwrite_ranks_everything_again(folders: list[Path], tmp_path: Path):
 def test_cells_of_a_grid_are_evaluated_by_one_process(tmp_path: Path):
     folder = write_corpus(tmp_path / "asked", 12)
     rows = [json.loads(line) for line in (folder / "queries.jsonl").read_text().splitlines()]
-    (folder / "queries.jsonl").write_text("".join(json.dumps({**row, "answers": ["red"]}) + "\n" for row in rows))
+    write_rows(folder / "queries.jsonl", ({**row, "answers": ["red"]} for row in rows))
     encoders = [Encoder(wait=0.01) for _ in range(2)]
     grid = find_task(folder, kind="rag", dims=[2, 4, 8])
     first, second = shared(encoders, [grid], tmp_path / "out")

@@ -17,6 +17,7 @@ from embrew.evaluation.kinds.rag import Data, Vectors, nearest, score_rag
 from embrew.evaluation.questions import Question
 from embrew.evaluation.task import GridCache
 from embrew.evaluation.task_texts import check_apart
+from tests.rows import write_rows
 
 
 class Layered:
@@ -58,15 +59,14 @@ class Layered:
 @pytest.fixture
 def folder(tmp_path):
     place = tmp_path / "qa"
-    place.mkdir()
     texts = ["Ada was born in London.", "Emil lived in Bonn.", "Nobody knows."]
     rows = [{"_id": f"d{i}", "title": "T", "text": text} for i, text in enumerate(texts, start=1)]
-    (place / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"_id": "d0", "text": ""}]))
+    write_rows(place / "corpus.jsonl", [*rows, {"_id": "d0", "text": ""}])
     queries = [
         {"_id": "q1", "text": "Where was Ada born?", "answers": ["the London", "England"]},
         {"_id": "q2", "text": "Where did Emil live?", "answers": ["Bonn"]},
     ]
-    (place / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    write_rows(place / "queries.jsonl", queries)
     (place / "qrels.dev.tsv").write_text("q1\td1\t1\nq2\td2\t1\n")
     return place
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -15,6 +14,7 @@ from embrew.evaluation.kinds.generation import choose, held_out, others, score_g
 from embrew.evaluation.targets import target_rows, target_scores
 from embrew.evaluation.task import Instructed
 from embrew.text.tokens import Segment
+from tests.rows import write_rows
 
 pytest.importorskip("sacrebleu")
 pytest.importorskip("rouge_score")
@@ -176,7 +176,7 @@ def test_pairs_and_judged_documents(make_encoder, retrieval_folder, tmp_path):
     assert held_out(read_beir(retrieval_folder, "dev")) == (["cats", "dogs"], ["fish swim", "dogs bark loudly"])
     rows = [{"query": question, "positive": answer} for question, answer in zip(ASKED, ANSWERS, strict=True)]
     (tmp_path / "pairs").mkdir()
-    (tmp_path / "pairs" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "pairs" / "test.jsonl", rows)
     tasks = [
         find_task(retrieval_folder, split="dev", kind="generation", max_new_tokens=3),
         find_task(tmp_path / "pairs", kind="generation", max_new_tokens=3, questions=2, instruction="ask: "),

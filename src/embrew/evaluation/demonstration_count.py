@@ -74,16 +74,16 @@ def choose_demonstrations(
         ValueError: a number larger than the number of demonstrations; a folder without a dev split;
             demonstrations that are rows of a dev or test set.
     """
-    most, there = max(counts, default=0), len(context.demonstrations)
-    if not 0 < most <= there:
+    maximum, there = max(counts, default=0), len(context.demonstrations)
+    if not 0 < maximum <= there:
         raise ValueError(
-            f"counts up to {most}, but the context has {there} demonstrations; give numbers from 0 to that"
+            f"counts up to {maximum}, but the context has {there} demonstrations; give numbers from 0 to that"
         )
     if from_train is None:
         tasks: Sequence[Task] = dev_sets(data).dev
     else:  # rows that hold no text of a demonstration
-        shown = [text for pair in context.demonstrations for text in (pair.query, pair.passage)]
-        tasks = [dev_task(DevRows(path=str(folder), rows=from_train), left_out=shown) for folder in data]
+        demonstrated = [text for pair in context.demonstrations for text in (pair.query, pair.passage)]
+        tasks = [dev_task(DevRows(path=str(folder), rows=from_train), left_out=demonstrated) for folder in data]
     if tests is None:
         tested = [task for task in tasks if task.path.is_dir() and "test" in split_names(task.path)]
         all_tested = len(tested) == len(tasks)
@@ -95,7 +95,7 @@ def choose_demonstrations(
         on_dev = {count: _results(cached, context, count, tasks, batch_tokens) for count in sorted({0, *counts})}
         dev = {count: mean_score(results) for count, results in on_dev.items()}
         chosen = max(dev, key=lambda count: (dev[count], -count))
-        on_test = {n: _results(cached, context, n, tests, batch_tokens) for n in sorted({0, chosen, most}) if tests}
+        on_test = {n: _results(cached, context, n, tests, batch_tokens) for n in sorted({0, chosen, maximum}) if tests}
     test = {count: mean_score(results) for count, results in on_test.items()}
     labels = [tuple(label_of(result) for result in on.get(0, ())) for on in (on_dev, on_test)]
     return Choice(dev, test, chosen, *labels)

@@ -69,7 +69,7 @@ class DevSets:
         about = {}
         for name, task in self._named().items():
             size = {"size": self.sizes[name]} if name in self.sizes else {}
-            about[name] = {"kind": task.kind, "split": task.shown_split, "metric": KINDS[task.kind].metric, **size}
+            about[name] = {"kind": task.kind, "split": task.split_label, "metric": KINDS[task.kind].metric, **size}
         return about
 
     def __call__(self, encoder: TextEncoder) -> dict[str, float]:

@@ -44,21 +44,21 @@ def overlap(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, Overlap]
     seen: dict[str, set[int]] = {name: set() for name in sets}
     for block in rows.select_columns(columns).iter(BLOCK):
         size = len(block[columns[0]])
-        hit = {name: np.zeros(size, dtype=bool) for name in sets}
+        hits = {name: np.zeros(size, dtype=bool) for name in sets}
         for column in columns:
-            places, texts = flat(block[column])
+            row_indices, texts = flat(block[column])
             hashes = fingerprints(texts)
             for name, reserved in sets.items():
                 matches = np.flatnonzero(np.isin(hashes, reserved))
-                here = np.unique(places[matches])
-                overlaps[name]["columns"][column] += len(here)
-                hit[name][here] = True
+                matching_rows = np.unique(row_indices[matches])
+                overlaps[name]["columns"][column] += len(matching_rows)
+                hits[name][matching_rows] = True
                 for match in matches:
                     if len(overlaps[name]["examples"]) < EXAMPLES and int(hashes[match]) not in seen[name]:
                         seen[name].add(int(hashes[match]))
                         overlaps[name]["examples"].append(shortened(" ".join(texts[match].split()), WIDTH))
         for name in sets:
-            overlaps[name]["rows"] += int(hit[name].sum())
+            overlaps[name]["rows"] += int(hits[name].sum())
     for entry in overlaps.values():
         entry["share"] = entry["rows"] / len(rows)
     return overlaps

@@ -100,7 +100,11 @@ class TaskKind:
 
 
 def _keywords(function: Callable[..., Any]) -> list[str]:
-    return [one.name for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    return [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ class Task:
     part: Part | None = None
 
     @property
-    def shown_split(self) -> str:
+    def split_label(self) -> str:
         """The split's name in results and tables."""
         return self.split if self.part is None else f"{PART_OF}{self.split}"
 

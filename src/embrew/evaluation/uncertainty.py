@@ -78,10 +78,10 @@ def bootstrap(models: Sequence[Sequence[Result]], *, samples: int = SAMPLES, see
     draws = _draws(_count(results[0]), samples, seed)
     scores = np.concatenate([np.stack([_scores(result, times) for result in results]) for times in draws], axis=1)
     means = []
-    for number, own in enumerate(np.split(scores, np.cumsum([len(seeds) for seeds in models])[:-1])):
+    for number, seed_scores in enumerate(np.split(scores, np.cumsum([len(seeds) for seeds in models])[:-1])):
         # as many draws of the seeds as there are
-        drawn = np.random.default_rng((seed, number)).integers(0, len(own), size=own.shape)
-        means.append(np.take_along_axis(own, drawn, axis=0).mean(axis=0))
+        drawn = np.random.default_rng((seed, number)).integers(0, len(seed_scores), size=seed_scores.shape)
+        means.append(np.take_along_axis(seed_scores, drawn, axis=0).mean(axis=0))
     return np.stack(means)
 
 

@@ -143,7 +143,7 @@ def _results(source: Source, tasks: Tasks, folder: Path) -> tuple[Result, ...]:
 
     scored = read_folder(source.results) if source.results else ()
     there = {(one.task, one.split) for one in scored}
-    wanted = [task for task in tasks if (task.name, task.shown_split) not in there]
+    wanted = [task for task in tasks if (task.name, task.split_label) not in there]
     if not wanted or source.model is None or source.stored:
         return scored
     logger.info("opening %s", source.model)

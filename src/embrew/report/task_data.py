@@ -29,7 +29,7 @@ def task_of(result: Result, tasks: Tasks = (), stored: Sequence[Path] = ()) -> T
     """
     name, split = result.task, result.split
     for task in tasks:
-        if isinstance(task, Task) and (task.name, task.shown_split) == (name, split) and _is_same(task, result.run):
+        if isinstance(task, Task) and (task.name, task.split_label) == (name, split) and _is_same(task, result.run):
             return task
     places = [*stored, *([Path(expand("$EMBREW_DATA")) / name] if "EMBREW_DATA" in os.environ else [])]
     in_places = (_in_place(place, result) for place in dict.fromkeys(places) if place.exists())
