@@ -151,7 +151,7 @@ def answer(
         show_progress_bar=show_progress_bar,
     )
     scores |= {"answer_seconds": time.perf_counter() - start, "newly_answered": len(writer.answered) - before}
-    right = [float(exact_match(text, asked.answers)) for text, asked in zip(answers, questions, strict=True)]
+    right = [float(exact_match(text, reference.answers)) for text, reference in zip(answers, questions, strict=True)]
     scores["main_score"] = scores["exact_match"] = math.fsum(right) / len(right)
     scores["examples"] |= {"score": right, "answer": answers}
 
