@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from embrew import Encoder, adapt, opening
 from embrew.adapting.defaults import method_names, read_defaults
-from embrew.adapting.recipes import text_lengths, trained_recipe, untrained_recipe, write_recipe, written_recipe
+from embrew.adapting.recipes import load_written_recipe, text_lengths, training_recipe, untrained_recipe, write_recipe
 from embrew.adapting.step_times import seconds_per_step
 from embrew.cli import app
 from embrew.cli.adapt import METHODS
@@ -171,7 +171,7 @@ def test_each_method_trains_a_step(
     overrides += [*own.get(method, []), "stages.other.training.max_steps=1"]
     encoder = opening.encoder(untrained_recipe(str(model_folder("llama")), "mean", overrides=overrides, seed=1))
     defaults = read_defaults(["adapt.batch.size=4"])
-    recipe = trained_recipe(
+    recipe = training_recipe(
         str(model_folder("llama")),
         defaults.methods[method],
         data,
@@ -185,7 +185,7 @@ def test_each_method_trains_a_step(
     file = tmp_path / "out" / "recipes" / "method.yaml"
     write_recipe(file, recipe, "It.")
     assert str(tmp_path) not in file.read_text(), "no path of this machine"
-    again = written_recipe(file, str(model_folder("llama")), overrides)
+    again = load_written_recipe(file, str(model_folder("llama")), overrides)
     assert with_paths(again.resolved(), os.path.normpath) == recipe.resolved()
     assert set(METHODS) == {"none", *method_names()}
 

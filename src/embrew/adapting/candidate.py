@@ -16,7 +16,7 @@ from embrew.adapting.defaults import ModelDefaults, RaceOptions
 from embrew.adapting.outcome import RaceRow
 from embrew.adapting.plan import Plan
 from embrew.adapting.preparation.prepare import Prepared
-from embrew.adapting.recipes import written_recipe
+from embrew.adapting.recipes import load_written_recipe
 from embrew.adapting.starts import SizedEncoder, Start, open_to_train
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.config.overrides import as_text
@@ -149,7 +149,7 @@ class Candidate:
 
     def train(self, name: str, as_is: RaceRow) -> RaceRow:
         """Train a recipe, or resume, and return the scores; those of `as_is` where no step was better on dev."""
-        recipe = written_recipe(self.recipe_file(name), self.base_model, self.options.overrides)
+        recipe = load_written_recipe(self.recipe_file(name), self.base_model, self.options.overrides)
         run = self.subfolder(TRAINED, name)
         with within(name):
             train(recipe, run, resume=run.exists(), evaluate=evaluation_of(recipe), start=self.source)

@@ -18,7 +18,7 @@ from embrew.adapting.negatives import mined_pairs
 from embrew.adapting.plan import REPAIR, Plan, read_plan
 from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, check_same
-from embrew.adapting.recipes import as_described, text_lengths, trained_recipe, untrained_recipe, write_recipe
+from embrew.adapting.recipes import text_lengths, training_recipe, untrained_recipe, with_recipe_settings, write_recipe
 from embrew.adapting.starts import open_to_train
 from embrew.adapting.step_times import seconds_per_step, steps_in_time
 from embrew.analysis.dev_uniformity import evaluation_of
@@ -71,7 +71,9 @@ def _plan_bare(candidate: Candidate) -> Plan:
     encoder = assembly.encoder(recipe_of("mean"))
     lengths = earlier.lengths if earlier else text_lengths(encoder, data, defaults.longest)
     recipes = {name: recipe_of(name, lengths=lengths, encoder=encoder) for name in defaults.poolings}
-    results = {name: candidate.score(as_described(encoder, recipe), name, "dev") for name, recipe in recipes.items()}
+    results = {
+        name: candidate.score(with_recipe_settings(encoder, recipe), name, "dev") for name, recipe in recipes.items()
+    }
     scores = {name: result.main_score for name, result in results.items()}
     best = max(scores, key=lambda name: scores[name])
     logger.info("without training, the best pooling on dev is %s (%.1f)", best, 100 * scores[best])
@@ -80,9 +82,9 @@ def _plan_bare(candidate: Candidate) -> Plan:
         return earlier
     first = max(defaults.contrast, key=lambda name: scores.get(name, -1.0))
     dev_seconds = results[first].seconds if first in results else max(result.seconds for result in results.values())
-    milliseconds = _milliseconds(as_described(encoder, recipes[best]), data)
+    milliseconds = _milliseconds(with_recipe_settings(encoder, recipes[best]), data)
     methods = candidate.methods if start.trains else {}
-    miner = as_described(encoder, recipes.get(first, recipes[best]))
+    miner = with_recipe_settings(encoder, recipes.get(first, recipes[best]))
     with_negatives = _with_negatives(candidate, miner, milliseconds) if methods else candidate
     for name, by_pooling in methods.items():
         origin = f" from {first} pooling" if len(by_pooling) > 1 else ""
@@ -192,7 +194,7 @@ def _plan_recipe(
     """
     data, defaults, overrides = candidate.data, candidate.options.defaults, candidate.options.overrides
     recipe_with = partial(
-        trained_recipe,
+        training_recipe,
         candidate.base_model,
         choices,
         data,

@@ -94,13 +94,13 @@ def _dtype(model: str, overrides: Sequence[Override]) -> str:
     return "bfloat16" if arithmetic(recipe, recipe.stages[0]) == "bfloat16" else recipe.encoder.dtype
 
 
-def as_described(encoder: Encoder, recipe: Recipe) -> Encoder:
+def with_recipe_settings(encoder: Encoder, recipe: Recipe) -> Encoder:
     """Return an untrained encoder with the settings of a recipe, on the weights of another one of the same model."""
     settings = recipe.encoder.settings
     return encoder.with_settings(**{name: getattr(settings, name) for name in EncoderSettings.model_fields})
 
 
-def trained_recipe(
+def training_recipe(
     model: str,
     chosen: ModelDefaults,
     data: Prepared,
@@ -133,7 +133,7 @@ def trained_recipe(
     encoder_values = {"lora": defaults.lora, **with_limits(chosen.encoder, lengths, encoder), "model": model}
     stages = []
     for index, stage in enumerate(chosen.stages):
-        config, objective = source_of(stage, data)
+        config, objective = stage_source(stage, data)
         stage_values = {**stage.stage, "objective": objective, "data": config}
         stage_values["training"] = {**stage.stage["training"], "max_steps": 1 if steps is None else steps[index]}
         if "per_device_train_batch_size" not in stage_values["training"]:
@@ -164,7 +164,7 @@ def recipe_with(values: Mapping[str, Any], overrides: Sequence[Override]) -> Rec
     return Recipe.from_values(overridden, overrides=overrides)
 
 
-def written_recipe(file: Path, model: str, overrides: Sequence[Override]) -> Recipe:
+def load_written_recipe(file: Path, model: str, overrides: Sequence[Override]) -> Recipe:
     """Return a recipe that `write_recipe` wrote of `overrides`: paths outside the output folder are in these only."""
     names = {stage.name for stage in Recipe.load(file).stages}
     paths = [text for text in _of_stages(overrides, names) if parse_override(text)[0][2:3] != ["training"]]
@@ -176,7 +176,7 @@ def _of_stages(overrides: Sequence[Override], names: Collection[str]) -> list[Ov
     return [text for text in overrides if (key := parse_override(text)[0])[0] != "stages" or key[1] in names]
 
 
-def source_of(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dict[str, Any]]:
+def stage_source(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the data and the objective of a stage."""
     rows, objective = stage.rows, stage.stage["objective"]
     passages = data.count("train_passages")
@@ -193,7 +193,7 @@ def source_of(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dic
 
 def row_count(stage: StageDefaults, data: Prepared) -> int:
     """Return the number of rows that a stage learns from."""
-    config, _ = source_of(stage, data)
+    config, _ = stage_source(stage, data)
     if config["path"] == str(data.passages.resolve()):
         return data.count("train_passages")
     pairs = data.count("train_pairs")

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from embrew.adapting.preparation.matching import START, Finder, QuestionFinder, identifies, key, words
-from embrew.adapting.preparation.question_parts import IN_QUERY, PartMatcher, parts_of
+from embrew.adapting.preparation.matching import LOOKUP_WORDS, QuestionFinder, TextFinder, identifies, text_key, words
+from embrew.adapting.preparation.question_parts import MIN_QUESTION_WORDS, PartMatcher, parts_of
 from embrew.analysis.qa import QA
 from embrew.config.suggestions import shortened
 from embrew.data.beir import Document, read_beir
@@ -35,13 +35,13 @@ class HeldOutTexts:
 
     def __init__(self, pairs: Sequence[QA]) -> None:
         questions = [pair.question for pair in pairs]
-        self._questions = set(map(key, questions))
+        self._questions = set(map(text_key, questions))
         self._question_finder = QuestionFinder(questions)
-        self._long_questions = Finder(questions, least=IN_QUERY)
-        self._parts_of_questions = Finder(parts_of(questions))
+        self._long_questions = TextFinder(questions, least=MIN_QUESTION_WORDS)
+        self._parts_of_questions = TextFinder(parts_of(questions))
         self._within_question = PartMatcher(questions)
         long = [pair.answer for pair in pairs if identifies(pair.answer)]
-        self._answers = Finder(long, least=1)
+        self._answers = TextFinder(long, least=1)
         self._within_answer = PartMatcher(long)
 
     def holds_question(self, text: str) -> bool:
@@ -50,18 +50,18 @@ class HeldOutTexts:
 
     def repeats_question(self, question: str) -> bool:
         """Return whether a question equals a held-out one, contains one or is a part of one."""
-        return key(question) in self._questions or bool(self._long_questions(question)) or self._is_part(question)
+        return text_key(question) in self._questions or bool(self._long_questions(question)) or self._is_part(question)
 
     def question_leaks(self, question: str) -> bool:
         """Return whether a question of the training data holds a held-out question or answer."""
         return self.repeats_question(question) or self.holds_answer(question)
 
     def holds_answer(self, text: str) -> bool:
-        """Return whether a text holds a held-out answer of `IDENTITY` words or more, or is a part of one."""
+        """Return whether a text holds a held-out answer of `IDENTIFYING_WORDS` or more, or is a part of one."""
         return bool(self._answers(text)) or self._within_answer(text)
 
     def _is_part(self, text: str) -> bool:
-        return len(words(text)) >= START and self._within_question(text)
+        return len(words(text)) >= LOOKUP_WORDS and self._within_question(text)
 
     def leak_in(self, text: str) -> Literal["question", "answer"] | None:
         """Return what a document holds: `question`, `answer` or None."""
@@ -106,7 +106,7 @@ def check_leaks(folder: Path, rows: Iterable[Mapping[str, Any]] | None = None) -
         rows: of training data; None: those of the folder's files, which are read again from disk.
 
     Returns:
-        Numbers of `questions` and `answers` (of `IDENTITY` words or more) that were looked for, and of `texts`.
+        Numbers of `questions` and `answers` (of `IDENTIFYING_WORDS` or more) that were looked for, and of `texts`.
 
     Raises:
         ValueError: a text holds one.

@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from embrew.adapting.defaults import Defaults
-from embrew.adapting.preparation.cloze_questions import cloze_pair, last_passages, split_documents, without_repeated
+from embrew.adapting.preparation.cloze_questions import (
+    cloze_pair,
+    last_passages,
+    split_documents,
+    without_repeated_questions,
+)
 from embrew.adapting.preparation.documents import document_files, split_into_passages
 from embrew.adapting.preparation.leaks import CleanData, check_leaks, without_held_out
-from embrew.adapting.preparation.matching import key
+from embrew.adapting.preparation.matching import text_key
 from embrew.adapting.preparation.sources import DataSource, read_documents, read_pairs
 from embrew.adapting.preparation.split import Split, answer_classes, split_pairs, without_duplicates
 from embrew.adapting.preparation.test_sets import write_test_set
@@ -32,7 +37,7 @@ from embrew.sampling import sample_in_order
 logger = logging.getLogger(__name__)
 SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which pairs from passages are added
 MAX_CLOZE_PAIRS = 5000  # pairs from passages
-MAX_QUESTIONS = 200  # questions from passages, of dev and test each
+MAX_CLOZE_QUESTIONS = 200  # questions from passages, of dev and test each
 MAX_MEASURED = 1000  # texts of each kind whose lengths are measured
 LOGGED = 80  # characters of a text in the log
 UNEVEN = 0.1  # difference between the shares of a class of answers in two splits from which a warning is logged
@@ -261,9 +266,9 @@ def _split(inputs: _Inputs, defaults: Defaults, seed: int) -> tuple[Split, dict[
             for p in passages
             if p.id in held_passages or document in held
         ]
-        questions = without_repeated((qa for qa in map(cloze_pair, for_questions) if qa), to_train)
+        questions = without_repeated_questions((qa for qa in map(cloze_pair, for_questions) if qa), to_train)
         for part, half in (("dev", questions[: len(questions) // 2]), ("test", questions[len(questions) // 2 :])):
-            by_part[part] = sample_in_order(half, MAX_QUESTIONS, seed=seed)
+            by_part[part] = sample_in_order(half, MAX_CLOZE_QUESTIONS, seed=seed)
     return split, by_part, to_train
 
 
@@ -273,8 +278,8 @@ _PARTS = ("train", "dev", "test")
 def _check_held_out(by_part: Mapping[str, Sequence[QA]], summary: str) -> None:
     """Raise if questions of dev or test cannot be compared with answers of others."""
     for part in ("dev", "test"):
-        questions = {key(pair.question) for pair in by_part[part]}
-        answers = {key(pair.answer) for pair in by_part[part]}
+        questions = {text_key(pair.question) for pair in by_part[part]}
+        answers = {text_key(pair.answer) for pair in by_part[part]}
         if min(len(questions), len(answers)) < 2:
             raise ValueError(
                 f"{summary}: the {part} set would have {len(questions)} different questions and {len(answers)} "
@@ -285,7 +290,7 @@ def _check_held_out(by_part: Mapping[str, Sequence[QA]], summary: str) -> None:
 
 def _classes(pairs: Sequence[QA], by_part: Mapping[str, Sequence[QA]]) -> dict[str, dict[str, int]]:
     """Return the number of pairs per class of answers and split; warn where the shares differ much between splits."""
-    counts = {part: Counter(key(pair.answer) for pair in by_part[part]) for part in _PARTS if by_part[part]}
+    counts = {part: Counter(text_key(pair.answer) for pair in by_part[part]) for part in _PARTS if by_part[part]}
     classes = {name: {part: counts[part][name] for part in counts} for name in answer_classes(pairs)}
     for name, by_split in classes.items():
         shares = {part: count / len(by_part[part]) for part, count in by_split.items()}

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from embrew.adapting.defaults import HeldOut
-from embrew.adapting.preparation.matching import IDENTITY, Finder, QuestionFinder, identifies, key
+from embrew.adapting.preparation.matching import IDENTIFYING_WORDS, QuestionFinder, TextFinder, identifies, text_key
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 from embrew.data.fingerprints import normalised
 
-MANY = 3  # a question in more documents than this is linked to none of them
-CLASS = 5  # pairs with one short answer from which it is a class: a fifth of them, the test's share, is one pair
+MAX_DOCUMENTS = 3  # a question in more documents than this is linked to none of them
+CLASS_SIZE = 5  # pairs with one short answer from which it is a class: a fifth of them, the test's share, is one pair
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Split:
 def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], held_out: HeldOut, *, seed: int = 42) -> Split:
     """Hold out pairs for a test and a dev set.
 
-    Pairs with the same question, the same answer of `IDENTITY` words or more (ignoring case, white space and
+    Pairs with the same question, the same answer of `IDENTIFYING_WORDS` or more (ignoring case, white space and
     punctuation) or the same document stay together, and so do pairs connected through others. Shorter answers that many
     pairs have (`answer_classes`) are divided between the parts in proportion. Few pairs are all held out.
     If the documents connect most of the pairs (a single document, for instance), pairs are separated by question and
@@ -98,9 +98,9 @@ def _halves(pairs: Sequence[QA]) -> tuple[str, ...]:
 
 
 def answer_classes(pairs: Sequence[QA]) -> Counter[str]:
-    """Return the number of pairs of each short answer that `CLASS` pairs or more have, such as `yes` and `no`."""
-    counts = Counter(key(pair.answer) for pair in pairs if not identifies(pair.answer))
-    return Counter({answer: count for answer, count in counts.most_common() if count >= CLASS})
+    """Return the number of pairs of each short answer that `CLASS_SIZE` pairs or more have, such as `yes` and `no`."""
+    counts = Counter(text_key(pair.answer) for pair in pairs if not identifies(pair.answer))
+    return Counter({answer: count for answer, count in counts.most_common() if count >= CLASS_SIZE})
 
 
 def _in_proportion(pairs: Sequence[QA], groups: Sequence[list[int]], *, seed: int) -> list[list[int]]:
@@ -110,7 +110,7 @@ def _in_proportion(pairs: Sequence[QA], groups: Sequence[list[int]], *, seed: in
     classes = answer_classes(pairs)
     by_class: dict[str, list[list[int]]] = defaultdict(list)
     for group in order:
-        answer = key(pairs[group[0]].answer)
+        answer = text_key(pairs[group[0]].answer)
         by_class[answer if answer in classes else ""].append(group)
     spread = [((i + 0.5) / len(several), group) for several in by_class.values() for i, group in enumerate(several)]
     return [group for _, group in sorted(spread, key=lambda entry: entry[0])]
@@ -119,9 +119,9 @@ def _in_proportion(pairs: Sequence[QA], groups: Sequence[list[int]], *, seed: in
 def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[frozenset[str]]:
     """Return the ids of each pair's documents: named by its `source`, or holding its question or its answer.
 
-    A source is a path, a name, a title or an id. Questions are found by `QuestionFinder`; one in more than `MANY`
-    documents is ignored. An answer of `IDENTITY` words or more is searched word by word; a document that is part of an
-    answer counts too.
+    A source is a path, a name, a title or an id. Questions are found by `QuestionFinder`; one in more than
+    `MAX_DOCUMENTS` is ignored. An answer of `IDENTIFYING_WORDS` or more is searched word by word; a document that is
+    part of an answer counts too.
     """
     by_name: dict[str, set[str]] = defaultdict(set)
     for document in documents:
@@ -131,23 +131,25 @@ def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[f
             by_name[name].add(document.id)
     questions, answers = (
         QuestionFinder(pair.question for pair in pairs),
-        Finder((p.answer for p in pairs), least=IDENTITY),
+        TextFinder((p.answer for p in pairs), least=IDENTIFYING_WORDS),
     )
-    inside = Finder((document.content for document in documents), least=IDENTITY)
+    inside = TextFinder((document.content for document in documents), least=IDENTIFYING_WORDS)
     asking: dict[str, set[str]] = defaultdict(set)
     answering: dict[str, set[str]] = defaultdict(set)
     same: dict[str, set[str]] = defaultdict(set)
     for document in documents:
-        same[key(document.content)].add(document.id)
+        same[text_key(document.content)].add(document.id)
         for question in questions(document.content):
             asking[question].add(document.id)
         for answer in answers(document.content):
             answering[answer].add(document.id)
     documents_of_pairs = []
     for pair in pairs:
-        with_question = asking[key(pair.question)]
+        with_question = asking[text_key(pair.question)]
         names = by_name.get(pair.source, set()) if pair.source else set()
-        names = names | answering[key(pair.answer)] | (with_question if len(with_question) <= MANY else set())
+        names = (
+            names | answering[text_key(pair.answer)] | (with_question if len(with_question) <= MAX_DOCUMENTS else set())
+        )
         documents_of_pairs.append(frozenset(names.union(*(same[part] for part in inside(pair.answer)))))
     return documents_of_pairs
 
@@ -164,8 +166,8 @@ def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None
 
     first_pair: dict[tuple[str, str], int] = {}
     for i, pair in enumerate(pairs):
-        keys = [("question", key(pair.question))]
-        keys += [("answer", key(pair.answer))] if identifies(pair.answer) else []
+        keys = [("question", text_key(pair.question))]
+        keys += [("answer", text_key(pair.answer))] if identifies(pair.answer) else []
         if from_document is not None:
             keys += [("document", name) for name in from_document[i]]
             keys += [("source", pair.source)] if pair.source and not from_document[i] else []

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from embrew.adapting.preparation.matching import Finder, items, key
+from embrew.adapting.preparation.matching import TextFinder, items, text_key
 from embrew.adapting.preparation.question_parts import PartMatcher, is_long
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
@@ -42,7 +42,7 @@ def write_test_set(
             trained.add(normalised(passage.content))
     chosen = {name: text for name, text in wrong.items() if name not in right}
     long = [answer for answer in right.values() if is_long(answer)]
-    contains, is_part, keys = Finder(long, least=1), PartMatcher(long), set(map(key, right.values()))
+    contains, is_part, keys = TextFinder(long, least=1), PartMatcher(long), set(map(text_key, right.values()))
     pool = sorted(
         name
         for name, text in others.items()
