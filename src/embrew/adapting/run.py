@@ -135,7 +135,7 @@ def race(
     _log_counts(data)
     candidates = _candidates(starts, data, folder, options)
     # score each model as it is, train it, and score it again
-    rows = []
+    rows: list[RaceRow] = []
     for candidate in candidates:
         with within(candidate.start.name):
             plan = plan_training(candidate)
@@ -255,15 +255,14 @@ def _methods(options: RaceOptions, data: Prepared) -> dict[str, dict[str, ModelD
     models = {CONTRAST: options.defaults.contrast}
     if options.method == "none":
         return models
-    chosen = options.defaults.methods[options.method]
-    if any(stage.stage["objective"]["type"] == "alignment" for stage in chosen.stages) and not data.count(
-        "with_negatives"
-    ):
+    method = options.defaults.methods[options.method]
+    needs_negatives = any(stage.stage["objective"]["type"] == "alignment" for stage in method.stages)
+    if needs_negatives and not data.count("with_negatives"):
         raise ValueError(
             f"--method {options.method} contrasts with negatives, and no pair to train on has some; add them (embrew "
             "data mine finds hard ones), or choose another method"
         )
-    return {**models, options.method: {"": chosen}}
+    return {**models, options.method: {"": method}}
 
 
 def _check_overrides(methods: Mapping[str, Mapping[str, ModelDefaults]], options: RaceOptions) -> None:
