@@ -10,7 +10,7 @@ from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.model.contexts import Context, start
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
-from tests.rows import write_rows
+from tests.rows import read_rows, write_rows
 
 PAIRS = tuple(Demonstration(f"question {i}", text) for i, text in enumerate(SENTENCES[:3]))
 
@@ -76,7 +76,7 @@ def test_both_sides_of_symmetric_tasks_and_the_queries_of_others(encoder, sts, r
 def test_the_score_is_that_of_prompted_vectors(encoder, sts):
     from scipy.stats import spearmanr
 
-    rows = [json.loads(line) for line in (sts / "test.jsonl").read_text().splitlines()]
+    rows = read_rows(sts / "test.jsonl")
     sides = [
         encoder.encode([row[name] for row in rows], prompt_name="task").astype(float)
         for name in ("sentence1", "sentence2")

@@ -21,7 +21,7 @@ from embrew.comparison.models import CHOICE
 from embrew.evaluation import evaluate, find_task
 from embrew.opening import POOLINGS, is_bare, open_model
 from embrew.report.untrained import QUERIES, ROWS, dev_tasks
-from tests.rows import write_rows
+from tests.rows import read_rows, write_rows
 
 WORDS = ["cat", "dog", "sat", "ran", "mat", "road", "lake", "river", "deep", "cold", "old", "new", "house", "tree"]
 
@@ -157,7 +157,7 @@ def test_evaluate_takes_the_best_on_dev(bare: Path, data: Path, tmp_path: Path) 
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     chosen, scores = document["pooling"]["pooling"], document["pooling"]["scores"]
-    dev = [json.loads(line) for line in (data / "dev.jsonl").read_text().splitlines()]
+    dev = read_rows(data / "dev.jsonl")
     oracle = by_hand(bare, dev)
     assert {name: scores[name] for name in oracle} == pytest.approx(oracle, abs=2e-3)  # near ties may swap ranks
     assert list(scores) == list(POOLINGS) and chosen == max(scores, key=lambda name: scores[name])
