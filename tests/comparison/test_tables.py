@@ -18,7 +18,7 @@ from embrew.comparison.models import models_of
 from embrew.comparison.tables import as_markdown, csv_text, grid
 from embrew.evaluation import Result, evaluate
 from embrew.evaluation.report import mean_score, write_result
-from embrew.evaluation.uncertainty import bootstrap, compare, holm, interval, of_samples
+from embrew.evaluation.uncertainty import bootstrap, compare, holm, interval, paired_test
 
 
 def result(task="T", main=0.5, kind="retrieval", **examples) -> Result:
@@ -155,7 +155,7 @@ def test_seeds_widen_the_interval_of_a_difference():
 
     def difference(others):
         samples = bootstrap([first, others])
-        return of_samples(samples[1] - samples[0], mean_score(others) - mean_score(first))
+        return paired_test(samples[1] - samples[0], mean_score(others) - mean_score(first))
 
     one, several = difference(seeds[1:2]), difference(seeds)
     assert (one.low, one.high) == (0, 0), "the same scores"

@@ -228,7 +228,7 @@ def _ranked(queries: np.ndarray, index: SearchIndex) -> np.ndarray:
         index: of the documents.
     """
     chunks, total = CorpusChunks(), -(-len(index.documents) // CHUNK)
-    for number in chunks.left(total):
+    for number in chunks.remaining(total):
         first = number * CHUNK
         texts = [document.content for document in index.documents[first : first + CHUNK]]
         vectors = index.index.reconstruct_n(first, len(texts))[:, : queries.shape[1]]

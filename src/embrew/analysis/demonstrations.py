@@ -17,7 +17,7 @@ from embrew.encoding import rows_by_text
 from embrew.evaluation import evaluate
 from embrew.evaluation.report import mean_score
 from embrew.evaluation.task import Task
-from embrew.evaluation.task_texts import TRIED, check_apart, task_texts
+from embrew.evaluation.task_texts import TRIAL_CONTEXT, check_demonstrations, task_texts
 from embrew.files import formats
 from embrew.files.reading import read_json
 from embrew.model.contexts import Context
@@ -54,18 +54,18 @@ def by_demonstrations(
     there = len(context.demonstrations)
     if not counts or max(counts) > there:
         raise ValueError(f"counts={','.join(map(str, counts))}; the file has {there} demonstrations: give 0 to {there}")
-    check_apart([pair.query for pair in context.demonstrations], tasks)
+    check_demonstrations([pair.query for pair in context.demonstrations], tasks)
     texts = sample_in_order(list(dict.fromkeys(next(task_texts(tasks[0]))[1])), SAMPLE, seed=42)
     trying, limit, found = encoder.with_settings(), encoder.max_length["query"], []
     trying.contexts = {}
     for count in sorted(set(counts)):
-        prepared = trying.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
-        results = evaluate(trying, list(tasks), context=TRIED, batch_tokens=batch_tokens)
+        prepared = trying.add_context(TRIAL_CONTEXT, replace(context, demonstrations=context.demonstrations[:count]))
+        results = evaluate(trying, list(tasks), context=TRIAL_CONTEXT, batch_tokens=batch_tokens)
         rows = rows_by_text(trying, texts, prepared.context.instruction, prepared, limit)
         seconds = []
         for _ in range(ROUNDS):
             start = time.perf_counter()
-            trying.encode(texts, prompt_name=TRIED, batch_tokens=batch_tokens, max_length=limit)
+            trying.encode(texts, prompt_name=TRIAL_CONTEXT, batch_tokens=batch_tokens, max_length=limit)
             seconds.append(time.perf_counter() - start)
         length = statistics.fmean(len(row.ids) for (row,) in rows)
         found.append(Shots(count, mean_score(results), 1000 * statistics.median(seconds) / len(texts), length))

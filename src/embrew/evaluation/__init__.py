@@ -145,7 +145,7 @@ def _evaluate(
             if results[number] is not None:
                 name = in_context(f"{result.task} {result.split}")
                 logger.info("%s: %.4f in %.1f s", name, result.main_score, result.seconds)
-    processes.meet()
+    processes.barrier()
     if folder is None:
         return [result for result in results if result is not None]
     if processes.rank == 0:
@@ -166,12 +166,12 @@ def _corpora(
     processes.begin()
     if overwrite and folder is not None and processes.rank == 0:
         _remove_parts(folder, runs.values())
-    processes.meet()
+    processes.barrier()
     corpora = {
         number: CorpusChunks(processes, f"task {number}", None if folder is None else _parts(folder, run))
         for number, run in runs.items()
     }
-    processes.meet()  # all have read what earlier runs ranked
+    processes.barrier()  # all have read what earlier runs ranked
     return corpora
 
 

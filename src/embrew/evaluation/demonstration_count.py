@@ -24,7 +24,7 @@ from embrew.evaluation.find import find_task
 from embrew.evaluation.report import label_of, mean_score
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.task import Task
-from embrew.evaluation.task_texts import TRIED, check_apart
+from embrew.evaluation.task_texts import TRIAL_CONTEXT, check_demonstrations
 from embrew.model.contexts import Context
 from embrew.recipe import DevRows
 
@@ -88,9 +88,9 @@ def choose_demonstrations(
         tested = [task for task in tasks if task.path.is_dir() and "test" in split_names(task.path)]
         all_tested = len(tested) == len(tasks)
         tests = [find_task(task.path, split="test", name=task.name) for task in tested] if all_tested else []
-    check_apart([pair.query for pair in context.demonstrations], (*tasks, *tests))
+    check_demonstrations([pair.query for pair in context.demonstrations], (*tasks, *tests))
     with TemporaryDirectory() as folder:
-        cached = _DocumentsOnce(encoder.with_settings(), Path(folder))
+        cached = _CachedDocuments(encoder.with_settings(), Path(folder))
         cached.encoder.contexts = {}
         on_dev = {count: _results(cached, context, count, tasks, batch_tokens) for count in sorted({0, *counts})}
         dev = {count: mean_score(results) for count, results in on_dev.items()}
@@ -102,14 +102,14 @@ def choose_demonstrations(
 
 
 def _results(
-    cached: _DocumentsOnce, context: Context, count: int, tasks: Sequence[Task], batch_tokens: int | None
+    cached: _CachedDocuments, context: Context, count: int, tasks: Sequence[Task], batch_tokens: int | None
 ) -> list[Result]:
     """Return the results of the encoder with the first `count` demonstrations."""
-    cached.encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
-    return evaluate(cached, list(tasks), context=TRIED, batch_tokens=batch_tokens)
+    cached.encoder.add_context(TRIAL_CONTEXT, replace(context, demonstrations=context.demonstrations[:count]))
+    return evaluate(cached, list(tasks), context=TRIAL_CONTEXT, batch_tokens=batch_tokens)
 
 
-class _DocumentsOnce:
+class _CachedDocuments:
     """`encoder` with document vectors cached in a folder, since contexts are not a prefix of documents."""
 
     def __init__(self, encoder: Encoder, folder: Path) -> None:

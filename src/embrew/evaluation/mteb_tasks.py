@@ -15,7 +15,7 @@ import numpy as np
 
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result
-from embrew.evaluation.task import inner, instructed
+from embrew.evaluation.task import instructed, without_instruction
 from embrew.files.checksums import check_files, is_intact, write_checksums
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, read_json
@@ -60,7 +60,7 @@ class MtebEncoder:
 
         self.encoder = encoder
         self.options = options
-        about = {"name": f"embrew/{name}", "revision": vectors_hash(inner(encoder))}
+        about = {"name": f"embrew/{name}", "revision": vectors_hash(without_instruction(encoder))}
         self.mteb_model_meta = ModelMeta.create_empty(
             overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE}
         )

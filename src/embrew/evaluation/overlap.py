@@ -25,12 +25,12 @@ class Overlap(TypedDict):
     examples: list[str]
 
 
-def known_texts(sets: Mapping[str, Iterable[str]]) -> dict[str, np.ndarray]:
+def hash_texts(sets: Mapping[str, Iterable[str]]) -> dict[str, np.ndarray]:
     """Return sorted hashes of the texts of each evaluation set; empty texts are left out."""
     return {name: np.unique(fingerprints(text for text in texts if text.strip())) for name, texts in sets.items()}
 
 
-def overlap(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, Overlap]:
+def count_overlaps(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, Overlap]:
     """Count the training rows that contain a text of each evaluation set, up to case, white space and Unicode form.
 
     Args:
@@ -64,7 +64,7 @@ def overlap(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, Overlap]
     return overlaps
 
 
-def in_words(data: str, rows: int, overlaps: Mapping[str, Overlap]) -> list[str]:
+def overlap_lines(data: str, rows: int, overlaps: Mapping[str, Overlap]) -> list[str]:
     """Return one line per evaluation set that shares texts with a training set; one line if none does."""
     lines = []
     for name, entry in overlaps.items():

@@ -64,7 +64,7 @@ class Processes:
         """Add 1 to a counter of all processes; return what it was."""
         return int(self._store.add(f"{self._evaluations}/{name}", 1)) - 1
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until all processes are here."""
         self._meetings += 1
         name = f"meeting {self._meetings}"
@@ -117,7 +117,7 @@ class CorpusChunks:
         self._ranked: Ranked | None = None
         self._before: set[int] = set() if folder is None else _ranked_before(folder)
 
-    def left(self, total: int) -> Iterator[int]:
+    def remaining(self, total: int) -> Iterator[int]:
         """Yield the numbers of the chunks that this process is to rank."""
         if self._before:
             logger.info("%d of %d parts of the corpus were ranked before", len(self._before), total)

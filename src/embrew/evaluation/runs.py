@@ -13,7 +13,7 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_tasks import MtebTask, kind_of, load_task
 from embrew.evaluation.suites import Suite
 from embrew.evaluation.task import Task, instructed
-from embrew.evaluation.task_texts import TRIED, check_apart
+from embrew.evaluation.task_texts import TRIAL_CONTEXT, check_demonstrations
 from embrew.files.checksums import content_hash
 from embrew.text_encoder import TextEncoder, describe_run
 
@@ -101,8 +101,8 @@ def _with_settings(task: Task, encoder: TextEncoder, generator: str | None, cont
     if name is not None and name not in contexts:
         names = ", ".join(contexts) or "none"
         raise ValueError(f"task {task.name}: context={name!r}; this encoder has {names} (embrew context add)")
-    if name is not None and name != TRIED:
-        check_apart([pair.query for pair in contexts[name].context.demonstrations], [task])
+    if name is not None and name != TRIAL_CONTEXT:
+        check_demonstrations([pair.query for pair in contexts[name].context.demonstrations], [task])
     return task
 
 

@@ -9,7 +9,7 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_retrieval, task_rows, texts_of
 from embrew.evaluation.task import Task
 
-TRIED = "being-chosen"  # temporary context name while a number of demonstrations is chosen; already checked
+TRIAL_CONTEXT = "being-chosen"  # temporary context name while a number of demonstrations is chosen; already checked
 
 
 def task_texts(task: Task) -> Iterator[tuple[str, Iterator[str]]]:
@@ -25,7 +25,7 @@ def task_texts(task: Task) -> Iterator[tuple[str, Iterator[str]]]:
         yield task.name, _texts(task, (*kind.about, *kind.other))
 
 
-def check_apart(demonstrations: Sequence[str], tasks: Sequence[Task]) -> None:
+def check_demonstrations(demonstrations: Sequence[str], tasks: Sequence[Task]) -> None:
     """Raise if the query of a demonstration is a text of one of the tasks.
 
     Raises:

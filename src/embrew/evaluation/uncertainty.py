@@ -45,7 +45,7 @@ def compare(a: Result, b: Result) -> Difference | None:
         return None
     check_same_examples([a, b])
     of_a, of_b = bootstrap([[a], [b]])
-    return of_samples(of_b - of_a, b.main_score - a.main_score)
+    return paired_test(of_b - of_a, b.main_score - a.main_score)
 
 
 def check_same_examples(results: Sequence[Result]) -> None:
@@ -85,7 +85,7 @@ def bootstrap(models: Sequence[Sequence[Result]], *, samples: int = SAMPLES, see
     return np.stack(means)
 
 
-def of_samples(differences: np.ndarray, observed: float) -> Difference:
+def paired_test(differences: np.ndarray, observed: float) -> Difference:
     """Return the difference whose bootstrap samples are given, `(samples,)`."""
     low, high = quantiles(differences)
     # Ties count half on either side; one is added to numerator and denominator, so that no p-value is 0.

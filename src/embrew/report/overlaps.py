@@ -91,17 +91,17 @@ def _unavailable(source: Source, place: str, config: DataConfig) -> str | None:
 def _lines(names: str, stage: StageConfig, config: DataConfig, subject: Subject) -> tuple[list[str], list[str]]:
     """Return lines about overlaps, and about those with whole corpora."""
     from embrew import assembly
-    from embrew.evaluation.overlap import in_words, known_texts, overlap
+    from embrew.evaluation.overlap import count_overlaps, hash_texts, overlap_lines
     from embrew.evaluation.task_texts import relevant_texts, task_texts
 
     logger.info("%s: looking for texts of the tasks among the training rows", names)
     sets = dict(chain.from_iterable(task_texts(task) for task in subject.data.values()))
     searched = [task for task in subject.data.values() if is_beir(task.path)]
     corpora = {f"{task.name} documents" for task in searched}
-    texts = known_texts(sets | {f"{task.name} relevant documents": relevant_texts(task) for task in searched})
+    texts = hash_texts(sets | {f"{task.name} relevant documents": relevant_texts(task) for task in searched})
     rows = assembly.rows(config, assembly.objective(stage.objective), max_rows=config.max_rows)
     lines: tuple[list[str], list[str]] = [], []
-    for name, one in overlap(rows, texts).items():
+    for name, one in count_overlaps(rows, texts).items():
         if one["rows"]:
-            lines[name in corpora].extend(in_words(names, len(rows), {name: one}))
+            lines[name in corpora].extend(overlap_lines(names, len(rows), {name: one}))
     return lines

@@ -14,7 +14,7 @@ from embrew.evaluation.find import find_task
 from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.paths import read_paths
 from embrew.evaluation.report import Result
-from embrew.evaluation.task import COMMON, PART_OF, Part, Task
+from embrew.evaluation.task import COMMON_SETTINGS, PART_PREFIX, Part, Task
 from embrew.files.checksums import content_hash
 from embrew.files.names import shown_path
 
@@ -43,7 +43,7 @@ def _in_place(place: Path, result: Result) -> Task | None:
     try:
         task = find_task(
             place,
-            split=result.split.removeprefix(PART_OF),
+            split=result.split.removeprefix(PART_PREFIX),
             kind=result.kind,
             name=result.task,
             part=None if part is None else Part(**{**part, "left_out": tuple(part.get("left_out", ()))}),
@@ -74,7 +74,7 @@ def data_of(
         task = task_of(scored[0], tasks, stored)
         if task is not None:
             instructions = {one.run.get("settings", {}).get("instruction") for one in scored}
-            settings = {name: value for name, value in task.settings.items() if name not in COMMON}
+            settings = {name: value for name, value in task.settings.items() if name not in COMMON_SETTINGS}
             if len(instructions) == 1 and instructions != {None}:
                 settings["instruction"] = instructions.pop()
             data[key] = replace(task, settings=settings)

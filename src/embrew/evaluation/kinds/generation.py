@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import is_beir
 from embrew.evaluation.rows import task_rows
-from embrew.evaluation.task import Columns, Instructed, Task, TaskKind, inner
+from embrew.evaluation.task import Columns, Instructed, Task, TaskKind, without_instruction
 from embrew.sampling import sample_in_order
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is evaluated: tables need neither
@@ -46,11 +46,11 @@ def read(
             f"task {task.name}: generation does not read demonstrations; leave out context={task.settings['context']!r}"
         )
     if is_beir(task.path):
-        pairs = held_out(read_beir(task.path, task.split))
+        pairs = held_out_pairs(read_beir(task.path, task.split))
     else:
         rows = task_rows(task, GENERATION, columns)
         pairs = list(rows["query"]), list(rows["positive"])
-    return choose(pairs, max_chars=max_chars, count=questions, seed=seed)
+    return choose_pairs(pairs, max_chars=max_chars, count=questions, seed=seed)
 
 
 def score_generation(
@@ -119,7 +119,7 @@ def _generating(encoder: Any) -> tuple[Encoder, str | None]:
     """Return an encoder that may generate, without the task's instruction, and the instruction."""
     from embrew.encoder import Encoder
 
-    model: Any = inner(encoder)
+    model: Any = without_instruction(encoder)
     if type(model) is not Encoder:  # no graph of another runtime either
         raise ValueError(
             f"a {type(model).__name__} only gives vectors; generation evaluates encoders that embrew has trained, or "
@@ -128,7 +128,7 @@ def _generating(encoder: Any) -> tuple[Encoder, str | None]:
     return model, encoder.prefix["prompt"] if isinstance(encoder, Instructed) else None
 
 
-def held_out(data: RetrievalData) -> Pairs:
+def held_out_pairs(data: RetrievalData) -> Pairs:
     """Return a split's questions, each with the text of its document of the highest grade; the first of several."""
     texts = {document.id: document.text for document in data.corpus}
     questions, answers = [], []
@@ -140,7 +140,7 @@ def held_out(data: RetrievalData) -> Pairs:
     return questions, answers
 
 
-def choose(pairs: Pairs, *, max_chars: int | None, count: int | None, seed: int) -> Pairs:
+def choose_pairs(pairs: Pairs, *, max_chars: int | None, count: int | None, seed: int) -> Pairs:
     """Return pairs whose answer has up to `max_chars` characters; of these a seeded sample of `count`, in order.
 
     Raises:
@@ -195,7 +195,7 @@ def _with_controls(
       first token needs a position that predicts it.
     """
     parts = [_split_target(row) for row in rows]
-    another = others([(tuple(read.ids), tuple(target.ids)) for read, target in parts], seed=seed)
+    another = other_rows([(tuple(read.ids), tuple(target.ids)) for read, target in parts], seed=seed)
     swapped = [] if another is None else [parts[i][0] + parts[position][1] for position, i in enumerate(another)]
     return {
         "": predict(rows, source),
@@ -204,7 +204,7 @@ def _with_controls(
     }
 
 
-def others(rows: Sequence[tuple[Hashable, Hashable]], *, seed: int) -> list[int] | None:
+def other_rows(rows: Sequence[tuple[Hashable, Hashable]], *, seed: int) -> list[int] | None:
     """Return for each row, what is read and its target, the index of another one that shares neither, each row once.
 
     All rows are on one circle in a random order, those that share something beside each other, and each gets the row

@@ -18,13 +18,13 @@ from embrew.data.beir import Document, read_beir
 from embrew.evaluation.generator import Generator
 from embrew.evaluation.kinds.retrieval import select_documents, with_setting
 from embrew.evaluation.questions import Question, can_be_found, contains_answer, exact_match, read_questions
-from embrew.evaluation.task import Columns, GridCache, Task, TaskKind, inner
+from embrew.evaluation.task import Columns, GridCache, Task, TaskKind, without_instruction
 from embrew.sampling import sample_in_order
 from embrew.text_encoder import TextEncoder, unit_vectors
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
+class RagData:
     """Questions, the documents that are not empty, and the number of empty ones.
 
     Attributes:
@@ -57,7 +57,7 @@ def read(
     answers: str | None = None,
     columns: Columns = None,
     ignore_identical_ids: bool = False,
-) -> Data:
+) -> RagData:
     """Return a sample of the questions that have answers, and the documents."""
     data = with_setting(read_beir(task.path, task.split), ignore_identical_ids=ignore_identical_ids)
     answered = read_questions(task.path, data, answers=None if answers is None else task.files[-1], columns=columns)
@@ -71,12 +71,12 @@ def read(
     sample = sample_in_order(answered, questions, seed=seed)
     positions = {document.id: i for i, document in enumerate(filled) if document.id in data.self_matches}
     self_matches = [positions.get(question.id, -1) for question in sample] if positions else []
-    return Data(sample, filled, len(corpus) - len(filled), self_matches)
+    return RagData(sample, filled, len(corpus) - len(filled), self_matches)
 
 
 def score_rag(
     encoder: TextEncoder,
-    data: Data,
+    data: RagData,
     cache: GridCache,
     *,
     dims: int | None = None,
@@ -95,8 +95,8 @@ def score_rag(
     if generator is not None:  # before texts are encoded, since it may not fit into memory
         generator_key = generator, max_new_tokens
         writer = cache.get("generator", generator_key, lambda: Generator.open(generator, max_new_tokens=max_new_tokens))
-    depth = depth_option(inner(encoder), layers)
-    vectors = cache.get("vectors", (data, encoder, layers), lambda: encode(encoder, data, **options, **depth))
+    depth = depth_option(without_instruction(encoder), layers)
+    vectors = cache.get("vectors", (data, encoder, layers), lambda: encode_sides(encoder, data, **options, **depth))
     indices, seconds = nearest(vectors, dims, self_matches=data.self_matches)
     documents = [data.documents[i] for i in indices]
     can_be = [can_be_found(question.answers) for question in data.questions]
@@ -130,11 +130,11 @@ def score_rag(
     if writer is None and not recalled:
         raise ValueError("every answer is yes, no or empty, which no context contains; give a generator")
     if writer is not None:
-        answer(scores, writer, data.questions, documents, batch_size, bool(options.get("show_progress_bar")))
+        add_answers(scores, writer, data.questions, documents, batch_size, bool(options.get("show_progress_bar")))
     return scores
 
 
-def answer(
+def add_answers(
     scores: dict[str, Any],
     writer: Generator,
     questions: Sequence[Question],
@@ -168,7 +168,7 @@ def depth_option(encoder: TextEncoder, layers: int | None) -> dict[str, int]:
     return {"num_layers": layers}
 
 
-def encode(encoder: TextEncoder, data: Data, **options: Any) -> Vectors:
+def encode_sides(encoder: TextEncoder, data: RagData, **options: Any) -> Vectors:
     """Return vectors of both sides with all dimensions, from which shorter ones are truncated."""
     start = time.perf_counter()
     questions = encoder.encode_query([question.text for question in data.questions], **options)
@@ -188,7 +188,7 @@ def nearest(
     Args:
         vectors: Vectors of questions and documents.
         dims: Number of leading dimensions that are compared; None: all.
-        self_matches: `Data.self_matches`, documents that are not taken.
+        self_matches: `RagData.self_matches`, documents that are not taken.
 
     Raises:
         ValueError: a question has no other document.

@@ -145,7 +145,7 @@ def rank(
     chunks = chunks or CorpusChunks()
     total = math.ceil(len(documents) / chunk_size)
     vectors = None
-    for number in chunks.left(total):
+    for number in chunks.remaining(total):
         if vectors is None:
             vectors = unit_vectors(encoder.encode_query(texts, **options), what="queries", texts=texts)
         first = number * chunk_size
