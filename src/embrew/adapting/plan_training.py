@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from embrew import assembly
 from embrew.adapting.candidate import AS_IS, CONTRAST, MINED, PLANS, TRAINED, Candidate
@@ -228,13 +228,21 @@ def _searched_rate(
     candidate: Candidate,
     name: str,
     choices: ModelDefaults,
-    recipe_with: RecipeWith,
+    recipe_with: Callable[..., Recipe],
     seconds: float,
     dev_seconds: float,
 ) -> Override | None:
     """Return the learning rate whose first steps are the best on dev; None: too few fit, or a rate is given.
 
-    Scores are kept, so that a stopped search goes on; the encoders are not.
+    Scores are written, so that a stopped search resumes; the encoders are removed.
+
+    Args:
+        candidate: the candidate.
+        name: name of the recipe.
+        choices: defaults of its stages.
+        recipe_with: `training_recipe` of the model, for overrides and steps.
+        seconds: time of a step.
+        dev_seconds: time of an evaluation on dev.
     """
     defaults, overrides = candidate.options.defaults, candidate.options.overrides
     rates, stage = defaults.rates, choices.stages[0].stage

@@ -35,7 +35,7 @@ def count_overlaps(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, O
 
     Args:
         rows: canonical rows; one matching text of a list is enough.
-        sets: result of `known_texts`.
+        sets: result of `hash_texts`.
     """
     columns = [column for column in TEXTS if column in rows.column_names]
     overlaps: dict[str, Overlap] = {
