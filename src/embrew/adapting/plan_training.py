@@ -38,15 +38,6 @@ logger = logging.getLogger(__name__)
 TIMED, REPETITIONS = 64, 3  # texts, and how often they are encoded to take the time
 
 
-class RecipeWith(Protocol):
-    """`trained_recipe` of one model and its data, for overrides and steps."""
-
-    def __call__(
-        self, *, overrides: Sequence[Override], steps: Sequence[int] | None = None, evaluations: int = 1
-    ) -> Recipe:
-        """Return the recipe; without `steps`, with one step per stage."""
-
-
 def plan_training(candidate: Candidate) -> Plan:
     """Score a model as it is on dev, and write the recipes that it is trained by; the plan of an earlier call stands.
 
