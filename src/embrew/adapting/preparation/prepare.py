@@ -194,7 +194,7 @@ class _Inputs:
     pairs: list[QA]
     duplicates: int
     documents: list[Document]
-    split_into_passages: Mapping[str, list[Document]]
+    passages: Mapping[str, list[Document]]
     summary: str
 
 
