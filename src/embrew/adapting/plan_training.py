@@ -184,7 +184,7 @@ def _plan_recipe(
         origin: where training starts from, for the first line of the recipe.
     """
     data, defaults, overrides = candidate.data, candidate.options.defaults, candidate.options.overrides
-    recipe_with = partial(
+    build_recipe = partial(
         training_recipe,
         candidate.base_model,
         choices,
@@ -194,18 +194,18 @@ def _plan_recipe(
         encoder=encoder,
         seed=candidate.options.seed,
     )
-    one_step = recipe_with(overrides=overrides)
+    one_step = build_recipe(overrides=overrides)
     check_leaks(data.folder, _other_rows(one_step, data))
     seconds = list(seconds_per_step(one_step, candidate.source))
     minutes = defaults.minutes
     if name == CONTRAST:
-        rate = _searched_rate(candidate, name, choices, recipe_with, seconds[0], dev_seconds)
+        rate = _searched_rate(candidate, name, choices, build_recipe, seconds[0], dev_seconds)
         if rate is not None:
             minutes *= 1 - defaults.rates.share
             overrides = (*overrides, rate)
     budget = defaults.model_copy(update={"minutes": minutes})
     steps, evaluations = steps_in_time(one_step, choices, data, budget, dev_seconds, seconds)
-    recipe = recipe_with(overrides=overrides, steps=steps, evaluations=evaluations)
+    recipe = build_recipe(overrides=overrides, steps=steps, evaluations=evaluations)
     counts = [stage.training["max_steps"] for stage in recipe.stages]
     total = sum(count * each for count, each in zip(counts, seconds, strict=True))
     stages = zip(recipe.stages, counts, seconds, strict=True)
@@ -219,7 +219,7 @@ def _searched_rate(
     candidate: Candidate,
     name: str,
     choices: ModelDefaults,
-    recipe_with: Callable[..., Recipe],
+    build_recipe: Callable[..., Recipe],
     seconds: float,
     dev_seconds: float,
 ) -> Override | None:
@@ -231,7 +231,7 @@ def _searched_rate(
         candidate: the candidate.
         name: name of the recipe.
         choices: defaults of its stages.
-        recipe_with: `training_recipe` of the model, for overrides and steps.
+        build_recipe: `training_recipe` of the model, for overrides and steps.
         seconds: time of a step.
         dev_seconds: time of an evaluation on dev.
     """
@@ -257,7 +257,7 @@ def _searched_rate(
         write_json(file, sealed({"inputs": candidate.inputs, "steps": steps, "scores": scores}))
         if rate in scores:
             continue
-        recipe = recipe_with(overrides=[*overrides, (key, float(rate))], steps=[steps], evaluations=2)
+        recipe = build_recipe(overrides=[*overrides, (key, float(rate))], steps=[steps], evaluations=2)
         run = candidate.subfolder(TRAINED, f"rate-{rate}")
         with within(f"{name}, rate {rate}"):
             dev = evaluation_of(recipe)
