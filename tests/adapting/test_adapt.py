@@ -116,7 +116,7 @@ def test_from_pairs_and_documents_to_an_export(
     assert report["best"] == max(names[:-2], key=lambda name: dev[name]), "of equal ones the first"
     page = html.unescape((out / "report.html").read_text())
     assert "Trained on 24 pairs" in page and "held-out questions and answers is in the" in page and "▲ won" in page
-    assert all(line in page for line in report["advice"]) and "quick run, too short" in report["said"][-1]
+    assert all(line in page for line in report["advice"]) and "quick run, too short" in report["advice"][-1]
     assert report["encoder"] == "encoder"
     texts = ["What is known of case 3?", words(3)]
     ours = Encoder.from_pretrained(best, dtype="float32").with_settings(max_length=max_length(out))
