@@ -119,11 +119,7 @@ def adapt(
 
 
 def race(
-    starts: Sequence[Start],
-    documents: DataSource | None,
-    pairs: DataSource | None,
-    folder: Path,
-    options: RaceOptions,
+    starts: Sequence[Start], documents: DataSource | None, pairs: DataSource | None, folder: Path, options: RaceOptions
 ) -> dict[str, Any]:
     """Race models in an output folder; return the content of `adapted.json`.
 

@@ -306,8 +306,8 @@ def _recipe(
     recipe = recipe_with(values, overrides)
     written = recipe.model_copy(deep=True)
     written.stages[0].objective.pop("vectors", None)  # kept for this call, and for no other run of the recipe
-    title = f"A student of {Path(teacher).name} for queries."
-    write_recipe(folder / RECIPES / f"{STAGE}.yaml", written, title, command="into-space")
+    file = folder / RECIPES / f"{STAGE}.yaml"
+    write_recipe(file, written, f"A student of {Path(teacher).name} for queries.", command="into-space")
     return recipe
 
 

@@ -102,16 +102,7 @@ def prepare(
             different questions or answers for dev or test; training files that hold a held-out question or answer (see
             `leaks`).
     """
-    settings = {
-        "format": ADAPTED.number,
-        "documents": None if documents is None else documents.public,
-        "pairs": None if pairs is None else pairs.public,
-        "max_chars": defaults.max_chars,
-        "max_documents": defaults.max_documents,
-        "held_out": defaults.held_out.model_dump(),
-        "seed": seed,
-        "sha256": _sha256(documents, pairs),
-    }
+    settings = _settings(documents, pairs, defaults, seed)
     if (earlier := _open_prepared(folder, settings)) is not None:
         return earlier
     inputs = _read(documents, pairs, max_chars=defaults.max_chars)
@@ -160,6 +151,20 @@ def prepare(
         write_json(new / ADAPTED.file, manifest)
         write_checksums(new)
     return Prepared(folder, manifest)
+
+
+def _settings(documents: DataSource | None, pairs: DataSource | None, defaults: Defaults, seed: int) -> dict[str, Any]:
+    """Return the files and settings that prepared data depend on."""
+    return {
+        "format": ADAPTED.number,
+        "documents": None if documents is None else documents.public,
+        "pairs": None if pairs is None else pairs.public,
+        "max_chars": defaults.max_chars,
+        "max_documents": defaults.max_documents,
+        "held_out": defaults.held_out.model_dump(),
+        "seed": seed,
+        "sha256": _sha256(documents, pairs),
+    }
 
 
 def _open_prepared(folder: Path, settings: Mapping[str, Any]) -> Prepared | None:
