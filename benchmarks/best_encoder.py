@@ -81,7 +81,7 @@ def main() -> None:
                     "embrew_above": _difference(peer, after),
                     "embrew_above_start": _difference(before, after),
                 }
-            made = {"rows": rows, "best": report["best"], "said": report["said"], "raced": list(models)}
+            made = {"rows": rows, "best": report["best"], "said": report["advice"], "raced": list(models)}
             page(_found() | {key: {**made, "minutes": asked.minutes, "made": circumstances(COMMAND)}})
 
 

@@ -290,10 +290,10 @@ def adaptation(folder: Path) -> Contents:
     stages = tuple(replace(stage, name=f"{name}/{stage.name}") for name, run in runs.items() for stage in run.stages)
     problems = tuple(problem for run in runs.values() for problem in run.problems)
     if (folder / "adapted.json").is_file():
-        values = read_json(folder / "adapted.json", keys=("said", "encoder"), sealed=True)
+        values = read_json(folder / "adapted.json", keys=("advice", "encoder"), sealed=True)
         name = values["encoder"]
         commands = {"open": command("evaluate", folder / name, "--data", "DIR")} if name else {}
-        return Contents(folder, "finished", values["said"][0], (), problems, stages, commands)
+        return Contents(folder, "finished", values["advice"][0], (), problems, stages, commands)
     planned = "training" if runs else "models planned" if (folder / "starts.json").is_file() else "data prepared"
     commands = {"resume": command("adapt", "MODEL", "--output", folder)}
     return Contents(folder, "stopped", planned, (FILL_IN,), problems, stages, commands)

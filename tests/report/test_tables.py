@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.evaluation import Result, evaluate
 from embrew.evaluation.report import mean_score, write_result
-from embrew.evaluation.uncertainty import bootstrap, compare, holm, interval, of_samples
+from embrew.evaluation.uncertainty import bootstrap, compare, holm, interval, paired_test
 from embrew.report import compare_models, differing_settings, read_folder, verdict
 from embrew.report.models import models_of
 from embrew.report.tables import as_markdown, csv_text, grid
@@ -162,7 +162,7 @@ def test_seeds_widen_the_interval_of_a_difference():
 
     def difference(others):
         samples = bootstrap([first, others])
-        return of_samples(samples[1] - samples[0], mean_score(others) - mean_score(first))
+        return paired_test(samples[1] - samples[0], mean_score(others) - mean_score(first))
 
     one_seed, several = difference(seeds[1:2]), difference(seeds)
     assert (one_seed.low, one_seed.high) == (0, 0), "the same scores"

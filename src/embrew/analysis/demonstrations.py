@@ -22,7 +22,7 @@ from embrew.encoder import Encoder
 from embrew.evaluation import evaluate
 from embrew.evaluation.report import mean_score
 from embrew.evaluation.task import Task
-from embrew.evaluation.task_texts import TRIED, check_apart, task_texts
+from embrew.evaluation.task_texts import check_demonstrations, task_texts
 from embrew.files import formats
 from embrew.files.reading import read_json
 from embrew.model.contexts import Context
@@ -61,19 +61,19 @@ def by_demonstrations(
         raise ValueError(
             f"counts={','.join(map(str, counts))}; the file has {available} demonstrations: give 0 to {available}"
         )
-    check_apart([pair.query for pair in context.demonstrations], tasks)
+    check_demonstrations([pair.query for pair in context.demonstrations], tasks)
     texts = sample_in_order(list(dict.fromkeys(next(task_texts(tasks[0]))[1])), SAMPLE, seed=42)
     variant, limit = encoder.with_settings(), encoder.max_length["query"]
     costs: list[DemonstrationCost] = []
     variant.contexts = {}
     for count in sorted(set(counts)):
-        prepared = variant.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
-        results = evaluate(variant, list(tasks), context=TRIED, batch_tokens=batch_tokens)
+        prepared = variant.add_context(TRIAL_CONTEXT, replace(context, demonstrations=context.demonstrations[:count]))
+        results = evaluate(variant, list(tasks), context=TRIAL_CONTEXT, batch_tokens=batch_tokens)
         rows = variant.rows_by_text(texts, prepared.context.instruction, prepared, limit)
         seconds = []
         for _ in range(ROUNDS):
             start = time.perf_counter()
-            variant.encode(texts, prompt_name=TRIED, batch_tokens=batch_tokens, max_length=limit)
+            variant.encode(texts, prompt_name=TRIAL_CONTEXT, batch_tokens=batch_tokens, max_length=limit)
             seconds.append(time.perf_counter() - start)
         milliseconds = 1000 * statistics.median(seconds) / len(texts)
         tokens = statistics.fmean(len(row.ids) for (row,) in rows)

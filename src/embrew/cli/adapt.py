@@ -114,7 +114,7 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _show(report: dict[str, Any], output: Path) -> None:
     """Print the sentences, the table of models, and where the results are."""
     console = out()
-    for line in report["said"]:
+    for line in report["advice"]:
         say(line)
     table = plain_table(["", "dev nDCG@10", "test nDCG@10 (95 %)", "ms a text", "training"])
     for row in report["models"]:

@@ -78,13 +78,15 @@ class Generator:
         self.tokenizer.padding_side = "left"  # generation continues from the last position
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token or self.tokenizer.unk_token
-        own = self.model.generation_config
+        config = self.model.generation_config
         # Chat models come with temperature, repetition penalty and the like, which are not greedy decoding.
         self.model.generation_config = GenerationConfig(
             max_new_tokens=self.max_new_tokens,
             do_sample=False,
-            bos_token_id=own.bos_token_id if own else None,
-            eos_token_id=own.eos_token_id if own and own.eos_token_id is not None else self.tokenizer.eos_token_id,
+            bos_token_id=config.bos_token_id if config else None,
+            eos_token_id=config.eos_token_id
+            if config and config.eos_token_id is not None
+            else self.tokenizer.eos_token_id,
             pad_token_id=self.tokenizer.pad_token_id,
         )
 

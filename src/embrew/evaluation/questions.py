@@ -42,19 +42,23 @@ def read_questions(
     Raises:
         ValueError: there are no answers, or a query has none; names the first.
     """
-    answers_of = _own(folder, data, columns) if answers is None else _joined(data, answers, columns)
+    answers_of = (
+        _answers_of_queries(folder, data, columns) if answers is None else _answers_of_file(data, answers, columns)
+    )
     without = [query for query in data.qrels if not answers_of.get(query)]
     if without:
-        place = answers or folder
+        source = answers or folder
         raise ValueError(
-            f"{place} has no answer for {len(without)} of {len(data.qrels)} queries, the first: {without[0]!r} "
+            f"{source} has no answer for {len(without)} of {len(data.qrels)} queries, the first: {without[0]!r} "
             f"({data.queries[without[0]]!r}); the file must hold each question and the text of its relevant document "
             "verbatim"
         )
     return [Question(query, data.queries[query], tuple(dict.fromkeys(answers_of[query]))) for query in data.qrels]
 
 
-def _own(folder: Path, data: RetrievalData, columns: Mapping[str, str] | None) -> dict[str, Sequence[str]]:
+def _answers_of_queries(
+    folder: Path, data: RetrievalData, columns: Mapping[str, str] | None
+) -> dict[str, Sequence[str]]:
     file = find_file(folder, "queries")
     assert file is not None, "the folder was read before"
     wanted = (columns or {}).get("answers")
@@ -76,7 +80,7 @@ def _own(folder: Path, data: RetrievalData, columns: Mapping[str, str] | None) -
     return answers
 
 
-def _joined(data: RetrievalData, answers: Path, columns: Mapping[str, str] | None) -> dict[str, Sequence[str]]:
+def _answers_of_file(data: RetrievalData, answers: Path, columns: Mapping[str, str] | None) -> dict[str, Sequence[str]]:
     rows = load(answers, kind="answered", columns=columns)
     texts = {document.id: document.text for document in data.corpus}
     by_context: dict[tuple[str, str | None], list[str]] = {}

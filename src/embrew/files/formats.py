@@ -67,7 +67,7 @@ RESULT = Format("a result", "TASK.SPLIT.run.json")
 SWEEP = Format("a sweep", "sweep.json", sealed=True)
 PATHS = Format("paths of results", "paths.json")  # within results, and not a kind of folder
 REPORT = Format("files of a report", "comparison.json", sealed=True)
-ADAPTED = Format("data of an adaptation", "manifest.json", 6)
+ADAPTED = Format("data of an adaptation", "manifest.json", 7)
 FORMATS = {name.lower(): one for name, one in list(globals().items()) if isinstance(one, Format)}
 PACKAGES = ("embrew", "torch", "transformers", "sentence-transformers")
 

@@ -16,7 +16,7 @@ from embrew.evaluation.uncertainty import (
     bootstrap,
     check_same_examples,
     holm,
-    of_samples,
+    paired_test,
 )
 from embrew.report.models import Model
 
@@ -97,7 +97,7 @@ class Comparison:
     def differences(self, model: int, base: int = 0) -> tuple[Tested | None, ...]:
         """Return the test of each task for one model minus another; None for tasks without examples."""
         tests = [
-            of_samples(samples[model] - samples[base], task.scores[model] - task.scores[base]) if samples else None
+            paired_test(samples[model] - samples[base], task.scores[model] - task.scores[base]) if samples else None
             for task, samples in zip(self.tasks, self._samples, strict=True)
         ]
         corrected = iter(holm([test.p_value for test in tests if test is not None]))
@@ -119,7 +119,7 @@ class Comparison:
         # Tasks of one size are drawn with the same numbers: shuffled, so that tasks are independent of each other.
         shuffled = [np.random.default_rng(i).permutation(values) for i, values in zip(chosen, samples, strict=True)]
         means = self.means([self.tasks[i] for i in chosen])
-        return of_samples(np.mean(shuffled, axis=0), means[model] - means[base])
+        return paired_test(np.mean(shuffled, axis=0), means[model] - means[base])
 
     @cached_property
     def _samples(self) -> list[list[np.ndarray]]:

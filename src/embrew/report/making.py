@@ -146,7 +146,7 @@ def _results(source: Source, tasks: Tasks, folder: Path) -> tuple[Result, ...]:
 
     scored = read_folder(source.results) if source.results else ()
     finished = {(result.task, result.split) for result in scored}
-    wanted = [task for task in tasks if (task.name, task.shown_split) not in finished]
+    wanted = [task for task in tasks if (task.name, task.split_label) not in finished]
     if not wanted or source.model is None or source.stored:
         return scored
     logger.info("opening %s", source.model)

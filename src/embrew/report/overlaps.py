@@ -92,7 +92,7 @@ def _unavailable(source: Source, recipe_key: str, config: DataConfig) -> str | N
 
 def _overlap_lines(names: str, stage: StageConfig, config: DataConfig, subject: Subject) -> tuple[list[str], list[str]]:
     """Return lines about overlaps, and about those with whole corpora."""
-    from embrew.evaluation.overlap import in_words, known_texts, overlap
+    from embrew.evaluation.overlap import count_overlaps, hash_texts, overlap_lines
     from embrew.evaluation.task_texts import relevant_texts, task_texts
     from embrew.recipe import build
 
@@ -100,10 +100,10 @@ def _overlap_lines(names: str, stage: StageConfig, config: DataConfig, subject: 
     sets = dict(chain.from_iterable(task_texts(task) for task in subject.data.values()))
     searched = [task for task in subject.data.values() if is_beir(task.path)]
     corpora = {f"{task.name} documents" for task in searched}
-    texts = known_texts(sets | {f"{task.name} relevant documents": relevant_texts(task) for task in searched})
+    texts = hash_texts(sets | {f"{task.name} relevant documents": relevant_texts(task) for task in searched})
     rows = build.rows(config, build.objective(stage.objective), max_rows=config.max_rows)
     lines: tuple[list[str], list[str]] = [], []
-    for name, shared in overlap(rows, texts).items():
+    for name, shared in count_overlaps(rows, texts).items():
         if shared["rows"]:
-            lines[name in corpora].extend(in_words(names, len(rows), {name: shared}))
+            lines[name in corpora].extend(overlap_lines(names, len(rows), {name: shared}))
     return lines

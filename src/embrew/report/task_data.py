@@ -13,7 +13,7 @@ from embrew.evaluation.find import find_task
 from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.paths import read_paths
 from embrew.evaluation.report import Result
-from embrew.evaluation.task import COMMON, PART_OF, Part, Task
+from embrew.evaluation.task import COMMON_SETTINGS, PART_PREFIX, Part, Task
 from embrew.files.checksums import content_hash
 from embrew.files.names import shown_path
 from embrew.report.comparison import MODEL_SETTINGS, Comparison
@@ -29,7 +29,7 @@ def task_of(result: Result, tasks: Tasks = (), stored: Sequence[Path] = ()) -> T
     """
     name, split = result.task, result.split
     for task in tasks:
-        if isinstance(task, Task) and (task.name, task.shown_split) == (name, split) and _is_same(task, result.run):
+        if isinstance(task, Task) and (task.name, task.split_label) == (name, split) and _is_same(task, result.run):
             return task
     folders = [*stored, *([Path(expand("$EMBREW_DATA")) / name] if "EMBREW_DATA" in os.environ else [])]
     candidates = (_task_in(folder, result) for folder in dict.fromkeys(folders) if folder.exists())
@@ -43,7 +43,7 @@ def _task_in(folder: Path, result: Result) -> Task | None:
     try:
         task = find_task(
             folder,
-            split=result.split.removeprefix(PART_OF),
+            split=result.split.removeprefix(PART_PREFIX),
             kind=result.kind,
             name=result.task,
             part=None if part is None else Part(**{**part, "left_out": tuple(part.get("left_out", ()))}),
@@ -73,7 +73,7 @@ def data_of(
         task = task_of(compared.first, tasks, stored)
         if task is not None:
             instructions = {seeds[0].run.get("settings", {}).get("instruction") for seeds in compared.results}
-            settings = {name: value for name, value in task.settings.items() if name not in COMMON}
+            settings = {name: value for name, value in task.settings.items() if name not in COMMON_SETTINGS}
             if len(instructions) == 1 and instructions != {None}:
                 settings["instruction"] = instructions.pop()
             data[compared.key] = replace(task, settings=settings)

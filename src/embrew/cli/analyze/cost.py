@@ -85,5 +85,5 @@ def demonstrations(
         outcome.rows += [{"model": entry["model"], "training_seconds": seconds, **vars(one)} for one in found]
         drawn.append((entry["model"], seconds, found))
     outcome.table = outcome.rows
-    outcome.lines = [f"scored on {', '.join(f'{task.name} {task.shown_split}' for task in tasks)}"]
+    outcome.lines = [f"scored on {', '.join(f'{task.name} {task.split_label}' for task in tasks)}"]
     return outcome

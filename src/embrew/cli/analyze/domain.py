@@ -74,7 +74,7 @@ def columns_of(column: Sequence[str] | None) -> dict[str, str]:
 
 def read_sample(path: str, columns: dict[str, str], most: int, *, seed: int = 42) -> Sample:
     """Read pairs if rows have questions, else texts; from a folder of documents, its passages."""
-    from embrew.adapting.folder import passages, read_folder
+    from embrew.adapting.preparation.documents import read_folder, split_into_passages
     from embrew.analysis.domain_knowledge import Sample
     from embrew.analysis.input_texts import read_texts
     from embrew.analysis.qa import ACCEPTED, read_qa
@@ -93,7 +93,7 @@ def read_sample(path: str, columns: dict[str, str], most: int, *, seed: int = 42
     inside = [] if place.is_file() else [file for file in place.iterdir() if file.is_file()]
     rows = place.is_file() or is_saved(place) or any(f.name.endswith(SUFFIXES) or stem(f) in SPLITS for f in inside)
     if not rows:
-        parts = [passage.content for document in read_folder(place) for passage in passages(document)]
+        parts = [passage.content for document in read_folder(place) for passage in split_into_passages(document)]
         return Sample(name, (), (), tuple(sample_in_order(parts, most, seed=seed)))
     if not columns:
         names = splits(place) if place.is_dir() else []

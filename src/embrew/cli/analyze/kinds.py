@@ -286,7 +286,7 @@ def _words(name: str, result: Surface, picked: Cell | None, encoder: Any) -> lis
     from embrew.storage.card import export_options
 
     tasks = zip(result.tasks, result.sizes, strict=True)
-    lines = [f"{name}: scored on {'; '.join(f'{task.name} {task.shown_split}, {size}' for task, size in tasks)}"]
+    lines = [f"{name}: scored on {'; '.join(f'{task.name} {task.split_label}, {size}' for task, size in tasks)}"]
     shallow, least = result.shallow_average(), result.shallow_average(result.dims[0])
     if shallow is not None and least is not None:
         lines.append(f"≺Avg {100 * shallow:.2f} at {result.dims[-1]} dimensions, {100 * least:.2f} at {result.dims[0]}")

@@ -58,9 +58,8 @@ def _fetch_set(source: HubSet | FileSet, place: Path) -> None:
 def _fetch_suite(suite: str, to: Path) -> None:
     from embrew.config.suggestions import did_you_mean
     from embrew.data.sets import data_sets
-    from embrew.evaluation.hotpotqa import keep
-    from embrew.evaluation.mteb_tasks import fetched_folder, load_task
-    from embrew.evaluation.mteb_tasks import keep as keep_task
+    from embrew.evaluation.hotpotqa import store_hotpotqa
+    from embrew.evaluation.mteb_tasks import fetched_folder, load_task, store_task
     from embrew.evaluation.suites import fetchable
 
     try:
@@ -73,10 +72,10 @@ def _fetch_suite(suite: str, to: Path) -> None:
             f"suite {suite} has no task of MTEB or the Hub; provide its folders yourself: {', '.join(local)}"
         )
     for task in tasks:
-        now = keep_task(load_task(task), fetched_folder(to, task))
+        now = store_task(load_task(task), fetched_folder(to, task))
         say(f"{task.name}: {'downloaded' if now else 'already there'}")
     for source in sources:
-        say(f"{source.path}: {'downloaded' if keep(source, to / source.folder) else 'already there'}")
+        say(f"{source.path}: {'downloaded' if store_hotpotqa(source, to / source.folder) else 'already there'}")
     if local:
         say(f"not downloaded, provide these folders yourself: {', '.join(local)}")
     say(f"on another machine: embrew evaluate MODEL --suite {quote(suite)} --data {quote(str(to))}")

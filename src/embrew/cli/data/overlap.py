@@ -11,21 +11,20 @@ def overlap(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) 
     """Count the training rows that hold a text of the recipe's dev and guard sets; training logs the same counts."""
     from embrew.data.reading import public_name
     from embrew.evaluation.dev import dev_sets
-    from embrew.evaluation.overlap import in_words, known_texts
-    from embrew.evaluation.overlap import overlap as count
+    from embrew.evaluation.overlap import count_overlaps, hash_texts, overlap_lines
     from embrew.recipe import build
 
     loaded = build.load_recipe(recipe, overrides or ())
     if not loaded.stages or loaded.evaluation is None:
         raise ValueError(f"{recipe} has no {'evaluation' if loaded.stages else 'stages'}; overlap needs both")
-    known = known_texts(dev_sets(loaded.evaluation.dev, loaded.evaluation.guard).texts())
+    known = hash_texts(dev_sets(loaded.evaluation.dev, loaded.evaluation.guard).texts())
     entries = []
     for stage in loaded.stages:
         for config in stage.datasets:
             rows = build.rows(config, build.objective(stage.objective), max_rows=config.max_rows)
             name = ", ".join(public_name(path)[0] for path in config.paths)
-            found = count(rows, known)
-            for line in in_words(name, len(rows), found):
+            found = count_overlaps(rows, known)
+            for line in overlap_lines(name, len(rows), found):
                 say(f"{stage.name}: {line}")
             entries.append({"stage": stage.name, "data": name, "rows": len(rows), "overlap": found})
     print_json({"recipe": recipe, "data": entries})

@@ -10,10 +10,10 @@ from functools import lru_cache
 
 from embrew.data.fingerprints import normalised
 
-START = 4  # words by which a contained text is looked up; fewer match by chance
+LOOKUP_WORDS = 4  # words by which a contained text is looked up; fewer match by chance
 # Words from which an answer identifies its pair. In SQuAD, 74 % of the answers of 1 word, 22 % of 3, 6 % of 5 and 2 %
 # of 8 or more words are the answer of another question too (benchmarks/shared_answers.py).
-IDENTITY = 8
+IDENTIFYING_WORDS = 8
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _WORD_OR_MARK = re.compile(rf"{_WORD.pattern}|[?؟]")  # NFKC makes ？ a question mark
@@ -32,14 +32,14 @@ def words(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def key(text: str) -> str:
+def text_key(text: str) -> str:
     """Return the key by which texts are compared: the words, or the text itself if it has none."""
     return " ".join(words(text)) or normalised(text)
 
 
 def identifies(answer: str) -> bool:
     """Return whether an answer is so long that two pairs with it are about the same; `yes` or a name is not."""
-    return len(words(answer)) >= IDENTITY
+    return len(words(answer)) >= IDENTIFYING_WORDS
 
 
 def items(text: str) -> set[str]:
@@ -49,7 +49,7 @@ def items(text: str) -> set[str]:
     """
     parts = [part for part in _ITEM.split(text) if part.strip()]
     cut = (piece for part in parts for piece in _between_labels(part))
-    return {key(text), *map(key, parts), *(key(piece) for piece in cut if piece.strip())}
+    return {text_key(text), *map(text_key, parts), *(text_key(piece) for piece in cut if piece.strip())}
 
 
 def _between_labels(item: str) -> Iterator[str]:
@@ -62,10 +62,10 @@ def _between_labels(item: str) -> Iterator[str]:
 
 def segments(text: str) -> set[str]:
     """Return `items`, and the keys of sentences and clauses."""
-    return items(text) | {key(part) for part in _SEGMENT.split(text) if part.strip()}
+    return items(text) | {text_key(part) for part in _SEGMENT.split(text) if part.strip()}
 
 
-class Finder:
+class TextFinder:
     """Find which of many texts are in a text, in time that does not depend on their number.
 
     Args:
@@ -74,37 +74,37 @@ class Finder:
         marks: whether question marks count as words.
     """
 
-    def __init__(self, texts: Iterable[str], *, least: int = START, marks: bool = False) -> None:
+    def __init__(self, texts: Iterable[str], *, least: int = LOOKUP_WORDS, marks: bool = False) -> None:
         self._marks = marks
         self._by_start: dict[tuple[str, ...], dict[tuple[str, ...], str]] = defaultdict(dict)
         for text in texts:
-            found = self._words(text)
-            if len(found) >= max(least, 1):
-                self._by_start[found[:START]][found] = key(text)
+            sequence = self._words(text)
+            if len(sequence) >= max(least, 1):
+                self._by_start[sequence[:LOOKUP_WORDS]][sequence] = text_key(text)
         self._lengths = sorted({len(start) for start in self._by_start})
 
     def __call__(self, text: str) -> set[str]:
         """Return the keys of those in `text`."""
         if not self._by_start:
             return set()
-        found = self._words(text)
+        text_words = self._words(text)
         return {
             name
             for length in self._lengths
-            for i, start in enumerate(zip(*(found[k:] for k in range(length)), strict=False))
+            for i, start in enumerate(zip(*(text_words[k:] for k in range(length)), strict=False))
             if start in self._by_start
             for sought, name in self._by_start[start].items()
-            if found[i : i + len(sought)] == sought
+            if text_words[i : i + len(sought)] == sought
         }
 
     def _words(self, text: str) -> tuple[str, ...]:
         return tuple(_WORD_OR_MARK.findall(_plain(text))) if self._marks else words(text)
 
 
-class Questions:
+class QuestionFinder:
     """Find which of many questions are in a text.
 
-    A question of `START` words or more is found word by word. One of two or three words is found with its question
+    A question of `LOOKUP_WORDS` or more is found word by word. One of two or three words is found with its question
     mark; all short ones are also found as a line, an item of a list or a sentence (`segments`).
 
     Args:
@@ -113,15 +113,17 @@ class Questions:
 
     def __init__(self, questions: Iterable[str]) -> None:
         different = dict.fromkeys(questions)
-        short = [question for question in different if len(words(question)) < START]
-        self._long = Finder(different)
-        self._marked = Finder((one for one in short if _plain(one).rstrip().endswith(("?", "؟"))), least=3, marks=True)
-        self._short = {key(question) for question in short}
+        short = [question for question in different if len(words(question)) < LOOKUP_WORDS]
+        self._long = TextFinder(different)
+        self._marked = TextFinder(
+            (question for question in short if _plain(question).rstrip().endswith(("?", "؟"))), least=3, marks=True
+        )
+        self._short = {text_key(question) for question in short}
 
     def __call__(self, text: str) -> set[str]:
         """Return the keys of those in `text`."""
-        found = self._long(text) | self._marked(text)
-        return found | (self._short & segments(text)) if self._short else found
+        keys = self._long(text) | self._marked(text)
+        return keys | (self._short & segments(text)) if self._short else keys
 
 
 def _plain(text: str) -> str:

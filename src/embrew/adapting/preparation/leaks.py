@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from embrew.adapting.matching import START, Finder, Questions, identifies, key, words
-from embrew.adapting.question_parts import IN_QUERY, Within, parts_of
+from embrew.adapting.preparation.matching import LOOKUP_WORDS, QuestionFinder, TextFinder, identifies, text_key, words
+from embrew.adapting.preparation.question_parts import MIN_QUESTION_WORDS, PartMatcher, parts_of
 from embrew.analysis.qa import QA
 from embrew.config.suggestions import shortened
 from embrew.data.beir import Document, read_beir
 from embrew.data.formats import read_file
 
-SHOWN = 80  # characters of a text in an error
+LOGGED = 80  # characters of a text in an error
 
 
-class Held:
+class HeldOutTexts:
     """Held-out questions and right answers, and checks for them in texts.
 
     Args:
@@ -35,41 +35,41 @@ class Held:
 
     def __init__(self, pairs: Sequence[QA]) -> None:
         questions = [pair.question for pair in pairs]
-        self._questions = set(map(key, questions))
-        self._asked = Questions(questions)
-        self._in_question = Finder(questions, least=IN_QUERY)
-        self._parts = Finder(parts_of(questions))
-        self._part_of_question = Within(questions)
+        self._questions = set(map(text_key, questions))
+        self._question_finder = QuestionFinder(questions)
+        self._long_questions = TextFinder(questions, least=MIN_QUESTION_WORDS)
+        self._parts_of_questions = TextFinder(parts_of(questions))
+        self._within_question = PartMatcher(questions)
         long = [pair.answer for pair in pairs if identifies(pair.answer)]
-        self._in_answer = Finder(long, least=1)
-        self._part_of_answer = Within(long)
+        self._answers = TextFinder(long, least=1)
+        self._within_answer = PartMatcher(long)
 
-    def asks(self, text: str) -> bool:
+    def holds_question(self, text: str) -> bool:
         """Return whether a document holds a held-out question or a part of one."""
-        return bool(self._asked(text) or self._parts(text)) or self._is_part(text)
+        return bool(self._question_finder(text) or self._parts_of_questions(text)) or self._is_part(text)
 
-    def asked_by(self, question: str) -> bool:
+    def repeats_question(self, question: str) -> bool:
         """Return whether a question equals a held-out one, contains one or is a part of one."""
-        return key(question) in self._questions or bool(self._in_question(question)) or self._is_part(question)
+        return text_key(question) in self._questions or bool(self._long_questions(question)) or self._is_part(question)
 
-    def in_question(self, question: str) -> bool:
+    def question_leaks(self, question: str) -> bool:
         """Return whether a question of the training data holds a held-out question or answer."""
-        return self.asked_by(question) or self.answers_in(question)
+        return self.repeats_question(question) or self.holds_answer(question)
 
-    def answers_in(self, text: str) -> bool:
-        """Return whether a text holds a held-out answer of `IDENTITY` words or more, or is a part of one."""
-        return bool(self._in_answer(text)) or self._part_of_answer(text)
+    def holds_answer(self, text: str) -> bool:
+        """Return whether a text holds a held-out answer of `IDENTIFYING_WORDS` or more, or is a part of one."""
+        return bool(self._answers(text)) or self._within_answer(text)
 
     def _is_part(self, text: str) -> bool:
-        return len(words(text)) >= START and self._part_of_question(text)
+        return len(words(text)) >= LOOKUP_WORDS and self._within_question(text)
 
-    def why(self, text: str) -> Literal["question", "answer"] | None:
+    def leak_in(self, text: str) -> Literal["question", "answer"] | None:
         """Return what a document holds: `question`, `answer` or None."""
-        return "question" if self.asks(text) else "answer" if self.answers_in(text) else None
+        return "question" if self.holds_question(text) else "answer" if self.holds_answer(text) else None
 
 
 @dataclass(frozen=True)
-class Clean:
+class CleanData:
     """Training data without held-out questions and answers, and counts of what was removed."""
 
     passages: list[Document]
@@ -77,28 +77,28 @@ class Clean:
     counts: Mapping[str, int]
 
 
-def without_held_out(passages: Iterable[Document], pairs: Iterable[QA], held_out: Sequence[QA]) -> Clean:
+def without_held_out(passages: Iterable[Document], pairs: Iterable[QA], held_out: Sequence[QA]) -> CleanData:
     """Remove passages, pairs and negatives that hold a held-out question or answer."""
-    held = Held(held_out)
+    held = HeldOutTexts(held_out)
     counts = dict.fromkeys(("passages_with_question", "passages_with_answer", "pairs_dropped", "negatives_dropped"), 0)
     kept_passages, kept_pairs = [], []
     for passage in passages:
-        why = held.why(passage.content) or (held.why(passage.text) if passage.title else None)
-        if why:
-            counts[f"passages_with_{why}"] += 1
+        leak = held.leak_in(passage.content) or (held.leak_in(passage.text) if passage.title else None)
+        if leak:
+            counts[f"passages_with_{leak}"] += 1
         else:
             kept_passages.append(passage)
     for pair in pairs:
-        if held.in_question(pair.question) or held.why(pair.answer):
+        if held.question_leaks(pair.question) or held.leak_in(pair.answer):
             counts["pairs_dropped"] += 1
             continue
-        negatives = tuple(text for text in pair.negatives if not held.why(text))
+        negatives = tuple(text for text in pair.negatives if not held.leak_in(text))
         counts["negatives_dropped"] += len(pair.negatives) - len(negatives)
         kept_pairs.append(replace(pair, negatives=negatives))
-    return Clean(kept_passages, kept_pairs, counts)
+    return CleanData(kept_passages, kept_pairs, counts)
 
 
-def check(folder: Path, rows: Iterable[Mapping[str, Any]] | None = None) -> dict[str, int]:
+def check_leaks(folder: Path, rows: Iterable[Mapping[str, Any]] | None = None) -> dict[str, int]:
     """Look for the questions and right answers of test and dev in training data.
 
     Args:
@@ -106,13 +106,13 @@ def check(folder: Path, rows: Iterable[Mapping[str, Any]] | None = None) -> dict
         rows: of training data; None: those of the folder's files, which are read again from disk.
 
     Returns:
-        Numbers of `questions` and `answers` (of `IDENTITY` words or more) that were looked for, and of `texts`.
+        Numbers of `questions` and `answers` (of `IDENTIFYING_WORDS` or more) that were looked for, and of `texts`.
 
     Raises:
         ValueError: a text holds one.
     """
-    pairs = [QA(question, answer) for question, answer in _judged(folder)]
-    held, texts, found = Held(pairs), 0, list[str]()
+    pairs = [QA(question, answer) for question, answer in _held_out_pairs(folder)]
+    held, texts, leaked = HeldOutTexts(pairs), 0, list[str]()
     if rows is None:
         rows = (*_rows(folder / "pairs.jsonl"), *_rows(folder / "passages.jsonl"))
     for row in rows:
@@ -120,18 +120,18 @@ def check(folder: Path, rows: Iterable[Mapping[str, Any]] | None = None) -> dict
             of_row = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
             if column != "document":  # a passage's id
                 texts += len(of_row)
-                holds = held.in_question if column == "query" else held.why
-                found += [text for text in of_row if holds(text)]
-    if found:
+                holds = held.question_leaks if column == "query" else held.leak_in
+                leaked += [text for text in of_row if holds(text)]
+    if leaked:
         raise ValueError(
-            f"{folder}: {len(found)} texts of the training data hold held-out questions or answers, for example "
-            f"{shortened(found[0], SHOWN)!r}; nothing was trained. Leave out that data, or choose another folder"
+            f"{folder}: {len(leaked)} texts of the training data hold held-out questions or answers, for example "
+            f"{shortened(leaked[0], LOGGED)!r}; nothing was trained. Leave out that data, or choose another folder"
         )
     answers = {pair.answer for pair in pairs if identifies(pair.answer)}
     return {"questions": len({pair.question for pair in pairs}), "answers": len(answers), "texts": texts}
 
 
-def _judged(folder: Path) -> Iterator[tuple[str, str]]:
+def _held_out_pairs(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the held-out questions, each with a right answer."""
     for split in ("test", "dev"):
         if (folder / split).is_dir():

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from embrew.adapting.matching import Finder, items, key
-from embrew.adapting.question_parts import Within, is_long
+from embrew.adapting.preparation.matching import TextFinder, items, text_key
+from embrew.adapting.preparation.question_parts import PartMatcher, is_long
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 from embrew.data.fingerprints import normalised
@@ -17,10 +17,10 @@ from embrew.files.writing import write_jsonl
 def write_test_set(
     folder: Path,
     split: str,
-    judged: Sequence[QA],
+    held_out: Sequence[QA],
     pairs: Sequence[QA],
     texts: Sequence[Document],
-    seen: set[str],
+    trained_ids: set[str],
     max_documents: int,
     seed: int,
 ) -> dict[str, int]:
@@ -32,17 +32,17 @@ def write_test_set(
     Returns:
         Numbers of queries, documents, and distractors that were trained on.
     """
-    right = {normalised(pair.answer): pair.answer for pair in judged}
-    wrong = {normalised(text): text for pair in judged for text in pair.negatives}
+    right = {normalised(pair.answer): pair.answer for pair in held_out}
+    wrong = {normalised(text): text for pair in held_out for text in pair.negatives}
     others = {normalised(pair.answer): pair.answer for pair in pairs}
     trained = {normalised(pair.answer) for pair in pairs} - set(right)
     for passage in texts:
         others[normalised(passage.content)] = passage.content
-        if passage.id in seen:
+        if passage.id in trained_ids:
             trained.add(normalised(passage.content))
     chosen = {name: text for name, text in wrong.items() if name not in right}
     long = [answer for answer in right.values() if is_long(answer)]
-    contains, is_part, keys = Finder(long, least=1), Within(long), set(map(key, right.values()))
+    contains, is_part, keys = TextFinder(long, least=1), PartMatcher(long), set(map(text_key, right.values()))
     pool = sorted(
         name
         for name, text in others.items()
@@ -53,11 +53,11 @@ def write_test_set(
         pool = random.Random(seed).sample(pool, room)
     corpus = {**right, **chosen, **{name: others[name] for name in sorted(pool)}}
     questions: dict[str, tuple[str, set[str]]] = {}
-    for pair in judged:
+    for pair in held_out:
         questions.setdefault(normalised(pair.question), (pair.question, set()))[1].add(normalised(pair.answer))
     named = [(f"q{i}", text, answers) for i, (text, answers) in enumerate(questions.values())]
-    own = dict(zip(questions, (name for name, *_ in named), strict=True))
-    ids = {name: own.get(name, f"d{i}") for i, name in enumerate(corpus)}
+    id_of_question = dict(zip(questions, (name for name, *_ in named), strict=True))
+    ids = {name: id_of_question.get(name, f"d{i}") for i, name in enumerate(corpus)}
     write_jsonl(
         folder / "corpus.jsonl", ({"_id": ids[name], "title": "", "text": text} for name, text in corpus.items())
     )

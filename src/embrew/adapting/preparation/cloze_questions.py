@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from embrew.adapting.matching import Finder, key
-from embrew.adapting.split import Split
+from embrew.adapting.preparation.matching import TextFinder, text_key
+from embrew.adapting.preparation.split import Split
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 from embrew.data.sentences import split_sentences
@@ -43,9 +43,9 @@ def cloze_pair(passage: Document) -> QA | None:
     return QA(sentences[0], rest, source=passage.id)
 
 
-def without_repeated(pairs: Iterable[QA], passages: Sequence[Document]) -> list[QA]:
+def without_repeated_questions(pairs: Iterable[QA], passages: Sequence[Document]) -> list[QA]:
     """Return the pairs whose question is in none of the passages; a common first sentence is not a useful question."""
-    given = list(pairs)
-    find = Finder((pair.question for pair in given), least=1)
+    candidates = list(pairs)
+    find = TextFinder((pair.question for pair in candidates), least=1)
     repeated = {name for passage in passages for name in find(passage.content)}
-    return [pair for pair in given if key(pair.question) not in repeated]
+    return [pair for pair in candidates if text_key(pair.question) not in repeated]

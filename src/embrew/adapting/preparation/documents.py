@@ -32,23 +32,25 @@ def document_files(folder: str | Path) -> list[Path]:
     Raises:
         FileNotFoundError: there is no such folder, or no readable file in it.
     """
-    place = Path(expand(folder))
-    if not place.exists():
-        raise FileNotFoundError(f"no folder {place}")
-    inside = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
-    if is_saved(place):
-        return data_files(place)
-    if is_beir(place):  # its queries are no documents
-        inside = [file for file in [find_file(place, "corpus")] if file]
-    seen = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(place).parts)]
-    files = [path for path in seen if path.name.lower().endswith(KINDS if place.is_dir() else (*KINDS, *ROWS))]
-    others = Counter(path.suffix or path.name for path in seen if path not in files)
+    path = Path(expand(folder))
+    if not path.exists():
+        raise FileNotFoundError(f"no folder {path}")
+    inside = [path] if path.is_file() else sorted(candidate for candidate in path.rglob("*") if candidate.is_file())
+    if is_saved(path):
+        return data_files(path)
+    if is_beir(path):  # its queries are no documents
+        inside = [file for file in [find_file(path, "corpus")] if file]
+    seen = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts)]
+    files = [
+        candidate for candidate in seen if candidate.name.lower().endswith(KINDS if path.is_dir() else (*KINDS, *ROWS))
+    ]
+    others = Counter(candidate.suffix or candidate.name for candidate in seen if candidate not in files)
     if not files:
         has = f"; it holds {', '.join(sorted(others))} files" if others else ""
-        raise FileNotFoundError(f"{place} holds no documents; expected files ending in {', '.join(KINDS)}{has}")
+        raise FileNotFoundError(f"{path} holds no documents; expected files ending in {', '.join(KINDS)}{has}")
     if others:
         kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
-        logger.warning("%s: %d files of other kinds are left out (%s)", place, sum(others.values()), kinds)
+        logger.warning("%s: %d files of other kinds are left out (%s)", path, sum(others.values()), kinds)
     return files
 
 
@@ -62,12 +64,12 @@ def read_folder(folder: str | Path) -> list[Document]:
         FileNotFoundError: as `document_files`.
         ValueError: a file cannot be read; a PDF has no text; no document is left.
     """
-    place = Path(expand(folder))
+    path = Path(expand(folder))
     documents: list[Document] = []
     keys: set[str] = set()
     empty = twice = 0
-    for file in document_files(place):
-        name = file.name if place.is_file() else file.relative_to(place).as_posix()
+    for file in document_files(path):
+        name = file.name if path.is_file() else file.relative_to(path).as_posix()
         for document in _documents(file, name):
             key = normalised(document.text)
             empty += not key
@@ -76,12 +78,12 @@ def read_folder(folder: str | Path) -> list[Document]:
                 keys.add(key)
                 documents.append(document)
     if empty:
-        logger.warning("%s: %d empty documents are left out", place, empty)
+        logger.warning("%s: %d empty documents are left out", path, empty)
     if twice:
-        logger.warning("%s: %d documents have the text of another one and are left out", place, twice)
+        logger.warning("%s: %d documents have the text of another one and are left out", path, twice)
     if not documents:
-        raise ValueError(f"{place}: all documents are empty; give some with text")
-    check_unique(documents, place)
+        raise ValueError(f"{path}: all documents are empty; give some with text")
+    check_unique(documents, path)
     return documents
 
 
@@ -126,7 +128,7 @@ def _pdf_text(file: Path) -> str:
     return re.sub(r"(\w)-\n(\w)", r"\1\2", text)  # words hyphenated at the end of a line
 
 
-def passages(document: Document, *, max_chars: int = 800) -> list[Document]:
+def split_into_passages(document: Document, *, max_chars: int = 800) -> list[Document]:
     """Split a document into passages of whole paragraphs, or of whole sentences of long ones.
 
     The title of a passage is the heading before it, or the document's title; its id is `DOCUMENT/NUMBER`. Only

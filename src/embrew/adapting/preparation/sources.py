@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embrew.adapting.folder import read_folder
+from embrew.adapting.preparation.documents import read_folder
 from embrew.analysis.qa import QA, read_as_trained, read_qa
 from embrew.config.validation import check_fields
 from embrew.config.yaml_files import parse_yaml
@@ -17,7 +17,7 @@ from embrew.data.datasets import load
 from embrew.data.reading import HUB_ID, expand, public_name
 from embrew.recipe import DataConfig
 
-NOT_HERE = (
+REFUSED_KEYS = (
     "weight",
     "ratio",
     "instruction",
@@ -30,7 +30,7 @@ NOT_HERE = (
 
 
 @dataclass(frozen=True)
-class Given:
+class DataSource:
     """A data set that a user names: a path or Hub id, or a recipe's `data` keys.
 
     Attributes:
@@ -42,10 +42,10 @@ class Given:
     columns: Mapping[str, str]
 
     @property
-    def place(self) -> Path | None:
+    def path(self) -> Path | None:
         """The file or folder; None: a data set of the Hub."""
-        place = Path(expand(self.config.paths[0]))
-        return place if place.exists() else None
+        path = Path(expand(self.config.paths[0]))
+        return path if path.exists() else None
 
     @property
     def name(self) -> str:
@@ -63,12 +63,14 @@ class Given:
         return {"path": self.name, **self.options, "columns": {**self.config.columns, **self.columns}}
 
 
-def given(source: str | Path | Mapping[str, Any], what: str, *, columns: Mapping[str, str] | None = None) -> Given:
+def data_source(
+    source: str | Path | Mapping[str, Any], role: str, *, columns: Mapping[str, str] | None = None
+) -> DataSource:
     """Return the data set that a user names.
 
     Args:
         source: a path or Hub id; or the keys of a recipe's `data`, as a mapping or as YAML `{path: …, where: …}`.
-        what: `pairs` or `documents`.
+        role: `pairs` or `documents`.
         columns: `question`, `answer`, `choices`, `negatives` or `source` -> column in the file.
 
     Raises:
@@ -77,20 +79,20 @@ def given(source: str | Path | Mapping[str, Any], what: str, *, columns: Mapping
     """
     values: Any = source
     if isinstance(source, str) and source.lstrip().startswith("{") and not os.path.lexists(source):
-        values = parse_yaml(source, source=what)
+        values = parse_yaml(source, source=role)
     if not isinstance(values, Mapping):
         values = {"path": str(values)}
-    config = check_fields(DataConfig, values, message_prefix=f"{what}: ")
-    wrong = next((name for name in NOT_HERE if name in config.model_fields_set), None)
+    config = check_fields(DataConfig, values, message_prefix=f"{role}: ")
+    wrong = next((name for name in REFUSED_KEYS if name in config.model_fields_set), None)
     if wrong is not None or len(config.paths) > 1:
-        raise ValueError(f"{what}: {wrong or 'several paths'} cannot be given here; write the rows into one file first")
-    place = Path(expand(config.paths[0]))
-    if not place.exists() and not HUB_ID.fullmatch(config.paths[0]):
-        raise FileNotFoundError(f"{what}: no file or folder {place}")
-    return Given(config, dict(columns or {}))
+        raise ValueError(f"{role}: {wrong or 'several paths'} cannot be given here; write the rows into one file first")
+    path = Path(expand(config.paths[0]))
+    if not path.exists() and not HUB_ID.fullmatch(config.paths[0]):
+        raise FileNotFoundError(f"{role}: no file or folder {path}")
+    return DataSource(config, dict(columns or {}))
 
 
-def read_pairs(source: Given) -> list[QA]:
+def read_pairs(source: DataSource) -> list[QA]:
     """Return the pairs of a data set; errors as of `read_qa`."""
     options = source.options
     if not options:
@@ -100,14 +102,14 @@ def read_pairs(source: Given) -> list[QA]:
     return read_as_trained(source.config.paths[0], **options)
 
 
-def read_documents(source: Given) -> list[Document]:
+def read_documents(source: DataSource) -> list[Document]:
     """Return the documents of a folder, of a file of rows, or of a data set of the Hub.
 
     Raises:
         FileNotFoundError, ValueError: as of `read_folder`, or of `embrew.data.datasets.load`.
     """
     options = source.options
-    if source.place is not None and not options:
+    if source.path is not None and not options:
         return read_folder(source.config.paths[0])
     rows = load(source.config.paths[0], kind="text", **options)
     return [Document(f"{number}", text, "") for number, text in enumerate(rows["text"])]

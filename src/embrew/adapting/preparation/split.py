@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from embrew.adapting.defaults import HeldOut
-from embrew.adapting.matching import IDENTITY, Finder, Questions, identifies, key
+from embrew.adapting.preparation.matching import IDENTIFYING_WORDS, QuestionFinder, TextFinder, identifies, text_key
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 from embrew.data.fingerprints import normalised
 
-MANY = 3  # a question in more documents than this is linked to none of them
-CLASS = 5  # pairs with one short answer from which it is a class: a fifth of them, the test's share, is one pair
+MAX_DOCUMENTS = 3  # a question in more documents than this is linked to none of them
+CLASS_SIZE = 5  # pairs with one short answer from which it is a class: a fifth of them, the test's share, is one pair
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Split:
 def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], held_out: HeldOut, *, seed: int = 42) -> Split:
     """Hold out pairs for a test and a dev set.
 
-    Pairs with the same question, the same answer of `IDENTITY` words or more (ignoring case, white space and
+    Pairs with the same question, the same answer of `IDENTIFYING_WORDS` or more (ignoring case, white space and
     punctuation) or the same document stay together, and so do pairs connected through others. Shorter answers that many
     pairs have (`answer_classes`) are divided between the parts in proportion. Few pairs are all held out.
     If the documents connect most of the pairs (a single document, for instance), pairs are separated by question and
@@ -51,11 +51,11 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], held_out: He
         seed: random seed.
     """
     from_document = find_documents(pairs, documents)
-    linked = sum(bool(found) for found in from_document)
+    linked = sum(bool(documents_of_pair) for documents_of_pair in from_document)
     if len(pairs) < held_out.few:
         held: frozenset[str] = frozenset().union(*from_document)
-        kept = len(held) < len(documents)  # else no document would be left to train on
-        return Split(_halves(pairs), held if kept else frozenset(), kept, linked)
+        apart_by_document = len(held) < len(documents)  # else no document would be left to train on
+        return Split(_halves(pairs), held if apart_by_document else frozenset(), apart_by_document, linked)
     groups, by_document = connected(pairs, from_document), True
     if max(map(len, groups)) > len(pairs) / 2:
         apart = connected(pairs)
@@ -69,16 +69,18 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], held_out: He
         "dev": min(max(round(held_out.dev * len(pairs)), least_dev), held_out.most_dev),
     }
     for part, wanted in numbers.items():
-        taken = 0
+        count = 0
         for group in order:
-            if parts[group[0]] == "train" and taken + len(group) <= wanted * 1.5 and taken < wanted:
-                taken += len(group)
+            if parts[group[0]] == "train" and count + len(group) <= wanted * 1.5 and count < wanted:
+                count += len(group)
                 for i in group:
                     parts[i] = part
     for part in numbers:  # one group of nearly all pairs: small groups are held out, and it is trained on
         if part not in parts:
-            own = {where: [group for group in groups if parts[group[0]] == where] for where in ("train", *numbers)}
-            spare = next((several for several in own.values() if len(several) > 1), [])
+            groups_of = {
+                where: [group for group in groups if parts[group[0]] == where] for where in ("train", *numbers)
+            }
+            spare = next((several for several in groups_of.values() if len(several) > 1), [])
             for i in min(spare, key=len, default=()):
                 parts[i] = part
     named = (from_document[i] for i, part in enumerate(parts) if part != "train") if by_document else ()
@@ -96,9 +98,9 @@ def _halves(pairs: Sequence[QA]) -> tuple[str, ...]:
 
 
 def answer_classes(pairs: Sequence[QA]) -> Counter[str]:
-    """Return the number of pairs of each short answer that `CLASS` pairs or more have, such as `yes` and `no`."""
-    counts = Counter(key(pair.answer) for pair in pairs if not identifies(pair.answer))
-    return Counter({answer: count for answer, count in counts.most_common() if count >= CLASS})
+    """Return the number of pairs of each short answer that `CLASS_SIZE` pairs or more have, such as `yes` and `no`."""
+    counts = Counter(text_key(pair.answer) for pair in pairs if not identifies(pair.answer))
+    return Counter({answer: count for answer, count in counts.most_common() if count >= CLASS_SIZE})
 
 
 def _in_proportion(pairs: Sequence[QA], groups: Sequence[list[int]], *, seed: int) -> list[list[int]]:
@@ -108,18 +110,18 @@ def _in_proportion(pairs: Sequence[QA], groups: Sequence[list[int]], *, seed: in
     classes = answer_classes(pairs)
     by_class: dict[str, list[list[int]]] = defaultdict(list)
     for group in order:
-        answer = key(pairs[group[0]].answer)
+        answer = text_key(pairs[group[0]].answer)
         by_class[answer if answer in classes else ""].append(group)
     spread = [((i + 0.5) / len(several), group) for several in by_class.values() for i, group in enumerate(several)]
-    return [group for _, group in sorted(spread, key=lambda one: one[0])]
+    return [group for _, group in sorted(spread, key=lambda entry: entry[0])]
 
 
 def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[frozenset[str]]:
     """Return the ids of each pair's documents: named by its `source`, or holding its question or its answer.
 
-    A source is a path, a name, a title or an id. Questions are found by `Questions`; one in more than `MANY` documents
-    is ignored. An answer of `IDENTITY` words or more is searched word by word; a document that is part of an answer
-    counts too.
+    A source is a path, a name, a title or an id. Questions are found by `QuestionFinder`; one in more than
+    `MAX_DOCUMENTS` is ignored. An answer of `IDENTIFYING_WORDS` or more is searched word by word; a document that is
+    part of an answer counts too.
     """
     by_name: dict[str, set[str]] = defaultdict(set)
     for document in documents:
@@ -127,24 +129,29 @@ def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[f
         inner = document.id.partition("#")[2]
         for name in {document.id, inner, document.title} | ({str(path), path.name, path.stem} if not inner else set()):
             by_name[name].add(document.id)
-    questions, answers = Questions(pair.question for pair in pairs), Finder((p.answer for p in pairs), least=IDENTITY)
-    inside = Finder((document.content for document in documents), least=IDENTITY)
+    questions, answers = (
+        QuestionFinder(pair.question for pair in pairs),
+        TextFinder((p.answer for p in pairs), least=IDENTIFYING_WORDS),
+    )
+    inside = TextFinder((document.content for document in documents), least=IDENTIFYING_WORDS)
     asking: dict[str, set[str]] = defaultdict(set)
     answering: dict[str, set[str]] = defaultdict(set)
     same: dict[str, set[str]] = defaultdict(set)
     for document in documents:
-        same[key(document.content)].add(document.id)
+        same[text_key(document.content)].add(document.id)
         for question in questions(document.content):
             asking[question].add(document.id)
         for answer in answers(document.content):
             answering[answer].add(document.id)
-    found = []
+    documents_of_pairs = []
     for pair in pairs:
-        asked = asking[key(pair.question)]
+        with_question = asking[text_key(pair.question)]
         names = by_name.get(pair.source, set()) if pair.source else set()
-        names = names | answering[key(pair.answer)] | (asked if len(asked) <= MANY else set())
-        found.append(frozenset(names.union(*(same[part] for part in inside(pair.answer)))))
-    return found
+        names = (
+            names | answering[text_key(pair.answer)] | (with_question if len(with_question) <= MAX_DOCUMENTS else set())
+        )
+        documents_of_pairs.append(frozenset(names.union(*(same[part] for part in inside(pair.answer)))))
+    return documents_of_pairs
 
 
 def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None = None) -> list[list[int]]:
@@ -157,15 +164,15 @@ def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None
             i = parent[i]
         return i
 
-    known: dict[tuple[str, str], int] = {}
+    first_pair: dict[tuple[str, str], int] = {}
     for i, pair in enumerate(pairs):
-        keys = [("question", key(pair.question))]
-        keys += [("answer", key(pair.answer))] if identifies(pair.answer) else []
+        keys = [("question", text_key(pair.question))]
+        keys += [("answer", text_key(pair.answer))] if identifies(pair.answer) else []
         if from_document is not None:
             keys += [("document", name) for name in from_document[i]]
             keys += [("source", pair.source)] if pair.source and not from_document[i] else []
         for shared in keys:
-            parent[root(i)] = root(known.setdefault(shared, i))
+            parent[root(i)] = root(first_pair.setdefault(shared, i))
     groups: dict[int, list[int]] = defaultdict(list)
     for i in range(len(pairs)):
         groups[root(i)].append(i)
@@ -174,7 +181,7 @@ def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None
 
 def without_duplicates(pairs: Sequence[QA]) -> list[QA]:
     """Return the pairs without repetitions, ignoring case and white space."""
-    kept: dict[tuple[str, str], QA] = {}
+    unique: dict[tuple[str, str], QA] = {}
     for pair in pairs:
-        kept.setdefault((normalised(pair.question), normalised(pair.answer)), pair)
-    return list(kept.values())
+        unique.setdefault((normalised(pair.question), normalised(pair.answer)), pair)
+    return list(unique.values())
