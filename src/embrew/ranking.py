@@ -53,7 +53,7 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[T]], k: int) -> list[tupl
     Reciprocal rank fusion (Cormack, Clarke, Buettcher 2009); of equal scores, the lower item is first.
 
     Examples:
-        >>> [item for item, _ in fused([[3, 1, 2], [1, 4]], 2)]
+        >>> [item for item, _ in reciprocal_rank_fusion([[3, 1, 2], [1, 4]], 2)]
         [1, 3]
     """
     scores: dict[T, float] = {}
