@@ -15,7 +15,7 @@ from embrew.evaluation.report import finished, write_result
 from embrew.files.checksums import content_hash
 from embrew.files.formats import versions
 from embrew.progress import is_chosen, within
-from embrew.ranking import BM25, DEEP, fused
+from embrew.ranking import BM25, FUSION_DEPTH, reciprocal_rank_fusion
 from embrew.text_encoder import TextEncoder, encode_options
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,12 @@ def score_hybrid(
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=is_chosen())
         by_vectors = rank(encoder, data.corpus, data.queries, top_k=RANKED, **options)
         return {
-            query: [document for document, _ in fused([by_vectors[query][:DEEP], by_words[query][:DEEP]], RANKED)]
+            query: [
+                document
+                for document, _ in reciprocal_rank_fusion(
+                    [by_vectors[query][:FUSION_DEPTH], by_words[query][:FUSION_DEPTH]], RANKED
+                )
+            ]
             for query in data.queries
         }
 

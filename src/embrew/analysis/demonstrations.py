@@ -22,7 +22,7 @@ from embrew.encoder import Encoder
 from embrew.evaluation import evaluate
 from embrew.evaluation.report import mean_score
 from embrew.evaluation.task import Task
-from embrew.evaluation.task_texts import check_demonstrations, task_texts
+from embrew.evaluation.task_texts import TRIAL_CONTEXT, check_demonstrations, task_texts
 from embrew.files import formats
 from embrew.files.reading import read_json
 from embrew.model.contexts import Context

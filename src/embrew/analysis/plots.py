@@ -339,14 +339,3 @@ def _panels(
         for axes in grid[count:]:
             axes.set_visible(False)
         yield figure, grid[:count]
-
-
-def draw_bars(axes: Any, names: Sequence[str], values: Mapping[str, Sequence[float]]) -> None:
-    """Draw horizontal bars with their numbers: one group per name, two bars per group, a label per bar of a group."""
-    for (label, row), colour, shift in zip(values.items(), CONTRAST, (-0.2, 0.2), strict=True):
-        bars = axes.barh(np.arange(len(names)) + shift, row, height=0.38, label=label, color=colour)
-        axes.bar_label(bars, fmt="%.3f", padding=3)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xlim(0, max(0.05, 1.15 * max(map(max, values.values()))))
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)

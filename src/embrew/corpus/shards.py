@@ -78,8 +78,8 @@ def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: dict[st
     return vectors
 
 
-def _bad_vector(shard: Shard, place: int, state: str) -> ValueError:
-    row = shard.rows[place]
+def _bad_vector(shard: Shard, index: int, state: str) -> ValueError:
+    row = shard.rows[index]
     return ValueError(
         f"{row.where}: the vector of the row with id {row.id!r} is {state}; the model has diverged, or its dtype "
         "overflows: try dtype float32"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from embrew import evaluation
 from embrew.data.reading import expand, stem
 from embrew.data.sets import fetch_hint
-from embrew.data.splits import DEV_SPLITS, SPLITS, exact, without_number, words
+from embrew.data.splits import DEV_SPLITS, SPLITS, known_split, without_number, words
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.overlap import Overlap, count_overlaps, hash_texts, overlap_lines
@@ -198,7 +198,8 @@ def _split_of(file: Path) -> str:
     Test and training splits are recognised by a word of the name: `sts-test`, `TEST_1`, `stsTest`, but not `latest`.
     """
     splits = {*words(stem(file))} & {*SPLITS}
-    return exact(without_number(stem(file))) or next((split for split in ("test", "train") if split in splits), FILE)
+    named = known_split(without_number(stem(file)))
+    return named or next((split for split in ("test", "train") if split in splits), FILE)
 
 
 def _name_of(file: Path) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from embrew.config.suggestions import shortened
-from embrew.data.fingerprints import TEXTS, fingerprints, flat
+from embrew.data.fingerprints import TEXTS, fingerprints, flatten
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,7 +46,7 @@ def count_overlaps(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, O
         size = len(block[columns[0]])
         hits = {name: np.zeros(size, dtype=bool) for name in sets}
         for column in columns:
-            row_indices, texts = flat(block[column])
+            row_indices, texts = flatten(block[column])
             hashes = fingerprints(texts)
             for name, reserved in sets.items():
                 matches = np.flatnonzero(np.isin(hashes, reserved))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from embrew.data.beir import RetrievalData, text_id
+from embrew.data.beir import RetrievalData, record_id
 from embrew.data.canonical import canonical_rows
 from embrew.data.columns import Layout
 from embrew.data.datasets import load
@@ -64,7 +64,7 @@ def _answers_of_queries(
     wanted = (columns or {}).get("answers")
     answers: dict[str, Sequence[str]] = {}
     for record in read_file(file):
-        query = text_id(record)
+        query = record_id(record)
         if query not in data.qrels:
             continue
         column = wanted or named(record.values, "answers") or named(record.values, "answer")

@@ -78,13 +78,13 @@ def mine(
     counts = {
         "negatives": sum(len(row["negatives"]) for row in mined.rows),
         "pairs": len(mined.rows),
-        "pairs_without": mined.without,
+        "pairs_without": mined.pairs_without,
     }
     if not dry_run:
         write_jsonl(output, mined.rows, overwrite=overwrite)
     say(
-        f"{counts['negatives']:,} negatives for {counts['pairs']:,} pairs; {mined.without:,} pairs have none and are "
-        f"left out{'; nothing written' if dry_run else f': {output}'}",
+        f"{counts['negatives']:,} negatives for {counts['pairs']:,} pairs; {mined.pairs_without:,} pairs have none and "
+        f"are left out{'; nothing written' if dry_run else f': {output}'}",
     )
     print_json({**counts, "output": None if dry_run else str(output), "examples": shown})
 

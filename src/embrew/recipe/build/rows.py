@@ -147,7 +147,7 @@ def rows(
     rejects = Rejects()
     if config.on_bad_rows == "skip":
         rate = MAX_RATE if config.max_reject_rate is None else config.max_reject_rate
-        rejects = Rejects(file or io.StringIO(), max_rate=rate, use="trained on", listed=str(listed or ""))
+        rejects = Rejects(file or io.StringIO(), max_rate=rate, purpose="trained on", listed=str(listed or ""))
     return data.load(
         config.path,
         kind=objective.rows_kind,
