@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -193,7 +194,7 @@ class _Faults:
 
     def _body(self, text: str) -> list[int]:
         """Return what the exported tokenizer makes of a text alone, with the encoder's own ids."""
-        ids: list[int] = self.portable.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids: Any = self.portable.tokenizer(text, add_special_tokens=False)["input_ids"]
         return [self.encoder_ids.get(i, i) for i in ids]
 
     def _row(self, first: list[int], body: list[int], end: list[int]) -> Row:

@@ -10,8 +10,9 @@ from embrew.runtimes.opened import OpenedModel, OpenedRuntime
 from embrew.runtimes.registry import RUNTIMES
 
 STOCK = "sentence-transformers"
-FILES = {"embrew": ("embrew.json", "run.json")} | {
-    name: runtime.files for name, runtime in RUNTIMES.items() if runtime.files
+FILES: dict[str, tuple[str, ...]] = {
+    "embrew": ("embrew.json", "run.json"),
+    **{name: runtime.files for name, runtime in RUNTIMES.items() if runtime.files},
 }
 """Files by which a folder or file is known; of an export for several runtimes, Sentence-Transformers first."""
 

@@ -255,7 +255,9 @@ def _check_options(
     if ranges is None:
         message = "precision=int8: the server has no ranges for codes; start it with --int8-ranges, or ask for "
         raise ApiError(400, f"{message}float32 or binary", param="precision")
-    required = {"dimensions": (options.dimensions or width, len(ranges.minimum))}
+    required: dict[str, tuple[int | None, int | None]] = {
+        "dimensions": (options.dimensions or width, len(ranges.minimum))
+    }
     if ranges_of is not None:
         unit = about["normalize"] or about["always_normalizes"]
         required["normalize"] = (unit if options.normalize is None else options.normalize, unit)

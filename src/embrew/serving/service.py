@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from embrew.serving.schemas import Text
 from embrew.serving.settings import Settings
 from embrew.text_encoder import tokenizer_sha256
 from embrew.variants import VariantEncoder
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
 Model = ServedEncoder | ServedStock
@@ -239,7 +242,7 @@ class Service:
             job.fail(self.refusal())
 
 
-def _verify(model: torch.nn.Module, folder: Path) -> None:
+def _verify(model: SentenceTransformer, folder: Path) -> None:
     """Compare an export for Sentence-Transformers with its `parity.json`; say where there is none."""
     if not (folder / EXPORT.file).is_file():
         logger.warning("%s has no %s: its vectors are not verified", folder, EXPORT.file)
