@@ -13,9 +13,9 @@ import torch
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.runtimes import RUNTIMES
 from embrew.files.reading import read_json
 from embrew.recipe import Recipe
+from embrew.runtimes.registry import RUNTIMES
 from embrew.storage.base_model import SMOLLM2, known_name, local_model
 from embrew.storage.loading import open_base_again
 from embrew.training.stages import train

@@ -19,9 +19,9 @@ from embrew.recipe import Recipe, list_recipes
 from embrew.recipe.build.encoders import encoder
 from embrew.recipe.build.stages import load_recipe
 from embrew.runtimes.converted import convert_encoder
-from embrew.runtimes.encoder import RuntimeEncoder
-from embrew.runtimes.folder import is_openvino, open_openvino
-from embrew.runtimes.openvino import openvino
+from embrew.runtimes.openvino import is_openvino, open_openvino
+from embrew.runtimes.openvino_encoder import OpenVINOEncoder
+from embrew.runtimes.openvino_model import openvino
 from embrew.stock import is_stock, open_stock
 from embrew.storage.base_model import is_encoder, open_config, pick_dtype
 from embrew.storage.loading import AS_TRAINED
@@ -43,7 +43,7 @@ def open_model(
     backend: str = "torch",
     as_trained: bool = False,
     pooling: str | None = None,
-) -> Encoder | RuntimeEncoder | VariantEncoder | SentenceTransformer:
+) -> Encoder | OpenVINOEncoder | VariantEncoder | SentenceTransformer:
     """Open a trained folder, a Sentence-Transformers folder, an OpenVINO export, a recipe without stages, or a Hub id.
 
     An adapter is merged into the weights, which is faster; with `as_trained`, where rounding takes little of it. A
@@ -176,7 +176,7 @@ def no_pooling(name: str, why: str = "") -> ValueError:
     )
 
 
-def on_openvino(model: Any, name: str, *, bfloat16: bool) -> RuntimeEncoder:
+def on_openvino(model: Any, name: str, *, bfloat16: bool) -> OpenVINOEncoder:
     """Return an opened model, converted for OpenVINO in memory and compared on a few texts.
 
     Args:

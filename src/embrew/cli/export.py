@@ -16,7 +16,7 @@ from embrew.cli.arguments import Model, ModelPooling, Quiet
 from embrew.cli.console import loading, out
 
 if TYPE_CHECKING:
-    from embrew.export.parts import Int8
+    from embrew.runtimes.portable import Int8
     from embrew.text_encoder import TextEncoder
 
 
@@ -140,13 +140,13 @@ def export(
     from embrew import opening
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
-    from embrew.runtimes.encoder import RuntimeEncoder
+    from embrew.runtimes.openvino_encoder import OpenVINOEncoder
     from embrew.variants import VariantEncoder
 
     encoder = opening.open_model(model, pooling=pooling)
     if isinstance(encoder, VariantEncoder):
         raise ValueError(f"{model} writes variants of each text, which no export does; leave encoder.variants out")
-    is_graph = isinstance(encoder, RuntimeEncoder)
+    is_graph = isinstance(encoder, OpenVINOEncoder)
     if is_graph or not isinstance(encoder, Encoder):
         what = "an export for OpenVINO" if is_graph else "a Sentence-Transformers model"
         raise ValueError(
@@ -175,7 +175,7 @@ def export(
 
 def _show_how_it_is_opened(folder: Path, targets: Sequence[str], family: str) -> None:
     """Print one line per runtime: how it opens the folder; `family` is the `model_type` of the model."""
-    from embrew.export.runtimes.tei import ON_CUDA
+    from embrew.runtimes.tei import ON_CUDA
 
     parity = json.loads((folder / "parity.json").read_text(encoding="utf-8"))
     names = {
@@ -195,7 +195,7 @@ def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) ->
     if calibrate is None and min_cosine is None and dev is None:
         return None
     from embrew.corpus.rows import sample_texts
-    from embrew.export.parts import Int8
+    from embrew.runtimes.portable import Int8
 
     return Int8(
         texts=() if calibrate is None else sample_texts(calibrate, CALIBRATION_TEXTS),

@@ -134,7 +134,7 @@ def _nested_scores(encoder: TextEncoder, task: Task) -> NestedScores | None:
     if not isinstance(encoder, Encoder):
         return _stock_scores(encoder, task)
     from embrew.analysis.surface import surface_of
-    from embrew.export.parts import nested_dimensions
+    from embrew.runtimes.portable import nested_dimensions
 
     dims, has_depths = nested_dimensions(encoder), TRAINED_AT_DEPTHS.search(encoder.recipe or "")
     if not encoder.steps or not (dims or has_depths):

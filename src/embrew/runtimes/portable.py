@@ -1,4 +1,4 @@
-"""What every runtime's files are written from: an encoder whose tokenizer and weights stand on their own."""
+"""What the files of all runtimes are written from: an encoder whose tokenizer and weights need no code of embrew."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from transformers import PreTrainedTokenizerBase
 from embrew.config.yaml_files import parse_yaml
 from embrew.cutting import cut
 from embrew.encoder import Encoder
-from embrew.export.contexts import ContextPrompt, context_prompt
-from embrew.export.parity import Live, parity_cases
-from embrew.export.stock import check_text, stock_prompts, stock_tokenizer
 from embrew.files.formats import EXPORT
+from embrew.runtimes.context_prompts import ContextPrompt, context_prompt
 from embrew.runtimes.graph import SentenceGraph, merged_model, write_rows
+from embrew.runtimes.reference import Parity, ReferenceEncoder, reference_cases
+from embrew.runtimes.stock_tokenizer import check_text, stock_prompts, stock_tokenizer
 from embrew.storage.card import data_names
 from embrew.storage.parts import check_tokenizer, write_tokenizer
 from embrew.storage.saving import tolerance
@@ -32,10 +32,10 @@ class Int8:
     """How the weights of a graph become int8.
 
     Attributes:
-        texts: the user's texts. With any, activations are quantised too, by the ranges that they give; without, the
+        texts: texts of the user. With any, activations are quantised too, by the ranges that they give; without, the
             weights are alone.
         min_cosine: smallest mean cosine to the encoder's vectors, over the reference texts and `texts`.
-        score: returns an encoder's scores on the user's dev data, by task; None: none are wanted.
+        score: function that returns an encoder's scores on the user's dev data, by task; None: there is no dev data.
     """
 
     texts: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ def fixed_form(
     max_length: int | None = None,
     num_layers: int | None = None,
     truncate_dim: int | None = None,
-) -> tuple[Encoder, Live]:
+) -> tuple[Encoder, ReferenceEncoder]:
     """Return an encoder in a form that a tokenizer's post-processor and prompts before the text can reproduce.
 
     Arguments as in `export_encoder`.
@@ -77,28 +77,29 @@ def fixed_form(
         contexts = {name: context for name, context in fixed.contexts.items() if name == prompt_name}
         fixed = fixed.with_settings(template=template, prompts={}, default_prompt_name=None)
         fixed.contexts = contexts
-    live = Live(one_length, words, {"num_layers": num_layers, "truncate_dim": truncate_dim}, encoder.max_length)
+    reference = ReferenceEncoder(one_length, words, num_layers, truncate_dim, encoder.max_length)
     fixed = cut(fixed, num_layers=num_layers, truncate_dim=truncate_dim)
     check_text(fixed)
-    return fixed, live
+    return fixed, reference
 
 
 @dataclass(frozen=True)
-class Parts:
+class PortableEncoder:
     """An encoder in the form that other software needs.
 
     Attributes:
-        encoder: with one length limit, one number of memory tokens, and the layers and dimensions that are kept.
+        encoder: encoder with one length limit, one number of memory tokens, and the layers and dimensions that are
+            kept.
         lengths: the two length limits of the encoder that is exported.
-        tokenizer: its post-processor adds BOS, memory tokens and the template's other tokens.
+        tokenizer: tokenizer whose post-processor adds BOS, memory tokens and the template's other tokens.
         ids: id in `tokenizer` of every learned token, by its id in `encoder`.
-        model: the transformers model without head, adapter merged; learned tokens, and the vectors of contexts, are
-            rows of its embedding matrix.
+        model: transformers model without head, adapter merged; learned tokens, and the vectors of contexts, are rows
+            of its embedding matrix.
         contexts: contexts by name, as prompts.
         prompts: strings that precede a text, by name, contexts included.
         parity: content of `parity.json`: reference texts, token ids and vectors.
         empty_texts: whether an empty text has tokens.
-        int8: how weights become int8, for runtimes that are given these.
+        int8: options for weights in int8.
     """
 
     encoder: Encoder
@@ -108,7 +109,7 @@ class Parts:
     model: Any
     contexts: dict[str, ContextPrompt]
     prompts: dict[str, str]
-    parity: dict[str, Any]
+    parity: Parity
     empty_texts: bool
     int8: Int8 = field(default_factory=Int8)
 
@@ -117,26 +118,28 @@ class Parts:
         in_place = self.model.dtype == torch.float32 and self.model.device.type == "cpu"
         return SentenceGraph(self.encoder, self.model if in_place else copy.deepcopy(self.model), self.ids)
 
-    def first_prompt(self) -> str:
-        """Return the first prompt that has words, for an example."""
-        return next((words for words in self.prompts.values() if words), "")
+    def usage(self, example: str, **values: str) -> str:
+        """Return an example for the card with its `{limit}`, and its `{prompt}`: the first that has words."""
+        prompt = next((words for words in self.prompts.values() if words), "")
+        return example.format(limit=self.encoder.max_seq_length, prompt=prompt, **values)
 
-    def write_text_files(self, out: Path) -> None:
-        """Write tokenizer and `config.json` at the root of a folder, unless another runtime has written them."""
+    def write_text_files(self, out: Path, *, config: bool = True) -> None:
+        """Write the tokenizer, and `config.json`, at the root of a folder, unless another runtime has written them."""
         if not (out / "tokenizer.json").is_file():
             write_tokenizer(self.tokenizer, out)
             check_tokenizer(self.tokenizer, out)
-            self.model.config.save_pretrained(out)
+            if config:
+                self.model.config.save_pretrained(out)
 
 
-def make_parts(encoder: Encoder, live: Live, int8: Int8 | None = None) -> Parts:
-    """Return the parts of an encoder in its fixed form, as of `fixed_form`.
+def make_portable(encoder: Encoder, reference: ReferenceEncoder, int8: Int8 | None = None) -> PortableEncoder:
+    """Return an encoder in its fixed form, as of `fixed_form`, as other software needs it.
 
     Raises:
         ValueError: a context leaves no room for a text, or its tokens cannot be reproduced.
     """
     tokenizer, ids = stock_tokenizer(encoder)
-    contexts = {name: context_prompt(encoder, tokenizer, name, each) for name, each in encoder.contexts.items()}
+    contexts = {name: context_prompt(encoder, tokenizer, name, context) for name, context in encoder.contexts.items()}
     model = merged_model(encoder, ids, len(tokenizer))
     for context in contexts.values():
         write_rows(model, context.rows)
@@ -144,19 +147,19 @@ def make_parts(encoder: Encoder, live: Live, int8: Int8 | None = None) -> Parts:
     if nested:  # vLLM reads these before a request may set dimensions
         model.config.is_matryoshka, model.config.matryoshka_dimensions = True, nested
     prompts = {**stock_prompts(encoder), **{name: context.prompt for name, context in contexts.items()}}
-    longest = max(encoder.max_seq_length, *live.lengths.values())
-    parity = {
+    longest = max(encoder.max_seq_length, *reference.lengths.values())
+    parity: Parity = {
         "format": EXPORT.number,
         "tolerance": tolerance(encoder.backbone.dtype, encoder.backbone.num_layers),
         "max_length": encoder.max_seq_length,
-        "exported_from": {"max_length": live.lengths, "data": data_names(encoder.record, steps=encoder.steps)},
+        "exported_from": {"max_length": reference.lengths, "data": data_names(encoder.record, steps=encoder.steps)},
         "encoder": encoder.describe(),
         "versions": {name: version(name) for name in ("embrew", "sentence-transformers", "transformers", "torch")},
-        "cases": parity_cases(live, encoder, longest, prompts, contexts, ids),
+        "cases": reference_cases(reference, encoder, longest, prompts, contexts, ids),
     }
-    return Parts(
+    return PortableEncoder(
         encoder=encoder,
-        lengths=live.lengths,
+        lengths=reference.lengths,
         tokenizer=tokenizer,
         ids=ids,
         model=model,
@@ -181,8 +184,8 @@ def _trained_dimensions(part: Any) -> set[int]:
         return {dim for item in part for dim in _trained_dimensions(item)}
     if not isinstance(part, dict):
         return set()
-    own = {*part.get("dims", ()), part.get("compression_size")} - {None} if "type" in part else set()
-    return own | _trained_dimensions(list(part.values()))
+    dimensions = {*part.get("dims", ()), part.get("compression_size")} - {None} if "type" in part else set()
+    return dimensions | _trained_dimensions(list(part.values()))
 
 
 def _with_one_length(encoder: Encoder, max_length: int | None) -> Encoder:
@@ -191,9 +194,9 @@ def _with_one_length(encoder: Encoder, max_length: int | None) -> Encoder:
         return encoder.with_settings(max_length=max_length)
     lengths = sorted(set(encoder.max_length.values()))
     if len(lengths) > 1:
-        each = " and ".join(f"{side} texts at {limit} tokens" for side, limit in encoder.max_length.items())
+        limits = " and ".join(f"{side} texts at {limit} tokens" for side, limit in encoder.max_length.items())
         raise ValueError(
-            f"this encoder truncates {each}, and a stock Sentence-Transformers folder has one length for all; choose "
+            f"this encoder truncates {limits}, and a stock Sentence-Transformers folder has one length for all; choose "
             f"it with --max-length N (in Python, max_length=N). With {lengths[-1]}, a long text of the shorter side "
             f"keeps more tokens than here; with {lengths[0]}, one of the longer side keeps fewer. Other texts get the "
             "same vectors"
@@ -204,12 +207,12 @@ def _with_one_length(encoder: Encoder, max_length: int | None) -> Encoder:
 def _with_fixed_memory(encoder: Encoder) -> Encoder:
     """Return the same encoder without `memory_ratio`, if every text within its length limit gets one memory token."""
     ratio = encoder.settings.memory_ratio
-    most = max(template.max_memory_tokens(encoder.max_seq_length) for template in encoder.templates)
     if ratio is None:
         return encoder
-    if most > 1:
+    largest = max(template.most_memory(encoder.max_seq_length) for template in encoder.templates)
+    if largest > 1:
         raise ValueError(
-            f"memory_ratio={ratio:g}: texts of up to {encoder.max_seq_length} tokens get 1 to {most} memory tokens, "
+            f"memory_ratio={ratio:g}: texts of up to {encoder.max_seq_length} tokens get 1 to {largest} memory tokens, "
             f"and a fixed number is needed here; with --max-length {int(ratio) + 1} or less every text gets one"
         )
     fixed = encoder.with_settings(memory_ratio=None)

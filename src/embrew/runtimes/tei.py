@@ -6,26 +6,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from embrew.encoder import Encoder
-from embrew.export.runtime import Runtime
-from embrew.export.runtimes.served import (
-    SIMULATION,
-    pooling_refused,
-    read_json,
-    window_exceeded,
-)
-from embrew.export.stock import stock_refusal
+from embrew.runtimes.reference import Parity
+from embrew.runtimes.runtime import Option, Runtime
+from embrew.runtimes.stock_folder import SIMULATION, Reading, pooling_refused, read_json, stock_refusal, window_exceeded
 
 VERSION = "1.9.3"
 ANYWHERE = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "qwen3")
 ON_CUDA = ("llama", "mistral", "qwen2")
 BY_IS_CAUSAL = ("qwen2",)
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swiglu", "tanh")
-OPENING = f"""{SIMULATION}
+SCRIPT = f"""{SIMULATION}
 from tokenizers import Tokenizer
 tokenizer = Tokenizer.from_file(folder + "/tokenizer.json")
 tokenizer.enable_truncation(reading["max_length"])
@@ -90,7 +83,7 @@ def misread_by_tei(encoder: Encoder) -> str | None:
     return window_exceeded(encoder)
 
 
-def read_as_tei(out: Path) -> dict[str, Any]:
+def read_as_tei(out: Path) -> Reading:
     """Return what Text Embeddings Inference reads from a folder.
 
     Raises:
@@ -107,8 +100,8 @@ def read_as_tei(out: Path) -> dict[str, Any]:
         raise ValueError(f"unknown activation {config.get('hidden_act')}")
     flags = read_json(out / "1_Pooling" / "config.json")
     served = {"cls_token": "cls", "mean_tokens": "mean", "lasttoken": "last"}
-    chosen = [mode for name, mode in served.items() if flags.get(f"pooling_mode_{name}")]
-    if not chosen:
+    modes = [mode for name, mode in served.items() if flags.get(f"pooling_mode_{name}")]
+    if not modes:
         raise ValueError(f"Pooling config {flags} is not supported")
     settings = read_json(out / "sentence_bert_config.json")
     if "max_seq_length" not in settings:
@@ -121,7 +114,7 @@ def read_as_tei(out: Path) -> dict[str, Any]:
         causal = None
     modules = read_json(out / "modules.json")
     return {
-        "pooling": chosen[0],
+        "pooling": modes[0],
         "causal": causal,
         "max_length": settings["max_seq_length"],
         "normalize": True,
@@ -129,7 +122,7 @@ def read_as_tei(out: Path) -> dict[str, Any]:
     }
 
 
-def _options(out: Path, parity: Mapping[str, Any]) -> dict[str, Any]:
+def _options(out: Path, parity: Parity) -> dict[str, Option]:
     prompts = read_json(out / "config_sentence_transformers.json").get("prompts", {})
     return {"reading": read_as_tei(out), "prompts": prompts}
 
@@ -138,7 +131,7 @@ TEI = Runtime(
     "tei",
     f"Text Embeddings Inference {VERSION}",
     refusal=refused_by_tei,
-    opening=OPENING,
+    script=SCRIPT,
     options=_options,
     simulated=VERSION,
     caution=caution_on_tei,

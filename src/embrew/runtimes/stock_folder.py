@@ -1,20 +1,17 @@
-"""What a server reads from a stock folder, and the vectors that follow from it, computed with transformers."""
+"""The folder of stock Sentence-Transformers modules: what they can reproduce, and what servers read from it."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+from transformers import PreTrainedConfig
 
 from embrew.encoder import Encoder
-from embrew.export.stock import pools_every_token, pools_last_token
+from embrew.model.forward import bidirectional_by
+from embrew.model.pooling import LatentAttention
 
-# `reading` is an encoder as a server understands a folder:
-# pooling      which states of all tokens become the vector: `cls`, `last` or `mean`
-# causal       the direction of attention; None: that of the model's family
-# max_length   limit in tokens of a text, with its prompt and added tokens
-# normalize    whether vectors have unit length
-# projections  folders of the `Dense` modules that are applied to a pooled state, in order
 SIMULATION = """
 import torch, transformers
 from safetensors.torch import load_file
@@ -33,11 +30,67 @@ def vector(ids):
         pooled = matrix @ pooled
     return torch.nn.functional.normalize(pooled, dim=0) if reading["normalize"] else pooled
 """
-"""It lacks `encode`, since servers tokenise by different rules."""
+"""Computes vectors by `options["reading"]`, a `Reading`. It lacks `encode`: servers tokenise by different rules."""
 ONE_TOKEN = (
     "train one memory token at the end of the template (template: '{instruction}{text}{memory}', memory_tokens: 1, "
     "pooling: {mode: last, over: memory}) or last-token pooling"
 )
+
+
+class Reading(TypedDict):
+    """An encoder as a server reads it from a folder.
+
+    Attributes:
+        pooling: states of all tokens that become the vector: `cls`, `last` or `mean`.
+        causal: whether attention is causal; None: as of the model's family.
+        max_length: limit in tokens of a text, with its prompt and added tokens.
+        normalize: whether vectors have unit length.
+        projections: folders of the `Dense` modules that are applied to a pooled state, in order.
+    """
+
+    pooling: str
+    causal: bool | None
+    max_length: int
+    normalize: bool
+    projections: tuple[str, ...]
+
+
+def stock_refusal(encoder: Encoder) -> str | None:
+    """Return why stock modules cannot reproduce the encoder's attention or pooling; None: they can."""
+    pooling = encoder.pooling
+    if isinstance(encoder.head, LatentAttention):
+        return "its states pass through latent attention before they are pooled, for which there is no stock module"
+    if encoder.attention.is_causal is None:
+        return f"attention={encoder.attention.mode} needs a mask; stock modules are causal or bidirectional"
+    if encoder.attention.is_causal is False and bidirectional_by(encoder.backbone.inner) == "mask":
+        return (
+            f"attention=bidirectional needs an explicit mask on {type(encoder.backbone.inner).__name__}, which does "
+            "not follow is_causal in its configuration; stock modules support attention: causal here"
+        )
+    if pooling.mode == "concat" and not pools_last_token(encoder):
+        return (
+            "it concatenates the states of several memory tokens, for which there is no stock module; their "
+            "mean has one (pool_over, or pooling: {mode: mean, over: memory} in the recipe)"
+        )
+    if pooling.mode != "mean" and not (pools_every_token(encoder) or pools_last_token(encoder)):
+        return f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
+    return None
+
+
+def pools_last_token(encoder: Encoder) -> bool:
+    """Return whether pooling reads one memory token at the very end: its state is the last token's."""
+    return (
+        encoder.pooling.over == "memory"
+        and len(encoder.template.memory_ids) == 1
+        and encoder.template.tail[-1] == "memory"
+    )
+
+
+def pools_every_token(encoder: Encoder) -> bool:
+    """Return whether pooling reads all tokens of a row: over all, or over a text to which no token is added."""
+    template = encoder.template
+    alone = not (template.first_ids or template.suffix_ids)
+    return encoder.pooling.over == "all" or (encoder.pooling.over == "text" and alone)
 
 
 def pooling_refused(encoder: Encoder) -> str | None:
@@ -57,7 +110,7 @@ def pooling_refused(encoder: Encoder) -> str | None:
     return None
 
 
-def sliding_window(config: Any) -> int | None:
+def sliding_window(config: PreTrainedConfig) -> int | None:
     """Return the smallest number of tokens that a layer attends to; None: all of them."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None and "sliding_attention" not in kinds:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
-from embrew.export.runtimes.served import sliding_window
+from embrew.runtimes.stock_folder import sliding_window
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """Name in llama.cpp by `model_type` of transformers."""
@@ -21,7 +25,7 @@ INTERLEAVED = ("llama",)  # llama.cpp rotates neighbouring pairs of dimensions t
 ROPE = ("default", "llama3")
 
 
-def refusal(config: Any, limit: int) -> str | None:
+def refusal(config: PreTrainedConfig, limit: int) -> str | None:
     """Return why llama.cpp cannot run a model on texts of up to `limit` tokens as transformers does; None: it can."""
     kind, rope = config.model_type, getattr(config, "rope_parameters", None) or {}
     if kind not in ARCHITECTURES:
@@ -46,13 +50,12 @@ def refusal(config: Any, limit: int) -> str | None:
     return None
 
 
-def head_width(config: Any) -> int:
+def head_width(config: PreTrainedConfig) -> int:
     """Return the dimensions of one attention head."""
-    own = getattr(config, "head_dim", None)
-    return int(own or config.hidden_size // config.num_attention_heads)
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def write_architecture(writer: Any, config: Any, *, limit: int) -> None:
+def write_architecture(writer: GGUFWriter, config: PreTrainedConfig, *, limit: int) -> None:
     """Write the key values of a model's architecture; `limit` is the context length."""
     writer.add_context_length(limit)
     writer.add_block_count(config.num_hidden_layers)
@@ -96,7 +99,7 @@ def interleaved(value: Tensor, heads: int) -> Tensor:
     return halves.transpose(1, 2).reshape(value.shape)
 
 
-def _llama3_factors(config: Any) -> np.ndarray:
+def _llama3_factors(config: PreTrainedConfig) -> np.ndarray:
     """Return what Llama 3.1 divides its rotary frequencies by, `(head width / 2)`."""
     rope, width = config.rope_parameters, head_width(config)
     frequencies = 1.0 / float(rope["rope_theta"]) ** (torch.arange(0, width, 2, dtype=torch.float32) / width)

@@ -28,9 +28,9 @@ class ContextPrompt:
     """One context in a stock folder.
 
     Attributes:
-        prompt: the prompt before a text there: markers, words, and the template's words before the text.
-        ids: what its tokenizer makes of the context's positions, one each.
-        rows: `(markers, hidden)` what goes into the embedding matrix, by id.
+        prompt: string before a text there: markers, words, and the template's words before the text.
+        ids: token ids of the context's positions by its tokenizer.
+        rows: input embedding `(hidden,)` of each marker, by id.
         room: maximum number of tokens of a text with its instruction.
     """
 
@@ -58,19 +58,19 @@ def context_prompt(
     stem = f"{name}.{context_sha256(context)[:16]}"
     if any(token.startswith(f"<|{stem}.") for token in tokenizer.get_vocab()):
         raise ValueError(f"the tokenizer has tokens that begin with <|{stem} already")
-    words, marked = _words_and_markers(tokenizer, row, stem)
+    words, markers = _words_and_markers(tokenizer, row, stem)
     added = tokenizer.get_added_vocab()
     ids, rows = list(row.ids), {}
     if row.ids:
         with torch.no_grad():
             tokens = Tokens.pad([row]).with_soft(context.vectors).to(encoder.device)
             embedded = encoder.backbone.embed(tokens)[0]
-        for place, marker in marked.items():
-            ids[place] = added[marker]
-            rows[ids[place]] = embedded[place]
+        for position, marker in markers.items():
+            ids[position] = added[marker]
+            rows[ids[position]] = embedded[position]
     before = encoder.template.around(instruction)[0]
     for prompt in (words + before, f"{words} {before}"):  # some tokenizers begin a text with a space
-        if _same(encoder, tokenizer, row, ids, instruction, prompt, room):
+        if _reproduces(encoder, tokenizer, row, ids, instruction, prompt, room):
             return ContextPrompt(prompt, ids, rows, room)
     raise ValueError(
         f"context {name} cannot be exported: after a marker, this tokenizer gives other tokens than at the beginning "
@@ -84,18 +84,18 @@ def _words_and_markers(tokenizer: PreTrainedTokenizerBase, row: Row, stem: str) 
     A run of tokens stays words where these become the same tokens between markers. A context ends with a marker, so
     that the following text is tokenised separately.
     """
-    words, marked = "", dict[int, str]()
+    words, markers = "", dict[int, str]()
     for segment, run in groupby(enumerate(row.segments), lambda pair: pair[1]):
-        places = [place for place, _ in run]
-        as_words: list[int] = []
+        positions = [position for position, _ in run]
         if segment != Segment.SOFT:
-            as_words = places[:-1] if places[-1] + 1 == len(row.ids) else places
-            plain = _words_between_markers(tokenizer, stem, [row.ids[i] for i in as_words], first=places[0] == 0)
-            as_words, words = ([], words) if plain is None else (as_words, words + plain)
-        for place in places[len(as_words) :]:
-            marked[place] = _marker(tokenizer, stem, len(marked))
-            words += marked[place]
-    return words, marked
+            as_words = positions[:-1] if positions[-1] + 1 == len(row.ids) else positions
+            plain = _words_between_markers(tokenizer, stem, [row.ids[i] for i in as_words], first=positions[0] == 0)
+            if plain is not None:
+                words, positions = words + plain, positions[len(as_words) :]
+        for position in positions:
+            markers[position] = _marker(tokenizer, stem, len(markers))
+            words += markers[position]
+    return words, markers
 
 
 def _marker(tokenizer: PreTrainedTokenizerBase, stem: str, number: int) -> str:
@@ -110,17 +110,17 @@ def _words_between_markers(tokenizer: PreTrainedTokenizerBase, stem: str, ids: l
     """Return words that become these tokens between markers, or before one; None: there are none."""
     if not ids:
         return ""
-    mark = _marker(tokenizer, stem, 0)
-    (own,) = tokenizer(mark, add_special_tokens=False)["input_ids"]
+    marker = _marker(tokenizer, stem, 0)
+    (marker_id,) = tokenizer(marker, add_special_tokens=False)["input_ids"]
     decoded = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
     for words in (decoded, f" {decoded}"):
-        tokens = tokenizer(("" if first else mark) + words + mark, add_special_tokens=False)["input_ids"]
-        if tokens == [*([] if first else [own]), *ids, own]:
+        tokens = tokenizer(("" if first else marker) + words + marker, add_special_tokens=False)["input_ids"]
+        if tokens == [*([] if first else [marker_id]), *ids, marker_id]:
             return words
     return None
 
 
-def _same(
+def _reproduces(
     encoder: Encoder,
     tokenizer: PreTrainedTokenizerBase,
     row: Row,
@@ -133,8 +133,8 @@ def _same(
     template = encoder.template
     begin, end = len(template.first_ids), len(template.suffix(instruction).ids)
     rows = template.rows(TEXTS, instruction=instruction, max_length=room)
-    for text, own in zip(TEXTS, insert(rows, row, template), strict=True):
-        wanted = [*stock, *own.ids[begin + len(stock) : len(own.ids) - end]]
-        if tokenizer(prompt + text, add_special_tokens=False)["input_ids"][: len(wanted)] != wanted:
+    for text, with_context in zip(TEXTS, insert(rows, row, template), strict=True):
+        expected = [*stock, *with_context.ids[begin + len(stock) : len(with_context.ids) - end]]
+        if tokenizer(prompt + text, add_special_tokens=False)["input_ids"][: len(expected)] != expected:
             return False
     return True

@@ -10,16 +10,17 @@ import torch
 from torch.export import Dim
 
 from embrew.encoder import Encoder
-from embrew.export.parts import Parts
-from embrew.export.runtime import Runtime, quiet
 from embrew.runtimes.graph import OUTPUT, graph_refusal
+from embrew.runtimes.opened import CompiledGraph, OpenedGraph
+from embrew.runtimes.portable import PortableEncoder
+from embrew.runtimes.runtime import Runtime, hide_output
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 LOGGERS = ("torch.onnx", "torch.onnx._internal.exporter._registration", "onnxscript", "onnx_ir")
 INPUTS = ("input_ids", "attention_mask")  # the names that FastEmbed, Vespa and transformers.js use
 LARGEST = 1_500_000_000  # bytes of weights within the file itself, which protobuf limits to 2 GB
 FOLDER, FILE, WEIGHTS = "onnx", "model.onnx", "model.onnx_data"  # as transformers.js looks for them
-OPENING = """
+SCRIPT = """
 import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
@@ -35,7 +36,7 @@ def encode(case, texts):
     mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows], dtype=np.int64)
     return zip(rows, session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0])
 """
-OPEN = """`onnx/model.onnx` is for ONNX Runtime:
+USAGE = """`onnx/model.onnx` is for ONNX Runtime:
 
 ```python
 import numpy as np
@@ -61,13 +62,13 @@ def refused_by_onnx(encoder: Encoder) -> str | None:
     return graph_refusal(encoder)
 
 
-def write_onnx(parts: Parts, out: Path, weights: str) -> None:
+def write_onnx(portable: PortableEncoder, out: Path, weights: str) -> None:
     """Write `onnx/model.onnx` in float32, for any number of rows and tokens; and the tokenizer."""
     ids, mask = (torch.ones(2, 7, dtype=torch.long) for _ in INPUTS)  # two objects: one would be taken for one input
     sizes = {0: Dim("batch"), 1: Dim("tokens")}
-    with quiet(*LOGGERS):
+    with hide_output(*LOGGERS):
         program = torch.onnx.export(
-            parts.graph(),
+            portable.graph(),
             (ids, mask),
             dynamo=True,
             input_names=INPUTS,
@@ -78,7 +79,7 @@ def write_onnx(parts: Parts, out: Path, weights: str) -> None:
     assert program is not None  # it is with dynamo=True
     (out / FOLDER).mkdir()
     save(program.model, out / FOLDER / FILE)
-    parts.write_text_files(out)
+    portable.write_text_files(out)
 
 
 def save(model: Any, path: Path) -> None:
@@ -89,8 +90,22 @@ def save(model: Any, path: Path) -> None:
     onnx_ir.save(model, path, external_data=WEIGHTS if size > LARGEST else None)
 
 
-def _note(parts: Parts) -> str:
-    return OPEN.format(limit=parts.encoder.max_seq_length, prompt=parts.first_prompt())
+def _compiled(path: Path) -> CompiledGraph:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    inputs, outputs = ([node.name for node in nodes] for nodes in (session.get_inputs(), session.get_outputs()))
+    software = f"ONNX Runtime {onnxruntime.__version__}"
+    return CompiledGraph(software, lambda arrays: session.run([OUTPUT], arrays)[0], inputs, outputs)
 
 
-ONNX = Runtime("onnx", "ONNX Runtime", refusal=refused_by_onnx, opening=OPENING, write=write_onnx, note=_note)
+ONNX = Runtime(
+    "onnx",
+    "ONNX Runtime",
+    refusal=refused_by_onnx,
+    script=SCRIPT,
+    write=write_onnx,
+    usage=lambda portable: portable.usage(USAGE),
+    files=("*.onnx", "onnx/*.onnx"),
+    open=lambda path: OpenedGraph(path, "onnx", "ONNX Runtime", _compiled),
+)

@@ -6,26 +6,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from embrew.encoder import Encoder
-from embrew.export.runtime import Runtime
-from embrew.export.runtimes.served import (
-    SIMULATION,
-    pooling_refused,
-    read_json,
-    window_exceeded,
-)
-from embrew.export.stock import stock_refusal
+from embrew.runtimes.reference import Parity
+from embrew.runtimes.runtime import Option, Runtime
+from embrew.runtimes.stock_folder import SIMULATION, Reading, pooling_refused, read_json, stock_refusal, window_exceeded
 
 VERSION = "0.33.0"
 BY_FLAG = ("llama", "mistral", "qwen2", "qwen3")
 DECODERS = (*BY_FLAG, "gemma3_text")
 ENCODERS = ("bert", "roberta", "xlm-roberta", "modernbert")
 WINDOWED = ("mistral", "gemma3_text")
-OPENING = f"""{SIMULATION}
+SCRIPT = f"""{SIMULATION}
 from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 def encode(case, texts):
@@ -64,7 +57,7 @@ def misread_by_vllm(encoder: Encoder) -> str | None:
     return None
 
 
-def read_as_vllm(out: Path) -> dict[str, Any]:
+def read_as_vllm(out: Path) -> Reading:
     """Return what vLLM reads from a folder.
 
     Raises:
@@ -80,21 +73,20 @@ def read_as_vllm(out: Path) -> dict[str, Any]:
     names = {"cls": "cls", "lasttoken": "last", "mean": "mean"}
     if mode not in names:
         raise ValueError(f"pooling_mode={mode!r} is none of {', '.join(names)}, and the family's own is used")
-    bert = config["model_type"] in ENCODERS
-    flag = config.get("is_causal", True)
+    is_causal = config.get("is_causal", True)
     if config["model_type"] == "gemma3_text":
-        flag = not config["use_bidirectional_attention"]
+        is_causal = not config["use_bidirectional_attention"]
     settings = read_json(out / "sentence_bert_config.json")
     return {
         "pooling": names[mode],
-        "causal": None if bert else flag,
+        "causal": None if config["model_type"] in ENCODERS else is_causal,
         "max_length": settings.get("max_seq_length", config["max_position_embeddings"]),
         "normalize": "Normalize" in kinds,
         "projections": tuple(m["path"] for m, kind in zip(modules, kinds, strict=True) if kind == "Dense"),
     }
 
 
-def _options(out: Path, parity: Mapping[str, Any]) -> dict[str, Any]:
+def _options(out: Path, parity: Parity) -> dict[str, Option]:
     lower = read_json(out / "sentence_bert_config.json").get("do_lower_case", False)
     return {"reading": read_as_vllm(out), "lower": lower}
 
@@ -103,7 +95,7 @@ VLLM = Runtime(
     "vllm",
     f"vLLM {VERSION}",
     refusal=refused_by_vllm,
-    opening=OPENING,
+    script=SCRIPT,
     options=_options,
     simulated=VERSION,
     reads_stock=True,

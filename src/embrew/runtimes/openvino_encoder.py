@@ -1,4 +1,4 @@
-"""An encoder whose graph another runtime computes; texts are read, batched and converted as in `Encoder`."""
+"""An encoder whose graph OpenVINO computes; texts are read, batched and converted as in `Encoder`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from embrew.model.attention import Attention
 from embrew.model.batching import DEFAULT_COST, Cost
 from embrew.model.contexts import PreparedContext
 from embrew.model.prefix import PrefixCache, SharedPrefix
-from embrew.runtimes.openvino import Program
+from embrew.runtimes.openvino_model import Program
 from embrew.settings.base import Base
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.tokens import Segment, Tokens
@@ -59,8 +59,8 @@ class Origin:
     """The encoder that a graph was made of, for results and for comparing vectors on disk.
 
     Attributes:
-        described: its `describe()`.
-        weights_hash: its `weights_hash()`.
+        described: what its `describe()` returns.
+        weights_hash: what its `weights_hash()` returns.
         tokenizer_hash: SHA-256 of its tokenizer.
         weights: type of the weights in the graph: `fp32`, `bf16`, `int8`.
     """
@@ -71,17 +71,17 @@ class Origin:
     weights: str = "fp32"
 
 
-class RuntimeEncoder(Encoder):
+class OpenVINOEncoder(Encoder):
     """An encoder whose pooled vectors a compiled graph computes: `encode` and all public methods as of `Encoder`.
 
     Args:
-        program: the compiled graph.
-        shape: of its model.
-        tokenizer: gives the ids that the graph takes.
-        settings: how texts are read.
-        origin: the encoder that it was made of.
-        contexts: by name; their vectors are rows of the graph's embedding matrix.
-        labelled: the graph takes labels of tokens (`LabelledGraph`), and not an attention mask (`SentenceGraph`).
+        program: compiled graph.
+        shape: shape of the graph's model.
+        tokenizer: tokenizer that gives the ids that the graph takes.
+        settings: settings of the encoder.
+        origin: encoder that the graph was made of.
+        contexts: contexts by name; their vectors are rows of the graph's embedding matrix.
+        labelled: whether the graph takes labels of tokens (`LabelledGraph`), or an attention mask (`SentenceGraph`).
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class RuntimeEncoder(Encoder):
     ) -> None:
         self._dimensions = program.dimensions
         pooling = replace(settings.pooling, latents=None, heads=None, head_width=None, projection=None, dense=None)
-        read = settings.replace(demonstrations=None, pooling=pooling)  # trained parts are in the graph
-        super().__init__(shape, tokenizer, Base.from_dict(origin.described["base"]), read)  # type: ignore[arg-type]
+        text_settings = settings.replace(demonstrations=None, pooling=pooling)  # trained parts are in the graph
+        super().__init__(shape, tokenizer, Base.from_dict(origin.described["base"]), text_settings)  # type: ignore[arg-type]
         self.program, self.origin, self.labelled, self.in_bfloat16 = program, origin, labelled, program.bfloat16
         self.normalizes = settings.normalize and not labelled
         self.contexts = dict(contexts or {})
@@ -176,11 +176,11 @@ class RuntimeEncoder(Encoder):
         """Return the original encoder's hash if all is float32, since vectors are then equal; otherwise another one."""
         if self.origin.weights == "fp32" and not self.in_bfloat16:
             return self.origin.weights_hash
-        kind = "bf16" if self.origin.weights == "fp32" else self.origin.weights
-        return hashlib.sha256(json.dumps([self.origin.weights_hash, "openvino", kind]).encode()).hexdigest()
+        weights = "bf16" if self.origin.weights == "fp32" else self.origin.weights
+        return hashlib.sha256(json.dumps([self.origin.weights_hash, "openvino", weights]).encode()).hexdigest()
 
 
 def in_vocabulary(context: PreparedContext, ids: list[int]) -> PreparedContext:
     """Return a context whose vectors are rows of the vocabulary, by these ids: one per position of its row."""
-    segments = [int(Segment.PROMPT) if s == Segment.SOFT else s for s in context.row.segments]
+    segments = [int(Segment.PROMPT) if label == Segment.SOFT else label for label in context.row.segments]
     return PreparedContext(context.context, type(context.row)(ids, segments), torch.zeros(0, 0))

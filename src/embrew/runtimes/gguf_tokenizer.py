@@ -13,9 +13,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
 
 NORMAL, USER_DEFINED, UNUSED, BYTE = 1, 4, 5, 6  # gguf.TokenType
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
@@ -49,10 +52,10 @@ class Kind:
     """A tokenizer as llama.cpp has it.
 
     Attributes:
-        model: `tokenizer.ggml.model`: `gpt2` (byte-level BPE) or `llama` (SentencePiece).
-        pre: `tokenizer.ggml.pre`.
+        model: value of `tokenizer.ggml.model`: `gpt2` (byte-level BPE) or `llama` (SentencePiece).
+        pre: value of `tokenizer.ggml.pre`.
         space_prefix: whether a space is put before every text.
-        preparation: what has to be done to a prompt with its text first, since llama.cpp does not.
+        preparation: steps that a client applies to a prompt with its text, since llama.cpp does not.
     """
 
     model: str
@@ -151,10 +154,10 @@ class Vocabulary:
     """Tokens by id.
 
     Attributes:
-        tokens: their names.
-        types: their types.
-        scores: for SentencePiece, priorities of merging; empty otherwise.
-        merges: for byte-level BPE, pairs with a space between; empty otherwise.
+        tokens: names of the tokens.
+        types: types of the tokens.
+        scores: priorities of merging for SentencePiece; empty otherwise.
+        merges: pairs with a space between, for byte-level BPE; empty otherwise.
     """
 
     tokens: list[str]
@@ -196,7 +199,9 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, kind: Kind, rows: int) -> 
     return Vocabulary(tokens, types, [], [" ".join(pair) for pair in merges])
 
 
-def write_vocabulary(writer: Any, vocabulary: Vocabulary, kind: Kind, *, first: int | None, last: int | None) -> None:
+def write_vocabulary(
+    writer: GGUFWriter, vocabulary: Vocabulary, kind: Kind, *, first: int | None, last: int | None
+) -> None:
     """Write a vocabulary, and which token comes first and last in every text; None: no token does.
 
     A token that llama.cpp does not add still has an id there: without one it would be token 1, 2 or 11.

@@ -6,45 +6,27 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 
-from embrew.export.parity import long_text
-from embrew.export.parts import fixed_form, make_parts
 from embrew.export.wrong_vectors import FILE, WrongVectors, wrong_vectors
 from embrew.files.checksums import Damaged, file_sha256, read_checksums
 from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of, read_json
+from embrew.runtimes.opened import Prompt
+from embrew.runtimes.portable import fixed_form, make_portable
+from embrew.runtimes.reference import Parity, long_text
 from embrew.storage.saving import TEXTS
 from embrew.text.texts import SIDES
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
 
-AGAIN = "make the export again"
+REPAIR = "make the export again"
 Key = tuple[str, str]
 """Words of a prompt, and text."""
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What precedes a text.
-
-    Attributes:
-        name: of the prompt; None: the text has none.
-        words: the prompt itself; where prompts are given by name only, this name.
-        method: method of Sentence-Transformers that applies it: `encode_query`, `encode_document` or `encode`.
-        is_default: whether that method applies it where no prompt is named.
-        is_context: whether it is a context, which an encoder does not count towards the limit of a text.
-    """
-
-    name: str | None
-    words: str
-    method: str
-    is_default: bool
-    is_context: bool
 
 
 @dataclass(frozen=True)
@@ -52,10 +34,10 @@ class Text:
     """A text with a prompt.
 
     Attributes:
-        prompt: what precedes it.
-        text: without the prompt; not empty together with it.
+        prompt: prompt before the text.
+        text: text without the prompt; not empty together with it.
         ids: token ids, in the export's vocabulary.
-        vector: `(dimensions,)`.
+        vector: vector `(dimensions,)`.
     """
 
     prompt: Prompt
@@ -74,8 +56,8 @@ class Reference:
     """Texts and the vectors that they have.
 
     Attributes:
-        name: the encoder or export.
-        texts: in the order of their prompts.
+        name: name of the encoder or export.
+        texts: texts in the order of their prompts.
         max_length: limit in tokens of every text, template and prompt included; texts that are longer are compared on
             their own.
         weights: type of the weights of each runtime that the export is for.
@@ -104,12 +86,12 @@ def reference_of_export(name: str) -> Reference | None:
     path, wrong = folder / EXPORT.file, folder / FILE
     if not os.path.lexists(path):
         return None
-    parity = read_json(path, keys=("cases", "max_length"), repair=AGAIN, kind=EXPORT)
+    parity = cast("Parity", read_json(path, keys=("cases", "max_length"), repair=REPAIR, kind=EXPORT))
     listed = read_checksums(folder) or {}
     for file in (path, wrong):
         if file.name in listed and listed[file.name] != file_sha256(file):
-            raise Damaged(f"{file} has changed since it was written; copy it again, or {AGAIN}")
-    with content_of(path, repair=AGAIN):
+            raise Damaged(f"{file} has changed since it was written; copy it again, or {REPAIR}")
+    with content_of(path, repair=REPAIR):
         return _reference(name, parity, WrongVectors.read(wrong))
 
 
@@ -137,19 +119,20 @@ def reference_of_encoder(
         raise ValueError(f"{name} is no encoder of embrew, so there are no reference vectors; give one, or its export")
     if by_methods:
         return _of_methods(name, encoder)
-    parts = make_parts(*fixed_form(encoder, max_length=max_length))
-    return _reference(name, parts.parity, wrong_vectors(parts))
+    portable = make_portable(*fixed_form(encoder, max_length=max_length))
+    return _reference(name, portable.parity, wrong_vectors(portable))
 
 
-def export_around(path: Path) -> dict[str, Any]:
+def export_around(path: Path) -> Parity:
     """Return the `parity.json` of the export that a file or folder is, or is part of; empty: there is none."""
     for folder in (path, *path.parents[:2]) if path.exists() else ():
         if os.path.lexists(folder / EXPORT.file):
-            return read_json(folder / EXPORT.file, keys=("max_length",), repair=AGAIN, kind=EXPORT)
+            values = read_json(folder / EXPORT.file, keys=("max_length",), repair=REPAIR, kind=EXPORT)
+            return cast("Parity", values)
     return {}
 
 
-def _reference(name: str, parity: Mapping[str, Any], wrong: WrongVectors) -> Reference:
+def _reference(name: str, parity: Parity, wrong: WrongVectors) -> Reference:
     limit = int(parity["max_length"])
     texts = []
     for case in parity["cases"]:
@@ -168,7 +151,7 @@ def _reference(name: str, parity: Mapping[str, Any], wrong: WrongVectors) -> Ref
 def _of_methods(name: str, encoder: Encoder) -> Reference:
     """Return what `encode_query`, `encode_document`, and `encode` with every other prompt and context give."""
     words = [*TEXTS, long_text(encoder, encoder.max_seq_length), ""]
-    others = [each for each in [*encoder.prompts, *encoder.contexts] if each not in SIDES]
+    others = [name for name in [*encoder.prompts, *encoder.contexts] if name not in SIDES]
     texts = []
     for prompt_name in (*SIDES, None, *others):
         method = f"encode_{prompt_name}" if prompt_name in SIDES else "encode"
