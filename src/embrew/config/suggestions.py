@@ -18,7 +18,7 @@ def choose_from(word: str, allowed: Collection[str]) -> str:
 def did_you_mean(word: str, choices: Collection[str], *, limit: int = 1) -> str:
     """Return `"; did you mean 'x'?"` with up to `limit` similar choices, or an empty string.
 
-    >>> did_you_mean("llm2comp/nanno", ["epic/nano", "llm2comp/nano", "lbr/ratio"], most=3)
+    >>> did_you_mean("llm2comp/nanno", ["epic/nano", "llm2comp/nano", "lbr/ratio"], limit=3)
     "; did you mean 'llm2comp/nano' or 'epic/nano'?"
     """
     close = [repr(choice) for choice in difflib.get_close_matches(word, list(choices), n=limit, cutoff=0.5)]
