@@ -64,16 +64,16 @@ def packages() -> Iterator[Finding]:
     """Yield the versions of Python, embrew and its required packages, and the state of each optional extra."""
     yield Finding("python", "ok", platform.python_version())
     try:
-        own = metadata.distribution("embrew")
+        distribution = metadata.distribution("embrew")
     except metadata.PackageNotFoundError:
         advice = "install it: pip install embrew, or pip install -e . in a checkout"
         yield Finding("embrew", "failed", "the source is there, the package is not installed", advice)
         return
-    yield Finding("embrew", "ok", own.version)
-    requirements = [Requirement(text) for text in own.requires or ()]
+    yield Finding("embrew", "ok", distribution.version)
+    requirements = [Requirement(text) for text in distribution.requires or ()]
     required = [each for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})]
     yield from map(required_package, required)
-    for extra in own.metadata.get_all("Provides-Extra") or ():
+    for extra in distribution.metadata.get_all("Provides-Extra") or ():
         if extra in ("dev", "docs"):
             continue
         parts = [
@@ -128,8 +128,8 @@ def in_process(command: list[str], seconds: float = SECONDS) -> Iterator[Finding
         errors.seek(0)
         last_line = (errors.read().strip().splitlines() or ["no output"])[-1]
     if code:
-        how = f"took more than {seconds:.0f} s" if late else f"ended with {_exit(code)}"
-        yield Finding("self-test", "failed", f"its process {how}: {last_line}"[:300], REPORT)
+        ending = f"took more than {seconds:.0f} s" if late else f"ended with {_exit(code)}"
+        yield Finding("self-test", "failed", f"its process {ending}: {last_line}"[:300], REPORT)
 
 
 def _exit(code: int) -> str:
