@@ -13,9 +13,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from packaging.requirements import Requirement
 
@@ -176,15 +177,15 @@ def self_test() -> Iterator[Finding]:
         advice = "install embrew again: pip install --force-reinstall --no-deps embrew"
         yield Finding("self-test: nano", "failed", value, advice)
         return
-    settings: dict[str, Any] = {"dtype": "float32", "pooling": "mean", "max_length": 128}
-    encoder = Encoder.from_pretrained("nano", **settings)
+    open_nano = partial(Encoder.from_pretrained, "nano", dtype="float32", pooling="mean", max_length=128)
+    encoder = open_nano()
     batched = np.asarray(encoder.encode(list(TEXTS)))
     expected = np.array(reference["vectors"], dtype=np.float32)
     yield _compared("vectors", "from the shipped ones", batched[:, : expected.shape[1]], expected, encoder)
     alone = np.concatenate([np.asarray(encoder.encode([text])) for text in TEXTS[:6]])
     yield _compared("padding", "of a text alone and in a batch", alone, batched[:6], encoder)
     for mode in ("causal", "bidirectional"):
-        Encoder.from_pretrained("nano", attention=mode, **settings)  # which measures it
+        open_nano(attention=mode)  # which measures it
     yield Finding("self-test: attention", "ok", "causal and bidirectional as expected")
     yield from _training()
 

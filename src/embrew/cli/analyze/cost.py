@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embrew.cli.analyze.kinds import Data, Outcome, measure_all, tasks_of
 from embrew.cli.arguments import Count, Suite, read_numbers
 
 if TYPE_CHECKING:
     from embrew.analysis.demonstrations import Shots
+    from embrew.text_encoder import TextEncoder
 
 
 def cost(models: Sequence[str]) -> Outcome:
@@ -79,7 +80,7 @@ def demonstrations(
     tasks = tasks_of(data, suite, split, choosing=False)
     numbers = read_numbers(counts) if counts else [0, len(pairs)]
 
-    def measure(encoder: Any) -> list[Shots]:
+    def measure(encoder: TextEncoder) -> list[Shots]:
         if not isinstance(encoder, Encoder):
             raise ValueError("analyze demonstrations needs an encoder of embrew that reads them; give its folder")
         return by_demonstrations(encoder, Context(instruction, pairs), numbers, tasks, batch_tokens=batch_tokens)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from embrew.cli.analyze.kinds import Data, Outcome, Seed, flat, measure_all, only
+from embrew.cli.analyze.kinds import Data, Outcome, Record, Seed, flat, measure_all, only
 from embrew.cli.arguments import Columns, Count, ModelPooling, columns_of
 
 if TYPE_CHECKING:
     from embrew.analysis.domain_knowledge import Figures, Sample
+    from embrew.text_encoder import TextEncoder
 
 
 def domain(
@@ -43,7 +44,7 @@ def domain(
     if general is not None:
         samples.append(read_sample(general, {}, max_texts, seed=seed))
 
-    def figures_of(encoder: Any) -> list[Figures]:
+    def figures_of(encoder: TextEncoder) -> list[Figures]:
         return [measure(encoder, sample, batch_tokens=batch_tokens, show_progress_bar=True) for sample in samples]
 
     drawn: list[tuple[str, list[Figures]]] = []
@@ -59,9 +60,9 @@ def domain(
     return outcome
 
 
-def _shown(name: str, figures: Figures) -> dict[str, Any]:
+def _shown(name: str, figures: Figures) -> Record:
     """Return a row of the table."""
-    row: dict[str, Any] = {"model": name, "data": figures.name}
+    row: Record = {"model": name, "data": figures.name}
     if (apart := figures.separation) is not None:
         interval = None if apart.interval is None else f"[{apart.interval[0]:.2f}, {apart.interval[1]:.2f}]"
         row |= {"pairs": apart.matched, "d′": apart.d_prime, "95 % interval": interval, "ratio": apart.ratio}

@@ -18,14 +18,19 @@ from embrew.cli.console import loading
 from embrew.cli.options import options_of
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
     from embrew.analysis.input_texts import Texts
     from embrew.analysis.surface import Cell, Surface
+    from embrew.encoder import Encoder
     from embrew.evaluation import Task
+    from embrew.text_encoder import TextEncoder
 
 Data = Annotated[Sequence[str], typer.Option("--data", "-d")]
 Seed = Annotated[int, typer.Option(min=0)]
 PromptNames = Annotated[Sequence[str], typer.Option(autocompletion=completion.contexts)]
 
+Record = dict[str, Any]  # values by name: an entry of a JSON file, or a row of a table
 DEPTHS = (0.25, 0.5, 0.75, 1.0)  # layers 8, 16, 24 and 32 of 32, those of EPIC's Table 9
 
 
@@ -44,17 +49,17 @@ class Outcome:
     """
 
     plot: Callable[[Path], None] | None
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Record = field(default_factory=dict)
     title: str | None = None
-    models: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    table: list[dict[str, Any]] = field(default_factory=list)
+    models: list[Record] = field(default_factory=list)
+    rows: list[Record] = field(default_factory=list)
+    table: list[Record] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
 
 def measure_all(
     models: Sequence[str], measure: Callable[[Any], Any], opener: Callable[[str], Any] | None = None
-) -> Iterator[tuple[dict[str, Any], Any]]:
+) -> Iterator[tuple[Record, Any]]:
     """Measure models one after the other; yield name and hash of each with its result. Errors begin with the name."""
     from embrew.opening import open_model
     from embrew.text_encoder import model_hash
@@ -69,9 +74,9 @@ def measure_all(
         yield {"model": name, "model_hash": model_hash(encoder)}, result
 
 
-def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
+def flat(entry: Mapping[str, Any]) -> Record:
     """Return the single values of an entry, those of mappings by both names."""
-    row: dict[str, Any] = {}
+    row: Record = {}
     for name, value in entry.items():
         values = {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, Mapping) else {name: value}
         row |= {key: each for key, each in values.items() if not isinstance(each, list | Mapping)}
@@ -154,7 +159,7 @@ def spectrum(models: Sequence[str], *, threshold: float = 1e-2, **reading: Any) 
 
     texts, options = texts_of(**reading)
 
-    def measure(encoder: Any) -> Any:
+    def measure(encoder: Encoder | SentenceTransformer) -> Any:
         result = spectrum_of(vectors_of(unnormalised(encoder), texts.texts, **options), threshold=threshold)
         return {**result.summary(), "singular_values": result.singular_values.tolist()}, [result]
 
@@ -176,7 +181,7 @@ def memory(models: Sequence[str], *, threshold: float = 0.9, **reading: Any) -> 
 
     texts, options, seed = *texts_of(**reading), reading.get("seed", 42)
 
-    def measure(encoder: Any) -> Any:
+    def measure(encoder: Encoder) -> Any:
         similarity = memory_similarity(encoder, texts.texts, **options)
         figures = {"texts": len(texts.texts), **summarize(similarity, threshold=threshold, seed=seed)}
         return {**figures, "similarity": similarity.tolist()}, [similarity, figures["effective_tokens"]]
@@ -204,7 +209,7 @@ def uniformity(models: Sequence[str], *, threshold: float = 4.0, **reading: Any)
     texts, options = texts_of(**reading)
     del options["side"]
 
-    def measure(encoder: Any) -> Any:
+    def measure(encoder: TextEncoder) -> Any:
         point = alignment_uniformity(encoder, positives, texts.texts, **options)
         return vars(point), [point]
 
@@ -229,7 +234,7 @@ def truncation(models: Sequence[str], *, dims: str | None = None, **reading: Any
     if len(chosen) > 1:
         raise ValueError(f"--dims {dims}; analyze truncation takes one number of dimensions")
 
-    def measure(encoder: Any) -> Any:
+    def measure(encoder: TextEncoder) -> Any:
         vectors = vectors_of(encoder, texts.texts, **options)
         plane = truncation_of(
             vectors, chosen[0] if chosen else min(128, vectors.shape[1] // 2), seed=reading.get("seed", 42)
@@ -256,7 +261,7 @@ def sink(models: Sequence[str], *, prompt_name: PromptNames = (), **reading: Any
 
     texts, options = texts_of(**{"max_texts": 512, **reading})
 
-    def measure(encoder: Any) -> list[Sink]:
+    def measure(encoder: TextEncoder) -> list[Sink]:
         if not isinstance(encoder, Encoder):
             raise ValueError("analyze sink needs an encoder of embrew; give its folder, or a recipe")
         return [sink_of(encoder, texts.texts, prompt_name=name, **options) for name in (None, *prompt_name)]
@@ -310,7 +315,7 @@ def surface(
     layer_counts, dim_counts = (None if text is None else read_numbers(text) for text in (layers, dims))
     tasks = tasks_of(data, suite, split, choosing=share is not None)
 
-    def measure(encoder: Any) -> tuple[Surface, Cell | None, Any]:
+    def measure(encoder: Encoder) -> tuple[Surface, Cell | None, Encoder]:
         result = surface_of(
             encoder, tasks, layers=layer_counts, dims=dim_counts, batch_tokens=batch_tokens, show_progress_bar=True
         )
@@ -359,7 +364,7 @@ def tasks_of(data: Sequence[str], suite: str | None, split: str | None, *, choos
     return tasks
 
 
-def _words(name: str, result: Surface, picked: Cell | None, encoder: Any) -> list[str]:
+def _words(name: str, result: Surface, picked: Cell | None, encoder: Encoder) -> list[str]:
     from embrew.storage.card import export_options
 
     tasks = zip(result.tasks, result.sizes, strict=True)
@@ -414,7 +419,7 @@ def efficiency(models: Sequence[str], *, stage: str | None = None, against: str 
     outcome = Outcome(plot, {"moments": moments}, rows=moments)
     for curve in curves:
         best = curve.best
-        row: dict[str, Any] = {"run": curve.name, "first": curve.moments[0].score, "best": best.score}
+        row: Record = {"run": curve.name, "first": curve.moments[0].score, "best": best.score}
         row |= {"samples": best.samples, "steps": best.step, "epochs": best.epochs, "pareto": front.count(curve.name)}
         entry = {**row, "scored_on": curve.scored_on}
         if goal is not None and curve is not target:
