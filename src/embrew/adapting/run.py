@@ -82,10 +82,10 @@ def adapt(
             contrast alone.
         teacher: an embedding model whose vectors the method `distillation` learns: a folder or Hub id of a
             Sentence-Transformers model, or a folder that embrew trained.
-        minutes: time of training, for each trained model; default: 30.
-        quick: every part in a few minutes, too short to compare methods.
+        minutes: minutes of training, for each trained model; 30 by default.
+        quick: run every part in a few minutes, too short to compare methods.
         seed: random seed of the split and of training.
-        export: write `export/`.
+        export: also export the best encoder for Sentence-Transformers.
         overrides: `key.path=value` for the recipes, `adapt.key=value` for the defaults.
 
     Returns:

@@ -86,8 +86,8 @@ def train_into_space(
         judged: BEIR folder whose test (else dev) queries are held out, with judgements of the index's documents; None:
             a fifth of `queries` is held out.
         layers: numbers of layers at which the student is trained; None: all layers.
-        minutes: time of training.
-        seed: of the split and of training.
+        minutes: minutes of training.
+        seed: random seed of the split and of training.
         overrides: of the recipe (`space.yaml`), each `key.path=value`, or a key path and a value.
 
     Returns:

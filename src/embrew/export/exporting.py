@@ -49,7 +49,8 @@ def export_encoder(
         overwrite: replace an existing folder.
         verify: `full` opens the files of each runtime as it does, in a fresh process, and compares token ids and
             vectors on 17 texts, one of them beyond every length limit, with every prompt; `off`: none.
-        prompt_name: the prompt to write into a template whose instruction follows the text. Export once per prompt.
+        prompt_name: prompt to export where the template has the instruction after the text, so that a folder holds one
+            only; export once per prompt.
         max_length: limit in tokens of every text, with template and prompt; required if the encoder has two limits.
         num_layers: number of layers to keep, from the first.
         truncate_dim: number of leading dimensions to keep, before vectors are normalised.

@@ -209,7 +209,7 @@ def _with_fixed_memory(encoder: Encoder) -> Encoder:
     ratio = encoder.settings.memory_ratio
     if ratio is None:
         return encoder
-    largest = max(template.most_memory(encoder.max_seq_length) for template in encoder.templates)
+    largest = max(template.max_memory_tokens(encoder.max_seq_length) for template in encoder.templates)
     if largest > 1:
         raise ValueError(
             f"memory_ratio={ratio:g}: texts of up to {encoder.max_seq_length} tokens get 1 to {largest} memory tokens, "
