@@ -120,7 +120,7 @@ def _write_encoder(portable: PortableEncoder, out: Path, weights: str) -> None:
     values = {
         "format": FORMAT.number,
         "settings": encoder.settings.as_dict(),
-        "shape": {**sizes, "prefix_cache": None},  # the last is not read
+        "shape": {**sizes, "kept_prefix": None},  # the last is not read
         "first_ids": template.bos_ids,
         "last_ids": template.sep_ids,
         "contexts": contexts,
