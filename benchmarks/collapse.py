@@ -19,7 +19,7 @@ from planned import cell, expand, file_name, parser_of
 
 from embrew import opening
 from embrew.analysis.input_texts import read_texts, unnormalised, vectors_of
-from embrew.analysis.memory import memory_similarity, summarize
+from embrew.analysis.memory import MemoryTokens, memory_similarity
 from embrew.analysis.plots import plot_memory, plot_spectra
 from embrew.analysis.spectrum import spectrum_of
 from embrew.recipe import Recipe
@@ -43,16 +43,15 @@ def main() -> None:
         encoder: Any = opening.open_model(str(folder), dtype=plan.get("dtype", "auto"))
         raw = unnormalised(encoder)
         spectrum = spectrum_of(vectors_of(raw, texts, batch_tokens=BATCH_TOKENS))
-        similarity = memory_similarity(encoder, texts[:MEMORY_TEXTS], batch_tokens=BATCH_TOKENS)
+        tokens = MemoryTokens(memory_similarity(encoder, texts[:MEMORY_TEXTS], batch_tokens=BATCH_TOKENS))
         label = f"{row}: {stage}"
-        used, tokens = spectrum.summary(), summarize(similarity)
-        found.setdefault(label, []).append({"seed": seed, "spectrum": used, "memory": tokens})
+        found.setdefault(label, []).append({"seed": seed, "spectrum": spectrum.summary(), "memory": tokens.summary()})
         spectra.setdefault(label, spectrum)  # the first seed is drawn
-        matrices.setdefault(label, (similarity, tokens["effective_tokens"]))
+        matrices.setdefault(label, tokens)
         print(label, seed, figures(found[label][-1]), flush=True)
     name = arguments.plan.stem
     plot_spectra(list(spectra.items()), arguments.output / f"{name}-spectra.svg")
-    plot_memory([(label, *pair) for label, pair in matrices.items()], arguments.output / f"{name}-memory.png")
+    plot_memory(list(matrices.items()), arguments.output / f"{name}-memory.png")
     write(arguments.output / f"{name}-collapse.md", arguments.plan, found)
 
 

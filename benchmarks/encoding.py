@@ -19,10 +19,9 @@ import harness
 import numpy as np
 import torch
 
-from embrew import assembly
 from embrew.data.datasets import load
 from embrew.encoder import Encoder
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 
 BATCH_TOKENS = 2048  # what `embrew encode` takes on a CPU
 PAIRS, ROUNDS = 64, 7
@@ -62,7 +61,7 @@ def main() -> None:
     harness.one_core()
     busy = os.getloadavg()[0]
     recipe = Recipe.load(arguments.recipe, [*arguments.settings, "encoder.dtype=float32"])
-    encoder = assembly.encoder(recipe, device="cpu").eval()
+    encoder = build.encoder(recipe, device="cpu").eval()
     with tempfile.TemporaryDirectory() as place:
         rows = {"apart ÷ merged": adapter(encoder, Path(place))}
     busy = max(busy, os.getloadavg()[0])

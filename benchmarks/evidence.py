@@ -38,10 +38,10 @@ from evidence_tables import Earlier, Judged, gap_of, write
 from planned import check_found, expand, file_name, parser_of_rows, read_plan, started_from
 from shots import judge_shown
 
-from embrew import assembly, opening
+from embrew import opening
 from embrew.encoder import Encoder
 from embrew.evaluation import Result, averages, evaluate, read_suite
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.sweep.reuse import reuse_stages
 from embrew.text_encoder import model_hash
 from embrew.training import stages
@@ -158,7 +158,7 @@ def judge_stage(
             encoder = Encoder.from_pretrained(folder / "model" / name, dtype=dtype)
         elif encoder is None:
             untrained = recipe.encoder.model_copy(update={"dtype": dtype})
-            encoder = assembly.encoder(recipe.model_copy(update={"encoder": untrained}))
+            encoder = build.encoder(recipe.model_copy(update={"encoder": untrained}))
         backbone = encoder.describe()["base"]["sha256"] or "unknown"
         to, form = partial(judge, folder=results_folder), entry.get("prompt", "{instruction}: ")
         found = to(encoder, suite) if count is None else judge_shown(encoder, form, suite, count, condition, to)

@@ -15,8 +15,7 @@ import torch
 from harness import circumstances, origin, table, write
 from torch import Tensor
 
-from embrew import assembly
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.training.step import TrainStep
 
 BATCHES, ROWS = 6, 4
@@ -51,10 +50,10 @@ def gradients(name: str) -> list[dict[str, Tensor]]:
     recipe = recipe.model_copy(update={"stages": [one for one in recipe.stages if one.name == stage_name]})
     (stage,) = recipe.stages
     torch.manual_seed(SEED)
-    encoder, objective = assembly.encoder(recipe), assembly.objective(stage.objective)
-    assembly.prepare_encoder(encoder, recipe, 0, objective)
+    encoder, objective = build.encoder(recipe), build.objective(stage.objective)
+    build.prepare_encoder(encoder, recipe, 0, objective)
     step = TrainStep(encoder, objective)
-    rows = assembly.datasets(stage, objective, encoder)[0].shuffle(seed=SEED)
+    rows = build.datasets(stage, objective, encoder)[0].shuffle(seed=SEED)
     found = []
     for batch in range(BATCHES):
         some = [rows[ROWS * batch + i] for i in range(ROWS)]

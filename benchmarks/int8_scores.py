@@ -19,7 +19,7 @@ from harness import circumstances, origin, table, write
 from embrew import evaluation, opening
 from embrew.corpus.rows import sample_texts
 from embrew.export.exporting import export_encoder
-from embrew.export.parts import Int8
+from embrew.runtimes.portable import Int8
 
 TASKS = ("STSB", "STS12", "BIOSSES", "cranfield")  # of the suite `evidence`: its smallest, and one retrieval set
 

@@ -24,7 +24,7 @@ from embrew.data.datasets import load
 from embrew.methods import OBJECTIVES
 from embrew.model import adapters
 from embrew.model.batching import Cost
-from embrew.model.dropout import Mask
+from embrew.model.cpu.dropout import Mask
 from embrew.model.kernels import use_own_sdpa
 from embrew.training.step import TrainStep
 
@@ -49,7 +49,7 @@ class One(Cost):
 
 def apart() -> Any:
     """Compute rows in groups of similar length, padded."""
-    return patch("embrew.model.forward.packs", lambda *_: False)
+    return patch("embrew.model.forward.can_pack", lambda *_: False)
 
 
 @contextmanager
@@ -62,7 +62,9 @@ def alone() -> Iterator[None]:
 PATCHES: dict[str, Callable[[], Any]] = {
     "own LoRA layers": lambda: patch.object(adapters, "use_lora_linear", lambda model: None),
     "fast dropout": lambda: patch.object(Mask, "draw", classmethod(bernoulli)),
-    "own sdpa, and packed rows, which need it": lambda: patch("embrew.model.kernels.use", lambda inner: False),
+    "own sdpa, and packed rows, which need it": lambda: patch(
+        "embrew.model.kernels.use_two_calls", lambda inner: False
+    ),
     "packed rows": apart,
     "packed rows, and groups by length": alone,
 }

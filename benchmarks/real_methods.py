@@ -26,10 +26,10 @@ from real_training import TRIPLETS, Rows, Side, batch_of, embrew_side, nli, reci
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from embrew.assembly import encoders
 from embrew.data.datasets import load
 from embrew.methods.ese import Espresso
 from embrew.model import adapters
+from embrew.recipe.build import encoders
 from embrew.text.tokens import Segment, Tokens
 
 PARAGRAPHS = 8

@@ -24,9 +24,8 @@ from sentence_transformers.sentence_transformer import losses
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from embrew import assembly
 from embrew.data.datasets import load
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.text.tokens import Tokens
 from embrew.training.step import TrainStep
 
@@ -101,7 +100,7 @@ def require_alike(ours: Side, peer: Side, least: float = GRADIENT, *, short: boo
 def recipe_of(name: str, model: Path, *settings: str) -> Recipe:
     """Return a recipe of this folder on the model, in bfloat16."""
     path = harness.HERE / "recipes" / f"{name}.yaml"
-    return assembly.load_recipe(str(path), [f"encoder.model={model}", "encoder.dtype=bfloat16", *settings])
+    return build.load_recipe(str(path), [f"encoder.model={model}", "encoder.dtype=bfloat16", *settings])
 
 
 def embrew_side(
@@ -115,12 +114,12 @@ def embrew_side(
     It is made, and run forward, within a context.
     """
     torch.manual_seed(harness.SEED)
-    objective: Any = assembly.objective(recipe.stages[0].objective)
+    objective: Any = build.objective(recipe.stages[0].objective)
     if kind is not None:
         objective = kind(**{name: getattr(objective, name) for name in objective.__dataclass_fields__})
     with within():
-        encoder = assembly.starting_encoder(recipe, 0, None, device=torch.device("cpu"))
-        assembly.prepare_encoder(encoder, recipe, 0, objective)
+        encoder = build.starting_encoder(recipe, 0, None, device=torch.device("cpu"))
+        build.prepare_encoder(encoder, recipe, 0, objective)
         step = TrainStep(encoder, objective)
 
     def loss() -> Tensor:

@@ -1,7 +1,7 @@
 """Count how many answers of SQuAD are the answer of another question too, by their number of words.
 
 `python benchmarks/shared_answers.py` reads `$EMBREW_DATA/squad_instruct` and writes
-`benchmarks/results/shared-answers.json`. `embrew adapt` takes its `IDENTITY` from it.
+`benchmarks/results/shared-answers.json`. `embrew adapt` takes its `IDENTIFYING_WORDS` from it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness import circumstances
 
-from embrew.adapting.matching import key
+from embrew.adapting.preparation.matching import text_key
 from embrew.data.formats import read_file
 from embrew.data.reading import expand
 
@@ -25,7 +25,7 @@ def main() -> None:
     questions: dict[str, set[str]] = defaultdict(set)
     for file in sorted(Path(expand("$EMBREW_DATA/squad_instruct")).glob("*.jsonl.gz")):
         for record in read_file(file):
-            questions[key(record.values["target"])].add(key(record.values["instruction"]))
+            questions[text_key(record.values["target"])].add(text_key(record.values["instruction"]))
     pairs: Counter[int] = Counter()
     shared: Counter[int] = Counter()
     for answer, asked in questions.items():

@@ -89,7 +89,7 @@ def terms_of(run: Path) -> dict[str, float]:
 
 def pictured(name: str, plan: dict[str, Any], found: Found) -> list[str]:
     """Both pictures."""
-    texts = len(found.plane.whole) if found.plane else 0
+    texts = len(found.plane.full) if found.plane else 0
     return [
         f"![scores over layers and dimensions, time and bytes]({name}.svg)",
         "",

@@ -116,7 +116,7 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
             texts = read_texts(Path(expand(plan["texts"])), split="test", max_texts=TEXTS).texts
             made = truncation_of(vectors_of(encoder, texts), plan["size"])
             with atomic_path(drawn) as temporary, open(temporary, "wb") as file:
-                np.savez(file, whole=made.whole, truncated=made.truncated, sizes=np.array([made.dim, made.width]))
+                np.savez(file, whole=made.full, truncated=made.truncated, sizes=np.array([made.dim, made.width]))
         with atomic_path(kept) as temporary:  # last, since it says that all is there
             temporary.write_text(json.dumps(surface.summary()) + "\n")
     read = json.loads(kept.read_text())

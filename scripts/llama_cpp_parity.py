@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tests.export.llama_cpp_encoders import FORMS, MODELS, encoder_of  # noqa: E402
 
 from embrew.export.exporting import export_encoder  # noqa: E402
-from embrew.export.runtimes.llama_cpp import TYPES  # noqa: E402
+from embrew.runtimes.llama_cpp import TYPES  # noqa: E402
 
 RESULT = ROOT / "benchmarks" / "results" / "llama-cpp-parity"
 COLUMNS = ("texts", "beyond_limit", "lowest_cosine", "mean_cosine")

@@ -14,10 +14,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from docstrings import HELD_OUT, Package, documented, installed_packages, raw_text, source_files
+
 from embrew.data.beir import read_beir
 from embrew.data.formats import read_file
 from embrew.data.reading import data_files, is_beir, qrels_files, split_files, splits
-from embrew.harvest import DEV_PACKAGES, TEST_PACKAGES, Package, documented, installed_packages, raw_text, source_files
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def read_corpus(data: Path, counts: Counts, *, packages: list[Package] | None = 
         packages: Packages whose docstrings are read; default: all installed ones with a permissive licence.
     """
     packages = installed_packages() if packages is None else packages
-    held_out = [package for package in packages if package.name in (*TEST_PACKAGES, *DEV_PACKAGES)]
+    held_out = [package for package in packages if package.name in HELD_OUT]
     tested = _keys(test_texts(data))
     demo = _keys(text for package in held_out for text in docstrings(package)) - tested
     validation = {_hash(line) for text in validation_texts(data) for line in text.split("\n")}
@@ -154,8 +155,8 @@ def _sources(data: Path, packages: Iterable[Package], counts: Counts) -> Iterato
         yield from (("wiki_paragraphs", record.values["text"]) for record in read_file(file))
     for package in packages:
         stated = licence(package)
-        if package.name in (*TEST_PACKAGES, *DEV_PACKAGES):
-            counts.packages_left_out[package.name] = "held out: the demo tests on it or chooses by it"
+        if package.name in HELD_OUT:
+            counts.packages_left_out[package.name] = "held out: the demo searches in it, or settings were chosen on it"
         elif _RESTRICTED.search(stated) or not _PERMISSIVE.search(stated):
             counts.packages_left_out[package.name] = stated
         else:

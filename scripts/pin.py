@@ -129,7 +129,7 @@ def recipes(folder: Path) -> Pins:
     from tests import models
     from tests.recipes import test_recipes as shrunk
 
-    from embrew import assembly
+    from embrew.recipe import build
     from embrew.training.stages import train
 
     files = shrunk.files._get_wrapped_function()(folder)
@@ -147,7 +147,7 @@ def recipes(folder: Path) -> Pins:
         for stage in recipe.stages:
             stage.training["max_steps"] = 2
         out = folder / "runs" / name
-        without = assembly.encoder if recipe.encoder.variants is None else shrunk.with_variants
+        without = build.encoder if recipe.encoder.variants is None else shrunk.with_variants
         encoder = train(recipe, out, verify="off") if recipe.stages else without(recipe)
         pins[name] = np.asarray(encoder.encode(shrunk.SENTENCES))
     return pins

@@ -3,7 +3,7 @@
     EMBREW_TOKENIZERS=../shared/tokenizers python scripts/runtime_table.py [--checks-only]
 
 Encoders are those of shipped recipes, on tiny random models with tokenizers of public models. Every runtime of
-`embrew.export.runtimes` is a column: its own `check` refuses, and its vectors are compared. With
+`embrew.runtimes.registry` is a column: its own `check` refuses, and its vectors are compared. With
 `--checks-only`, which takes a minute instead of half an hour, nothing is exported, and cells say what was accepted.
 """
 
@@ -39,14 +39,13 @@ from transformers import (
     Qwen3Config,
 )
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.parts import fixed_form
-from embrew.export.runtimes import RUNTIMES
-from embrew.export.runtimes.llama_cpp import interpreter
 from embrew.model.contexts import Context
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
+from embrew.runtimes.llama_cpp import interpreter
+from embrew.runtimes.portable import fixed_form
+from embrew.runtimes.registry import RUNTIMES
 from embrew.settings.encoder import Demonstration
 
 logger = logging.getLogger(__name__)
@@ -186,11 +185,11 @@ def encoder_of(form: Form, root: Path) -> Encoder:
         "encoder.lora=null",
         "stages=[]",
     ]
-    encoder = assembly.encoder(Recipe.load(form.recipe, [*changes, *form.overrides]), device="cpu").eval()
+    encoder = build.encoder(Recipe.load(form.recipe, [*changes, *form.overrides]), device="cpu").eval()
     if form.context:
-        from embrew.model.contexts import start
+        from embrew.model.context_vectors import initialize_demonstrator
 
-        start(encoder)
+        initialize_demonstrator(encoder)
         encoder.add_context("find", Context("Find it: ", (Demonstration("a lake", "Water that stands."),)))
     return encoder
 

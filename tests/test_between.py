@@ -22,9 +22,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from embrew import Encoder, assembly
+from embrew import Encoder
 from embrew.cli import app
-from embrew.comparison import read_folder
 from embrew.data.beir import read_beir
 from embrew.data.fetching import fetch
 from embrew.data.formats import read_file
@@ -33,10 +32,12 @@ from embrew.evaluation import Result
 from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.report import write_result
 from embrew.inspection import inspect
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
+from embrew.report import read_folder
 from embrew.settings.encoder import Pooling
 from embrew.sweep import read_sweep, run_sweep
-from embrew.training import stages
+from embrew.training.run import Run
+from embrew.training.run_json import RunResults
 from tests.adapting.data import prepare
 from tests.adapting.test_adapt import TINY, write_data
 from tests.conftest import SENTENCES
@@ -181,7 +182,7 @@ def teach(make_encoder: Make, model_folder: Callable[[str], Path], tmp_path: Pat
     settings = {"teacher": str(tmp_path / "big"), "vectors": str(tmp_path / "vectors"), "fitted": 0}
 
     def targets() -> np.ndarray:
-        objective: Any = assembly.objective({"type": "embedding_distillation", **settings})
+        objective: Any = build.objective({"type": "embedding_distillation", **settings})
         objective.setup(student)
         objective.precompute(Dataset.from_list(rows), student, tmp_path / "work")
         return np.asarray(objective.collate(rows, student)["text_teacher"])
@@ -214,7 +215,7 @@ def test_a_bit_of_a_teachers_vectors(
 def test_shards_that_are_exchanged_or_of_an_earlier_version(
     teach: Callable[[], np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("embrew.methods.distillation.UNIT", 2)
+    monkeypatch.setattr("embrew.methods.teacher_vectors.SHARD_SIZE", 2)
     wanted = teach()
     first, second, *_ = sorted((tmp_path / "vectors").glob("*.safetensors"))
     one, other = first.read_bytes(), second.read_bytes()
@@ -282,14 +283,14 @@ def test_a_kept_step_is_lost_before_it_is_saved(
     how: str, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the same process: nothing is saved, the file is named, and the run can be resumed."""
-    file, score = tmp_path / "run" / "one.work" / "step-2.safetensors", stages.RunResults.score_trained
+    file, score = tmp_path / "run" / "one.work" / "step-2.safetensors", RunResults.score_trained
 
     def damaged(*given: Any) -> None:
         next(flips(file)) if how == "bit" else file.unlink()
         score(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stages.RunResults, "score_trained", damaged)
+        patch.setattr(RunResults, "score_trained", damaged)
         with pytest.raises(ValueError, match=r"step-2\.safetensors .*--resume"):
             train(recipe, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["one.work", "run.json"]
@@ -332,7 +333,7 @@ def test_a_bit_of_what_a_run_says_of_itself(recipe: Recipe, stopped: Path, tmp_p
     """`run.json`, and `stage.json` of a stage in progress: refused by name when the run is resumed."""
 
     def begin() -> bool:
-        run = stages.Run(recipe, stopped, resume=True, evaluate=None, verify="off")
+        run = Run(recipe, stopped, resume=True, evaluate=None, verify="off")
         return run.settings.holds(stopped / "one.work", 0)
 
     for name in ("run.json", "one.work/stage.json"):

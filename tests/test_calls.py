@@ -39,12 +39,11 @@ def trees() -> dict[str, list[ast.AST]]:
     assert [path for path in found if "code in text" in path] == [
         "benchmarks/plan.py (code in text 0)",
         *(f"benchmarks/real_encoding.py (code in text {number})" for number in (0, 1)),
-        *(
-            f"src/embrew/export/runtimes/{name}.py (code in text 0)"
-            for name in ("openvino", "sentence_transformers", "served")
-        ),
         "src/embrew/model/adapters.py (code in text 0)",
-        "src/embrew/parity/folders.py (code in text 0)",
+        *(
+            f"src/embrew/runtimes/{name}.py (code in text 0)"
+            for name in ("openvino", "sentence_transformers", "stock_folder")
+        ),
     ]
     return found
 

@@ -48,7 +48,7 @@ def test_what_is_nearer_than_the_positive_less_a_margin_is_left_out():
     assert first["scores"] == pytest.approx(np.cos(np.deg2rad([20, 30, 45, 80])).tolist(), abs=1e-6)
     assert first["instruction"] == "find" and "instruction" not in second
     assert second["query"] == "q 90" and "n 80" not in second["negatives"], "10° away, nearer than its positive"
-    assert found.without == 0
+    assert found.pairs_without == 0
 
 
 def test_other_bounds():

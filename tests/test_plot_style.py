@@ -34,10 +34,10 @@ def test_a_name_has_the_colour_of_its_method(name: str, method: str) -> None:
 
 
 def test_the_series_of_one_plot_differ() -> None:
-    own, other = METHODS["llm2comp"], METHODS["ese"]
-    assert own == CYCLE[0] and other == CYCLE[6]  # so that the others have the colours between them
+    llm2comp, ese = METHODS["llm2comp"], METHODS["ese"]
+    assert llm2comp == CYCLE[0] and ese == CYCLE[6]  # so that the others have the colours between them
     names = ["base", "LLM2Comp: compress", "LLM2Comp: supervised", "tuned", "ESE"]
-    assert colours(names) == [CYCLE[1], own, own, CYCLE[2], other]
+    assert colours(names) == [CYCLE[1], llm2comp, llm2comp, CYCLE[2], ese]
     assert colours([str(i) for i in range(9)]) == [*CYCLE, *CYCLE[:2]]
     assert colours([]) == []
 

@@ -28,7 +28,7 @@ def test_a_bar_shows_description_rate_elapsed_and_remaining_time():
         time.sleep(0.15)
         bar.update(50)
         bar.note("loss 0.5")
-        bar.shown.refresh()
+        bar.bar.refresh()
         shown = stderr.getvalue()
     assert re.search(r"STSB: encode:  25%.* 50/200 \[00:00<00:00, *\d+(\.\d+)?text/s, loss 0\.5\]", shown), shown
     assert stderr.getvalue().rstrip(" ").endswith("\r"), "the bar is removed"
@@ -58,7 +58,7 @@ def test_log_lines_have_an_eta_and_are_timed(monkeypatch, caplog):
 def test_nothing_is_shown_when_it_is_off(style, shown, caplog):
     caplog.set_level(logging.DEBUG)
     progress.set_style(style)
-    with terminal() as stderr, progress.progress(2, "encode", "text", shown=shown) as bar, bar.shared():
+    with terminal() as stderr, progress.progress(2, "encode", "text", show=shown) as bar, bar.shared():
         bar.update(1)
         bar.reach(2)
         with progress.progress(1, "encode", "text") as part:
@@ -72,14 +72,14 @@ def test_calls_share_one_bar_and_other_units_have_their_own():
             with progress.progress(2, "encode", "text") as part:
                 part.update(2)
             with progress.progress(1, "train", "step") as other:
-                assert other.shown is not bar.shown
-        assert bar.shown.n == 2
+                assert other.bar is not bar.bar
+        assert bar.bar.n == 2
         with progress.progress(2, "encode", "text") as own:
-            assert own.shown is not bar.shown
+            assert own.bar is not bar.bar
         bar.reach(1)
         bar.reach(4)
-        assert bar.shown.n == 4
-        assert not bar.shown.disable, "a part does not close the bar"
+        assert bar.bar.n == 4
+        assert not bar.bar.disable, "a part does not close the bar"
 
 
 def test_log_lines_from_two_threads_do_not_wait_for_each_other(monkeypatch, capsys):
@@ -95,7 +95,7 @@ def test_log_lines_from_two_threads_do_not_wait_for_each_other(monkeypatch, caps
     try:
         with progress.progress(10_000, "encode", "text") as bar:
             threads = [
-                threading.Thread(target=lambda: [bar.shown.refresh() for _ in range(200)], daemon=True),
+                threading.Thread(target=lambda: [bar.bar.refresh() for _ in range(200)], daemon=True),
                 threading.Thread(target=lambda: [logger.info("beside") for _ in range(200)], daemon=True),
             ]
             for thread in threads:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embrew.ranking import BM25, fused
+from embrew.ranking import BM25, reciprocal_rank_fusion
 
 
 def bm25(documents: list[str], query: str) -> list[float]:
@@ -55,7 +55,7 @@ RANKINGS = st.lists(st.lists(st.integers(0, 30), unique=True, max_size=20), min_
 def test_fused_by_the_sum_of_reciprocal_ranks(rankings: list[list[int]], k: int) -> None:
     items = sorted({item for ranking in rankings for item in ranking})
     sums = {item: sum(1 / (61 + ranking.index(item)) for ranking in rankings if item in ranking) for item in items}
-    found = fused(rankings, k)
+    found = reciprocal_rank_fusion(rankings, k)
     assert len(found) == min(k, len(items)) and all(score == pytest.approx(sums[item]) for item, score in found)
     kept = {item for item, _ in found}
     assert all(sums[item] <= found[-1][1] + 1e-12 for item in items if item not in kept)

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embrew import assembly
-from embrew.config.overrides import apply_overrides, parse_override
 from embrew.config.yaml_files import dump_yaml, parse_yaml
 from embrew.data.reading import data_identity
-from embrew.recipe import Recipe, list_launches, list_recipes
+from embrew.recipe import Recipe, build, list_launches, list_recipes
+from embrew.recipe.overrides import apply_overrides, parse_override
 from tests.characters import CHARACTERS
 
 FOLDER = Path(str(resources.files("embrew") / "recipes"))
@@ -216,7 +215,7 @@ def test_data_that_is_not_here_is_replaced_by_an_override_that_the_error_names(m
     (stage, *_) = Recipe.load("llm2comp/qwen3-0.6b").stages
     message = r"'Salesforce/wikitext' is no file .* give 'stages.compress.data=\{path: FILE\}'$"
     with pytest.raises(FileNotFoundError, match=message):
-        assembly.datasets(stage, assembly.objective(stage.objective), None)
+        build.datasets(stage, build.objective(stage.objective), None)
     recipe = Recipe.load("llm2comp/qwen3-0.6b", ["stages.compress.data={path: FILE}"])
     assert recipe.stages[0].datasets[0].path == "FILE"
 
@@ -229,7 +228,7 @@ def test_data_that_can_be_fetched_is_not_looked_for_on_the_hub(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     (stage,) = Recipe.load("baselines/nli-nano").stages
     with pytest.raises(FileNotFoundError) as raised:
-        assembly.datasets(stage, assembly.objective(stage.objective), None)
+        build.datasets(stage, build.objective(stage.objective), None)
     assert str(raised.value) == (
         "no file or folder 'data/nli-triplets'; run `embrew data fetch nli-triplets`, which downloads it; for data of "
         "yours, give 'stages.supervised.data={path: FILE}'"
@@ -243,8 +242,8 @@ DIMS = "stages.espresso.objective.dims=[64, 256]"
 
 @pytest.mark.parametrize("stage", ["espresso", "0"])
 def test_another_type_of_objective_drops_the_keys_of_the_recipe_that_it_lacks(stage, caplog):
-    recipe = assembly.load_recipe(ESE, [f"stages.{stage}.objective.type=matryoshka", DIMS])
-    assembly.check_recipe(recipe)
+    recipe = build.load_recipe(ESE, [f"stages.{stage}.objective.type=matryoshka", DIMS])
+    build.check_recipe(recipe)
     base = Recipe.load(ESE).stages[0].objective["base"]
     assert recipe.stages[0].objective == {"type": "matryoshka", "dims": [64, 256], "base": base}
     (record,) = caplog.records
@@ -257,7 +256,7 @@ def test_a_key_that_the_user_gives_and_the_type_lacks_is_an_error(place):
     overrides = ["stages.espresso.objective.type=matryoshka", DIMS]
     overrides.insert(place, "stages.espresso.objective.compression_size=32")
     with pytest.raises(ValueError, match="matryoshka has no key 'compression_size'"):
-        assembly.check_recipe(assembly.load_recipe(ESE, overrides))
+        build.check_recipe(build.load_recipe(ESE, overrides))
 
 
 def test_an_override_reaches_one_place_of_an_alias_only():

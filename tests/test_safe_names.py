@@ -122,7 +122,7 @@ def test_parts_of_fetched_data_and_files_of_manifests_stay_inside(tmp_path):
     (tmp_path / "x").write_text("")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     (tmp_path / "checkpoint-1" / "manifest.json").write_text(json.dumps({"../x": empty}))
-    assert not checkpoints.is_whole(tmp_path / "checkpoint-1")
+    assert not checkpoints.is_complete(tmp_path / "checkpoint-1")
 
 
 def test_an_index_that_lists_other_files_is_refused(tmp_path):

@@ -13,11 +13,11 @@ import torch
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.runtimes import RUNTIMES
 from embrew.files.reading import read_json
 from embrew.recipe import Recipe
+from embrew.runtimes.registry import RUNTIMES
 from embrew.storage.base_model import SMOLLM2, known_name, local_model
-from embrew.storage.opening import open_base_again
+from embrew.storage.loading import open_base_again
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.hard_texts import HARD_TEXTS
@@ -86,13 +86,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method(name: str, smollm2: Encoder, files: dict[str, str], tmp_path: Path) -> None:
     """Two steps a stage, saved, reopened, and exported to each runtime that is installed, or refused in a sentence."""
-    from embrew import assembly
+    from embrew.recipe import build
 
     values: dict[str, Any] = Recipe.load(name).resolved()
     values["evaluation"] = None
     values["encoder"] |= {"model": SMOLLM2, "revision": None, "max_length": {"query": 64, "document": 64}}
     for stage in values["stages"]:
-        kind = assembly.objective(stage["objective"]).rows_kind
+        kind = build.objective(stage["objective"]).rows_kind
         stage["data"] = (
             [{"path": files[kind]} for _ in stage["data"]] if isinstance(stage["data"], list) else {"path": files[kind]}
         )

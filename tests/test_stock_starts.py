@@ -28,9 +28,10 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from embrew import Encoder, assembly
+from embrew import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.opening import open_model
+from embrew.recipe import build
 from embrew.training.stages import train
 from tests.distributed.launch import in_processes
 from tests.hard_texts import real_tokenizer_folder
@@ -212,7 +213,7 @@ def recipe_of(folder: str, tmp_path: Path, **encoder: Any) -> Any:
     }
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(values))
-    return assembly.load_recipe(path)
+    return build.load_recipe(path)
 
 
 HOW = {"every weight": None, "lora": {"r": 4, "target_modules": "all-linear"}}

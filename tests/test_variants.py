@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from embrew import assembly, opening
+from embrew import opening
 from embrew.cli import app
 from embrew.evaluation import evaluate as score
 from embrew.evaluation import find_task
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.recipe.encoder import Variants
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
@@ -81,7 +81,7 @@ def test_what_cannot_have_variants_refuses_them(encoder, tmp_path):
     with pytest.raises(ValueError, match="not trained on; leave them out"):
         Recipe.load("baselines/nli-nano", ["encoder.variants.prompts=['{text}']"])
     with pytest.raises(ValueError, match="encoder.variants goes with evaluate"):
-        assembly.encoder(Recipe.load("baselines/geneol"))
+        build.encoder(Recipe.load("baselines/geneol"))
     with pytest.raises(ValueError, match="use --backend torch"):
         opening.open_model("baselines/geneol", backend="openvino")
     service = Service(Settings("baselines/geneol"))

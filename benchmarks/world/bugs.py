@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from embrew.methods import autoregembed, gap, lbr, llm2comp
-from embrew.methods.epic import DemonstratedPairs
+from embrew.methods import autoregembed, frozen_decoder, gap, lbr
+from embrew.methods.demonstrations import DemonstratedPairs
 from embrew.model.attention import Attention
 from embrew.model.backbone import Backbone
 from embrew.model.frozen import FrozenLM
@@ -31,7 +31,7 @@ def adapter_on() -> Iterator[None]:
 @contextmanager
 def blind_memory() -> Iterator[None]:
     """In training, memory tokens attend to memory tokens alone."""
-    right = llm2comp.memory_states
+    right = frozen_decoder.memory_states
 
     def memory_states(encoder: Any, tokens: Any) -> Any:
         attention = encoder.attention
@@ -43,7 +43,7 @@ def blind_memory() -> Iterator[None]:
             encoder.attention = attention
 
     with (
-        patch.object(llm2comp, "memory_states", memory_states),
+        patch.object(frozen_decoder, "memory_states", memory_states),
         patch.object(autoregembed, "memory_states", memory_states),
         patch.object(gap, "memory_states", memory_states),
     ):

@@ -13,9 +13,9 @@ from evidence_tables import claims_table, grid
 from harness import circumstances, origin
 from planned import expand, file_name, read_plan
 
-from embrew import assembly, opening
+from embrew import opening
 from embrew.files.writing import write_json
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.training import stages
 from world.demonstrated import CONDITIONS, accuracies, between_relations
 from world.facts import World
@@ -55,7 +55,7 @@ def before_training(recipe: Recipe, world: World) -> dict[str, float]:
 
     `passages`; `lone words`, the values' words without a sentence; `random`, what random vectors would have.
     """
-    encoder = assembly.encoder(recipe).eval()
+    encoder = build.encoder(recipe).eval()
     return {
         "passages": between_relations(encoder, world),
         "lone words": between_relations(encoder, world, alone=True),

@@ -20,10 +20,10 @@ from embrew.files.names import public_path
 from embrew.files.writing import check_free
 from embrew.identity import tokenizer_hash
 from embrew.model.adapters import Factors, adapter_state, lora_factors, lora_of, reopened_lora
-from embrew.model.weights import cast_weights, differing, tensors_under_adapter, without_adapter
+from embrew.model.weights import cast_weights, describe_difference, tensors_under_adapter, without_adapter
 from embrew.storage.base_model import computes
 from embrew.storage.card import without_scores
-from embrew.storage.opening import SETTINGS, knows_base, open_base_again, trained_folder, trained_parts
+from embrew.storage.loading import SETTINGS, knows_base, open_base_again, trained_folder, trained_parts
 
 logger = logging.getLogger(__name__)
 Method = Literal["linear", "slerp"]
@@ -50,7 +50,7 @@ def average(
 
     Args:
         inputs: two or more folders of encoders or training runs.
-        target: where to; must not exist, unless `overwrite`.
+        target: folder to write; must not exist, unless `overwrite`.
         method: `linear`; or `slerp`, of two: along the arc between their changes of a weight, as flat vectors, from the
             base, or from what adapters that both have merged make of it (Shoemake 1985). It is linear where these are
             parallel or zero.
@@ -68,26 +68,27 @@ def average(
         FileExistsError: `target` exists.
         ValueError: inputs that differ in base or settings, weights that do not fit, or nothing to choose by.
     """
-    given = _checked(mixtures, len(inputs), method, chooses=bool(dev))
+    candidates = check_mixtures(mixtures, len(inputs), method, chooses=bool(dev))
     sets = dev_sets(dev) if dev else None
     folders, out = [trained_folder(each) for each in inputs], Path(target)
     if out.resolve() in [folder.resolve() for folder in folders]:
         raise ValueError(f"{target} is one of the encoders to average; give another folder")
     check_free(out, marker=SETTINGS, overwrite=overwrite)
-    read = _opened(inputs, folders)
-    encoder, mix = read[0].encoder, _mixer(read, folders, method)
-    mixture, tried = given[0] if given else _equal(range(len(read)), len(read)), dict[Mixture, dict[str, float]]()
+    opened = open_inputs(inputs, folders)
+    encoder, mix = opened[0].encoder, _mixer(opened, folders, method)
+    mixture = candidates[0] if candidates else _equal(range(len(opened)), len(opened))
+    tried: dict[Mixture, dict[str, float]] = {}
     if sets is not None:
-        tried = _tried(encoder, mix, sets, given, len(read))
-        mixture = max(tried, key=lambda one: tried[one]["dev"])
-        logger.info("weights %s are the best of %d by dev", _shown(mixture), len(tried))
+        tried = scores_of_mixtures(encoder, mix, sets, candidates, len(opened))
+        mixture = max(tried, key=lambda candidate: tried[candidate]["dev"])
+        logger.info("weights %s are the best of %d by dev", format_weights(mixture), len(tried))
         if 1.0 in mixture:
             logger.warning("no average is better on dev than %s alone", inputs[mixture.index(1.0)])
     mix(mixture)
-    record = _record(read, method, mixture, tried, {} if sets is None else sets.about)
-    encoder.steps = max(each.encoder.steps for each, weight in zip(read, mixture, strict=True) if weight)
+    record = _record(opened, method, mixture, tried, {} if sets is None else sets.about)
+    encoder.steps = max(each.encoder.steps for each, weight in zip(opened, mixture, strict=True) if weight)
     encoder.record = record
-    if len({re.sub(r"(?m)^seed: .*", "", each.encoder.recipe or "") for each in read}) > 1:
+    if len({re.sub(r"(?m)^seed: .*", "", each.encoder.recipe or "") for each in opened}) > 1:
         encoder.recipe = None
     encoder.save_pretrained(out, overwrite=overwrite, verify=verify)
     return encoder
@@ -102,7 +103,7 @@ class _Input(NamedTuple):
     factors: Factors | None
 
 
-def _checked(mixtures: Sequence[Sequence[float]], count: int, method: Method, *, chooses: bool) -> list[Mixture]:
+def check_mixtures(mixtures: Sequence[Sequence[float]], count: int, method: Method, *, chooses: bool) -> list[Mixture]:
     """Return the mixtures; raise ValueError where they, or the number of inputs, do not fit."""
     if method not in ("linear", "slerp"):
         raise ValueError(f"method={method!r}; choose from linear, slerp")
@@ -112,15 +113,17 @@ def _checked(mixtures: Sequence[Sequence[float]], count: int, method: Method, *,
     if len(mixtures) > 1 and not chooses:
         raise ValueError(f"{len(mixtures)} mixtures and no dev set to choose by; give dev data, or one mixture")
     for weights in mixtures:
-        fits = len(weights) == count and all(0 <= weight <= 1 for weight in weights)
-        if not fits or abs(sum(weights) - 1) > 1e-6:
+        in_range = len(weights) == count and all(0 <= weight <= 1 for weight in weights)
+        if not in_range or abs(sum(weights) - 1) > 1e-6:
             raise ValueError(
-                f"weights {_shown(weights)} for {count} encoders; give one from 0 to 1 per encoder, with the sum 1"
+                f"weights {format_weights(weights)} for {count} encoders; give one from 0 to 1 per encoder, with the "
+                "sum 1"
             )
     return [tuple(map(float, weights)) for weights in mixtures]
 
 
-def _shown(weights: Sequence[float]) -> str:
+def format_weights(weights: Sequence[float]) -> str:
+    """Return weights as one line."""
     return ", ".join(f"{weight:.4g}" for weight in weights)
 
 
@@ -128,22 +131,22 @@ def _equal(chosen: Sequence[int], count: int) -> Mixture:
     return tuple(1 / len(chosen) if i in chosen else 0.0 for i in range(count))
 
 
-def _opened(inputs: Sequence[str | Path], folders: Sequence[Path]) -> list[_Input]:
+def open_inputs(inputs: Sequence[str | Path], folders: Sequence[Path]) -> list[_Input]:
     """Open the encoders one by one, and compare them; one base is in memory, not that of each."""
     read, same = list[_Input](), dict[str, Any]()
-    for given, folder in zip(inputs, folders, strict=True):
+    for name, folder in zip(inputs, folders, strict=True):
         encoder = Encoder.from_pretrained(folder, merge_adapter=False)
         facts = _facts(encoder)
         same = same or facts
         for key in same | facts:
             if facts.get(key) != same.get(key):
                 raise ValueError(
-                    f"{given} has {key}={facts.get(key)!r}, and {inputs[0]} {same.get(key)!r}; average encoders of one "
+                    f"{name} has {key}={facts.get(key)!r}, and {inputs[0]} {same.get(key)!r}; average encoders of one "
                     "base that read texts in the same way"
                 )
-        model, whole = encoder.backbone.model, encoder.backbone.owns_weights
-        factors = lora_factors(model) if isinstance(model, PeftModel) and not whole else None
-        read.append(_Input(public_path(str(given)), encoder, encoder.weights_hash(), factors))
+        model, owns_weights = encoder.backbone.model, encoder.backbone.owns_weights
+        factors = lora_factors(model) if isinstance(model, PeftModel) and not owns_weights else None
+        read.append(_Input(public_path(str(name)), encoder, encoder.weights_hash(), factors))
         if len(read) > 1:
             del encoder.backbone.model
     return read
@@ -163,12 +166,12 @@ def _mixer(read: Sequence[_Input], folders: Sequence[Path], method: Method) -> C
     chains = [[state.tensors for state in each.encoder.chain] for each in read]
     parts = [copy.deepcopy(trained_parts(each.encoder)) for each in read]  # those of the first are overwritten
     if len(factors) == len(read) and all(_same(chains[0], chain) for chain in chains[1:]):
-        put = _lora_mixer(encoder, factors, method)
+        mix_weights = _lora_mixer(encoder, factors, method)
     else:
-        put = _weights_mixer(encoder, folders, method)
+        mix_weights = _weights_mixer(encoder, folders, method)
 
     def mix(mixture: Mixture) -> None:
-        put(mixture)
+        mix_weights(mixture)
         for part, tensors in trained_parts(encoder).items():
             mixed = {name: _sum(mixture, [each[part][name] for each in parts]) for name in tensors}
             if part != "memory":
@@ -181,9 +184,9 @@ def _mixer(read: Sequence[_Input], folders: Sequence[Path], method: Method) -> C
     return mix
 
 
-def _same(one: list[dict[str, Tensor]], other: list[dict[str, Tensor]]) -> bool:
-    pairs = zip(one, other, strict=False)
-    return len(one) == len(other) and all(differing(*pair, exactly=True) is None for pair in pairs)
+def _same(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) -> bool:
+    pairs = zip(first, second, strict=False)
+    return len(first) == len(second) and all(describe_difference(*pair, exactly=True) is None for pair in pairs)
 
 
 def _lora_mixer(encoder: Encoder, factors: Sequence[Factors], method: Method) -> Callable[[Mixture], None]:
@@ -191,7 +194,7 @@ def _lora_mixer(encoder: Encoder, factors: Sequence[Factors], method: Method) ->
     lora: Any = encoder.backbone.model
     config = adapter_state(lora).config
 
-    def put(mixture: Mixture) -> None:
+    def mix_lora(mixture: Mixture) -> None:
         mixed: Factors = {}
         for name in {name: None for each in factors for name in each}:
             pairs = [each.get(name) for each in factors]
@@ -203,7 +206,7 @@ def _lora_mixer(encoder: Encoder, factors: Sequence[Factors], method: Method) ->
         model: Any = encoder.backbone.model
         encoder.backbone.use_adapter(reopened_lora(model.unload(), lora_of(mixed, config), trainable=True))
 
-    return put
+    return mix_lora
 
 
 def _weights_mixer(encoder: Encoder, folders: Sequence[Path], method: Method) -> Callable[[Mixture], None]:
@@ -211,8 +214,12 @@ def _weights_mixer(encoder: Encoder, folders: Sequence[Path], method: Method) ->
     if encoder.backbone.is_quantized:
         raise ValueError("encoders on a 4-bit base that differ in more than one plain LoRA; merge each (embrew merge)")
     dtype = encoder.backbone.dtype
-    how: dict[str, Any] = {"dtype": "float32", "device": "cpu", "merge_adapter": True}
-    merged = [tensors_under_adapter(Encoder.from_pretrained(each, **how).backbone.causal_lm) for each in folders]
+    merged = [
+        tensors_under_adapter(
+            Encoder.from_pretrained(folder, dtype="float32", device="cpu", merge_adapter=True).backbone.causal_lm
+        )
+        for folder in folders
+    ]
     start = merged[0]  # of a linear average, any will do
     if method == "slerp":
         if not knows_base(encoder):
@@ -226,26 +233,26 @@ def _weights_mixer(encoder: Encoder, folders: Sequence[Path], method: Method) ->
     encoder.backbone.train_all()
     cast_weights(encoder.backbone.causal_lm, dtype)
 
-    def put(mixture: Mixture) -> None:
+    def mix(mixture: Mixture) -> None:
         mixed = dict(start)
         for name in names:
             rows = [each[name] for each in changes]
-            shares = _shares(mixture, method, rows, lambda one, other: float(one.double() @ other.double()))
+            shares = _shares(mixture, method, rows, lambda first, second: float(first.double() @ second.double()))
             mixed[name] = start[name] + _sum(shares, rows).view_as(start[name])
         without_adapter(encoder.backbone.causal_lm).load_state_dict(mixed)
 
-    return put
+    return mix
 
 
 def _sum(shares: Sequence[float], tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack([share * tensor for share, tensor in zip(shares, tensors, strict=True)]).sum(0)
 
 
-def _product(one: tuple[Tensor, Tensor] | None, other: tuple[Tensor, Tensor] | None) -> float:
+def _product(first: tuple[Tensor, Tensor] | None, second: tuple[Tensor, Tensor] | None) -> float:
     """Return the inner product of up · down and another such product, which are not computed."""
-    if one is None or other is None:
+    if first is None or second is None:
         return 0.0
-    (down, up), (down_2, up_2) = ([part.double() for part in pair] for pair in (one, other))
+    (down, up), (down_2, up_2) = ([part.double() for part in pair] for pair in (first, second))
     return float(((up.T @ up_2) * (down @ down_2.T)).sum())
 
 
@@ -259,17 +266,17 @@ def _shares(
     """
     if method == "linear":
         return mixture
-    one, other = changes
-    norms = (product(one, one) * product(other, other)) ** 0.5
-    cosine = product(one, other) / norms if norms else 1.0
+    first, second = changes
+    norms = (product(first, first) * product(second, second)) ** 0.5
+    cosine = product(first, second) / norms if norms else 1.0
     if abs(cosine) > PARALLEL:
         return mixture
     angle = math.acos(cosine)
     return [math.sin(weight * angle) / math.sin(angle) for weight in mixture]
 
 
-def _tried(
-    encoder: Encoder, mix: Callable[[Mixture], None], sets: DevSets, given: Sequence[Mixture], count: int
+def scores_of_mixtures(
+    encoder: Encoder, mix: Callable[[Mixture], None], sets: DevSets, mixtures: Sequence[Mixture], count: int
 ) -> dict[Mixture, dict[str, float]]:
     """Return the scores of each mixture; without given ones, those that the docstring of `average` names."""
     tried: dict[Mixture, dict[str, float]] = {}
@@ -281,12 +288,12 @@ def _tried(
             mix(mixture)
             with torch.autocast(device.type, torch.bfloat16, enabled=short):  # as in training
                 tried[mixture] = sets(encoder)
-            logger.info("weights %s: dev %.4f", _shown(mixture), tried[mixture]["dev"])
+            logger.info("weights %s: dev %.4f", format_weights(mixture), tried[mixture]["dev"])
 
     alone = [_equal([number], count) for number in range(count)]
-    for mixture in given or alone:
+    for mixture in mixtures or alone:
         score(mixture)
-    if not given:
+    if not mixtures:
         best = sorted(range(count), key=lambda number: -tried[alone[number]]["dev"])
         for number in range(2, count + 1):
             score(_equal(best[:number], count))
@@ -309,6 +316,11 @@ def _record(
         "tried": [{"weights": list(weights), "scores": dict(scores)} for weights, scores in tried.items()],
         "records": records,
     }
-    scores = {f"averaging, {_shown(weights)}": dict(each) for weights, each in tried.items()}
-    nothing: dict[str, Any] = {key: {} for key in ("objectives", "data", "curves", "kept")}
-    return {"stage": f"averaging, {_shown(mixture)}", **nothing, "scores": scores, "about": about, "averaged": averaged}
+    scores = {f"averaging, {format_weights(weights)}": dict(each) for weights, each in tried.items()}
+    return {
+        "stage": f"averaging, {format_weights(mixture)}",
+        **{key: {} for key in ("objectives", "data", "curves", "kept")},
+        "scores": scores,
+        "about": about,
+        "averaged": averaged,
+    }

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
+from embrew.model.encoder_module import EncoderModule
 from embrew.model.layers import layers_of, path_of_layers, with_module
 from embrew.storage.card import without_scores
 from embrew.text.texts import check_integer
 
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
-
-E = TypeVar("E", bound="Encoder")
+E = TypeVar("E", bound=EncoderModule)
 
 
 def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None = None) -> E:
@@ -52,8 +50,8 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
     smaller.backbone._modules = dict(backbone._modules)
     smaller.backbone._switch = None  # it lists the layers of the full encoder
     inner = backbone.inner
-    place = next(name for name, module in backbone.model.named_modules() if module is inner)
-    path = ".".join(filter(None, (place, path_of_layers(inner))))
+    path_of_inner = next(name for name, module in backbone.model.named_modules() if module is inner)
+    path = ".".join(filter(None, (path_of_inner, path_of_layers(inner))))
     layers = dict.fromkeys(layers_of(inner)[:num_layers])  # ALBERT has one, which runs several times
     smaller.backbone.model = with_module(backbone.model, path, nn.ModuleList(layers))
     config = _cut_config(inner.config, backbone.num_layers, num_layers)

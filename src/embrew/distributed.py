@@ -39,23 +39,23 @@ def decided(decide: Callable[[], Decision]) -> Decision:
     """
     if world_size() == 1:
         return decide()
-    shared: list[Any] = [None, None]
-    mine: Exception | None = None
+    shared: list[Any] = [None, None]  # decision, error
+    own_error: Exception | None = None
     if rank() == 0:
         try:
             shared[0] = decide()
         except (ValueError, TypeError, OSError) as error:
-            mine = error
+            own_error = error
             shared[1] = error if type(error).__module__ == "builtins" else ValueError(str(error))
     distributed.broadcast_object_list(shared, src=0)
-    if mine is not None or shared[1] is not None:
-        raise mine or shared[1]
+    if own_error is not None or shared[1] is not None:
+        raise own_error or shared[1]
     return shared[0]
 
 
 @contextmanager
 def claimed_by_first(folder: Path, doing: str) -> Iterator[None]:
-    """Claim a folder as `locks.claimed` does, by the first process for all that train together."""
+    """Claim a folder as `files.writing.claimed` does, by the first process for all that train together."""
     with ExitStack() as stack:
         decided(lambda: stack.enter_context(claimed(folder, doing)))  # run by the first process only
         yield
@@ -90,8 +90,8 @@ def share_of_rows(rows: int, device: torch.device) -> float:
     """
     if world_size() == 1:
         return 1.0
-    every = sum_over_processes(torch.tensor(float(rows), device=device))
-    return rows * world_size() / float(every)
+    total = sum_over_processes(torch.tensor(float(rows), device=device))
+    return rows * world_size() / float(total)
 
 
 def sum_over_processes(value: Tensor) -> Tensor:
@@ -103,43 +103,45 @@ def sum_over_processes(value: Tensor) -> Tensor:
     return total
 
 
-def most_over_processes(count: int, device: torch.device) -> int:
+def max_over_processes(count: int, device: torch.device) -> int:
     """Return the maximum of a count over all processes."""
     if world_size() == 1:
         return count
-    most = torch.tensor(count, device=device)
-    distributed.all_reduce(most, distributed.ReduceOp.MAX)
-    return int(most)
+    maximum = torch.tensor(count, device=device)
+    distributed.all_reduce(maximum, distributed.ReduceOp.MAX)
+    return int(maximum)
 
 
 def mean_of_figures(figures: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the mean of each named list of numbers over all processes; a process may lack a name, or its values."""
-    own = {name: (sum(values), len(values)) for name, values in figures.items() if len(values)}
-    every: list[dict[str, tuple[float, int]]] = [own]
+    local_sums = {name: (sum(values), len(values)) for name, values in figures.items() if len(values)}
+    by_rank: list[dict[str, tuple[float, int]]] = [local_sums]
     if world_size() > 1:
-        every = [{} for _ in range(world_size())]
-        distributed.all_gather_object(every, own)
-    found = {}
-    for name in dict.fromkeys(name for one in every for name in one):
-        sums, counts = zip(*(one[name] for one in every if name in one), strict=True)
-        found[name] = sum(sums) / sum(counts)
-    return found
+        by_rank = [{} for _ in range(world_size())]
+        distributed.all_gather_object(by_rank, local_sums)
+    means = {}
+    for name in dict.fromkeys(name for by_name in by_rank for name in by_name):
+        sums, counts = zip(*(by_name[name] for by_name in by_rank if name in by_name), strict=True)
+        means[name] = sum(sums) / sum(counts)
+    return means
 
 
 def mean_gradients(parameters: Iterable[Tensor]) -> None:
     """Replace every gradient by its mean over all processes, as data-parallel training does; none counts as 0."""
     if world_size() == 1:
         return
-    several = list(parameters)
-    for parameter in several:
+    averaged = list(parameters)
+    for parameter in averaged:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    grads = [parameter.grad for parameter in several if parameter.grad is not None]
+    grads = [parameter.grad for parameter in averaged if parameter.grad is not None]
     for dtype in dict.fromkeys(grad.dtype for grad in grads):
-        alike = [grad for grad in grads if grad.dtype == dtype]
-        flat = torch.cat([grad.flatten() for grad in alike])
+        same_dtype = [grad for grad in grads if grad.dtype == dtype]
+        flat = torch.cat([grad.flatten() for grad in same_dtype])
         distributed.all_reduce(flat)
-        for grad, mean in zip(alike, (flat / world_size()).split([grad.numel() for grad in alike]), strict=True):
+        for grad, mean in zip(
+            same_dtype, (flat / world_size()).split([grad.numel() for grad in same_dtype]), strict=True
+        ):
             grad.copy_(mean.view_as(grad))
 
 
@@ -159,9 +161,10 @@ def gather(rows: Tensor) -> Tensor:
 def gather_lists(lists: Sequence[Sequence[int]], device: torch.device) -> list[list[int]]:
     """Return the lists of all processes, of non-negative integers, in rank order."""
     if world_size() == 1:
-        return [list(one) for one in lists]
-    width = most_over_processes(max(map(len, lists), default=0), device)
-    padded = torch.tensor([[*one, *[-1] * (width - len(one))] for one in lists], dtype=torch.long, device=device)
+        return [list(values) for values in lists]
+    width = max_over_processes(max(map(len, lists), default=0), device)
+    rows = [[*values, *[-1] * (width - len(values))] for values in lists]
+    padded = torch.tensor(rows, dtype=torch.long, device=device)
     return [[i for i in row if i >= 0] for row in gather(padded.view(len(lists), width)).tolist()]
 
 

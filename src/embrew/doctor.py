@@ -13,9 +13,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from packaging.requirements import Requirement
 
@@ -64,16 +65,16 @@ def packages() -> Iterator[Finding]:
     """Yield the versions of Python, embrew and its required packages, and the state of each optional extra."""
     yield Finding("python", "ok", platform.python_version())
     try:
-        own = metadata.distribution("embrew")
+        distribution = metadata.distribution("embrew")
     except metadata.PackageNotFoundError:
         advice = "install it: pip install embrew, or pip install -e . in a checkout"
         yield Finding("embrew", "failed", "the source is there, the package is not installed", advice)
         return
-    yield Finding("embrew", "ok", own.version)
-    requirements = [Requirement(text) for text in own.requires or ()]
+    yield Finding("embrew", "ok", distribution.version)
+    requirements = [Requirement(text) for text in distribution.requires or ()]
     required = [each for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})]
     yield from map(required_package, required)
-    for extra in own.metadata.get_all("Provides-Extra") or ():
+    for extra in distribution.metadata.get_all("Provides-Extra") or ():
         if extra in ("dev", "docs"):
             continue
         parts = [
@@ -128,8 +129,8 @@ def in_process(command: list[str], seconds: float = SECONDS) -> Iterator[Finding
         errors.seek(0)
         last_line = (errors.read().strip().splitlines() or ["no output"])[-1]
     if code:
-        how = f"took more than {seconds:.0f} s" if late else f"ended with {_exit(code)}"
-        yield Finding("self-test", "failed", f"its process {how}: {last_line}"[:300], REPORT)
+        ending = f"took more than {seconds:.0f} s" if late else f"ended with {_exit(code)}"
+        yield Finding("self-test", "failed", f"its process {ending}: {last_line}"[:300], REPORT)
 
 
 def _exit(code: int) -> str:
@@ -176,15 +177,15 @@ def self_test() -> Iterator[Finding]:
         advice = "install embrew again: pip install --force-reinstall --no-deps embrew"
         yield Finding("self-test: nano", "failed", value, advice)
         return
-    settings: dict[str, Any] = {"dtype": "float32", "pooling": "mean", "max_length": 128}
-    encoder = Encoder.from_pretrained("nano", **settings)
+    open_nano = partial(Encoder.from_pretrained, "nano", dtype="float32", pooling="mean", max_length=128)
+    encoder = open_nano()
     batched = np.asarray(encoder.encode(list(TEXTS)))
     expected = np.array(reference["vectors"], dtype=np.float32)
     yield _compared("vectors", "from the shipped ones", batched[:, : expected.shape[1]], expected, encoder)
     alone = np.concatenate([np.asarray(encoder.encode([text])) for text in TEXTS[:6]])
     yield _compared("padding", "of a text alone and in a batch", alone, batched[:6], encoder)
     for mode in ("causal", "bidirectional"):
-        Encoder.from_pretrained("nano", attention=mode, **settings)  # which measures it
+        open_nano(attention=mode)  # which measures it
     yield Finding("self-test: attention", "ok", "causal and bidirectional as expected")
     yield from _training()
 
@@ -193,10 +194,9 @@ def _training() -> Iterator[Finding]:
     """Train a LoRA for two steps, save it, open it again, and export it; all in a temporary folder."""
     import numpy as np
 
-    from embrew import assembly
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
-    from embrew.recipe import Recipe
+    from embrew.recipe import Recipe, build
     from embrew.stock import open_stock
     from embrew.storage.saving import TEXTS
     from embrew.training.stages import train
@@ -212,7 +212,7 @@ def _training() -> Iterator[Finding]:
             ("stages.supervised.training", {"max_steps": 2, "learning_rate": 0.01, "report_to": "none"}),
         )
         recipe = Recipe.load("baselines/nli-nano", settings)
-        before = np.asarray(assembly.encoder(recipe).encode(list(TEXTS)))
+        before = np.asarray(build.encoder(recipe).encode(list(TEXTS)))
         trained = train(recipe, run)
         after = np.asarray(trained.encode(list(TEXTS)))
         change = float(np.abs(after - before).max())  # NaN where training diverged

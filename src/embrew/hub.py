@@ -28,18 +28,18 @@ from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import read_json
 from embrew.inspection import inspect
 from embrew.storage.card import data_names
-from embrew.storage.opening import RECORD, final_stage
+from embrew.storage.loading import RECORD, final_stage
 from embrew.storage.parts import CONTEXTS, check_folder
 
-TEXT = (".json", ".md", ".yaml", ".txt", ".jinja")
-TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens")
+TEXT_FILES = (".json", ".md", ".yaml", ".txt", ".jinja")
+TOKENIZER_FILES = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens")
 LICENCES_OF_DATA = "data_licenses"  # of the card's metadata: licence by data set
 SHIPPED = {"nano": "apache-2.0"}
 UNNAMED = "training data"  # of an encoder that does not say what it was trained on
 HEADING = "## Licences"
 IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9.+-]*")
-AGAIN = "give the same command again; what was uploaded is not uploaded again"
-SHOWN = 200  # characters of the Hub's own message that are shown
+RETRY = "give the same command again; what was uploaded is not uploaded again"
+EXCERPT = 200  # characters of the Hub's own message that are shown
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Publication:
     """A folder that may be published.
 
     Attributes:
-        files: by name in the repository; without the card.
+        files: files by name in the repository; without the card.
         left_out: names of files in the folder that are not published.
         card: content of `README.md`.
         base: name of the base model.
-        data: names of the data sets it was trained on; None: not known.
+        data: names of the data sets it was trained on; None: unknown.
     """
 
     files: Mapping[str, Path]
@@ -87,7 +87,7 @@ def publication(folder: str | Path) -> Publication:
         merge = f"embrew merge {quote(str(path))} NEW"
         write_again = f"save it again: {in_python} in Python, or `{merge}`, which merges its adapters"
     files: dict[str, Path] = {}
-    for part in (path, *sorted(each.parent for each in path.glob(f"{CONTEXTS}/*/{NAME}"))):
+    for part in (path, *sorted(file.parent for file in path.glob(f"{CONTEXTS}/*/{NAME}"))):
         listed = read_checksums(part)
         if listed is None:
             raise ValueError(f"{part} has no {NAME}, so damage to its files is not detected; {write_again}")
@@ -111,14 +111,16 @@ def publication(folder: str | Path) -> Publication:
 
 def _check_paths(folder: Path, files: Mapping[str, Path], card: str) -> None:
     """Raise if a text file that is published names a folder of this machine."""
-    places = {str(Path.home()), str(folder.resolve()), str(folder.resolve().parent)} - {"/"}
-    here = re.compile(r"(?<![\w.])(?:" + "|".join(map(re.escape, sorted(places, reverse=True))) + r")/[^\s\"'`,)]*")
+    folders = {str(Path.home()), str(folder.resolve()), str(folder.resolve().parent)} - {"/"}
+    in_folders = re.compile(
+        r"(?<![\w.])(?:" + "|".join(map(re.escape, sorted(folders, reverse=True))) + r")/[^\s\"'`,)]*"
+    )
     texts = {folder / CARD: card}
     for path in files.values():
-        if path.suffix in TEXT and not path.name.startswith(TOKENIZER):
+        if path.suffix in TEXT_FILES and not path.name.startswith(TOKENIZER_FILES):
             texts[path] = path.read_text(encoding="utf-8", errors="replace")
     for path, text in texts.items():
-        if (match := here.search(text)) is not None:
+        if (match := in_folders.search(text)) is not None:
             raise ValueError(f"{path} names a path of this machine, {match[0]!r}, which would be published; remove it")
 
 
@@ -129,7 +131,7 @@ def licences(model: Publication, *, base: str | None = None, data: Sequence[str]
     """Return the licence of the base model (first) and of each data set, as identifiers of the Hub; None: not known.
 
     Args:
-        model: what is published; licences that are not given are those of its card's metadata.
+        model: model to publish; licences that are not given are those of its card's metadata.
         base: licence of the base model.
         data: `NAME=LICENCE` for a data set, or one `LICENCE` for all.
 
@@ -172,13 +174,13 @@ def published_card(model: Publication, licences: Mapping[str, str], repo: str) -
     rows = [f"| {what} | {licence} |" for what, licence in licences.items()]
     table = "\n".join(["| of | licence |", "|---|---|", *rows])
     text = f"{before.rstrip()}\n{after.rstrip()}\n\n{HEADING}\n\n{table}\n"
-    replaced = {
+    replacements = {
         "from embrew import Encoder\n": "from embrew import Encoder\nfrom huggingface_hub import snapshot_download\n",
         'Encoder.from_pretrained("PATH")': f'Encoder.from_pretrained(snapshot_download("{repo}"))',
         'SentenceTransformer("PATH")': f'SentenceTransformer("{repo}")',
     }
-    for example, of_repo in replaced.items():
-        text = text.replace(example, of_repo)
+    for local, remote in replacements.items():
+        text = text.replace(local, remote)
     card.text = text
     return str(card)
 
@@ -238,7 +240,7 @@ def upload(
     api = HfApi(token=token)
     with explained(repo, token):
         target = _target(api, repo, public, revision)
-        names = [] if target is None else [each.rfilename for each in target.siblings or ()]
+        names = [] if target is None else [file.rfilename for file in target.siblings or ()]
         others = [name for name in names if name not in (".gitattributes", CARD)]
         if target is not None and others and not overwrite and not _holds(api, repo, target, model):
             question = f"{repo} holds another model ({len(others)} files, commit {(target.sha or '')[:8]})"
@@ -284,8 +286,8 @@ def _target(api: HfApi, repo: str, public: bool, revision: str | None) -> ModelI
 
 
 def _holds(api: HfApi, repo: str, target: ModelInfo, model: Publication) -> bool:
-    """Whether a branch holds this model already, by its checksums."""
-    if not any(each.rfilename == NAME for each in target.siblings or ()):
+    """Return whether a branch holds this model already, by its checksums."""
+    if not any(file.rfilename == NAME for file in target.siblings or ()):
         return False
     checksums = Path(api.hf_hub_download(repo, NAME, revision=target.sha)).read_text(encoding="utf-8")
     try:
@@ -318,8 +320,8 @@ def explained(repo: str, token: str) -> Iterator[None]:
 def _message(repo: str, error: BaseException) -> str:
     status, owner = status_of(error), repo.partition("/")[0]
     if status is None:
-        reason = " ".join(str(error).split())[:SHOWN] or type(error).__name__
-        return f"the Hub at {constants.ENDPOINT} does not answer ({reason}); check the network, then {AGAIN}"
+        reason = " ".join(str(error).split())[:EXCERPT] or type(error).__name__
+        return f"the Hub at {constants.ENDPOINT} does not answer ({reason}); check the network, then {RETRY}"
     wait = getattr(error, "response").headers.get("Retry-After")  # noqa: B009 -- an error with a status has a response
     unseen = f"{repo} exists and cannot be seen by the token's owner, or was changed at the same time"
     what, advice = {
@@ -329,10 +331,10 @@ def _message(repo: str, error: BaseException) -> str:
             f"use a token with write access of someone who may write to {owner}",
         ),
         404: (f"the Hub finds no user or organisation {owner}, or the token may not see it", "check the name"),
-        409: (unseen, AGAIN),
-        412: (unseen, AGAIN),
-        429: ("too many requests to the Hub", f"{f'in {wait} seconds' if wait else 'in some minutes'}, {AGAIN}"),
-    }.get(status, ("the Hub has an error of its own", f"later, {AGAIN}") if status >= 500 else ("", ""))
-    answer = " ".join(str(getattr(error, "server_message", None) or "").split())[:SHOWN]
+        409: (unseen, RETRY),
+        412: (unseen, RETRY),
+        429: ("too many requests to the Hub", f"{f'in {wait} seconds' if wait else 'in some minutes'}, {RETRY}"),
+    }.get(status, ("the Hub has an error of its own", f"later, {RETRY}") if status >= 500 else ("", ""))
+    answer = " ".join(str(getattr(error, "server_message", None) or "").split())[:EXCERPT]
     says = f" ({answer})" if answer else ""
     return f"{what or f'the Hub refuses the upload to {repo}'} ({status}){says}" + (f"; {advice}" if advice else "")

@@ -6,44 +6,42 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from peft import PeftModel
 from transformers import PreTrainedTokenizerBase
 
 from embrew.model.adapters import AdapterState, adapter_state
+from embrew.model.encoder_module import EncoderModule
 from embrew.model.layers import causal_layers
 from embrew.model.weights import tensors_under_adapter
 
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
 
-
-def replayed(encoder: Encoder) -> list[AdapterState]:
+def adapters_to_replay(encoder: EncoderModule) -> list[AdapterState]:
     """Return the adapters that a reader merges into the base; none if whole weights are saved, which hold them."""
     return [] if encoder.backbone.owns_weights else list(encoder.chain)
 
 
-def settings_of(encoder: Encoder) -> dict[str, Any]:
+def settings_of(encoder: EncoderModule) -> dict[str, Any]:
     """Return all settings of an encoder, for JSON: with weights and tokenizer, enough to build it again."""
     cut = {} if encoder.num_layers is None else {"num_layers": encoder.num_layers}
     return {**encoder.settings.as_dict(), **cut}
 
 
-def describe(encoder: Encoder) -> dict[str, Any]:
+def describe(encoder: EncoderModule) -> dict[str, Any]:
     """Return base, settings, dtype and size, for result files."""
-    whole, inner = encoder.backbone.owns_weights, getattr(encoder.backbone, "inner", None)
-    one_way = [] if encoder.attention.mode == "causal" else causal_layers(inner)  # of a bidirectional hybrid
+    owns_weights, inner = encoder.backbone.owns_weights, getattr(encoder.backbone, "inner", None)
+    other_layers = [] if encoder.attention.mode == "causal" else causal_layers(inner)  # of a bidirectional hybrid
     return {
         "base": encoder.base.as_dict(),
         **settings_of(encoder),
         "memory_tokens": len(encoder.backbone.memory_ids),
         "soft_prompt_tokens": len(encoder.backbone.soft_prompt_ids),
-        "merged_adapters": len(replayed(encoder)),
+        "merged_adapters": len(adapters_to_replay(encoder)),
         "adapter": isinstance(encoder.backbone.model, PeftModel),
-        **({"full_weights": True} if isinstance(encoder.backbone.model, PeftModel) and whole else {}),
-        **({"causal_layers": len(one_way)} if one_way else {}),
+        **({"full_weights": True} if isinstance(encoder.backbone.model, PeftModel) and owns_weights else {}),
+        **({"causal_layers": len(other_layers)} if other_layers else {}),
         "steps": encoder.steps,
         "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
         "dimensions": encoder.get_embedding_dimension(),
@@ -51,10 +49,10 @@ def describe(encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def weights_hash(encoder: Encoder) -> str:
+def weights_hash(encoder: EncoderModule) -> str:
     """Return sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights."""
     digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings_of(encoder)], sort_keys=True).encode())
-    states = [state.tensors for state in replayed(encoder)]
+    states = [state.tensors for state in adapters_to_replay(encoder)]
     if encoder.backbone.owns_weights:
         states.append(tensors_under_adapter(encoder.backbone.causal_lm))
     if isinstance(encoder.backbone.model, PeftModel):
@@ -79,13 +77,13 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def combined_hash(weights: str, tokenizer_sha256: str | None, tokenizer: Any) -> str:
+def combined_hash(weights: str, tokenizer_sha256: str | None, tokenizer: PreTrainedTokenizerBase | None) -> str:
     """Return the SHA-256 of two hashes and the ids of special tokens."""
     special = {name: getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL}
     return hashlib.sha256(json.dumps([weights, tokenizer_sha256, special], sort_keys=True).encode()).hexdigest()
 
 
-def vectors_hash(encoder: Encoder) -> str:
+def vectors_hash(encoder: EncoderModule) -> str:
     """Return the SHA-256 of everything that vectors depend on: weights, settings, tokenizer."""
     return combined_hash(weights_hash(encoder), tokenizer_hash(encoder.tokenizer), encoder.tokenizer)
 
@@ -95,17 +93,17 @@ class CardData:
     """What Sentence-Transformers reads from and writes to a model's card.
 
     Attributes:
-        encoder: whose.
+        encoder: the described model.
         eval_results_dict: metrics by the evaluator that computed them, in this process; they are in no saved card.
     """
 
-    encoder: Encoder
+    encoder: EncoderModule
     eval_results_dict: dict[Any, dict[str, Any]]
 
     @property
     def base_model(self) -> str:
         """The base's name and the encoder's hash: `mine_hard_negatives` keeps vectors in files by this name."""
-        return f"{self.encoder.base.name}@{self.encoder.weights_hash()}"
+        return f"{self.encoder.base.name}@{weights_hash(self.encoder)}"
 
     def set_evaluation_metrics(self, evaluator: Any, metrics: Mapping[str, Any], epoch: int = 0, step: int = 0) -> None:
         """Keep what an evaluator computed; it calls this itself."""

@@ -33,7 +33,7 @@ State = Literal["finished", "stopped", "running", "damaged", "unreadable", "empt
 CHECKPOINT, SEAL = "trainer_state.json", "manifest.json"
 WORK = ".work"  # suffix of the folder of a stage in progress
 KEPT = ".step-"  # suffix, before its number, of the folder of a step that a stage keeps
-FIRST = "replace words in capitals, and give the options of the first command: they are not stored"
+FILL_IN = "replace words in capitals, and give the options of the first command: they are not stored"
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Stage:
     """A stage of a training run.
 
     Attributes:
-        name: of the stage.
+        name: name of the stage.
         state: `finished`, `in progress` or `not begun`.
-        step: optimiser steps of the newest complete checkpoint; None where the stage has none.
-        steps: optimiser steps of the whole stage, where they are known.
-        scores: after the stage, by data set.
+        step: number of optimiser steps of the newest complete checkpoint; None where the stage has none.
+        steps: number of optimiser steps of the whole stage, where it is known.
+        scores: scores after the stage, by data set.
     """
 
     name: str
@@ -72,12 +72,13 @@ class Contents:
         path: the folder.
         state: `running` while another process holds the folder; `unreadable` of another format number, or without
             the permission to read it.
-        summary: one line: how much there is, or where it stopped.
+        summary: one line: the amount, or the step at which it stopped.
         facts: further lines.
-        problems: what is missing or cannot be read, one line each.
-        stages: of a training run.
-        commands: by purpose: `resume`, `open`, `in Python`. Words in capitals were not stored and must be filled in.
-        holds: what folders directly below it hold.
+        problems: missing and unreadable files, one line each.
+        stages: stages of a training run.
+        commands: commands by purpose: `resume`, `open`, `in Python`. Words in capitals were not stored and must be
+            filled in.
+        subfolders: contents of the folders directly below it.
         kind: a name of `KINDS`, or `folder` for a folder of none of them.
     """
 
@@ -88,7 +89,7 @@ class Contents:
     problems: tuple[str, ...] = ()
     stages: tuple[Stage, ...] = ()
     commands: dict[str, str] = field(default_factory=dict)
-    holds: tuple[Contents, ...] = ()
+    subfolders: tuple[Contents, ...] = ()
     kind: str = "folder"
 
 
@@ -133,8 +134,9 @@ def training_run(folder: Path) -> Contents:
     facts = [] if "base" not in values.get("scores", {}) else [f"untrained: {percentages(values['scores']['base'])}"]
     facts += [f"{name}: {gap_closed(entry)}" for name, entry in values.get(GAP, {}).items() if entry.get("curve")]
     for name in values["stages"]:
-        kept = [path.parent.name for path in folder.glob(f"{name}{KEPT}*/{ENCODER.file}")]
-        facts += [f"{name}: kept {', '.join(sorted(kept, key=lambda one: (len(one), one)))}"] if kept else []
+        step_folders = [path.parent.name for path in folder.glob(f"{name}{KEPT}*/{ENCODER.file}")]
+        if step_folders:
+            facts.append(f"{name}: kept {', '.join(sorted(step_folders, key=lambda name: (len(name), name)))}")
     finished = [stage for stage in stages if stage.state == "finished"]
     current = next((stage for stage in stages if stage.state != "finished"), None)
     commands = {"open": command("evaluate", folder / finished[-1].name, "--data", "DIR")} if finished else {}
@@ -189,9 +191,9 @@ def sweep(folder: Path) -> Contents:
     others = [each.name for each in sorted(folder.iterdir()) if (each / RUN.file).is_file() and each.name not in rows]
     facts += [f"{name}: in progress" for name in others]
     resume = command("train", "RECIPE", "--sweep", values["sweep"], "--output", folder, "--resume")
-    summary, use = f"{len(rows)} rows of {values['sweep']} finished", {"open": f"cat {folder / 'sweep.md'}"}
+    summary, commands = f"{len(rows)} rows of {values['sweep']} finished", {"open": f"cat {folder / 'sweep.md'}"}
     state: State = "stopped" if others else "finished"
-    return Contents(folder, state, summary, tuple(facts), commands={**use, "resume": resume})
+    return Contents(folder, state, summary, tuple(facts), commands={**commands, "resume": resume})
 
 
 def encoder(folder: Path) -> Contents:
@@ -204,11 +206,11 @@ def encoder(folder: Path) -> Contents:
     if contexts:
         facts.append(f"contexts: {', '.join(contexts)}")
     summary = f"{values['base']['name']}, {weights}, {values.get('steps', 0):,} steps of training"
-    use = {
+    commands = {
         "open": command("evaluate", folder, "--data", "DIR"),
         "in Python": f"Encoder.from_pretrained({str(folder)!r})",
     }
-    return _with_checksums(folder, summary, facts, use)
+    return _with_checksums(folder, summary, facts, commands)
 
 
 def context(folder: Path) -> Contents:
@@ -233,13 +235,13 @@ def vectors(folder: Path) -> Contents:
     files = ", ".join(each["file"] for each in source["input"])
     summary = f"{values['rows']:,} vectors of {values['dimensions']} dimensions, {source['precision']}"
     problems = tuple(_missing(folder, [each["file"] for each in values["shards"]]))
-    facts = (f"of {files}, by {source['model'].get('base', {}).get('name', 'a model')}", FIRST)
+    facts = (f"of {files}, by {source['model'].get('base', {}).get('name', 'a model')}", FILL_IN)
     state: State = "damaged" if problems else "finished" if values["complete"] else "stopped"
-    use = {"open": command("search", "MODEL", "--index", folder)}
+    commands = {"open": command("search", "MODEL", "--index", folder)}
     if not values["complete"]:
-        use = {"resume": command("encode", "MODEL", "INPUT", folder)}
+        commands = {"resume": command("encode", "MODEL", "INPUT", folder)}
         summary += f" in {_count(len(values['shards']), 'finished shard')}"
-    return Contents(folder, state, summary, facts, problems, commands=use)
+    return Contents(folder, state, summary, facts, problems, commands=commands)
 
 
 def index(folder: Path) -> Contents:
@@ -247,8 +249,8 @@ def index(folder: Path) -> Contents:
     values = read_json(folder / INDEX.file, keys=("documents", "dimensions", "files"), kind=INDEX)
     problems = tuple(_missing(folder, values["files"]))
     summary = f"{values['documents']:,} documents, {values['dimensions']} dimensions"
-    use = {"open": command("search", "MODEL", "--index", folder)}
-    return Contents(folder, "damaged" if problems else "finished", summary, (FIRST,), problems, commands=use)
+    commands = {"open": command("search", "MODEL", "--index", folder)}
+    return Contents(folder, "damaged" if problems else "finished", summary, (FILL_IN,), problems, commands=commands)
 
 
 def results(folder: Path) -> Contents:
@@ -262,9 +264,9 @@ def results(folder: Path) -> Contents:
         run = read_json(sidecar, keys=("task", "split"), kind=RESULT)
         (entry,) = unsealed(read_json(path, keys=("scores",)), path, "results")["scores"][run["split"]]
         facts.append(f"{run['task']} {run['split']}: {percentages({run['kind']: entry['main_score']})}")
-    use = {"open": command("table", folder), "resume": command("evaluate", "MODEL", "--output", folder)}
+    commands = {"open": command("table", folder), "resume": command("evaluate", "MODEL", "--output", folder)}
     state: State = "stopped" if problems else "finished"
-    return Contents(folder, state, _count(len(facts), "task"), tuple(facts), tuple(problems), commands=use)
+    return Contents(folder, state, _count(len(facts), "task"), tuple(facts), tuple(problems), commands=commands)
 
 
 def report(folder: Path) -> Contents:
@@ -272,12 +274,12 @@ def report(folder: Path) -> Contents:
     values = read_json(folder / REPORT.file, keys=("page", "models", "command", "finished"), kind=REPORT)
     page = folder.parent / values["page"]
     problems = () if page.is_file() or not values["finished"] else (f"{page} is missing; the same command writes it",)
-    use = {"open": str(page)} if page.is_file() else {}
+    commands = {"open": str(page)} if page.is_file() else {}
     if values["command"] and (problems or not values["finished"]):
-        use["resume"] = values["command"]
+        commands["resume"] = values["command"]
     state: State = "finished" if values["finished"] else "stopped"
     summary = f"{_count(len(values['models']), 'model')} in {page.name}"
-    return Contents(folder, state, summary, (f"models: {', '.join(values['models'])}",), problems, commands=use)
+    return Contents(folder, state, summary, (f"models: {', '.join(values['models'])}",), problems, commands=commands)
 
 
 def adaptation(folder: Path) -> Contents:
@@ -285,17 +287,16 @@ def adaptation(folder: Path) -> Contents:
     source = read_json(folder / "data" / ADAPTED.file, keys=("made_of", "counts"))["made_of"]
     ADAPTED.check(source, folder / "data" / ADAPTED.file)
     runs = {file.parent.name: training_run(file.parent) for file in sorted((folder / "model").glob(f"*/{RUN.file}"))}
-    stages = tuple(
-        replace(stage, name=f"{name}/{stage.name}") for name, found in runs.items() for stage in found.stages
-    )
-    problems = tuple(problem for found in runs.values() for problem in found.problems)
+    stages = tuple(replace(stage, name=f"{name}/{stage.name}") for name, run in runs.items() for stage in run.stages)
+    problems = tuple(problem for run in runs.values() for problem in run.problems)
     if (folder / "adapted.json").is_file():
-        values = read_json(folder / "adapted.json", keys=("said", "encoder"), sealed=True)
-        use = {"open": command("evaluate", folder / values["encoder"], "--data", "DIR")} if values["encoder"] else {}
-        return Contents(folder, "finished", values["said"][0], (), problems, stages, use)
+        values = read_json(folder / "adapted.json", keys=("advice", "encoder"), sealed=True)
+        name = values["encoder"]
+        commands = {"open": command("evaluate", folder / name, "--data", "DIR")} if name else {}
+        return Contents(folder, "finished", values["advice"][0], (), problems, stages, commands)
     planned = "training" if runs else "models planned" if (folder / "starts.json").is_file() else "data prepared"
-    use = {"resume": command("adapt", "MODEL", "--output", folder)}
-    return Contents(folder, "stopped", planned, (FIRST,), problems, stages, use)
+    commands = {"resume": command("adapt", "MODEL", "--output", folder)}
+    return Contents(folder, "stopped", planned, (FILL_IN,), problems, stages, commands)
 
 
 def _with_checksums(folder: Path, summary: str, facts: list[str], commands: dict[str, str]) -> Contents:
@@ -326,33 +327,33 @@ def _count(number: int, what: str) -> str:
 # ---- any folder --------------------------------------------------------------------------------------------
 
 
-class Kind(NamedTuple):
+class FolderKind(NamedTuple):
     """A kind of folder.
 
     Attributes:
-        name: of the kind, for users.
+        name: name of the kind, for users.
         marker: pattern of the file that a folder of this kind has.
-        look: inspects a folder of this kind.
+        inspect: function that inspects a folder of this kind.
     """
 
     name: str
     marker: str
-    look: Callable[[Path], Contents]
+    inspect: Callable[[Path], Contents]
 
 
 KINDS = (
-    Kind("sweep", SWEEP.file, sweep),
-    Kind("adaptation", f"data/{ADAPTED.file}", adaptation),
-    Kind("training run", RUN.file, training_run),
-    Kind("encoder", ENCODER.file, encoder),
-    Kind("stage in progress", STAGE.file, stage_in_progress),
-    Kind("checkpoint", CHECKPOINT, checkpoint),
-    Kind("export", EXPORT.file, export),
-    Kind("vectors", f"__embrew__/{VECTORS.file}", vectors),
-    Kind("index", INDEX.file, index),
-    Kind("results", RESULT.file.replace("TASK.SPLIT", "*"), results),
-    Kind("files of a report", REPORT.file, report),
-    Kind("context", CONTEXT.file, context),
+    FolderKind("sweep", SWEEP.file, sweep),
+    FolderKind("adaptation", f"data/{ADAPTED.file}", adaptation),
+    FolderKind("training run", RUN.file, training_run),
+    FolderKind("encoder", ENCODER.file, encoder),
+    FolderKind("stage in progress", STAGE.file, stage_in_progress),
+    FolderKind("checkpoint", CHECKPOINT, checkpoint),
+    FolderKind("export", EXPORT.file, export),
+    FolderKind("vectors", f"__embrew__/{VECTORS.file}", vectors),
+    FolderKind("index", INDEX.file, index),
+    FolderKind("results", RESULT.file.replace("TASK.SPLIT", "*"), results),
+    FolderKind("files of a report", REPORT.file, report),
+    FolderKind("context", CONTEXT.file, context),
 )
 """In the order in which they are tried: a folder is of the first kind whose marker it has."""
 
@@ -385,13 +386,13 @@ def _below(folder: Path, *, levels: int) -> Iterator[Contents]:
             continue
         try:
             contents = _of_kind(each)
-            holds = tuple(_below(each, levels=levels - 1)) if contents is None and levels > 1 else ()
+            subfolders = tuple(_below(each, levels=levels - 1)) if contents is None and levels > 1 else ()
         except PermissionError as error:
-            contents, holds = Contents(each, "unreadable", str(error.strerror)), ()
+            contents, subfolders = Contents(each, "unreadable", str(error.strerror)), ()
         if contents is not None:
             yield replace(contents, state="running", problems=(), commands={}) if is_held(each) else contents
-        elif holds:
-            yield replace(_containing(each, holds), kind="folders")
+        elif subfolders:
+            yield replace(_containing(each, subfolders), kind="folders")
 
 
 def _of_kind(folder: Path) -> Contents | None:
@@ -402,7 +403,7 @@ def _of_kind(folder: Path) -> Contents | None:
             continue
         try:
             with content_of(marker):
-                contents = kind.look(folder)
+                contents = kind.inspect(folder)
         except formats.OtherFormat as error:
             contents = Contents(folder, "unreadable", "of another version", problems=(str(error),))
         except (OSError, ValueError) as error:
@@ -411,7 +412,7 @@ def _of_kind(folder: Path) -> Contents | None:
     return None
 
 
-def _is_of(kind: Kind, marker: Path) -> bool:
+def _is_of(kind: FolderKind, marker: Path) -> bool:
     """Whether a marker is of this kind: indexes, data of an adaptation and of the demonstration share a file name."""
     if marker.name != INDEX.file or kind.name not in ("index", "adaptation"):
         return True
@@ -422,10 +423,12 @@ def _is_of(kind: Kind, marker: Path) -> bool:
     return "made_of" not in keys if kind.name == "index" else {"made_of", "counts"} <= keys
 
 
-def _containing(folder: Path, holds: tuple[Contents, ...]) -> Contents:
+def _containing(folder: Path, subfolders: tuple[Contents, ...]) -> Contents:
     """Return what a folder holds that has no marker: others that embrew wrote, or nothing of embrew."""
-    if holds:
-        return Contents(folder, "finished", f"{_count(len(holds), 'folder')} that embrew wrote", holds=holds)
+    if subfolders:
+        return Contents(
+            folder, "finished", f"{_count(len(subfolders), 'folder')} that embrew wrote", subfolders=subfolders
+        )
     names = [path.name for path in folder.iterdir()]
     if not names:
         return Contents(folder, "empty", "nothing in it")

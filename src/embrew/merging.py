@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embrew.encoder import Encoder
 from embrew.files.writing import check_free
-from embrew.storage.opening import SETTINGS, read_settings, trained_folder
+from embrew.storage.loading import SETTINGS, read_settings, trained_folder
 from embrew.storage.saving import check_same, reference_vectors
 
 logger = logging.getLogger(__name__)
@@ -24,8 +24,8 @@ def merge_encoder(
 
     Args:
         source: a folder written by training or `save_pretrained`.
-        target: where to; must not exist, unless `overwrite`.
-        dtype: of the weights written: `float32`, `bfloat16`, or `auto`, what the encoder was saved in.
+        target: folder to write; must not exist, unless `overwrite`.
+        dtype: dtype of the weights written: `float32`, `bfloat16`, or `auto`, that of the saved encoder.
         overwrite: replace an existing encoder folder.
         verify: as of `Encoder.save_pretrained`.
 

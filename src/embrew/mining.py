@@ -28,11 +28,11 @@ class Mined:
     Attributes:
         rows: `query`, `positive`, `negatives`, `scores` (the positive's, then the negatives'), and `instruction` where
             the pair had one.
-        without: number of pairs without a negative.
+        pairs_without: number of pairs without a negative.
     """
 
     rows: list[dict[str, Any]]
-    without: int
+    pairs_without: int
 
     def scores(self) -> tuple[list[float], list[float]]:
         """Return the similarities of the positives, and of all negatives."""
@@ -74,14 +74,14 @@ def mine(
     documents = columns["positive"] if corpus is None else [*corpus, *columns["positive"]]
     total = len(set(columns["anchor"])) + len(set(documents))
     texts = Counter(map(normalised, set(documents)))
-    own = max(texts[normalised(query)] for query in columns["anchor"])  # documents with the text of one query
-    with _own_bars(), progress(total, "encode", "text", shown=is_chosen()) as bar, bar.shared():
+    same_as_query = max(texts[normalised(query)] for query in columns["anchor"])  # documents with the text of one query
+    with _own_bars(), progress(total, "encode", "text", show=is_chosen()) as bar, bar.shared():
         mined = mine_hard_negatives(
             Dataset.from_dict(columns),
             encoder,
             corpus=list(corpus) if corpus is not None else None,
             relative_margin=relative_margin,
-            num_negatives=num_negatives + own,
+            num_negatives=num_negatives + same_as_query,
             output_format="labeled-list",
             output_scores=True,
             use_faiss=len(corpus or pairs)
@@ -120,7 +120,7 @@ def _own_bars() -> Iterator[None]:
     from sentence_transformers.util import hard_negatives
 
     def blocks(*bounds: int, desc: str) -> Iterator[int]:
-        with progress(len(range(*bounds)), "search", "block", shown=is_chosen()) as bar:
+        with progress(len(range(*bounds)), "search", "block", show=is_chosen()) as bar:
             for start in range(*bounds):
                 yield start
                 bar.update()

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tokenizers import Tokenizer
 
-from embrew.assembly.encoders import encoder
-from embrew.assembly.stages import load_recipe
 from embrew.encoder import Encoder
 from embrew.files import checksums
 from embrew.files.writing import recover
 from embrew.recipe import Recipe, list_recipes
+from embrew.recipe.build.encoders import encoder
+from embrew.recipe.build.stages import load_recipe
 from embrew.runtimes.converted import convert_encoder
-from embrew.runtimes.encoder import RuntimeEncoder
-from embrew.runtimes.folder import is_openvino, open_openvino
-from embrew.runtimes.openvino import openvino
+from embrew.runtimes.openvino import is_openvino, open_openvino
+from embrew.runtimes.openvino_encoder import OpenVINOEncoder
+from embrew.runtimes.openvino_model import openvino
 from embrew.stock import is_stock, open_stock
 from embrew.storage.base_model import is_encoder, open_config, pick_dtype
-from embrew.storage.opening import AS_TRAINED
+from embrew.storage.loading import AS_TRAINED
 from embrew.storage.parts import check_folder
 from embrew.variants import VariantEncoder
 
@@ -43,21 +43,21 @@ def open_model(
     backend: str = "torch",
     as_trained: bool = False,
     pooling: str | None = None,
-) -> Encoder | RuntimeEncoder | VariantEncoder | SentenceTransformer:
+) -> Encoder | OpenVINOEncoder | VariantEncoder | SentenceTransformer:
     """Open a trained folder, a Sentence-Transformers folder, an OpenVINO export, a recipe without stages, or a Hub id.
 
     An adapter is merged into the weights, which is faster; with `as_trained`, where rounding takes little of it. A
     language model without embedding settings is refused unless `pooling` is given.
 
     Args:
-        name: what to open.
+        name: name of the model.
         overrides: settings of a recipe.
         dtype: `float32` or `bfloat16`; `auto`: the saved dtype, or the recipe's.
         backend: `torch` or `openvino`. With the latter, an export for OpenVINO is opened, and another model is
             converted in memory and compared with the PyTorch model on a few texts; `dtype` is that of the arithmetic.
         as_trained: with `auto`, open an encoder that was trained in bfloat16 in bfloat16, where this device computes in
             it; for scores.
-        pooling: how to read a language model without embedding settings: `last`, `mean`, `weighted_mean`, `echo`
+        pooling: pooling of a language model without embedding settings: `last`, `mean`, `weighted_mean`, `echo`
             or `prompteol`, each an untrained baseline.
 
     Raises:
@@ -127,7 +127,7 @@ POOLINGS = {
     "prompteol": "baselines/prompteol",
 }
 """Recipes of the ways to read a bare language model, by the names that users give."""
-OWN = ("embrew.json", "run.json", "parity.json", checksums.NAME)  # files of models with a pooling
+FILES_WITH_POOLING = ("embrew.json", "run.json", "parity.json", checksums.NAME)  # files of models with a pooling
 
 
 def is_recipe(name: str) -> bool:
@@ -149,7 +149,7 @@ def is_bare(name: str) -> bool:
     folder = Path(name)
     if not folder.exists():
         recover(folder)
-    if any(os.path.lexists(folder / file) for file in OWN) or is_stock(name):
+    if any(os.path.lexists(folder / file) for file in FILES_WITH_POOLING) or is_stock(name):
         return False
     return not is_encoder(open_config(name))
 
@@ -176,34 +176,34 @@ def no_pooling(name: str, why: str = "") -> ValueError:
     )
 
 
-def on_openvino(found: Any, name: str, *, bfloat16: bool) -> RuntimeEncoder:
+def on_openvino(model: Any, name: str, *, bfloat16: bool) -> OpenVINOEncoder:
     """Return an opened model, converted for OpenVINO in memory and compared on a few texts.
 
     Args:
-        found: the model: an encoder, or a Sentence-Transformers model.
-        name: its folder or Hub id.
+        model: the model: an encoder, or a Sentence-Transformers model.
+        name: folder or Hub id of the model.
         bfloat16: compute in bfloat16; also where the model's weights are in bfloat16.
 
     Raises:
         ValueError: OpenVINO gives other vectors; or a Sentence-Transformers model is more than a transformer, one
             pooling, and normalisation.
     """
-    if isinstance(found, VariantEncoder):
+    if isinstance(model, VariantEncoder):
         raise ValueError(f"{name} writes variants of each text, which OpenVINO does not run; use --backend torch")
-    if isinstance(found, Encoder):
-        return convert_encoder(found, bfloat16=bfloat16 or found.backbone.dtype == torch.bfloat16)
-    bfloat16 = bfloat16 or next(found.parameters()).dtype == torch.bfloat16
-    return convert_encoder(as_encoder(found, name), bfloat16=bfloat16, origin=found)
+    if isinstance(model, Encoder):
+        return convert_encoder(model, bfloat16=bfloat16 or model.backbone.dtype == torch.bfloat16)
+    bfloat16 = bfloat16 or next(model.parameters()).dtype == torch.bfloat16
+    return convert_encoder(as_encoder(model, name), bfloat16=bfloat16, origin=model)
 
 
-def as_encoder(model: Any, name: str) -> Encoder:
+def as_encoder(model: SentenceTransformer, name: str) -> Encoder:
     """Return an encoder that reads texts as a Sentence-Transformers model does; their vectors are not compared here.
 
     Special tokens within a text are parsed, where the model's tokenizer does so.
 
     Args:
         model: the opened model: a transformer, one pooling, and perhaps normalisation.
-        name: its folder or Hub id.
+        name: folder or Hub id of the model.
 
     Raises:
         ValueError: it is an export; or as `embrew.stock.read_stock`.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Any
 
 CYCLE: tuple[str, ...] = (
     "#4477AA",  # blue
@@ -22,8 +21,8 @@ CYCLE: tuple[str, ...] = (
     "#228833",  # green
 )
 
-# Colour of each method, and words in the name of a series that name it. The first method of this order counts: "ESE on
-# MiniLM" is ESE.
+# Colour of each published method and baseline, and words in the name of a series that name it. The first method of this
+# order counts: "ESE on MiniLM" is ESE. Others, such as an objective of one's own, get a colour of `CYCLE`.
 _METHODS = {
     "llm2comp": ("#4477AA", r"llm2comp"),
     "ese": ("#228833", r"ese|espresso"),
@@ -51,7 +50,7 @@ def colours(names: Sequence[str]) -> list[str]:
     return [method or next(free) for method in methods]
 
 
-def matplotlib_settings() -> dict[str, Any]:
+def matplotlib_settings() -> dict[str, str | bool | int | list[str]]:
     """Return settings for `matplotlib.rc_context`: colours, sizes of text in points, and SVG with text as text."""
     return {
         "axes.prop_cycle": f"cycler('color', {list(CYCLE)})",

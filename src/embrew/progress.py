@@ -53,71 +53,77 @@ def in_context(text: str) -> str:
 @contextmanager
 def within(name: str) -> Iterator[None]:
     """Put a name, such as that of a task, before the description of each bar (and before scores: `in_context`)."""
-    before = _context.set(name)
+    token = _context.set(name)
     try:
         yield
     finally:
-        _context.reset(before)
+        _context.reset(token)
 
 
-def progress(total: int | None, description: str, unit: str, *, shown: bool | None = None, initial: int = 0) -> Bar:
+def progress(total: int | None, description: str, unit: str, *, show: bool | None = None, initial: int = 0) -> Bar:
     """Return a progress bar, as a context manager; within `Bar.shared`, a part of that bar.
 
     Args:
         total: number of units; None if it is unknown.
         description: what is being done.
         unit: singular, such as `text`.
-        shown: True: a bar, unless `set_style` chose something else; False: nothing; None: a bar on a terminal, log
+        show: True: a bar, unless `set_style` chose something else; False: nothing; None: a bar on a terminal, log
             lines elsewhere.
         initial: units that were done earlier; they do not count for the rate.
     """
-    common = _shared.get()
-    if common is not None and common.unit == unit:
-        return Bar(common.shown, unit, is_part=True)
-    style = _style or ("bar" if shown else terminal_style())
-    if shown is False or style == "off":
+    shared = _shared.get()
+    if shared is not None and shared.unit == unit:
+        return Bar(shared.bar, unit, is_part=True)
+    style = _style or ("bar" if show else terminal_style())
+    if show is False or style == "off":
         return Bar(tqdm(disable=True, total=total, initial=initial), unit)
-    options: dict[str, Any] = {"desc": in_context(description), "total": total}
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):
         columns = 80
-    width = {"dynamic_ncols": True} if columns else {"ncols": 80}  # some terminals, as a container's, report 0 columns
-    options |= {"unit": unit, "initial": initial, "leave": False, **width}
-    return Bar(LogLines(**options) if style == "lines" else notebook_or_terminal(**options), unit)
+    bar = (LogLines if style == "lines" else notebook_or_terminal)(
+        desc=in_context(description),
+        total=total,
+        unit=unit,
+        initial=initial,
+        leave=False,
+        dynamic_ncols=columns > 0,
+        ncols=None if columns else 80,  # some terminals, as a container's, report 0 columns
+    )
+    return Bar(bar, unit)
 
 
 class Bar:
     """A progress bar, or one call's part of a bar that several calls share."""
 
-    def __init__(self, shown: tqdm, unit: str, *, is_part: bool = False) -> None:
-        self.shown, self.unit, self.is_part = shown, unit, is_part
+    def __init__(self, bar: tqdm, unit: str, *, is_part: bool = False) -> None:
+        self.bar, self.unit, self.is_part = bar, unit, is_part
 
     def update(self, count: int = 1) -> None:
         """Add units."""
-        self.shown.update(count)
+        self.bar.update(count)
 
     def reach(self, count: int) -> None:
         """Add what is missing up to `count` units."""
-        self.update(max(count - self.shown.n, 0))
+        self.update(max(count - self.bar.n, 0))
 
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Let calls in this context, which would each show a bar of the same unit, advance this one."""
-        before = _shared.set(self)
+        token = _shared.set(self)
         try:
             yield
         finally:
-            _shared.reset(before)
+            _shared.reset(token)
 
     def note(self, text: str) -> None:
         """Show a text after the rate."""
-        self.shown.set_postfix_str(text, refresh=False)
+        self.bar.set_postfix_str(text, refresh=False)
 
     def close(self) -> None:
         """Remove the bar from the terminal, unless it is a part."""
         if not self.is_part:
-            self.shown.close()
+            self.bar.close()
 
     def __enter__(self) -> Self:
         return self
@@ -131,13 +137,13 @@ class LogLines(tqdm):
 
     def __init__(self, **options: Any) -> None:
         file = io.StringIO()  # what tqdm writes to move its cursor
-        self.logged = float("-inf")
+        self.logged_at = float("-inf")
         super().__init__(**options, file=file, mininterval=EVERY, maxinterval=EVERY, delay=EVERY)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Log count, share, rate, elapsed and remaining time. `msg` is what tqdm clears its line with."""
-        if msg is None and self._time() - self.logged >= 0.9 * EVERY:
-            self.logged = self._time()
+        if msg is None and self._time() - self.logged_at >= 0.9 * EVERY:
+            self.logged_at = self._time()
             logger.info("%s", self.line())
 
     def line(self) -> str:

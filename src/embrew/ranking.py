@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 RRF = 60  # the constant of reciprocal rank fusion, as in its paper
-DEEP = 100  # documents of each ranking that are fused
+FUSION_DEPTH = 100  # documents of each ranking that are fused
 T = TypeVar("T", int, str)
 
 
@@ -35,11 +35,11 @@ class BM25:
         import bm25s
 
         words = bm25s.tokenize(list(queries), stopwords=None, return_ids=False, show_progress=False)
-        found = []
+        ranked = []
         for query in words:
-            known = [word for word in query if word in self._index.vocab_dict] if self._has_words else []
-            found.append(top(self._scores(known)[None], k))
-        scores, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            known_words = [word for word in query if word in self._index.vocab_dict] if self._has_words else []
+            ranked.append(top(self._scores(known_words)[None], k))
+        scores, rows = (np.concatenate(parts) for parts in zip(*ranked, strict=True))
         return scores, rows
 
     def _scores(self, words: list[str]) -> np.ndarray:
@@ -47,13 +47,13 @@ class BM25:
         return scores
 
 
-def fused(rankings: Sequence[Sequence[T]], k: int) -> list[tuple[T, float]]:
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[T]], k: int) -> list[tuple[T, float]]:
     """Return the `k` best items of several rankings and their scores, the sums of 1 / (60 + rank) over the rankings.
 
     Reciprocal rank fusion (Cormack, Clarke, Buettcher 2009); of equal scores, the lower item is first.
 
     Examples:
-        >>> [item for item, _ in fused([[3, 1, 2], [1, 4]], 2)]
+        >>> [item for item, _ in reciprocal_rank_fusion([[3, 1, 2], [1, 4]], 2)]
         [1, 3]
     """
     scores: dict[T, float] = {}

@@ -1,11 +1,13 @@
 """Search documents by meaning: an exact inner-product index of unit vectors, for the encoder that made it."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from embrew.files.formats import INDEX, versions
 from embrew.files.reading import read_json
 from embrew.files.writing import atomic_folder, recover, write_json, write_jsonl
 from embrew.progress import progress
-from embrew.ranking import BM25, DEEP, fused
+from embrew.ranking import BM25, FUSION_DEPTH, reciprocal_rank_fusion
 from embrew.text_encoder import (
     BLOCK,
     TextEncoder,
@@ -26,6 +28,9 @@ from embrew.text_encoder import (
     tokenizer_sha256,
     unit_vectors,
 )
+
+if TYPE_CHECKING:
+    import faiss
 
 REPAIR = "build the index again"
 _INDEX, _DOCUMENTS = "index.faiss", "documents.jsonl"
@@ -78,7 +83,7 @@ class SearchIndex:
         self,
         encoder: TextEncoder,
         documents: Sequence[Document],
-        index: Any,
+        index: faiss.IndexFlatIP,
         *,
         query_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -95,7 +100,7 @@ class SearchIndex:
         *,
         batch_tokens: int | None = None,
         show_progress_bar: bool = False,
-    ) -> "SearchIndex":
+    ) -> SearchIndex:
         """Embed documents (or those of a file or folder, see `read_documents`), title and text together."""
         documents = _documents(documents, encoder)
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
@@ -113,7 +118,7 @@ class SearchIndex:
         vectors: Any,
         *,
         query_options: Mapping[str, Any] | None = None,
-    ) -> "SearchIndex":
+    ) -> SearchIndex:
         """Index vectors that the encoder gave earlier.
 
         Args:
@@ -135,7 +140,7 @@ class SearchIndex:
         return cls(encoder, documents, index, query_options=query_options)
 
     @cached_property
-    def _words(self) -> BM25:
+    def _bm25(self) -> BM25:
         texts = [document.content for document in self.documents]
         if not any(text.strip() for text in texts):
             raise ValueError("a hybrid search compares words, and these documents have no texts; give their corpus")
@@ -150,7 +155,7 @@ class SearchIndex:
             queries: texts.
             top_k: number of documents.
             hybrid: fuse the ranking by vectors with that of BM25, which is made of the texts at the first such search
-                (`embrew.ranking.fused`).
+                (`embrew.ranking.reciprocal_rank_fusion`).
             batch_tokens: padded tokens per batch.
 
         Raises:
@@ -170,16 +175,18 @@ class SearchIndex:
                 f"the encoder gives {unit.shape[1]} dimensions, the index has {self.index.d}; "
                 "set truncate_dim to the value that built the index, or build it again"
             )
-        most = min(max(top_k, DEEP) if hybrid else top_k, len(self.documents))
+        depth = min(max(top_k, FUSION_DEPTH) if hybrid else top_k, len(self.documents))
         results = []
-        for scores, rows in zip(*self.index.search(unit, most), strict=True):
+        for scores, rows in zip(*self.index.search(unit, depth), strict=True):
             best = sorted(zip(scores, rows, strict=True), key=lambda pair: (-pair[0], pair[1]))
             results.append([(int(row), float(score)) for score, row in best])
         if hybrid:
-            found = zip(*self._words.top(queries, most), strict=True)
-            by_words = [[int(row) for score, row in zip(*one, strict=True) if score > 0] for one in found]
+            by_words = [
+                [int(row) for score, row in zip(scores, rows, strict=True) if score > 0]
+                for scores, rows in zip(*self._bm25.top(queries, depth), strict=True)
+            ]
             by_vectors = [[row for row, _ in best] for best in results]
-            results = [fused(both, top_k) for both in zip(by_vectors, by_words, strict=True)]
+            results = [reciprocal_rank_fusion(both, top_k) for both in zip(by_vectors, by_words, strict=True)]
         return [[Hit(self.documents[row], score) for row, score in best] for best in results]
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
@@ -202,7 +209,7 @@ class SearchIndex:
             write_json(new / INDEX.file, {**manifest, "sha256": digest_of(manifest)})
 
     @classmethod
-    def load(cls, folder: str | Path, encoder: TextEncoder) -> "SearchIndex":
+    def load(cls, folder: str | Path, encoder: TextEncoder) -> SearchIndex:
         """Open a saved index with the encoder that made it; another encoder is refused.
 
         Raises:
@@ -221,11 +228,11 @@ class SearchIndex:
         if manifest.pop("sha256") != digest_of(manifest):
             raise ValueError(f"{folder / INDEX.file} has changed since it was written; {REPAIR}")
         space = space_of(encoder)
-        own = space or model_hash(encoder)
-        if manifest["encoder_hash"] != own:
+        current = space or model_hash(encoder)
+        if manifest["encoder_hash"] != current:
             raise ValueError(
-                f"{folder} was built with the encoder {manifest['encoder_hash'][:12]}, this is {own[:12]} (hashes); "
-                "their vectors cannot be compared: give the encoder that built the index, or build it again"
+                f"{folder} was built with the encoder {manifest['encoder_hash'][:12]}, this is {current[:12]} "
+                "(hashes); their vectors cannot be compared: give the encoder that built the index, or build it again"
             )
         if space is None and manifest["tokenizer_sha256"] != tokenizer_sha256(encoder):
             raise ValueError(
@@ -246,7 +253,7 @@ class SearchIndex:
         *,
         batch_tokens: int | None = None,
         show_progress_bar: bool = False,
-    ) -> "tuple[SearchIndex, Changes]":
+    ) -> tuple[SearchIndex, Changes]:
         """Return an index of a newer version of the documents, and what has changed; this index is not modified.
 
         A document whose title and text are in this index keeps its vector, also under another id; others are embedded.
@@ -294,7 +301,7 @@ def _documents(documents: Sequence[Document] | str | Path, encoder: TextEncoder)
     return documents
 
 
-def _empty_index(dimensions: int) -> Any:
+def _empty_index(dimensions: int) -> faiss.IndexFlatIP:
     import faiss
 
     return faiss.IndexFlatIP(dimensions)
@@ -302,7 +309,7 @@ def _empty_index(dimensions: int) -> Any:
 
 def _embedded(encoder: TextEncoder, texts: Sequence[str], options: dict[str, Any]) -> Iterator[np.ndarray]:
     """Yield unit vectors of documents, `BLOCK` at a time."""
-    with progress(len(texts), "encode", "text", shown=options["show_progress_bar"]) as bar:
+    with progress(len(texts), "encode", "text", show=options["show_progress_bar"]) as bar:
         for start in range(0, len(texts), BLOCK):
             block = texts[start : start + BLOCK]
             with bar.shared():

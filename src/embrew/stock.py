@@ -17,13 +17,16 @@ from torch import Tensor
 
 from embrew.files.names import is_safe_name
 from embrew.files.reading import BrokenFile, broken, check_regular, content_of, is_content_error, read_json
+from embrew.model.adapters import KEY_PREFIX
+from embrew.model.encoder_module import EncoderModule
 from embrew.model.layers import reads_both_ways
 from embrew.model.pooling import ACTIVATIONS
 from embrew.settings.encoder import MODES, EncoderSettings
-from embrew.storage.base_model import ASSETS, OF_OPENING, SMOLLM2, is_encoder, pick_device, pick_dtype
+from embrew.storage.base_model import ASSETS, OPENING_ERRORS, SMOLLM2, is_encoder, pick_device, pick_dtype
 from embrew.storage.foreign import (
     ADAPTER,
     INDEX,
+    HubOptions,
     asks_for_code,
     check_adapter,
     check_counts,
@@ -35,9 +38,9 @@ from embrew.storage.foreign import (
     file_of,
 )
 from embrew.storage.parts import TENSORS, read_tensors
-from embrew.storage.peft_folder import PREFIX, same_values
+from embrew.storage.peft_folder import same_values
 from embrew.storage.saving import tolerance
-from embrew.text.template import added_after
+from embrew.text.template import ids_added_after
 from embrew.text.texts import SIDES
 from embrew.text_encoder import TextEncoder, resolved_prompts
 
@@ -46,8 +49,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 OUTPUT = "sentence_embedding"
-MOST, LENGTH = 10**6, 512  # tokens: a limit above the first is none, and the second takes its place
-MODULES, WORDS = "modules.json", "wordembedding_config.json"
+NO_LIMIT, DEFAULT_LENGTH = 10**6, 512  # tokens: a limit above the first is none, and the second takes its place
+MODULES, WORD_EMBEDDINGS = "modules.json", "wordembedding_config.json"
 UNKNOWN = re.compile(r"unexpected keyword argument '([^']+)'")
 CLASS = re.compile(r"sentence_transformers(\.[a-z_][a-z0-9_]*)*\.[A-Z][A-Za-z0-9]*")
 """Dotted names of the library's own classes, not of names that its modules import."""
@@ -90,7 +93,7 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
                 f"{name}: a settings file has the key {unknown[1]!r}, which Sentence-Transformers "
                 f"{version('sentence-transformers')} does not know; remove it, or install the version that wrote it"
             ) from error
-        if not Path(name).is_dir() or not is_content_error(error, also=OF_OPENING):
+        if not Path(name).is_dir() or not is_content_error(error, also=OPENING_ERRORS):
             raise
         raise broken(Path(name), error) from error
     _check_adapters(name, model)
@@ -101,9 +104,9 @@ class Reading(NamedTuple):
     """How a Sentence-Transformers model reads texts.
 
     Attributes:
-        settings: what an encoder has for it.
+        settings: settings of an encoder that reads texts so.
         dense: tensors of its layers after pooling, by the names of `DenseLayers`.
-        vectors: of `REFERENCE`, by the names of encode methods, float32 `(texts, dimensions)` of length 1.
+        vectors: unit vectors of `REFERENCE` by encode method, float32 `(texts, dimensions)`.
     """
 
     settings: EncoderSettings
@@ -120,9 +123,9 @@ REFERENCE = (
 )
 """Texts, one of them longer than `SHORT`, that both readings of a model are compared on; without special tokens."""
 SHORT = 256  # tokens: enough for the longest prompts
-READS = frozenset({"template", "words_after", "attention", "pooling"})
-NAMED = ("prompts", "default_prompt_name", "max_length")
-_READ: dict[tuple[str, str], Reading] = {}
+READING_FIELDS = frozenset({"template", "words_after", "attention", "pooling"})
+PROMPT_FIELDS = ("prompts", "default_prompt_name", "max_length")
+_READINGS: dict[tuple[str, str], Reading] = {}
 _COMPARED: set[tuple[int, str]] = set()
 
 
@@ -139,16 +142,16 @@ def stock_reading(
     """Return how a Sentence-Transformers model reads texts, if an encoder is to read it so.
 
     Args:
-        name: of any model.
-        settings: that were given; they may be those of a `Reading`, from a recipe.
+        name: name of any model.
+        settings: given settings; they may be those of a `Reading`, from a recipe.
         changed: names of single settings that were given.
-        dtype: of the weights.
+        dtype: dtype of the weights.
     """
-    if not is_stock(name) or (settings is None and not READS.isdisjoint(changed)):
+    if not is_stock(name) or (settings is None and not READING_FIELDS.isdisjoint(changed)):
         return None
     if settings is None or settings.pooling.dense is not None:
         return read_stock(name, dtype=dtype)
-    return _READ.get(_key(name, dtype))
+    return _READINGS.get(_key(name, dtype))
 
 
 def read_stock(name: str, *, dtype: torch.dtype = torch.float32) -> Reading:
@@ -160,9 +163,9 @@ def read_stock(name: str, *, dtype: torch.dtype = torch.float32) -> Reading:
         ValueError: it has modules, or a pooling, that an encoder has not; or as `open_stock`.
     """
     key = _key(name, dtype)
-    if key not in _READ:
-        _READ[key] = _read(name, open_stock(name, dtype=str(dtype).removeprefix("torch.")))
-    return _READ[key]
+    if key not in _READINGS:
+        _READINGS[key] = _read(name, open_stock(name, dtype=str(dtype).removeprefix("torch.")))
+    return _READINGS[key]
 
 
 def _key(name: str, dtype: torch.dtype) -> tuple[str, str]:
@@ -179,42 +182,42 @@ def _read(name: str, model: SentenceTransformer) -> Reading:
     parts: list[Any] = list(model)
     kinds = [type(part).__name__ for part in parts]
     layers = [part for part, kind in zip(parts, kinds, strict=True) if kind == "Dense"]
-    usual = ["Transformer", "Pooling", *["Dense"] * len(layers)]
+    expected_kinds = ["Transformer", "Pooling", *["Dense"] * len(layers)]
     stock = {mode.stock: key for key, mode in MODES.items() if mode.stock}
-    if kinds not in (usual, [*usual, "Normalize"]):
+    if kinds not in (expected_kinds, [*expected_kinds, "Normalize"]):
         raise _as_it_is(name, f"has the modules {', '.join(kinds)}", "Transformer, Pooling, Dense and Normalize")
     mode = stock.get(parts[1].pooling_mode) if isinstance(parts[1].pooling_mode, str) else None
     if mode is None:
         raise _as_it_is(name, f"pools with {parts[1].pooling_mode}", ", ".join(stock))
     if not parts[1].include_prompt:
         raise _as_it_is(name, "leaves its prompt out of the pooling", "poolings over the whole input")
-    known = {activation: key for key, activation in ACTIVATIONS.items()}
-    strange = [type(layer.activation_function) for layer in layers if type(layer.activation_function) not in known]
-    if strange or any(
+    activations = {activation: key for key, activation in ACTIVATIONS.items()}
+    unknown = [kind for layer in layers if (kind := type(layer.activation_function)) not in activations]
+    if unknown or any(
         (layer.module_input_name, layer.module_output_name, layer.use_residual) != (OUTPUT, OUTPUT, False)
         for layer in layers
     ):
-        named = f"the activation {strange[0].__name__}" if strange else "other inputs than the pooled vector"
-        raise _as_it_is(name, f"has a Dense module with {named}", ", ".join(ACTIVATIONS))
+        problem = f"the activation {unknown[0].__name__}" if unknown else "other inputs than the pooled vector"
+        raise _as_it_is(name, f"has a Dense module with {problem}", ", ".join(ACTIVATIONS))
     config, tokenizer = parts[0].auto_model.config, model.tokenizer
-    ends_with_sep = tokenizer.sep_token_id is not None and added_after(tokenizer) == [tokenizer.sep_token_id]
-    longest = min(model.max_seq_length or MOST, getattr(config, "max_position_embeddings", MOST) or MOST)
+    ends_with_sep = tokenizer.sep_token_id is not None and ids_added_after(tokenizer) == [tokenizer.sep_token_id]
+    longest = min(model.max_seq_length or NO_LIMIT, getattr(config, "max_position_embeddings", NO_LIMIT) or NO_LIMIT)
     prompts = resolved_prompts(cast(TextEncoder, model))
     dense = [
         {
             "dimensions": layer.out_features,
             "bias": layer.linear.bias is not None,
-            "activation": known[type(layer.activation_function)],
+            "activation": activations[type(layer.activation_function)],
         }
         for layer in layers
     ]
     settings = EncoderSettings.create(
-        template="{instruction}{text}" + ("{end}" if added_after(tokenizer) and not ends_with_sep else ""),
+        template="{instruction}{text}" + ("{end}" if ids_added_after(tokenizer) and not ends_with_sep else ""),
         attention="bidirectional" if is_encoder(config) or reads_both_ways(config) else "causal",
         pooling={"mode": mode, **({"dense": dense} if dense else {})},
         prompts={**model.prompts, **{side: prompts[side] for side in SIDES}},
         default_prompt_name=model.default_prompt_name,
-        max_length=longest if longest < MOST else LENGTH,
+        max_length=longest if longest < NO_LIMIT else DEFAULT_LENGTH,
         normalize="Normalize" in kinds,
     )
     tensors = {
@@ -222,10 +225,10 @@ def _read(name: str, model: SentenceTransformer) -> Reading:
         for i, layer in enumerate(layers)
         for key, tensor in layer.linear.state_dict().items()
     }
-    return Reading(settings, tensors, reference(model))
+    return Reading(settings, tensors, vectors_of_reference(model))
 
 
-def reference(encoder: Any, limit: int | None = None) -> dict[str, np.ndarray]:
+def vectors_of_reference(encoder: Any, limit: int | None = None) -> dict[str, np.ndarray]:
     """Return vectors of `REFERENCE` of length 1, by the names of encode methods, at most `SHORT` tokens of each text.
 
     Args:
@@ -248,17 +251,30 @@ def reference(encoder: Any, limit: int | None = None) -> dict[str, np.ndarray]:
             encoder.max_seq_length = before
 
 
-def check_as_stock(name: str, reading: Reading, encoder: Any) -> None:
+def load_dense(name: str, reading: Reading | None, encoder: EncoderModule) -> None:
+    """Give an encoder the layers after pooling of the Sentence-Transformers model that it reads.
+
+    Raises:
+        ValueError: it reads none, or one with other layers.
+    """
+    if reading is None or encoder.head is None or reading.settings.pooling.dense != encoder.pooling.dense:
+        raise ValueError(f"pooling.dense is not that of {name}; only a Sentence-Transformers model has such layers")
+    encoder.head.load_state_dict(reading.dense)
+
+
+def check_as_stock(name: str, reading: Reading, encoder: EncoderModule) -> None:
     """Compare an encoder with the Sentence-Transformers model whose reading it has taken over; once per process.
 
     Raises:
         ValueError: its vectors are others.
     """
-    place, own = (id(reading), str(encoder.device)), reading.settings
-    if place in _COMPARED or any(getattr(encoder.settings, field) != getattr(own, field) for field in READS):
+    key, settings = (id(reading), str(encoder.device)), reading.settings
+    if key in _COMPARED or any(
+        getattr(encoder.settings, field) != getattr(settings, field) for field in READING_FIELDS
+    ):
         return
-    same = encoder.with_settings(**{field: getattr(own, field) for field in NAMED})
-    ours = reference(same, min(SHORT, same.max_seq_length))
+    unchanged = encoder.with_settings(**{field: getattr(settings, field) for field in PROMPT_FIELDS})
+    ours = vectors_of_reference(unchanged, min(SHORT, unchanged.max_seq_length))
     worst = max(float(np.abs(ours[side] - vectors).max()) for side, vectors in reading.vectors.items())
     allowed = tolerance(encoder.backbone.dtype, encoder.backbone.num_layers)
     logger.info("%s: largest difference to Sentence-Transformers' vectors %.1e", name, worst)
@@ -268,24 +284,24 @@ def check_as_stock(name: str, reading: Reading, encoder: Any) -> None:
             f"{worst:.1e}, allowed {allowed:.0e}), so it cannot be trained further here; embrew evaluates and serves "
             "it as it is"
         )
-    _COMPARED.add(place)
+    _COMPARED.add(key)
 
 
-def _as_it_is(name: str, why: str, known: str) -> ValueError:
+def _as_it_is(name: str, why: str, supported: str) -> ValueError:
     return ValueError(
-        f"{name} {why}; an encoder has {known}. It cannot be trained further here; embrew evaluates and serves it as "
-        "it is"
+        f"{name} {why}; an encoder has {supported}. It cannot be trained further here; embrew evaluates and serves it "
+        "as it is"
     )
 
 
 def _check_adapters(name: str, model: SentenceTransformer) -> None:
     """Raise unless every tensor of an adapter is on the model: transformers drops those that it finds no place for."""
     values = {key.replace(".default.", "."): value for key, value in model.state_dict().items() if ".lora_" in key}
-    for _, place in _modules(name):
-        path = file_of(name, TENSORS, subfolder=place)
+    for _, folder in _modules(name):
+        path = file_of(name, TENSORS, subfolder=folder)
         tensors = {} if path is None else read_tensors(Path(path))
         for key, tensor in tensors.items():
-            tail = "." + key.removeprefix(PREFIX)
+            tail = "." + key.removeprefix(KEY_PREFIX)
             if not any(full.endswith(tail) and same_values(value, tensor) for full, value in values.items()):
                 raise BrokenFile(
                     f"{name}: {key} of its adapter has no place on the model that it names as its base; Sentence-"
@@ -300,32 +316,33 @@ def check_stock(name: str) -> None:
         ValueError: a module is not the library's, or lies outside the folder; weights are pickled; a kernel of the Hub
             is requested; an adapter is not a LoRA. The base of a LoRA must meet the same conditions.
     """
-    for kind, place in _modules(name):
+    for kind, folder in _modules(name):
         if not CLASS.fullmatch(kind):
             raise _own_code(name, f"{MODULES}, which names the class {kind[:80]!r}")
-        if place and not is_safe_name(place):
-            raise ValueError(f"{name}: {MODULES} names the folder {place[:80]!r}, which is not within the model's own")
-        where: dict[str, Any] = {"subfolder": place}
-        words = file_of(name, WORDS, **where)
-        tokenizer = read_json(Path(words)).get("tokenizer_class") if words else None
+        if folder and not is_safe_name(folder):
+            raise ValueError(f"{name}: {MODULES} names the folder {folder[:80]!r}, which is not within the model's own")
+        tokenizer_config = file_of(name, WORD_EMBEDDINGS, subfolder=folder)
+        tokenizer = read_json(Path(tokenizer_config)).get("tokenizer_class") if tokenizer_config else None
         if tokenizer is not None and not CLASS.fullmatch(str(tokenizer)):
-            raise _own_code(name, f"{WORDS}, which names the class {str(tokenizer)[:80]!r}")
+            raise _own_code(name, f"{WORD_EMBEDDINGS}, which names the class {str(tokenizer)[:80]!r}")
         for pickled, safe in PICKLED.items():
-            if all(file_of(name, file, **where) is None for file in safe) and file_of(name, pickled, **where):
+            if all(file_of(name, file, subfolder=folder) is None for file in safe) and file_of(
+                name, pickled, subfolder=folder
+            ):
                 raise ValueError(
-                    f"{name} has pickled weights only ({'/'.join(filter(None, (place, pickled)))}), which embrew "
+                    f"{name} has pickled weights only ({'/'.join(filter(None, (folder, pickled)))}), which embrew "
                     "does not read; if you trust the model, open it with Sentence-Transformers, save it again (as "
                     "model.safetensors), and give that folder"
                 )
-        check_regular(Path(name, place))
-        check_index(name, name, **where)
-        check_counts(name, name, **where)
-        check_normalizer(name, name, **where)
-        check_settings(name, name, *SETTINGS, **where)
-        config = file_of(name, "config.json", **where)
+        check_regular(Path(name, folder))
+        check_index(name, name, subfolder=folder)
+        check_counts(name, name, subfolder=folder)
+        check_normalizer(name, name, subfolder=folder)
+        check_settings(name, name, *SETTINGS, subfolder=folder)
+        config = file_of(name, "config.json", subfolder=folder)
         if config is not None:
             check_not_quantized(name, read_json(Path(config)), quantization=False)
-        adapter = file_of(name, ADAPTER, **where)
+        adapter = file_of(name, ADAPTER, subfolder=folder)
         if adapter is not None:
             lora = read_json(Path(adapter))
             check_adapter(lora, source=Path(adapter))
@@ -336,7 +353,7 @@ def _check_base(config: dict[str, Any]) -> None:
     """Raise if the base of an adapter needs custom code or has no safetensors weights."""
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if isinstance(base, str) and base:
-        options: dict[str, Any] = {"revision": revision} if revision and not Path(base).is_dir() else {}
+        options: HubOptions = {"revision": revision} if revision and not Path(base).is_dir() else {}
         check_weights(base, base, **options)
         check_counts(base, base, **options)
 
@@ -354,17 +371,17 @@ def _modules(name: str) -> Iterator[tuple[str, str]]:
             ]
     read = set()
     while waiting:
-        kind, place = waiting.pop(0)
-        if (kind, place) in read:
+        kind, folder = waiting.pop(0)
+        if (kind, folder) in read:
             continue
-        read.add((kind, place))
-        yield kind, place
+        read.add((kind, folder))
+        yield kind, folder
         for file in ("router_config.json", "config.json"):
-            config = file_of(name, file, subfolder=place)
+            config = file_of(name, file, subfolder=folder)
             routes = None if config is None else read_json(Path(config))
             types = routes.get("types") if isinstance(routes, dict) and kind.endswith((".Router", ".Asym")) else None
             if isinstance(types, dict):
-                waiting += [(str(of), "/".join(filter(None, (place, str(sub))))) for sub, of in types.items()]
+                waiting += [(str(kind), "/".join(filter(None, (folder, str(path))))) for path, kind in types.items()]
                 break
 
 

@@ -153,7 +153,7 @@ class StorePath:
                 store.invalidate_cache(str(path))
             yield store, str(path)
         except Exception as error:
-            raise explained(error, self.url) from None
+            raise explain_error(error, self.url) from None
 
 
 class _Stream(io.RawIOBase):
@@ -235,9 +235,9 @@ def place_of(path: str | Path | StorePath) -> Place:
         return Path(rest)
     parts = re.split("/+", rest.strip("/"))
     if scheme not in SCHEMES or not parts[0] or "@" in parts[0] or {".", ".."} & {*parts}:
-        shown = f"the {scheme}:// URL" if "@" in rest else repr(path)  # it would appear in logs
+        name = f"the {scheme}:// URL" if "@" in rest else repr(path)  # it would appear in logs
         raise ValueError(
-            f"{shown} cannot be used; give a local path, file:///FOLDER, or s3://, gs:// or hf:// with BUCKET/PREFIX, "
+            f"{name} cannot be used; give a local path, file:///FOLDER, or s3://, gs:// or hf:// with BUCKET/PREFIX, "
             "without parts . and .., and without a user name or password, which the store's tools read from "
             "environment variables or configuration files"
         )
@@ -261,14 +261,14 @@ def local_copy(path: Place) -> Iterator[Path]:
         yield file
 
 
-def explained(error: Exception, url: str) -> Exception:
+def explain_error(error: Exception, url: str) -> Exception:
     """Return the error to raise in place of a client's: it names the URL, the reason and what to do, no credential."""
     scheme, _, rest = url.partition("://")
     name, bucket = type(error).__name__, repr(rest.partition("/")[0])
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     reason = next(iter(text.splitlines()), "") or name
-    for pattern, shown in SECRETS:
-        reason = re.sub(pattern, shown, reason)
+    for pattern, replacement in SECRETS:
+        reason = re.sub(pattern, replacement, reason)
     reason = reason[:200]
     status = getattr(getattr(error, "response", None), "status_code", None) or getattr(error, "code", None)
     if isinstance(error, ImportError):

@@ -45,8 +45,8 @@ def encode_options(
 
 def fixed(encoder: TextEncoder) -> AbstractContextManager[Any]:
     """Return the encoder's `fixed()`, within which prompts are computed once for all calls; else an empty context."""
-    made: Any = getattr(encoder, "fixed", nullcontext)
-    return made()
+    context: Any = getattr(encoder, "fixed", nullcontext)
+    return context()
 
 
 def resolved_prompts(encoder: TextEncoder) -> dict[str, str]:
@@ -64,9 +64,9 @@ NOT_COMPUTED = {"_name_or_path", "transformers_version", "architectures", "dtype
 
 def model_hash(encoder: TextEncoder) -> str:
     """Return the encoder's own `weights_hash()`, or the SHA-256 of weights, modules, their settings, and prompts."""
-    own = getattr(encoder, "weights_hash", None)
-    if callable(own):
-        return str(own())
+    weights_hash = getattr(encoder, "weights_hash", None)
+    if callable(weights_hash):
+        return str(weights_hash())
     import torch  # here, so that reading a recipe stays quick
 
     digest = hashlib.sha256()
@@ -106,9 +106,9 @@ def tokenizer_sha256(encoder: Any) -> str | None:
     vocabularies; call it once per run. An encoder that was converted from another one has that one's
     (`tokenizer_hash`).
     """
-    own = getattr(encoder, "tokenizer_hash", None)
-    if own is not None:
-        return str(own)
+    stored_hash = getattr(encoder, "tokenizer_hash", None)
+    if stored_hash is not None:
+        return str(stored_hash)
     tokenizer: Any = getattr(encoder, "tokenizer", None)
     if getattr(tokenizer, "backend_tokenizer", None) is not None:
         from embrew.identity import tokenizer_hash

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
-PRODUCTS = "4096"  # sizes of matrix products in bfloat16 whose generated code is kept; oneDNN keeps 1,024
+CACHED_PRODUCTS = "4096"  # sizes of matrix products in bfloat16 whose generated code is kept; oneDNN keeps 1,024
 
 
 def cores() -> int:
@@ -27,11 +27,11 @@ def set_threads() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if cores() < _affinity():  # torch does not know of a container's limit
         os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", PRODUCTS)
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", CACHED_PRODUCTS)
 
 
 def cgroup(name: str) -> str:
-    """Return what a file of the container's control group says; empty: there is none."""
+    """Return the content of a file of the container's control group; empty: there is none."""
     try:
         return (CGROUP / name).read_text()
     except OSError:
@@ -39,7 +39,7 @@ def cgroup(name: str) -> str:
 
 
 def _is_busy() -> bool:
-    """Whether other processes compute now: the load of the last minute exceeds half a core."""
+    """Return whether other processes compute now: the load of the last minute exceeds half a core."""
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5
 
 
@@ -48,6 +48,6 @@ def _affinity() -> int:
 
 
 def _limit() -> int | None:
-    """The container's limit in whole cores, rounded up; None: there is none."""
+    """Return the container's limit in whole cores, rounded up; None: there is none."""
     quota = cgroup("cpu.max").split()
     return max(1, -(-int(quota[0]) // int(quota[1]))) if len(quota) == 2 and quota[0].isdigit() else None

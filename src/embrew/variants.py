@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from embrew.encoding import convert, of_side
+from embrew.encoder import Encoder
+from embrew.model.encode_arguments import convert_vectors, options_of_side
 from embrew.progress import progress
-
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
-    from embrew.recipe.encoder import Variants
+from embrew.recipe.encoder import Variants
 
 
 class VariantEncoder:
@@ -26,10 +24,10 @@ class VariantEncoder:
     neither trained, saved nor exported.
 
     Attributes:
-        encoder: embeds a text and its variants, as a PromptEOL encoder does.
+        encoder: encoder of a text and its variants, such as a PromptEOL encoder.
         generator: the language model that writes the variants, as an encoder that reads all of a prompt.
-        settings: how they are written.
-        seed: of the sampling.
+        settings: settings of sampling.
+        seed: random seed of sampling.
         truncate_dim, prompts, default_prompt_name, tokenizer: as those of `Encoder`.
     """
 
@@ -40,8 +38,14 @@ class VariantEncoder:
         self.truncate_dim: int | None = None
         self.prompts, self.default_prompt_name = encoder.prompts, encoder.default_prompt_name
         self.tokenizer = encoder.tokenizer
-        plain: dict[str, Any] = {"preparation": "none", "words_after": None, "prompts": {}, "default_prompt_name": None}
-        self.generator = generator.with_settings(**plain, template="{text}", pooling="last")
+        self.generator = generator.with_settings(
+            template="{text}",
+            preparation="none",
+            words_after=None,
+            pooling="last",
+            prompts={},
+            default_prompt_name=None,
+        )
         self._prompts = [self.generator.with_settings(template=prompt) for prompt in settings.prompts]
         self._then = self.generator.with_settings(template=settings.then) if settings.then else None
         self._raw = encoder.with_settings(normalize=False)
@@ -57,7 +61,7 @@ class VariantEncoder:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "little"))
             count = self.settings.per_prompt
-            parts = [one.generate([text], num_return_sequences=count, **sampling) for one in self._prompts]
+            parts = [generator.generate([text], num_return_sequences=count, **sampling) for generator in self._prompts]
             written = [_first_line(variant) or text for part in parts for variant in part]
             if self._then is not None:
                 again = self._then.generate(written, **sampling)
@@ -84,7 +88,7 @@ class VariantEncoder:
             ValueError: a text that is given as token ids; and as `Encoder.encode`.
         """
         texts, single = self.encoder.texts_of(inputs)
-        versions = self._versions(texts, shown=bool(show_progress_bar))
+        versions = self._versions(texts, show_progress_bar=bool(show_progress_bar))
         every = [version for text in texts for version in versions[str(text)]]
         dim = self.truncate_dim if truncate_dim is None else truncate_dim
         keywords = {**options, "show_progress_bar": show_progress_bar, "truncate_dim": dim, "convert_to_tensor": True}
@@ -93,31 +97,31 @@ class VariantEncoder:
         means = vectors.reshape(len(texts), size, -1).mean(1)
         if normalize_embeddings or self.encoder.settings.normalize:
             means = normalize(means, dim=-1)
-        return convert(means, single, precision, convert_to_numpy, convert_to_tensor)
+        return convert_vectors(means, single, precision, convert_to_numpy, convert_to_tensor)
 
     def encode_query(
         self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
-        return self.encode(inputs, **of_side(self.encoder, "query", prompt_name, prompt, options))
+        return self.encode(inputs, **options_of_side("query", self.encoder.max_length, prompt_name, prompt, options))
 
     def encode_document(
         self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
-        return self.encode(inputs, **of_side(self.encoder, "document", prompt_name, prompt, options))
+        return self.encode(inputs, **options_of_side("document", self.encoder.max_length, prompt_name, prompt, options))
 
-    def _versions(self, texts: Sequence[Any], *, shown: bool) -> dict[str, list[str]]:
+    def _versions(self, texts: Sequence[Any], *, show_progress_bar: bool) -> dict[str, list[str]]:
         """Return each text with its variants, by text."""
         ids = next((text for text in texts if not isinstance(text, str)), None)
         if ids is not None:
             raise ValueError(f"variants are written of strings; a text is given as {type(ids).__name__}: decode it")
-        found: dict[str, list[str]] = {}
-        with progress(len(set(texts)), "rewrite", "text", shown=shown) as bar:
+        by_text: dict[str, list[str]] = {}
+        with progress(len(set(texts)), "rewrite", "text", show=show_progress_bar) as bar:
             for text in dict.fromkeys(texts):
-                found[text] = [text, *self.write(text)]
+                by_text[text] = [text, *self.write(text)]
                 bar.update(1)
-        return found
+        return by_text
 
     def describe(self) -> dict[str, Any]:
         """Return the encoder's description, and how variants are written, for result files."""

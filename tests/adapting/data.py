@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from embrew.adapting import prepare as preparing
 from embrew.adapting.defaults import read_defaults
-from embrew.adapting.prepare import Prepared
-from embrew.adapting.reading import given
+from embrew.adapting.preparation import prepare as preparing
+from embrew.adapting.preparation.prepare import Prepared
+from embrew.adapting.preparation.sources import data_source
 
 
 def prepare(
     docs: Path | None, pairs: Path | None, folder: Path, *, overrides: Sequence[str] = (), max_chars: int = 600
 ) -> Prepared:
     """Return the prepared data of paths."""
-    documents = None if docs is None else given(docs, "documents")
-    examples = None if pairs is None else given(pairs, "pairs")
+    documents = None if docs is None else data_source(docs, "documents")
+    examples = None if pairs is None else data_source(pairs, "pairs")
     defaults = read_defaults([*overrides, f"adapt.max_chars={max_chars}"])
     return preparing.prepare(documents, examples, folder, defaults=defaults)

@@ -18,14 +18,8 @@ from typer.testing import CliRunner
 
 from embrew import Encoder, adapt, opening
 from embrew.adapting.defaults import method_names, read_defaults
-from embrew.adapting.recipes import (
-    seconds_per_step,
-    text_lengths,
-    trained_recipe,
-    untrained_recipe,
-    write_recipe,
-    written_recipe,
-)
+from embrew.adapting.recipes import load_written_recipe, text_lengths, training_recipe, untrained_recipe, write_recipe
+from embrew.adapting.step_times import seconds_per_step
 from embrew.cli import app
 from embrew.cli.adapt import METHODS
 from embrew.data.beir import read_beir
@@ -33,8 +27,10 @@ from embrew.evaluation import evaluate
 from embrew.recipe import Recipe
 from embrew.recipe.recipe import with_paths
 from embrew.training import stages
+from embrew.training.run import Run
 from tests.adapting.data import prepare
 from tests.adapting.test_prepare import words
+from tests.rows import write_rows
 
 MINED = "adapt.negatives={number: 1, relative_margin: 0, share: 1}"
 TINY = (
@@ -54,8 +50,7 @@ def write_data(folder: Path, count: int = 40, *, negatives: bool = False) -> tup
     rows = [{"question": f"What is known of case {i}?", "answer": words(i)} for i in range(count)]
     if negatives:
         rows = [{**row, "negatives": [words(i + 1)]} for i, row in enumerate(rows)]
-    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder / "docs", folder / "pairs.jsonl"
+    return folder / "docs", write_rows(folder / "pairs.jsonl", rows)
 
 
 def run(*arguments: object) -> Any:
@@ -67,13 +62,13 @@ def test_from_pairs_and_documents_to_an_export(
 ) -> None:
     """The command; stopped and given again, it trains what is missing, and gives the same report."""
     trained: list[str] = []
-    original = stages.Run.stage
+    original = stages.train_stage
 
-    def counted(self: stages.Run, index: int) -> Any:
-        trained.append(self.recipe.stages[index].name)
-        return original(self, index)
+    def counted(run: Run, index: int, announce: Any) -> Any:
+        trained.append(run.recipe.stages[index].name)
+        return original(run, index, announce)
 
-    monkeypatch.setattr(stages.Run, "stage", counted)
+    monkeypatch.setattr(stages, "train_stage", counted)
     docs, pairs = write_data(tmp_path)
     model, out = model_folder("llama"), tmp_path / "out"
     given = [
@@ -122,7 +117,7 @@ def test_from_pairs_and_documents_to_an_export(
     assert report["best"] == max(names[:-2], key=lambda name: dev[name]), "of equal ones the first"
     page = html.unescape((out / "report.html").read_text())
     assert "Trained on 24 pairs" in page and "held-out questions and answers is in the" in page and "▲ won" in page
-    assert all(line in page for line in report["said"]) and "quick run, too short" in report["said"][-1]
+    assert all(line in page for line in report["advice"]) and "quick run, too short" in report["advice"][-1]
     assert report["encoder"] == "encoder"
     texts = ["What is known of case 3?", words(3)]
     ours = Encoder.from_pretrained(best, dtype="float32").with_settings(max_length=max_length(out))
@@ -177,7 +172,7 @@ def test_each_method_trains_a_step(
     overrides += [*own.get(method, []), "stages.other.training.max_steps=1"]
     encoder = opening.encoder(untrained_recipe(str(model_folder("llama")), "mean", overrides=overrides, seed=1))
     defaults = read_defaults(["adapt.batch.size=4"])
-    recipe = trained_recipe(
+    recipe = training_recipe(
         str(model_folder("llama")),
         defaults.methods[method],
         data,
@@ -191,7 +186,7 @@ def test_each_method_trains_a_step(
     file = tmp_path / "out" / "recipes" / "method.yaml"
     write_recipe(file, recipe, "It.")
     assert str(tmp_path) not in file.read_text(), "no path of this machine"
-    again = written_recipe(file, str(model_folder("llama")), overrides)
+    again = load_written_recipe(file, str(model_folder("llama")), overrides)
     assert with_paths(again.resolved(), os.path.normpath) == recipe.resolved()
     assert set(METHODS) == {"none", *method_names()}
 
@@ -245,11 +240,9 @@ def test_refused_before_a_model_is_opened(
 ) -> None:
     model = model_folder("llama").resolve()
     write_data(tmp_path)
-    (tmp_path / "few.jsonl").write_text(
-        "".join(json.dumps({"question": f"q {i}?", "answer": words(i)}) + "\n" for i in range(3))
-    )
+    write_rows(tmp_path / "few.jsonl", ({"question": f"q {i}?", "answer": words(i)} for i in range(3)))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("embrew.assembly.encoder", lambda *_, **__: pytest.fail("a model is opened"))
+    monkeypatch.setattr("embrew.recipe.build.encoder", lambda *_, **__: pytest.fail("a model is opened"))
     result = run(model, *given, "-o", "out")
     assert result.exit_code == 1 and said in result.stderr, result.stderr
     assert not (tmp_path / "out" / "model").exists()
@@ -368,7 +361,7 @@ def test_ready_models_race(
     # a further model: nothing else is scored or trained again
     seen: list[str] = []
     original = stages.train
-    monkeypatch.setattr("embrew.adapting.race.train", lambda *a, **k: seen.append(str(a[1])) or original(*a, **k))
+    monkeypatch.setattr("embrew.adapting.candidate.train", lambda *a, **k: seen.append(str(a[1])) or original(*a, **k))
     again = adapt([model_folder("qwen3")], **options)
     assert [row["model"] for row in again["models"]][:6] == names[:6]
     assert [row["model"] for row in again["models"]][6].startswith("qwen3, ")
@@ -395,7 +388,7 @@ def test_rates_are_searched_where_there_is_time(
     """Each for some steps, of which the best on dev is trained; a stopped search goes on; a given rate is taken."""
     _, pairs = write_data(tmp_path)
     caplog.set_level("INFO")
-    monkeypatch.setattr("embrew.adapting.recipes.seconds_per_step", lambda *_: iter([0.5]))
+    monkeypatch.setattr("embrew.adapting.plan_training.seconds_per_step", lambda *_: iter([0.5]))
     rates: list[float] = []
     original = stages.train
 
@@ -405,7 +398,8 @@ def test_rates_are_searched_where_there_is_time(
             raise KeyboardInterrupt
         return original(recipe, output, **options)
 
-    monkeypatch.setattr("embrew.adapting.race.train", counted)
+    for module in ("candidate", "plan_training"):
+        monkeypatch.setattr(f"embrew.adapting.{module}.train", counted)
     most = [f"adapt.rates.least={steps}" for steps in (1, 1000)]
     options: Any = {"pairs": pairs, "quick": True, "minutes": 0.4, "export": False}
     search: Any = {"overrides": [TINY[1], TINY[3], most[0]], "output": tmp_path / "out", **options}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,26 @@ import torch
 from huggingface_hub.errors import GatedRepoError
 
 from embrew import adapt
-from embrew.adapting import chosen_models
-from embrew.adapting.chosen_models import models_that_fit
+from embrew.adapting import default_models
+from embrew.adapting.default_models import models_that_fit
 from embrew.adapting.defaults import read_defaults, shipped
-from embrew.adapting.prepare import Prepared
+from embrew.adapting.preparation.prepare import Prepared
 from embrew.planning.devices import GIB, Device
 from tests.adapting.data import prepare
+from tests.rows import write_rows
 
 NAMES = [one["model"] for one in shipped("models.yaml")["models"]]
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Prepared:
+def pairs(tmp_path: Path) -> Path:
     rows = [{"query": f"What is the number {i} for?", "positive": f"It has the use {i} " * 4} for i in range(60)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return prepare(None, tmp_path / "pairs.jsonl", tmp_path / "data")
+    return write_rows(tmp_path / "pairs.jsonl", rows)
+
+
+@pytest.fixture
+def data(pairs: Path, tmp_path: Path) -> Prepared:
+    return prepare(None, pairs, tmp_path / "data")
 
 
 def machine(
@@ -41,10 +45,10 @@ def machine(
         if hub is not None:
             raise hub
 
-    monkeypatch.setattr(chosen_models, "total_and_free", lambda: (64 * GIB, int(free * GIB)))
+    monkeypatch.setattr(default_models, "total_and_free", lambda: (64 * GIB, int(free * GIB)))
     monkeypatch.setattr("embrew.planning.devices._timed", lambda _: speed)
-    monkeypatch.setattr(chosen_models, "is_cached", lambda model: model in here)
-    monkeypatch.setattr(chosen_models, "local_model", lambda model: None)
+    monkeypatch.setattr(default_models, "is_cached", lambda model: model in here)
+    monkeypatch.setattr(default_models, "local_model", lambda model: None)
     monkeypatch.setattr("huggingface_hub.HfApi.auth_check", auth_check)
     return asked
 
@@ -57,8 +61,8 @@ def test_a_gpu_whose_speed_is_unknown(data: Prepared, monkeypatch: pytest.Monkey
     """Only its memory says what fits."""
     machine(monkeypatch)
     gpu = Device("another", 4 * GIB, math.nan, math.nan)
-    monkeypatch.setattr(chosen_models, "pick_device", lambda _: torch.device("cuda"))
-    monkeypatch.setattr(chosen_models, "device_here", lambda _: gpu)
+    monkeypatch.setattr(default_models, "pick_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(default_models, "device_here", lambda _: gpu)
     assert models_that_fit(data, read_defaults()) == [*NAMES[:2], "smollm2-135m", "google/gemma-3-270m"]
 
 
@@ -98,12 +102,10 @@ def test_a_gated_model_is_named(
     assert f"{NAMES[4]} (it is gated: accept its licence" in caplog.text
 
 
-def test_a_race_without_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_without_a_model(pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chosen ones are written down, and not chosen again by the next call."""
-    rows = [{"query": f"What is the number {i} for?", "positive": f"It has the use {i} " * 4} for i in range(60)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr("embrew.adapting.run.models_that_fit", lambda *_: ["nano"])
-    options: Any = {"pairs": tmp_path / "pairs.jsonl", "output": tmp_path / "out", "quick": True, "export": False}
+    options: Any = {"pairs": pairs, "output": tmp_path / "out", "quick": True, "export": False}
     options["overrides"] = ["adapt.poolings=[last]", "adapt.minutes=0.01"]
     report = adapt(**options)
     assert list(report["starts"]) == ["nano"]

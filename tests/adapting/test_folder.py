@@ -1,12 +1,12 @@
 import io
-import json
 import logging
 import sys
 
 import pytest
 
-from embrew.adapting.folder import passages, read_folder
+from embrew.adapting.preparation.documents import read_folder, split_into_passages
 from embrew.data.beir import Document
+from tests.rows import write_rows
 
 MARKDOWN = """Before any heading.
 
@@ -31,7 +31,7 @@ def folder(tmp_path):
     (tmp_path / "a.txt").write_text("One line.\nAnother line.")
     (tmp_path / "deep" / "b.md").write_text("# Title\ntext", encoding="utf-8-sig")
     rows = [{"_id": "x", "title": "T", "text": "row x"}, {"text": "row two"}]
-    (tmp_path / "deep" / "er" / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "deep" / "er" / "c.jsonl", rows)
     return tmp_path
 
 
@@ -152,7 +152,7 @@ def test_pdf_without_pypdf(tmp_path, monkeypatch):
 
 
 def test_passages_have_the_heading_above_them():
-    found = passages(Document("doc", MARKDOWN, "Pets"))
+    found = split_into_passages(Document("doc", MARKDOWN, "Pets"))
     assert [(p.id, p.title, p.text) for p in found] == [
         ("doc/0", "Pets", "Before any heading."),
         ("doc/1", "Cats", "They purr. They sleep.\n```python # no heading ```"),
@@ -165,11 +165,11 @@ def test_passages_lose_nothing_and_are_never_too_long():
     sentences = [f"Sentence number {i} has {'very ' * (i % 7)}few words." for i in range(60)]
     long = "word " * 100 + "end."
     text = " ".join(sentences[:30]) + "\n\n" + long + "\n\n" + " ".join(sentences[30:])
-    found = passages(Document("doc", text), max_chars=200)
+    found = split_into_passages(Document("doc", text), max_chars=200)
     assert max(len(p.text) for p in found) <= 200
     assert " ".join(" ".join(p.text.split()) for p in found) == " ".join(text.split())
     whole = [p.text for p in found if "word word" not in p.text]
     assert all(text.startswith("Sentence") and text.endswith(".") for text in whole)
     assert sum(len(p.text) for p in found) / len(found) > 100, "passages are filled"
     with pytest.raises(ValueError, match="50 characters or more"):
-        passages(Document("doc", text), max_chars=10)
+        split_into_passages(Document("doc", text), max_chars=10)

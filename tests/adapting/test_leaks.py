@@ -11,16 +11,13 @@ from typing import Any
 import pytest
 
 from embrew.adapting import adapt
-from embrew.adapting.leaks import check
-from embrew.adapting.prepare import Prepared
+from embrew.adapting.preparation.leaks import check_leaks
+from embrew.adapting.preparation.prepare import Prepared
 from tests.adapting.data import prepare
+from tests.rows import read_rows, write_rows
 
 CITIES = ["Oslo", "Rome", "Cairo", "Lima", "Quito", "Dakar", "Hanoi", "Delhi", "Sofia", "Tunis", "Accra", "Minsk"]
 THINGS = ["copper", "sulphur", "amber", "granite", "basalt", "quartz", "topaz", "marble", "slate", "chalk"]
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def plain(text: str) -> str:
@@ -33,16 +30,16 @@ def held_out(folder: Path) -> list[tuple[str, list[str]]]:
     for split in ("test", "dev"):
         if not (folder / split).exists():
             continue
-        corpus = {row["_id"]: row["text"] for row in rows(folder / split / "corpus.jsonl")}
+        corpus = {row["_id"]: row["text"] for row in read_rows(folder / split / "corpus.jsonl")}
         lines = [line.split("\t") for line in (folder / split / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]]
-        for query in rows(folder / split / "queries.jsonl"):
+        for query in read_rows(folder / split / "queries.jsonl"):
             found.append((query["text"], [corpus[d] for q, d, _ in lines if q == query["_id"]]))
     return found
 
 
 def leaks(data: Prepared) -> list[str]:
     """Every held-out question that stands in a training text, and every long held-out answer that is one."""
-    pairs, passages = rows(data.pairs), [row["text"] for row in rows(data.passages)]
+    pairs, passages = read_rows(data.pairs), [row["text"] for row in read_rows(data.passages)]
     texts = [*passages, *(row[side] for row in pairs for side in ("query", "positive"))]
     texts += [negative for row in pairs for negative in row["negatives"]]
     known, found = [plain(text) for text in texts], []
@@ -54,8 +51,7 @@ def leaks(data: Prepared) -> list[str]:
 
 
 def write_pairs(folder: Path, given: Sequence[dict[str, Any]]) -> Path:
-    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given))
-    return folder / "pairs.jsonl"
+    return write_rows(folder / "pairs.jsonl", given)
 
 
 def faq(i: int) -> tuple[str, str]:
@@ -124,7 +120,9 @@ def test_the_same_question_is_on_one_side(tmp_path: Path) -> None:
         asked += [{"question": f"how deep  is “well {i}”", "answer": f"about {i} metres from the  rim to the water"}]
         asked += [{"question": f"Depth of the {i}th well", "answer": f"About {i} metres, from the rim to the water."}]
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
-    trained = {plain(row["query"]) for row in rows(data.pairs)} | {plain(row["positive"]) for row in rows(data.pairs)}
+    trained = {plain(row["query"]) for row in read_rows(data.pairs)} | {
+        plain(row["positive"]) for row in read_rows(data.pairs)
+    }
     for question, answers in held_out(data.folder):
         assert plain(question) not in trained and not trained & {plain(answer) for answer in answers}
     assert data.count("train_pairs") == 120 - 24 - 21
@@ -144,8 +142,8 @@ def test_parts_of_long_questions(tmp_path: Path) -> None:
         parts.append(f"Tale {i} begins here.\n\n{question}\n\nThe tale of number {i} ends, and nobody tells it again.")
     (tmp_path / "docs" / "tales.md").write_text("\n\n".join(parts))
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data", max_chars=200)
-    trained = [plain(row["text"]) for row in rows(data.passages)]
-    trained += [plain(row[side]) for row in rows(data.pairs) if row["made"] for side in ("query", "positive")]
+    trained = [plain(row["text"]) for row in read_rows(data.passages)]
+    trained += [plain(row[side]) for row in read_rows(data.pairs) if row["made"] for side in ("query", "positive")]
     questions = [question for question, _ in held_out(data.folder)]
     own = [plain(sentence) for question in questions for sentence in question.split(". ")[:-1]]
     assert len(questions) == 9 and len(own) == 81 and len(trained) > 20
@@ -166,7 +164,7 @@ def test_choices_under_another_letter(marker: str, marks: str, tmp_path: Path) -
         asked.append({"question": f"Where did ship number {i} go?", "options": listed, "answer": "ABCD"[i * 7 % 4]})
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
     right = {answer for _, answers in held_out(data.folder) for answer in answers}
-    trained = [text for row in rows(data.pairs) for text in [row["positive"], *row["negatives"]]]
+    trained = [text for row in read_rows(data.pairs) for text in [row["positive"], *row["negatives"]]]
     assert all(answer.startswith("It left") for answer in right) and len(trained) > 30
     assert not right & set(trained) and data.count("negatives_dropped") > 0
 
@@ -182,12 +180,12 @@ def test_passages_that_list_a_right_answer_are_no_wrong_ones(label: str, tmp_pat
         parts.append(f"{i}. Which one belongs to it?\n{listed}\n{label}")
     (tmp_path / "docs" / "exam.md").write_text("\n\n".join(parts))
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data", max_chars=100)
-    tested = {row["text"] for row in rows(data.test / "queries.jsonl")}
+    tested = {row["text"] for row in read_rows(data.test / "queries.jsonl")}
     answers = [plain(answer) for question, found in held_out(data.folder) if question in tested for answer in found]
-    searched = [plain(row["text"]) for row in rows(data.test / "corpus.jsonl")]
+    searched = [plain(row["text"]) for row in read_rows(data.test / "corpus.jsonl")]
     assert len(answers) == 6 and len(searched) > 20 and set(answers) <= set(searched)
     assert [text for text in searched for answer in answers if f" {answer} " in f" {text} " and text != answer] == []
-    assert any(answer in plain(row["text"]) for row in rows(data.passages) for answer in answers)
+    assert any(answer in plain(row["text"]) for row in read_rows(data.passages) for answer in answers)
 
 
 def test_questions_within_questions(tmp_path: Path) -> None:
@@ -204,7 +202,7 @@ def test_questions_within_questions(tmp_path: Path) -> None:
         asked += [{"question": f"dose of drug{i} insipidus", "answer": f"few, {i}"}]
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
     questions = [plain(question) for question, _ in held_out(data.folder)]
-    trained = [plain(row["query"]) for row in rows(data.pairs)]
+    trained = [plain(row["query"]) for row in read_rows(data.pairs)]
     long = [q for q in questions if len(q.split()) >= 5]
     assert long and [(q, t) for q in long for t in trained if q in t or (len(t.split()) >= 5 and t in q)] == []
     assert any(f"{question} insipidus" in trained for question in questions)
@@ -230,7 +228,7 @@ def test_what_is_left_in_part_is_counted(left: str, tmp_path: Path) -> None:
         for i in range(30)
     ]
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
-    assert check(data.folder) == data.manifest["checked"]
+    assert check_leaks(data.folder) == data.manifest["checked"]
     number = int(re.findall("record ([0-9]+)", held_out(data.folder)[0][0])[0])
     with open(data.passages, "a") as file:
         file.write(json.dumps({"text": left.format(number, number + 1900), "document": "x"}) + "\n")
@@ -238,7 +236,7 @@ def test_what_is_left_in_part_is_counted(left: str, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="1 texts of the training data hold held-out questions or answers, for example"
     ):
-        check(data.folder)
+        check_leaks(data.folder)
 
 
 def test_one_held_out_yes_drops_no_pair(tmp_path: Path) -> None:

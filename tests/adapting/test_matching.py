@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from embrew.adapting.leaks import Held
-from embrew.adapting.matching import Finder, Questions, items, key
+from embrew.adapting.preparation.leaks import HeldOutTexts
+from embrew.adapting.preparation.matching import QuestionFinder, TextFinder, items, text_key
 from embrew.analysis.qa import QA
 
 
@@ -22,7 +22,7 @@ from embrew.analysis.qa import QA
     ],
 )
 def test_what_counts_as_the_same(one: str, other: str, same: bool) -> None:
-    assert (key(one) == key(other)) == same
+    assert (text_key(one) == text_key(other)) == same
 
 
 def test_finder_is_a_plain_search() -> None:
@@ -32,7 +32,7 @@ def test_finder_is_a_plain_search() -> None:
     plain = " the cat sat on the mat then the catalogue mat the cat "
     for least in (1, 2, 4):
         expected = {text for text in texts if f" {text} " in plain and len(text.split()) >= least}
-        assert Finder(texts, least=least)(inside) == expected
+        assert TextFinder(texts, least=least)(inside) == expected
     assert len({text for text in texts if f" {text} " in plain}) == 5
 
 
@@ -54,7 +54,7 @@ def test_finder_is_a_plain_search() -> None:
     ],
 )
 def test_questions_in_texts(question: str, text: str, found: bool) -> None:
-    assert bool(Questions([question])(text)) == found
+    assert bool(QuestionFinder([question])(text)) == found
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_questions_in_texts(question: str, text: str, found: bool) -> None:
     ],
 )
 def test_long_answers_in_texts(answer: str, text: str, found: bool) -> None:
-    assert Held([QA("q", answer)]).answers_in(text) == found
+    assert HeldOutTexts([QA("q", answer)]).holds_answer(text) == found
 
 
 @pytest.mark.parametrize("text", ["Paris.", "Which city? A) Paris B) Rome", "- Rome\n- Paris\n", "B) Paris Answer: B"])

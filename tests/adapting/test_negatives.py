@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +12,25 @@ from embrew.adapting.defaults import Negatives
 from embrew.adapting.negatives import mined_pairs
 from embrew.files.reading import BrokenFile
 from tests.adapting.data import prepare
+from tests.rows import read_rows, write_rows
 from tests.test_mining import Angles
 
 CHOSEN = Negatives(number=1, relative_margin=0.05, share=0.1)
-FAST: dict[str, Any] = {"asked": {"seed": 1}, "milliseconds": 0.1, "minutes": 1.0}
+FAST: dict[str, Any] = {"inputs": {"seed": 1}, "milliseconds": 0.1, "minutes": 1.0}
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Any:
     """Questions and answers 20 degrees apart; the first one comes with a negative."""
     rows = [{"query": f"question at {3 * i}", "positive": f"answer of it at {3 * i + 20}"} for i in range(60)]
-    lines = [json.dumps({**row, "negatives": ["given, at 170"] if i % 2 else []}) for i, row in enumerate(rows)]
-    (tmp_path / "pairs.jsonl").write_text("\n".join(lines) + "\n")
-    return prepare(None, tmp_path / "pairs.jsonl", tmp_path / "out" / "data")
-
-
-def read(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    rows = [{**row, "negatives": ["given, at 170"] if i % 2 else []} for i, row in enumerate(rows)]
+    return prepare(None, write_rows(tmp_path / "pairs.jsonl", rows), tmp_path / "out" / "data")
 
 
 def test_pairs_without_negatives_get_training_texts(data: Any, tmp_path: Path) -> None:
     file = tmp_path / "out" / "mined" / "start.jsonl"
     assert mined_pairs(Angles(), data, file, CHOSEN, **FAST) is not None
-    before, after = read(data.pairs), read(file)
+    before, after = read_rows(data.pairs), read_rows(file)
     answers = {row["positive"] for row in before}
     for old, new in zip(before, after, strict=True):
         assert {**new, "negatives": old["negatives"]} == old
@@ -53,8 +48,8 @@ def test_what_was_mined_is_kept(data: Any, tmp_path: Path, monkeypatch: pytest.M
     seconds = mined_pairs(Angles(), data, file, CHOSEN, **FAST)
     monkeypatch.setattr(negatives, "mine", lambda *_, **__: pytest.fail("mined again"))
     assert mined_pairs(Angles(), data, file, CHOSEN, **FAST) == seconds
-    with pytest.raises(FileExistsError, match="asked"):
-        mined_pairs(Angles(), data, file, CHOSEN, **{**FAST, "asked": {"asked": 2}})
+    with pytest.raises(FileExistsError, match="other"):
+        mined_pairs(Angles(), data, file, CHOSEN, **{**FAST, "inputs": {"other": 2}})
     file.write_text(file.read_text().replace("170", "171"))
     with pytest.raises(BrokenFile, match=r"start\.jsonl is missing or has changed.*start\.json, to mine again"):
         mined_pairs(Angles(), data, file, CHOSEN, **FAST)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,13 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from embrew.adapting import recipes
+from embrew.adapting import step_times
 from embrew.adapting.baselines import score_bm25, score_hybrid
 from embrew.adapting.defaults import read_defaults
-from embrew.adapting.outcome import Row, best_of, cheapest_of, first_lines
-from embrew.adapting.prepare import Prepared
+from embrew.adapting.outcome import RaceRow, advice_lines, best_of, cheapest_of
+from embrew.adapting.preparation.prepare import Prepared
 from embrew.evaluation import Result
 from embrew.recipe import Recipe
+from tests.rows import write_beir
 
 
 def result(scores: list[float]) -> Result:
@@ -25,9 +25,9 @@ def result(scores: list[float]) -> Result:
     return Result("t", "test", "retrieval", mean, {"ndcg_at_10": mean}, 1.0, {}, {"score": scores, "query": names})
 
 
-def row(name: str, scores: list[float], dev: list[float] | None = None, **more: Any) -> Row:
+def row(name: str, scores: list[float], dev: list[float] | None = None, **more: Any) -> RaceRow:
     model = None if "BM25" in name else name
-    return Row(name=name, dev=result(dev or scores), test=result(scores), results=Path(name), model=model, **more)
+    return RaceRow(name=name, dev=result(dev or scores), test=result(scores), results=Path(name), model=model, **more)
 
 
 HALF, MORE, NEAR = [0.5] * 60, [0.9] * 60, [1.0, 0.75] * 30
@@ -39,45 +39,45 @@ def prepared(folder: Path, **counts: int) -> Prepared:
 
 def test_what_is_used_and_what_is_cheapest(tmp_path: Path) -> None:
     """Dev chooses, whatever the test says; a faster model counts where its difference on dev can be chance."""
-    best = row("large, trained", HALF, MORE, milliseconds=9.0, start="large", seconds=60.0, steps=40, kept=20)
+    best = row("large, trained", HALF, MORE, milliseconds=9.0, start="large", seconds=60.0, steps=40, best_step=20)
     far = row("tiny", MORE, HALF, milliseconds=0.1, start="tiny")
     near = row("small", [0.4] * 60, NEAR, milliseconds=3.0, start="small")
     rows = [row("large", HALF, [0.6] * 60, milliseconds=9.0, start="large"), best, far, near]
     rows += [row("BM25", [0.1] * 60), row("large, trained + BM25", [0.2] * 60)]
     assert best_of(rows) is best and cheapest_of(rows, best) is near
-    lines = first_lines(rows, best, prepared(tmp_path), quick=False)
+    lines = advice_lines(rows, best, prepared(tmp_path), quick=False)
     assert lines[0] == "Use large, trained: nDCG@10 50.0 on 60 held-out questions, the best of 4 on dev."
     assert lines[1].startswith("small cannot be told from it on dev (-2.5 points (95 % interval -")
     assert lines[1].endswith("and takes 3.0 ms a text where it takes 9.0.")
     assert lines[2] == "Next: serve it: embrew serve OUT/export."
     del rows[3]
-    assert first_lines(rows, best, prepared(tmp_path), quick=False)[1].startswith("No faster one is as good on dev")
+    assert advice_lines(rows, best, prepared(tmp_path), quick=False)[1].startswith("No faster one is as good on dev")
 
 
 def test_an_untrained_one_is_the_best(tmp_path: Path) -> None:
     """Of equal scores the first, which needs no training; a training that dev did not choose is no model."""
     first = row("ready", HALF, MORE, milliseconds=1.0, start="ready")
-    kept = row("ready, trained", HALF, MORE, milliseconds=1.0, start="ready", seconds=60.0, steps=40, kept=0)
+    kept = row("ready, trained", HALF, MORE, milliseconds=1.0, start="ready", seconds=60.0, steps=40, best_step=0)
     rows = [first, kept, row("BM25", HALF, [0.95] * 60), row("ready + BM25", [0.6] * 60, MORE)]
     assert best_of(rows) is first and cheapest_of(rows, first) is first
-    lines = first_lines(rows, first, prepared(tmp_path, train_pairs=120, test_queries=20), quick=False)
+    lines = advice_lines(rows, first, prepared(tmp_path, train_pairs=120, test_queries=20), quick=False)
     assert lines[0] == (
         "BM25, which compares words and needs no model, is the best on dev: nDCG@10 50.0 on 20 held-out questions; "
         "ready alone, the best encoder of 1, has 50.0."
     )
     fused = [*rows[:-1], row("ready + BM25", [0.6] * 60, [0.97] * 60)]
-    assert first_lines(fused, first, prepared(tmp_path), quick=False)[0] == (
+    assert advice_lines(fused, first, prepared(tmp_path), quick=False)[0] == (
         "Use ready fused with BM25 (embrew search OUT/encoder --index DIR --hybrid), the best on dev: nDCG@10 60.0 on "
         "60 held-out questions; ready alone, the best encoder of 1, has 50.0."
     )
     assert "training did not improve it on dev: a lower rate may" in lines[2]
     assert "give more than 120 pairs" in lines[2] and "20 questions show large differences only" in lines[2]
-    assert "quick run" in first_lines(rows, first, prepared(tmp_path), quick=True)[2]
-    last = row("other, trained", HALF, MORE, milliseconds=1.0, start="other", seconds=60.0, steps=40, kept=40)
-    assert "give more --minutes" in first_lines([last, *rows[-2:]], last, prepared(tmp_path), quick=False)[2]
+    assert "quick run" in advice_lines(rows, first, prepared(tmp_path), quick=True)[2]
+    last = row("other, trained", HALF, MORE, milliseconds=1.0, start="other", seconds=60.0, steps=40, best_step=40)
+    assert "give more --minutes" in advice_lines([last, *rows[-2:]], last, prepared(tmp_path), quick=False)[2]
 
 
-def test_steps_are_what_the_minutes_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_what_the_minutes_allow(tmp_path: Path) -> None:
     """By hand: shares of the time left by evaluations, at most the epochs, and never less than one step."""
     chosen = read_defaults().methods["lbr"]  # half and half; 3 and 5 epochs; batches of 8 and 32
     counts = {"train_passages": 0, "train_pairs": 1000, "made_pairs": 0}
@@ -88,11 +88,10 @@ def test_steps_are_what_the_minutes_allow(tmp_path: Path, monkeypatch: pytest.Mo
         {"name": "contrast", "objective": {"type": "contrastive"}, "data": {"path": "x"}, "batch": {"size": 32}},
     ]  # fmt: skip
     recipe = Recipe.from_values({"encoder": {"model": "nano", "pooling": {"mode": "mean"}}, "stages": stages})
-    monkeypatch.setattr(recipes, "seconds_per_step", lambda *_: iter([2.0, 10.0]))
 
     def steps(minutes: float, dev_seconds: float) -> tuple[list[int], int]:
         defaults = read_defaults([f"adapt.minutes={minutes}", "adapt.evaluations=5"])
-        return recipes.steps_in_time(recipe, chosen, data, defaults, dev_seconds)[:2]
+        return step_times.steps_in_time(recipe, chosen, data, defaults, dev_seconds, [2.0, 10.0])
 
     # 600 s less 7 evaluations of 10 s: 265 s for each stage
     assert steps(10, 10.0) == ([132, 26], 5)
@@ -106,25 +105,23 @@ def test_a_step_is_timed_on_short_and_long_rows() -> None:
     lengths = [number**2 for number in range(32)]
     whole = sum(lengths) / 32
     for count in (8, 16, 32):
-        few = recipes.spread(lengths, count)
+        few = step_times.spread(lengths, count)
         assert len(set(few)) == count and abs(sum(few) / count - whole) < 0.1 * whole
     assert sum(lengths[:8]) / 8 < 0.1 * whole
-    assert recipes.spread(lengths, 2) == [lengths[8], lengths[24]]
-    assert recipes.spread([7, 9], 32) == [7, 9]
+    assert step_times.spread(lengths, 2) == [lengths[8], lengths[24]]
+    assert step_times.spread([7, 9], 32) == [7, 9]
 
 
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
     """Questions after one number each; the last one's judgement is another document."""
     texts = [f"number{i} stands alone here" for i in range(12)]
-    lines = "".join(json.dumps({"_id": f"d{i:02}", "title": "", "text": text}) + "\n" for i, text in enumerate(texts))
-    (tmp_path / "beir" / "qrels").mkdir(parents=True)
-    (tmp_path / "beir" / "corpus.jsonl").write_text(lines)
-    queries = "".join(json.dumps({"_id": f"q{i}", "text": f"Where is number{i}?"}) + "\n" for i in range(4))
-    (tmp_path / "beir" / "queries.jsonl").write_text(queries)
-    judged = [f"q{i}\td{i:02}\t1" for i in range(3)] + ["q3\td11\t1"]
-    (tmp_path / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(judged) + "\n")
-    return tmp_path / "beir"
+    return write_beir(
+        tmp_path / "beir",
+        [{"_id": f"d{i:02}", "title": "", "text": text} for i, text in enumerate(texts)],
+        [{"_id": f"q{i}", "text": f"Where is number{i}?"} for i in range(4)],
+        [*((f"q{i}", f"d{i:02}", 1) for i in range(3)), ("q3", "d11", 1)],
+    )
 
 
 def test_bm25_scores_are_kept(beir: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from embrew.data.beir import read_beir
 from embrew.data.fingerprints import normalised
 from tests.adapting.data import prepare
 from tests.conftest import SENTENCES
+from tests.rows import read_rows, write_rows
 
 
 def words(i: int) -> str:
@@ -32,15 +33,13 @@ def docs(tmp_path: Path) -> Path:
 def write(tmp_path: Path) -> Callable[[int], Path]:
     def pairs(count: int) -> Path:
         rows = [{"question": f"What is known of case {i}?", "answer": words(i)} for i in range(count)]
-        (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return tmp_path / "pairs.jsonl"
+        return write_rows(tmp_path / "pairs.jsonl", rows)
 
     return pairs
 
 
 def texts(path: Path, *columns: str) -> set[str]:
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {normalised(row[column]) for row in rows for column in columns}
+    return {normalised(row[column]) for row in read_rows(path) for column in columns}
 
 
 def test_what_is_held_out_is_not_trained_on(docs: Path, write: Callable[[int], Path], tmp_path: Path) -> None:
@@ -71,8 +70,7 @@ def test_changed_files_are_refused(docs: Path, write: Callable[[int], Path], tmp
 
 def test_wrong_choices_are_negatives_and_are_searched(docs: Path, tmp_path: Path) -> None:
     rows = [{"question": f"Which is it, {i}?", "choices": [f"no {i}", f"yes {i}"], "answer": "B"} for i in range(30)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = prepare(docs, tmp_path / "pairs.jsonl", tmp_path / "data")
+    data = prepare(docs, write_rows(tmp_path / "pairs.jsonl", rows), tmp_path / "data")
     first = json.loads(data.pairs.read_text().splitlines()[0])
     assert first["negatives"] == [first["positive"].replace("yes", "no")]
     test = read_beir(data.test, "test")
@@ -86,8 +84,7 @@ def test_a_question_that_is_a_document_has_its_id(tmp_path: Path) -> None:
     """Duplicate questions, each the answer of the other: evaluation leaves a query's own text out by id and text."""
     both = [(f"How to do {i}, by hand?", f"{words(i)} By hand?") for i in range(40)]
     rows = [{"question": q, "answer": a} for pair in both for q, a in (pair, pair[::-1])]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    test = prepare(None, tmp_path / "pairs.jsonl", tmp_path / "data").test
+    test = prepare(None, write_rows(tmp_path / "pairs.jsonl", rows), tmp_path / "data").test
     result = score_bm25(test, "test", tmp_path / "out")
     assert result.counts["self_matches"] == result.counts["queries"] > 10
     own = dict(zip(result.examples["query"], result.examples["top"], strict=True))
@@ -122,8 +119,7 @@ def test_one_document_with_few_pairs(tmp_path: Path) -> None:
     """A handbook and a few questions: its passages are trained on, but those that hold an answer."""
     (tmp_path / "book.txt").write_text("\n\n".join(words(i) for i in range(40)))
     rows = [{"question": f"What of case {i}?", "answer": words(i), "source": "book"} for i in range(5)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = prepare(tmp_path / "book.txt", tmp_path / "pairs.jsonl", tmp_path / "data", max_chars=200)
+    data = prepare(tmp_path / "book.txt", write_rows(tmp_path / "pairs.jsonl", rows), tmp_path / "data", max_chars=200)
     assert (data.count("dev_queries"), data.count("test_queries")) == (2, 3) and data.count("train_pairs") == 0
     trained = texts(data.passages, "text")
     held = [normalised(words(i)) for i in range(5)]
@@ -140,7 +136,7 @@ def test_too_little_of_everything(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="pairs.jsonl"):
         prepare(tmp_path / "docs", tmp_path / "pairs.jsonl", tmp_path / "data")
     rows = [{"question": f"question {i}", "answer": f"answer {i}"} for i in range(6)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "pairs.jsonl", rows)
     with pytest.raises(ValueError, match=r"0 pairs .* give 20 pairs or more \(.*\), or more documents of two or more"):
         prepare(tmp_path / "docs", tmp_path / "pairs.jsonl", tmp_path / "data")
     assert not (tmp_path / "data").exists()

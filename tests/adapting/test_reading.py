@@ -11,15 +11,11 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from embrew.adapting.reading import given, read_documents, read_pairs
+from embrew.adapting.preparation.sources import data_source, read_documents, read_pairs
+from tests.rows import write_rows
 
 PAIRS = [(f"what is a number {i}?", f"It is the number {i}, as they say.", f"It is not {i}.") for i in range(3)]
 Rows = list[dict[str, Any]]
-
-
-def jsonl(rows: Rows, place: Path) -> Path:
-    place.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return place
 
 
 def passage(text: str) -> dict[str, str]:
@@ -48,8 +44,8 @@ FORMS: dict[str, Callable[[str, str, str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_jsonl_forms(form: str, tmp_path: Path) -> None:
-    file = jsonl([FORMS[form](*pair) for pair in PAIRS], tmp_path / "pairs.jsonl")
-    read = read_pairs(given(file, "pairs"))
+    file = write_rows(tmp_path / "pairs.jsonl", [FORMS[form](*pair) for pair in PAIRS])
+    read = read_pairs(data_source(file, "pairs"))
     assert [(pair.question, pair.answer, *pair.negatives) for pair in read] == PAIRS
 
 
@@ -67,43 +63,47 @@ def test_files_of_other_kinds(kind: str, tmp_path: Path) -> None:
         Dataset.from_list(rows).to_parquet(place)
     else:
         Dataset.from_list(rows).save_to_disk(place)
-    read = read_pairs(given(place, "pairs"))
+    read = read_pairs(data_source(place, "pairs"))
     assert [(pair.question, pair.answer, *pair.negatives) for pair in read] == PAIRS
 
 
 def test_labelled_sentences_are_filtered_or_refused(tmp_path: Path) -> None:
     rows: Rows = [{"sentence1": q, "sentence2": a, "label": 1} for q, a, _ in PAIRS]
     rows += [{"sentence1": q, "sentence2": n, "label": 0} for q, _, n in PAIRS]
-    file = jsonl(rows, tmp_path / "sentences.jsonl")
+    file = write_rows(tmp_path / "sentences.jsonl", rows)
     with pytest.raises(ValueError, match="marks which rows are pairs"):
-        read_pairs(given(file, "pairs"))
-    read = read_pairs(given(f"{{path: {file}, where: {{label: 1}}}}", "pairs"))
+        read_pairs(data_source(file, "pairs"))
+    read = read_pairs(data_source(f"{{path: {file}, where: {{label: 1}}}}", "pairs"))
     assert [(pair.question, pair.answer) for pair in read] == [(q, a) for q, a, _ in PAIRS]
 
 
 def test_own_names_of_columns(tmp_path: Path) -> None:
-    file = jsonl([{"title": q, "body": a} for q, a, _ in PAIRS], tmp_path / "pairs.jsonl")
-    by_option = read_pairs(given(file, "pairs", columns={"question": "title", "answer": "body"}))
-    by_keys = read_pairs(given({"path": str(file), "columns": {"query": "title", "positive": "body"}}, "pairs"))
+    file = write_rows(tmp_path / "pairs.jsonl", [{"title": q, "body": a} for q, a, _ in PAIRS])
+    by_option = read_pairs(data_source(file, "pairs", columns={"question": "title", "answer": "body"}))
+    by_keys = read_pairs(data_source({"path": str(file), "columns": {"query": "title", "positive": "body"}}, "pairs"))
     assert [(p.question, p.answer) for p in by_option] == [(p.question, p.answer) for p in by_keys]
     with pytest.raises(ValueError, match="no column for the question; found title, body"):
-        read_pairs(given(file, "pairs"))
+        read_pairs(data_source(file, "pairs"))
 
 
 def test_a_beir_folder_gives_pairs_and_documents(tmp_path: Path) -> None:
-    jsonl([{"_id": f"d{i}", "title": "", "text": a} for i, (_, a, _) in enumerate(PAIRS)], tmp_path / "corpus.jsonl")
-    jsonl([{"_id": f"q{i}", "text": q} for i, (q, _, _) in enumerate(PAIRS)], tmp_path / "queries.jsonl")
+    write_rows(
+        tmp_path / "corpus.jsonl", [{"_id": f"d{i}", "title": "", "text": a} for i, (_, a, _) in enumerate(PAIRS)]
+    )
+    write_rows(tmp_path / "queries.jsonl", [{"_id": f"q{i}", "text": q} for i, (q, _, _) in enumerate(PAIRS)])
     (tmp_path / "qrels").mkdir()
     lines = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in range(len(PAIRS)))]
     (tmp_path / "qrels" / "train.tsv").write_text("\n".join(lines) + "\n")
-    assert [(p.question, p.answer) for p in read_pairs(given(tmp_path, "pairs"))] == [(q, a) for q, a, _ in PAIRS]
-    documents = read_documents(given(tmp_path, "documents"))
+    assert [(p.question, p.answer) for p in read_pairs(data_source(tmp_path, "pairs"))] == [(q, a) for q, a, _ in PAIRS]
+    documents = read_documents(data_source(tmp_path, "documents"))
     assert [document.text for document in documents] == [a for _, a, _ in PAIRS], "queries are no documents"
 
 
 def test_documents_of_a_table(tmp_path: Path) -> None:
     Dataset.from_list([{"text": a, "body": q} for q, a, _ in PAIRS]).to_parquet(tmp_path / "texts.parquet")
-    plain = read_documents(given(tmp_path / "texts.parquet", "documents"))
+    plain = read_documents(data_source(tmp_path / "texts.parquet", "documents"))
     assert [document.text for document in plain] == [a for _, a, _ in PAIRS]
-    mapped = read_documents(given({"path": str(tmp_path / "texts.parquet"), "columns": {"text": "body"}}, "documents"))
+    mapped = read_documents(
+        data_source({"path": str(tmp_path / "texts.parquet"), "columns": {"text": "body"}}, "documents")
+    )
     assert [document.text for document in mapped] == [q for q, _, _ in PAIRS]

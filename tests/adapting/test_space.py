@@ -21,6 +21,7 @@ from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.stock import open_stock
 from tests.conftest import SENTENCES
+from tests.rows import write_beir, write_rows
 
 TINY = ["stages.distill.training.max_steps=10"]
 NAMES = ["river", "bank", "shell", "number", "vector", "fox", "dog", "word", "sea", "text"]
@@ -36,14 +37,11 @@ def minilm() -> Path:
 def corpus(tmp_path: Path) -> Path:
     """Documents, queries without labels, and a BEIR folder whose test queries have judgements."""
     documents = [{"_id": f"d{i}", "text": f"{name}: {SENTENCES[i % 5]}"} for i, name in enumerate(NAMES * 2)]
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
     queries = [{"_id": f"q{i}", "text": f"what is a {name}"} for i, name in enumerate(NAMES)]
-    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels" / "test.tsv").write_text("".join(f"q{i}\td{i}\t1\n" for i in range(4)))
+    write_beir(tmp_path, documents, queries, [(f"q{i}", f"d{i}", 1) for i in range(4)])
     asked = [f"how large is the {name}{more}" for name in NAMES for more in ("", " today", " now")]
     rows = [*asked, "What  is a river", asked[0].upper()]
-    (tmp_path / "asked.jsonl").write_text("".join(json.dumps({"query": text}) + "\n" for text in rows))
+    write_rows(tmp_path / "asked.jsonl", ({"query": text} for text in rows))
     return tmp_path
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from embrew.adapting.defaults import read_defaults
-from embrew.adapting.split import Split, connected, find_documents, without_duplicates
-from embrew.adapting.split import split_pairs as split_by
+from embrew.adapting.preparation.split import Split, connected, find_documents, without_duplicates
+from embrew.adapting.preparation.split import split_pairs as split_by
 from embrew.analysis.qa import QA
 from embrew.data.beir import Document
 

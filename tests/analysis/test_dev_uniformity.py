@@ -14,7 +14,7 @@ from embrew.analysis.uniformity import alignment_uniformity
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
-from embrew.training.stage_evaluation import DevSets
+from embrew.training.stage_evaluation import EvaluateSets
 from tests.conftest import SENTENCES
 
 STS = [
@@ -41,14 +41,14 @@ def sts(tmp_path: Path) -> Path:
 def test_the_same_figures_as_the_analysis(sts: Path, make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder()
     sets = add_uniformity(dev_sets([sts]), sts, above=3.5)
-    assert isinstance(sets, DevSets)
-    found = sets(encoder)
-    assert list(found) == ["dev", "STS", "alignment", "uniformity"]
+    assert isinstance(sets, EvaluateSets)
+    scores = sets(encoder)
+    assert list(scores) == ["dev", "STS", "alignment", "uniformity"]
     positives = [(row["sentence1"], row["sentence2"]) for row in STS if row["score"] > 3.5]
     assert len(positives) == 4
     wanted = alignment_uniformity(encoder, positives, SENTENCES)  # type: ignore[arg-type]
-    assert found["alignment"] == pytest.approx(wanted.alignment, rel=1e-5)
-    assert found["uniformity"] == pytest.approx(wanted.uniformity, rel=1e-5)
+    assert scores["alignment"] == pytest.approx(wanted.alignment, rel=1e-5)
+    assert scores["uniformity"] == pytest.approx(wanted.uniformity, rel=1e-5)
     assert sets.metrics == ["dev", "STS"]  # nothing is chosen by them
     assert sets.about["uniformity"] == {
         "kind": "pairs", "split": "dev", "metric": "less is better", "size": "4 positives, 5 texts"

@@ -37,23 +37,23 @@ def test_separation_is_what_loops_say():
                 others.append(cosine)
         mismatched += others
         own_first += matched[-1] > max(others)
-    found = separation(questions, answers, same=same)
-    assert (found.matched, found.mismatched) == (9, 72 - 4)
-    assert found.means == pytest.approx((np.mean(matched), np.mean(mismatched)), abs=1e-6)
-    assert found.deviations == pytest.approx((np.std(matched), np.std(mismatched)), abs=1e-6)
+    result = separation(questions, answers, same=same)
+    assert (result.matched, result.mismatched) == (9, 72 - 4)
+    assert result.means == pytest.approx((np.mean(matched), np.mean(mismatched)), abs=1e-6)
+    assert result.deviations == pytest.approx((np.std(matched), np.std(mismatched)), abs=1e-6)
     spread = math.sqrt((np.var(matched) + np.var(mismatched)) / 2)
-    assert found.d_prime == pytest.approx((np.mean(matched) - np.mean(mismatched)) / spread, abs=1e-5)
-    assert found.nearest == own_first / 9
-    assert found.histograms.sum(1).tolist() == [9, 68]
-    assert found.ratio == (pytest.approx(np.mean(matched) / np.mean(mismatched)) if np.mean(mismatched) > 0 else None)
+    assert result.d_prime == pytest.approx((np.mean(matched) - np.mean(mismatched)) / spread, abs=1e-5)
+    assert result.nearest == own_first / 9
+    assert result.histograms.sum(1).tolist() == [9, 68]
+    assert result.ratio == (pytest.approx(np.mean(matched) / np.mean(mismatched)) if np.mean(mismatched) > 0 else None)
 
 
 def test_d_prime_does_not_change_where_cosines_are_moved_and_stretched():
     """What makes it comparable between models whose vectors share a direction; the ratio is not."""
-    one = Separation(10, 90, (0.5, 0.1), (0.2, 0.1), 1.0, np.zeros((2, 200)), 10)
-    other = Separation(10, 90, (0.95, 0.91), (0.02, 0.01), 1.0, np.zeros((2, 200)), 10)
-    assert one.d_prime == pytest.approx(other.d_prime) == pytest.approx(0.4 / math.sqrt(0.025))
-    assert one.ratio == pytest.approx(5.0) and other.ratio == pytest.approx(0.95 / 0.91)
+    spread_out = Separation(10, 90, (0.5, 0.1), (0.2, 0.1), 1.0, np.zeros((2, 200)), 10)
+    moved = Separation(10, 90, (0.95, 0.91), (0.02, 0.01), 1.0, np.zeros((2, 200)), 10)
+    assert spread_out.d_prime == pytest.approx(moved.d_prime) == pytest.approx(0.4 / math.sqrt(0.025))
+    assert spread_out.ratio == pytest.approx(5.0) and moved.ratio == pytest.approx(0.95 / 0.91)
     assert Separation(10, 90, (0.5, -0.1), (0.2, 0.1), 1.0, np.zeros((2, 200)), 10).ratio is None
     assert Separation(2, 2, (1.0, 0.5), (0.0, 0.0), 1.0, np.zeros((2, 200)), 10).summary()["d_prime"] is None
 
@@ -61,14 +61,14 @@ def test_d_prime_does_not_change_where_cosines_are_moved_and_stretched():
 def test_separation_of_an_encoder_uses_prompts_and_embeds_each_text_once(make_encoder, monkeypatch):
     encoder = make_encoder(prompts={"query": "ask: ", "document": "read: "})
     questions, answers = [SENTENCES[i % 3] for i in range(5)], SENTENCES
-    asked = []
+    counts = []
     original = encoder.encode
-    monkeypatch.setattr(encoder, "encode", lambda texts, *a, **k: asked.append(len(texts)) or original(texts, *a, **k))
-    found = separation_of(encoder, questions, answers)
-    assert asked == [3, 5]
+    monkeypatch.setattr(encoder, "encode", lambda texts, *a, **k: counts.append(len(texts)) or original(texts, *a, **k))
+    result = separation_of(encoder, questions, answers)
+    assert counts == [3, 5]
     left, right = encoder.encode_query(questions), encoder.encode_document(answers)
-    assert found.means[0] == pytest.approx(float((left * right).sum(1).mean()), abs=1e-5)
-    assert found.mismatched == 20 - 4
+    assert result.means[0] == pytest.approx(float((left * right).sum(1).mean()), abs=1e-5)
+    assert result.mismatched == 20 - 4
 
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
@@ -84,12 +84,12 @@ def test_perplexity_is_the_models_own_loss(attention, make_encoder):
         nats += float(loss) * (ids.shape[1] - 1)
         tokens += ids.shape[1] - 1
     for batch_tokens in (1, 100, 10_000):
-        found = perplexity_of(encoder, texts, batch_tokens=batch_tokens)
-        assert found is not None and (found.texts, found.tokens) == (6, tokens)
-        assert found.nats == pytest.approx(nats, rel=1e-5)
+        perplexity = perplexity_of(encoder, texts, batch_tokens=batch_tokens)
+        assert perplexity is not None and (perplexity.texts, perplexity.tokens) == (6, tokens)
+        assert perplexity.nats == pytest.approx(nats, rel=1e-5)
     size = sum(len(text.encode()) for text in texts)
-    assert found.bits_per_byte == pytest.approx(nats / math.log(2) / size)
-    assert found.perplexity == pytest.approx(math.exp(nats / tokens))
+    assert perplexity.bits_per_byte == pytest.approx(nats / math.log(2) / size)
+    assert perplexity.perplexity == pytest.approx(math.exp(nats / tokens))
 
 
 def test_logits_are_not_rounded_to_bfloat16(make_encoder):
@@ -103,9 +103,9 @@ def test_logits_are_not_rounded_to_bfloat16(make_encoder):
         logits = states @ lm.get_output_embeddings().weight.float().T
         nats = float(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum"))
         rounded = float(torch.nn.functional.cross_entropy(logits.bfloat16().float(), ids[0, 1:], reduction="sum"))
-    found = perplexity_of(encoder, [SENTENCES[0]])
-    assert found is not None and found.nats == pytest.approx(nats, rel=1e-6)
-    assert found.nats != pytest.approx(rounded, rel=1e-6)
+    perplexity = perplexity_of(encoder, [SENTENCES[0]])
+    assert perplexity is not None and perplexity.nats == pytest.approx(nats, rel=1e-6)
+    assert perplexity.nats != pytest.approx(rounded, rel=1e-6)
 
 
 def test_nothing_to_predict_is_refused(make_encoder):
@@ -119,14 +119,14 @@ def test_long_texts_are_read_in_windows(make_encoder, monkeypatch):
     encoder = make_encoder()
     text = " ".join(SENTENCES)
     ids = encoder.tokenizer(text, add_special_tokens=False)["input_ids"]
-    found = perplexity_of(encoder, [text])
+    perplexity = perplexity_of(encoder, [text])
     nats = 0.0
     for start in range(0, len(ids), 10):
         row = torch.tensor([[1, *ids[start : start + 10]]])
         with torch.no_grad():
             nats += float(encoder.backbone.causal_lm(input_ids=row, labels=row).loss) * (row.shape[1] - 1)
-    assert found is not None and found.tokens == len(ids)
-    assert found.nats == pytest.approx(nats, rel=1e-5)
+    assert perplexity is not None and perplexity.tokens == len(ids)
+    assert perplexity.nats == pytest.approx(nats, rel=1e-5)
 
 
 def test_encoders_have_no_perplexity(encoder_folder):
@@ -225,10 +225,10 @@ def test_the_error_of_d_prime_is_the_jackknifes():
 
 def test_samples_are_the_same_every_time():
     pairs = [QA(f"q{i}", f"a{i % 4}") for i in range(20)]
-    one, other = Sample.of_pairs("x", pairs, most=6), Sample.of_pairs("x", pairs, most=6)
-    assert one == other and len(one.questions) == 6
-    assert len(one.texts) == len(set(one.answers))
-    assert one != Sample.of_pairs("x", pairs, most=7)
+    sample, again = Sample.of_pairs("x", pairs, max_pairs=6), Sample.of_pairs("x", pairs, max_pairs=6)
+    assert sample == again and len(sample.questions) == 6
+    assert len(sample.texts) == len(set(sample.answers))
+    assert sample != Sample.of_pairs("x", pairs, max_pairs=7)
 
 
 @pytest.mark.parametrize("other", [QA("q", "b"), QA("p", "a"), QA("q", "a")])

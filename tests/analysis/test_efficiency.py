@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from embrew.analysis.efficiency import Curve, Moment, as_rows, pareto, read_curve
+from embrew.analysis.efficiency import Curve, Evaluation, as_rows, pareto, read_curve
 from embrew.analysis.plots import by_stage
 from embrew.cli import app
 
@@ -45,7 +45,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def sums(curve: Curve) -> list[tuple[Any, ...]]:
-    return [(m.stage, m.step, m.samples, m.epochs, m.scores["dev"]) for m in curve.moments]
+    return [(m.stage, m.step, m.samples, m.epochs, m.scores["dev"]) for m in curve.evaluations]
 
 
 def test_samples_by_hand(runs: Path) -> None:
@@ -62,13 +62,13 @@ def test_samples_by_hand(runs: Path) -> None:
 
 
 def test_what_it_takes_to_pass(runs: Path) -> None:
-    two, one = read_curve(runs / "two"), read_curve(runs / "one")
-    assert one.best.score == 0.65
-    passed = two.passes(one.best.score)
+    two_stages, one_stage = read_curve(runs / "two"), read_curve(runs / "one")
+    assert one_stage.best.score == 0.65
+    passed = two_stages.passes(one_stage.best.score)
     assert passed is not None
     assert (passed.samples, passed.step) == (144, 2)
-    assert one.passes(two.best.score) is None
-    assert one.passes(0.65) is None  # as good is not better
+    assert one_stage.passes(two_stages.best.score) is None
+    assert one_stage.passes(0.65) is None  # as good is not better
 
 
 def test_the_front_is_what_no_moment_beats() -> None:
@@ -77,16 +77,18 @@ def test_the_front_is_what_no_moment_beats() -> None:
         curves = [
             Curve(
                 name,
-                tuple(Moment("s", i, generator.randrange(9), 0.0, {"dev": generator.randrange(9)}) for i in range(6)),
+                tuple(
+                    Evaluation("s", i, generator.randrange(9), 0.0, {"dev": generator.randrange(9)}) for i in range(6)
+                ),
             )
             for name in "abc"
         ]
-        every = [(c.name, m) for c in curves for m in c.moments]
+        every = [(c.name, m) for c in curves for m in c.evaluations]
 
-        def beaten(moment: Moment, every: list[tuple[str, Moment]] = every) -> bool:
+        def beaten(evaluation: Evaluation, every: list[tuple[str, Evaluation]] = every) -> bool:
             return any(
-                (o.samples <= moment.samples and o.scores["dev"] > moment.scores["dev"])
-                or (o.samples < moment.samples and o.scores["dev"] >= moment.scores["dev"])
+                (o.samples <= evaluation.samples and o.scores["dev"] > evaluation.scores["dev"])
+                or (o.samples < evaluation.samples and o.scores["dev"] >= evaluation.scores["dev"])
                 for _, o in every
             )
 
@@ -134,7 +136,7 @@ def test_the_verb(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_epochs_are_of_one_stage(runs: Path) -> None:
     """No line goes back to an earlier epoch; a stage begins where the one before has ended."""
     stages = list(by_stage(read_curve(runs / "two")))
-    assert [([moment.epochs for moment in stage], last) for stage, last in stages] == [
+    assert [([evaluation.epochs for evaluation in stage], last) for stage, last in stages] == [
         ([0.0, 0.5], False),
         ([0.0, 0.5, 1.0, 2.0], True),
     ]
@@ -143,8 +145,8 @@ def test_epochs_are_of_one_stage(runs: Path) -> None:
 
 def test_alignment_and_uniformity_have_a_panel(runs: Path, tmp_path: Path) -> None:
     log = json.loads((runs / "one" / "run.json").read_text())
-    for place in [log["scores"]["base"], *(point["scores"] for point in log["curves"]["only"])]:
-        place |= {"alignment": 0.5, "uniformity": -2.0}
+    for scores in [log["scores"]["base"], *(point["scores"] for point in log["curves"]["only"])]:
+        scores |= {"alignment": 0.5, "uniformity": -2.0}
     (runs / "one" / "run.json").write_text(json.dumps(log))
     assert run(runs / "one", "--output", tmp_path, "--picture", "svg").exit_code == 0
     assert "alignment (less is closer positives)" in (tmp_path / "efficiency.svg").read_text()

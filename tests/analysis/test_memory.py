@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embrew.analysis.memory import clusters, effective_tokens, memory_similarity, pool_over, summarize
+from embrew.analysis.memory import MemoryTokens, clusters, effective_tokens, memory_similarity, pool_over
 from embrew.encoder import Encoder
 from tests.conftest import SENTENCES
 
@@ -55,13 +55,13 @@ def test_effective_tokens_are_one_of_each_cluster():
 
 
 def test_summary():
-    found = summarize(CHAIN)
-    assert (found["k"], found["k_eff"], found["threshold"]) == (5, 3, 0.9)
-    assert found["clusters"] == [[0, 1], [2], [3, 4]]
-    assert found["effective_tokens"] == effective_tokens(CHAIN)
-    assert (found["lowest_cosine"], found["highest_cosine"]) == (0.1, 0.95)
-    assert found["mean_cosine"] == pytest.approx((0.95 + 0.85 + 0.92 + 0.91 + 3 * 0.1 + 3 * 0.2) / 10)
-    assert summarize(np.ones((1, 1)))["mean_cosine"] is None  # no two tokens to compare
+    summary = MemoryTokens(CHAIN).summary()
+    assert (summary["k"], summary["k_eff"], summary["threshold"]) == (5, 3, 0.9)
+    assert summary["clusters"] == [[0, 1], [2], [3, 4]]
+    assert summary["effective_tokens"] == effective_tokens(CHAIN)
+    assert (summary["lowest_cosine"], summary["highest_cosine"]) == (0.1, 0.95)
+    assert summary["mean_cosine"] == pytest.approx((0.95 + 0.85 + 0.92 + 0.91 + 3 * 0.1 + 3 * 0.2) / 10)
+    assert MemoryTokens(np.ones((1, 1))).summary()["mean_cosine"] is None  # no two tokens to compare
 
 
 def test_similarity_is_the_mean_over_texts_of_cosines(make_encoder):
@@ -75,8 +75,8 @@ def test_similarity_is_the_mean_over_texts_of_cosines(make_encoder):
                     for j in range(4):
                         wanted[i, j] += torch.cosine_similarity(states[i], states[j], dim=0).item() / len(SENTENCES)
         for options in ({}, {"batch_tokens": 90}):
-            found = memory_similarity(encoder, SENTENCES, side=side, **options)
-            np.testing.assert_allclose(found, wanted, atol=1e-6)
+            similarity = memory_similarity(encoder, SENTENCES, side=side, **options)
+            np.testing.assert_allclose(similarity, wanted, atol=1e-6)
 
 
 def test_pooling_over_effective_tokens(make_encoder):

@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 
 from embrew.analysis import plots
+from embrew.analysis.memory import MemoryTokens
 from embrew.analysis.surface import Surface
 
 
 def test_an_svg_is_the_same_each_time(tmp_path: Path) -> None:
     for name in ("one.svg", "two.svg"):
-        plots.plot_memory([("model", np.eye(4), [0, 1])], tmp_path / name)
+        plots.plot_memory([("model", MemoryTokens(np.eye(4)))], tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-    assert "2 of 4 effective" in (tmp_path / "one.svg").read_text()
+    assert "4 of 4 effective" in (tmp_path / "one.svg").read_text()
 
 
 def test_thirty_layers_leave_room_for_the_panels(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def test_forms(row, expected, tmp_path):
 
 
 def test_several_right_answers_are_a_pair_each(tmp_path):
-    found = read_qa(rows(tmp_path / "pairs.jsonl", {"question": "q", "answer": ["a", "b"], "negatives": ["n"]}))
-    assert plain(found) == [("q", "a", ("n",)), ("q", "b", ("n",))]
+    pairs = read_qa(rows(tmp_path / "pairs.jsonl", {"question": "q", "answer": ["a", "b"], "negatives": ["n"]}))
+    assert plain(pairs) == [("q", "a", ("n",)), ("q", "b", ("n",))]
 
 
 def test_csv(tmp_path):

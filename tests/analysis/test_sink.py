@@ -32,18 +32,18 @@ def test_the_shares_are_those_of_eager_attention(family, mode, make_encoder):
             layers = reference(input_ids=ids, attention_mask=mask, output_attentions=True, **called).attentions
             count = row.segments.count(Segment.TEXT)
             begin = row.segments.index(Segment.TEXT)
-            places = ["first"] + ["prompt"] * (begin - 1) + ["text"] * count
-            places += ["after"] * (len(row.ids) - len(places) - 1) + ["itself"]
+            parts = ["first"] + ["prompt"] * (begin - 1) + ["text"] * count
+            parts += ["after"] * (len(row.ids) - len(parts) - 1) + ["itself"]
             for layer, weights in enumerate(layers):
-                for place, weight in zip(places, weights[0, :, -1].mean(0).tolist(), strict=True):
-                    wanted[layer, PARTS.index(place)] += weight / len(SENTENCES)
+                for part, weight in zip(parts, weights[0, :, -1].mean(0).tolist(), strict=True):
+                    wanted[layer, PARTS.index(part)] += weight / len(SENTENCES)
     for options in ({}, {"batch_tokens": 60}):
-        found = sink_of(encoder, SENTENCES, prompt_name="query", **options)
-        np.testing.assert_allclose(found.shares, wanted, atol=1e-6)
-        np.testing.assert_allclose(found.shares.sum(1), 1, atol=1e-6)
+        sink = sink_of(encoder, SENTENCES, prompt_name="query", **options)
+        np.testing.assert_allclose(sink.shares, wanted, atol=1e-6)
+        np.testing.assert_allclose(sink.shares.sum(1), 1, atol=1e-6)
     assert encoder.backbone.inner.config._attn_implementation == "sdpa"  # and nothing was changed
-    assert found.at(1.0) == found.shares[-1, 0]
-    assert found.at(0.5) == found.shares[0, 0]
+    assert sink.first_token_share(1.0) == sink.shares[-1, 0]
+    assert sink.first_token_share(0.5) == sink.shares[0, 0]
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "distilbert"])
@@ -52,15 +52,15 @@ def test_encoders_too(family, encoder_folder):
 
     assert family in ENCODER_FAMILIES
     encoder = Encoder.from_pretrained(encoder_folder(family), device="cpu", max_length=128)
-    found = sink_of(encoder, SENTENCES)
-    np.testing.assert_allclose(found.shares.sum(1), 1, atol=1e-6)
-    assert found.shares.shape == (3, len(PARTS))
+    sink = sink_of(encoder, SENTENCES)
+    np.testing.assert_allclose(sink.shares.sum(1), 1, atol=1e-6)
+    assert sink.shares.shape == (3, len(PARTS))
 
 
 def test_a_layer_that_slides_cannot_look_at_the_first_token(make_encoder):
     encoder = make_encoder("gemma3", memory_tokens=0, attention="causal")  # a window of 8, then all
-    found = sink_of(encoder, [text for text in SENTENCES if len(encoder.template.rows([text])[0].ids) > 9])
-    assert found.shares[0, 0] == 0 < found.shares[1, 0]
+    sink = sink_of(encoder, [text for text in SENTENCES if len(encoder.template.rows([text])[0].ids) > 9])
+    assert sink.shares[0, 0] == 0 < sink.shares[1, 0]
 
 
 def test_parts_by_hand():
@@ -86,8 +86,8 @@ def test_parts_by_hand():
         "after",
         "itself",
     ]
-    found = parts_of(tokens.select([0]), 2, begin=3)
-    assert found.tolist() == [[PARTS.index(name) for name in names]]
+    parts = parts_of(tokens.select([0]), 2, begin=3)
+    assert parts.tolist() == [[PARTS.index(name) for name in names]]
     names[3:5] = 2 * ["prompt"]
     assert parts_of(tokens).tolist() == [
         [PARTS.index(name) for name in names],
@@ -108,13 +108,13 @@ def test_demonstrations_are_a_part_of_their_own(compress, make_encoder):
     with torch.no_grad():
         embedded = encoder.backbone.embed(Tokens.pad([row]).with_soft(context.vectors))
         layers = reference(inputs_embeds=embedded, output_attentions=True).attentions
-    found = sink_of(encoder, SENTENCES[:1], prompt_name="task")
+    sink = sink_of(encoder, SENTENCES[:1], prompt_name="task")
     count = len(context.row.ids)
-    assert found.tokens == len(row.ids)
+    assert sink.tokens == len(row.ids)
     for layer, weights in enumerate(layers):
         shares = weights[0, :, -1].mean(0)
-        assert found.of("first")[layer] == pytest.approx(float(shares[0]), abs=1e-6)
-        assert found.of("demonstrations")[layer] == pytest.approx(float(shares[1 : 1 + count].sum()), abs=1e-6)
+        assert sink.share_of("first")[layer] == pytest.approx(float(shares[0]), abs=1e-6)
+        assert sink.share_of("demonstrations")[layer] == pytest.approx(float(shares[1 : 1 + count].sum()), abs=1e-6)
 
 
 def test_no_two_layers_are_held_at_once(make_encoder):

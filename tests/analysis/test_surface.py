@@ -69,16 +69,16 @@ CASES = {
 def test_every_cell_equals_evaluate_of_the_cut_encoder(case, make_encoder, sts, retrieval):
     encoder = make_encoder(prompts=PROMPTS, **{"max_length": 64, **CASES[case]})
     tasks = [find_task(sts), find_task(retrieval)]
-    found = surface_of(encoder, tasks, dims=[4, 20], batch_tokens=200)
-    assert (found.layers, found.dims) == ((1, 2), (4, 20, 32))
-    assert found.scores.shape == (2, 2, 3)
-    for i, layer in enumerate(found.layers):
-        for j, dim in enumerate(found.dims):
-            judged = evaluate(cut(encoder, num_layers=layer, truncate_dim=dim), tasks, batch_tokens=200)
-            np.testing.assert_allclose(found.scores[:, i, j], [result.main_score for result in judged], atol=1e-9)
-    assert len(np.unique(found.scores[0])) == 6, "cells differ, so that a mix-up would show"
-    assert found.texts == 60 + 40 + 12
-    assert min(found.milliseconds) > 0
+    surface = surface_of(encoder, tasks, dims=[4, 20], batch_tokens=200)
+    assert (surface.layers, surface.dims) == ((1, 2), (4, 20, 32))
+    assert surface.scores.shape == (2, 2, 3)
+    for i, layer in enumerate(surface.layers):
+        for j, dim in enumerate(surface.dims):
+            evaluated = evaluate(cut(encoder, num_layers=layer, truncate_dim=dim), tasks, batch_tokens=200)
+            np.testing.assert_allclose(surface.scores[:, i, j], [result.main_score for result in evaluated], atol=1e-9)
+    assert len(np.unique(surface.scores[0])) == 6, "cells differ, so that a mix-up would show"
+    assert surface.texts == 60 + 40 + 12
+    assert min(surface.milliseconds) > 0
 
 
 def test_every_text_is_computed_once(make_encoder, sts, retrieval, monkeypatch):
@@ -108,20 +108,20 @@ def test_bert(encoder_folder, sts):
     from embrew import Encoder
 
     encoder = Encoder.from_pretrained(encoder_folder("bert"), device="cpu", pooling="cls", max_length=64)
-    found = surface_of(encoder, [find_task(sts)], layers=[2], dims=[8])
-    assert (found.layers, found.dims) == ((2, 3), (8, 32))
-    (judged,) = evaluate(cut(encoder, num_layers=2, truncate_dim=8), [sts])
-    assert found.scores[0, 0, 0] == pytest.approx(judged.main_score, abs=1e-9)
-    assert found.shallow_average() is None, "layer 1 was not scored"
+    surface = surface_of(encoder, [find_task(sts)], layers=[2], dims=[8])
+    assert (surface.layers, surface.dims) == ((2, 3), (8, 32))
+    (evaluated,) = evaluate(cut(encoder, num_layers=2, truncate_dim=8), [sts])
+    assert surface.scores[0, 0, 0] == pytest.approx(evaluated.main_score, abs=1e-9)
+    assert surface.shallow_average() is None, "layer 1 was not scored"
 
 
 def test_a_task_s_instruction_is_a_prompt(make_encoder, sts):
     encoder = make_encoder(template="{instruction}{text}{memory}")
     task = find_task(sts, instruction="Say what this means: ")
-    found = surface_of(encoder, [task], layers=[1], dims=[8])
-    (judged,) = evaluate(cut(encoder, num_layers=1, truncate_dim=8), [task])
-    assert found.scores[0, 0, 0] == pytest.approx(judged.main_score, abs=1e-9)
-    assert found.scores[0, 0, 0] != surface_of(encoder, [find_task(sts)], layers=[1], dims=[8]).scores[0, 0, 0]
+    surface = surface_of(encoder, [task], layers=[1], dims=[8])
+    (evaluated,) = evaluate(cut(encoder, num_layers=1, truncate_dim=8), [task])
+    assert surface.scores[0, 0, 0] == pytest.approx(evaluated.main_score, abs=1e-9)
+    assert surface.scores[0, 0, 0] != surface_of(encoder, [find_task(sts)], layers=[1], dims=[8]).scores[0, 0, 0]
 
 
 def test_vectors_that_need_more_than_half_of_the_free_memory_are_refused(make_encoder, sts, monkeypatch):
@@ -162,9 +162,13 @@ def made(scores, kinds=("sts",), layers=None):
 
 def test_pick():
     """Shares of 0.80: 0.792 is 99 %, 0.784 is 98 %. Costs are layers × dims."""
-    found = made([[[0.50, 0.70, 0.784], [0.60, 0.792, 0.79], [0.784, 0.70, 0.80]]])
-    assert [(c.layers, c.dim) for c in (found.pick(1), found.pick(0.99), found.pick(0.98))] == [(3, 8), (2, 4), (3, 2)]
-    cell = found.pick(0.98)
+    surface = made([[[0.50, 0.70, 0.784], [0.60, 0.792, 0.79], [0.784, 0.70, 0.80]]])
+    assert [(c.layers, c.dim) for c in (surface.pick(1), surface.pick(0.99), surface.pick(0.98))] == [
+        (3, 8),
+        (2, 4),
+        (3, 2),
+    ]
+    cell = surface.pick(0.98)
     assert (cell.score, cell.bytes, cell.milliseconds) == (0.784, 8, 3.0)
     assert cell.kept == pytest.approx(0.98)
     tied = made([[[0.1, 0.8], [0.8, 0.8]]])
@@ -174,15 +178,15 @@ def test_pick():
 
 
 def test_pareto():
-    found = made([[[0.5, 0.4], [0.5, 0.7], [0.6, 0.7]]])
-    assert [(cell.layers, cell.dim) for cell in found.pareto()] == [(1, 2), (2, 4), (3, 2)]
+    surface = made([[[0.5, 0.4], [0.5, 0.7], [0.6, 0.7]]])
+    assert [(cell.layers, cell.dim) for cell in surface.pareto()] == [(1, 2), (2, 4), (3, 2)]
 
 
 def test_shallow_average():
     """All but the last layer; of fourteen layers the third to the thirteenth; STS alone."""
-    found = made([[[0.1, 0.2], [0.3, 0.5], [0.9, 0.9]], [[1, 1], [1, 1], [1, 1]]], kinds=("sts", "retrieval"))
-    assert found.shallow_average() == pytest.approx((0.2 + 0.5) / 2)
-    assert found.shallow_average(2) == pytest.approx((0.1 + 0.3) / 2)
+    surface = made([[[0.1, 0.2], [0.3, 0.5], [0.9, 0.9]], [[1, 1], [1, 1], [1, 1]]], kinds=("sts", "retrieval"))
+    assert surface.shallow_average() == pytest.approx((0.2 + 0.5) / 2)
+    assert surface.shallow_average(2) == pytest.approx((0.1 + 0.3) / 2)
     deep = made([[[layer / 100] for layer in range(1, 15)]])
     assert deep.shallow_average() == pytest.approx(sum(range(3, 14)) / 1100)
     last = made([[[layer / 100] for layer in range(3, 15)]], layers=range(3, 15))
@@ -217,13 +221,13 @@ def test_truncation():
     random = np.random.default_rng(0)
     leading, both = (random.standard_normal((60, 10)) * scale for scale in ([1.0] * 4 + [0.001] * 6, [1.0] * 10))
     kept, moved = truncation_of(leading, 4), truncation_of(both, 4)
-    assert kept.whole.shape == kept.truncated.shape == (60, 2)
+    assert kept.full.shape == kept.truncated.shape == (60, 2)
     assert kept.share < 0.05
     assert moved.share > 3 * kept.share
-    distances = np.linalg.norm(moved.whole - moved.truncated, axis=1)
+    distances = np.linalg.norm(moved.full - moved.truncated, axis=1)
     assert moved.distance == pytest.approx(distances.mean(), rel=1e-5)
     again = truncation_of(both, 4)
-    assert np.array_equal(moved.whole, again.whole), "seeded"
+    assert np.array_equal(moved.full, again.full), "seeded"
 
 
 def test_truncation_refuses():

@@ -28,18 +28,18 @@ def test_rows_pairs_and_corpora(tmp_path):
 
     corpus = [{"_id": "1", "title": "T", "text": "one"}, {"_id": "2", "title": "", "text": ""}]
     file = write(tmp_path / "beir" / "corpus.jsonl", corpus)
-    for place in (tmp_path / "beir", file):
-        found = read_texts(place)
-        assert (found.texts, found.side) == (["T one"], "document")
+    for path in (tmp_path / "beir", file):
+        texts = read_texts(path)
+        assert (texts.texts, texts.side) == (["T one"], "document")
 
 
 def test_a_sample_is_always_the_same(tmp_path):
     file = write(tmp_path / "many.jsonl", [{"text": f"text {i}"} for i in range(50)])
-    found = read_texts(file, max_texts=10)
-    assert len(set(found.texts)) == 10
-    assert found.texts != [f"text {i}" for i in range(10)]  # not the first ones, which may all be of a kind
-    assert found == read_texts(file, max_texts=10)
-    assert found.sha256 != read_texts(file, max_texts=10, seed=1).sha256
+    sample = read_texts(file, max_texts=10)
+    assert len(set(sample.texts)) == 10
+    assert sample.texts != [f"text {i}" for i in range(10)]  # not the first ones, which may all be of a kind
+    assert sample == read_texts(file, max_texts=10)
+    assert sample.sha256 != read_texts(file, max_texts=10, seed=1).sha256
     assert read_texts(file, max_texts=99) == read_texts(file)
 
 

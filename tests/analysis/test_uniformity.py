@@ -33,8 +33,8 @@ def test_known_points():
 
 
 def test_positives_are_above_the_score():
-    found = positive_pairs(["a", "b", "c"], ["x", "y", "z"], [4.0, 4.2, 5.0])
-    assert found == [("b", "y"), ("c", "z")]
+    positives = positive_pairs(["a", "b", "c"], ["x", "y", "z"], [4.0, 4.2, 5.0])
+    assert positives == [("b", "y"), ("c", "z")]
     with pytest.raises(ValueError, match="no pair scores above 4; the highest score is 3.5; give a lower threshold"):
         positive_pairs(["a"], ["x"], [3.5])
 
@@ -42,9 +42,9 @@ def test_positives_are_above_the_score():
 def test_of_texts(make_encoder):
     encoder = make_encoder(normalize=False)  # unit length is made where it is not
     vectors = encoder.encode(SENTENCES, normalize_embeddings=True)
-    found = alignment_uniformity(encoder, [(SENTENCES[0], SENTENCES[4])], SENTENCES[:4], batch_tokens=200)
-    assert (found.positives, found.texts) == (1, 4)
-    assert found.alignment == pytest.approx(((vectors[0] - vectors[4]) ** 2).sum(), rel=1e-4)
-    assert found.uniformity == pytest.approx(dense(vectors[:4]), abs=1e-5)
+    result = alignment_uniformity(encoder, [(SENTENCES[0], SENTENCES[4])], SENTENCES[:4], batch_tokens=200)
+    assert (result.positives, result.texts) == (1, 4)
+    assert result.alignment == pytest.approx(((vectors[0] - vectors[4]) ** 2).sum(), rel=1e-4)
+    assert result.uniformity == pytest.approx(dense(vectors[:4]), abs=1e-5)
     with pytest.raises(ValueError, match="uniformity of 1 vectors"):
         uniformity(vectors[:1])

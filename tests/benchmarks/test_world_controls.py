@@ -19,9 +19,9 @@ from world.planted import noticed_by
 from world.tasks import mentions, split_of
 from world.tokenizer import make_tokenizer
 
-from embrew import Encoder, assembly
+from embrew import Encoder
 from embrew.methods import Bottleneck, Compression
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Tokens
 
@@ -59,7 +59,7 @@ def test_every_row_can_be_trained(name, placed):
         kept = [stage for stage in recipe.stages if stage.name in entry.get("stages", [stage.name])]
         assert kept or "untrained" in entry["row"]
         for index in range(len(kept)):
-            assembly.check_stage(recipe.model_copy(update={"stages": kept}), index)
+            build.check_stage(recipe.model_copy(update={"stages": kept}), index)
         several = len(recipe.stages) > 1
         rows |= {f"{entry['row']}: {stage.name}" if several else entry["row"] for stage in kept} or {entry["row"]}
     for claim in plan.get("claims", []):
@@ -171,16 +171,16 @@ def test_with_the_adapter_on_the_decoder_is_another(teacher, divergence):
 
 
 def test_blind_memory_is_the_same_for_all_texts(teacher):
-    from embrew.methods import llm2comp
+    from embrew.methods import frozen_decoder
 
     encoder = encoder_of(teacher, attention="bidirectional")
     context = Tokens.pad(encoder.template.rows(TEXTS, instruction="", max_length=64))
     assert len(set(context.lengths)) == 1
     with torch.no_grad():
-        right = llm2comp.memory_states(encoder, context)
+        right = frozen_decoder.memory_states(encoder, context)
         attention = encoder.attention
         with blind_memory():
-            blind = llm2comp.memory_states(encoder, context)
+            blind = frozen_decoder.memory_states(encoder, context)
     assert encoder.attention is attention
     assert float((right[0] - right[1]).abs().max()) > 1e-2
     assert torch.allclose(blind[0], blind[1], atol=1e-5)

@@ -189,8 +189,6 @@ def test_domain_opens_recipes_untrained(data):
     ("arguments", "message"),
     [
         (["spectrum", "one", "one", "--data", "texts.jsonl"], "one is given twice"),
-        (["spectrum", "one"], "analyze spectrum needs --data"),
-        (["spectrum", "one", "--data", "texts.jsonl", "--pick", "0.9"], "analyze spectrum does not take --pick; it"),
         (["sink", "one", "--data", "texts.jsonl", "--data", "STS"], "--data is given 2 times"),
         (["spectrum", "one", "--data", "no/such/file.jsonl"], "no file or folder 'no/such/file.jsonl'"),
         (["uniformity", "one", "--data", "texts.jsonl"], "no column for 'sentence1'"),
@@ -210,6 +208,20 @@ def test_mistakes_are_told_before_a_model_is_opened(arguments, message, models, 
     result = run(*arguments)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ") and message in result.stderr
+    assert models[1] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["spectrum", "one"], "Missing option '--data'"),
+        (["spectrum", "one", "--data", "texts.jsonl", "--pick", "0.9"], "No such option: --pick"),
+        (["histogram", "one"], "No such command 'histogram'"),
+    ],
+)
+def test_a_kind_has_options_of_its_own(arguments, message, models, data):
+    result = run(*arguments)
+    assert result.exit_code == 2 and message in result.stderr
     assert models[1] == []
 
 

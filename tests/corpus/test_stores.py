@@ -18,7 +18,7 @@ from fsspec.registry import _registry
 import embrew.stores
 from embrew.corpus import encode_corpus, holds_vectors, read_vectors, texts_of, update_corpus
 from embrew.corpus.job import MANIFEST, REJECTS
-from embrew.stores import LOCK, StorePath, explained, locked, place_of
+from embrew.stores import LOCK, StorePath, explain_error, locked, place_of
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stores import FakeStore, objects, put
 from tests.corpus.stub import Stub
@@ -249,7 +249,7 @@ def test_not_found_and_no_permission(store: type[FakeStore], corpus: Path, monke
 def test_errors_by_their_status(status: int, kind: type[Exception]):
     error = OSError("from the Hub")
     error.response = SimpleNamespace(status_code=status)  # type: ignore[attr-defined]
-    assert type(explained(error, "hf://datasets/a/b")) is kind
+    assert type(explain_error(error, "hf://datasets/a/b")) is kind
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_messages_hold_no_credentials(said: str, shown: str):
         FileNotFoundError(said),
         ValueError(said),
     ):
-        message = str(explained(error, "s3://b/k"))
+        message = str(explain_error(error, "s3://b/k"))
         assert shown in message and "hunter2" not in message
 
 

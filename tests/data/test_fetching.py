@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from embrew import assembly
 from embrew.cli import app
 from embrew.cli.demonstrations import read_demonstrations
 from embrew.data.fetching import MAKE, SHORTEST, fetch
 from embrew.data.sets import FileSet, HubSet, data_sets
 from embrew.evaluation import find_task
-from embrew.recipe import Recipe, list_recipes
+from embrew.recipe import Recipe, build, list_recipes
 
 HUB_SETS = {name: source for name, source in data_sets().items() if isinstance(source, HubSet)}
 COMMIT = "c0ffee" * 6 + "c0ff"
@@ -260,12 +259,12 @@ def test_every_shipped_recipe_reads_the_hub_files_of_its_user_or_what_can_be_fet
     for name in list_recipes():
         recipe = Recipe.load(name)
         for stage in recipe.stages:
-            objective = assembly.objective(stage.objective)
+            objective = build.objective(stage.objective)
             for config in stage.datasets:
                 assert not any("EMBREW_D" in path for path in config.paths), name
                 if str(config.path).startswith("data/"):
                     used.add(config.path)
-                    assert len(assembly.rows(config, objective, max_rows=5)), f"{name}: {config.path}"
+                    assert len(build.rows(config, objective, max_rows=5)), f"{name}: {config.path}"
         for one in [*recipe.evaluation.dev, *recipe.evaluation.guard] if recipe.evaluation else ():
             used.add(one)
             assert find_task(str(one)).kind == "sts", name

@@ -13,9 +13,8 @@ from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset
 from torch.utils.data import BatchSampler
 
-from embrew import assembly
 from embrew.data.mixing import InstructedRows, MixedOrder
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe import Recipe, StageConfig, build
 from embrew.training.trainer import StageTrainer
 from tests.distributed.runs import recipe as tiny
 from tests.distributed.runs import train_counted, write_data
@@ -99,17 +98,17 @@ def test_what_does_not_go_together(model_folder: Any, tmp_path: Path) -> None:
     both = {"path": "a.jsonl", "instructions": ["x", "y"], "instruct": "both"}
     made: Any = {"data": [both, {"path": "b.jsonl"}], "mix": {"batches": "mixed"}}
     with pytest.raises(ValueError, match="instructions with instruct: both in mixed batches"):
-        assembly.check_stage(tiny(tmp_path, made), 0)
+        build.check_stage(tiny(tmp_path, made), 0)
     made["mix"] = {"batches": "one"}
-    assembly.check_stage(tiny(tmp_path, made), 0)
+    build.check_stage(tiny(tmp_path, made), 0)
     texts = {"data": {"path": "t.jsonl", "instructions": ["x", "y"]}, "objective": {"type": "compression"}}
     with pytest.raises(ValueError, match="instructions are for pairs, not text rows"):
-        assembly.check_stage(tiny(tmp_path, {**texts, "batch": None}), 0)
+        build.check_stage(tiny(tmp_path, {**texts, "batch": None}), 0)
     pairs = {"data": {"path": "a.jsonl", "instructions": ["x", "y"]}, "batch": None}
     for variant in ("sigmoid", "log_sigmoid"):  # whose references are computed before wordings are drawn
         aligned = {**pairs, "objective": {"type": "alignment", "variant": variant}}
         with pytest.raises(ValueError, match=f"instructions with objective.variant='{variant}'.*set instruction, or"):
-            assembly.check_stage(tiny(tmp_path, aligned), 0)
+            build.check_stage(tiny(tmp_path, aligned), 0)
 
 
 def test_a_stage_reads_them_and_resumes(model_folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

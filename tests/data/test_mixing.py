@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embrew import assembly
 from embrew.data.mixing import MixedOrder, shares
+from embrew.recipe import build
 from embrew.recipe.stage import MixConfig, StageConfig
 
 
@@ -71,8 +71,8 @@ def test_a_ratio_is_a_share_of_a_sets_rows():
             "batch": {"size": 2},
         }
     )
-    order = assembly.order(stage, [300, 30, 80], assembly.objective(stage.objective), seed=1)
+    order = build.order(stage, [300, 30, 80], build.objective(stage.objective), seed=1)
     assert order is not None and order.block == 2
     assert order.probabilities == pytest.approx([0.3, 0.3, 0.4])
     mixed = stage.model_copy(update={"mix": MixConfig(batches="mixed")})
-    assert assembly.order(mixed, [300, 30, 80], assembly.objective(stage.objective), seed=1).block == 1
+    assert build.order(mixed, [300, 30, 80], build.objective(stage.objective), seed=1).block == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from embrew.adapting.reading import given, read_pairs
+from embrew.adapting.preparation.sources import data_source, read_pairs
 from embrew.corpus import encode_corpus
 from embrew.data import load
 from embrew.data.reading import split_files, splits
@@ -53,7 +53,7 @@ def folder(path: Path, *names: str) -> Path:
 def test_names_tell_splits(names: list[str], train: list[str], others: dict[str, list[str]], tmp_path: Path) -> None:
     place = folder(tmp_path / "data", *names)
     assert sorted(load(place, kind="pairs")["query"]) == [f"q {name}" for name in train]
-    assert sorted(pair.question for pair in read_pairs(given(place, "pairs"))) == [f"q {name}" for name in train]
+    assert sorted(pair.question for pair in read_pairs(data_source(place, "pairs"))) == [f"q {name}" for name in train]
     for split, files in others.items():
         assert split in splits(place)
         assert list(load(place, kind="pairs", split=split)["query"]) == [f"q {name}" for name in files]

@@ -22,10 +22,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import set_seed
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
-from embrew.recipe import StageConfig
+from embrew.recipe import StageConfig, build
 from embrew.settings.encoder import Demonstrations, Pooling
 from embrew.training import sharding
 from embrew.training.checkpoints import trained_tensors
@@ -124,7 +123,7 @@ CASES = [
     for checkpointing in BOTH
     for cached in (BOTH if objective in EMBEDDING else (False,))
 ]
-COMPARES = ("compression", "alignment")  # with the original LM
+COMPARES = [name for name, kind in OBJECTIVES.items() if kind.reads_original_lm]
 SHARDED = [
     *(replace(case, sharded=True) for case in CASES),
     *(
@@ -242,7 +241,7 @@ def train(case: Case, folder: str) -> dict[str, Tensor]:
     set_seed(1)
     encoder = encoder_for(case, folder)
     settings = SETTINGS[case.objective] if case.variant < 0 else variants_of(case.objective)[case.variant]
-    objective = assembly.objective({"type": case.objective, **settings})
+    objective = build.objective({"type": case.objective, **settings})
     objective.setup(encoder)
     rows = rows_for(objective, times=2 if case.rows == ROWS else 8)
     rows = objective.precompute(objective.prepare(rows, encoder), encoder)
@@ -262,7 +261,7 @@ def train(case: Case, folder: str) -> dict[str, Tensor]:
     stage = StageConfig.model_validate(
         {"name": "one", "objective": {"type": case.objective}, "data": {"path": "none"}, "training": training, **batch}
     )
-    args = assembly.training_arguments(stage, objective, Path("unused"), seed=3)
+    args = build.training_arguments(stage, objective, Path("unused"), seed=3)
     if case.sharded:
         sharding.shard(encoder, torch.device("cpu"), compute=torch.bfloat16 if case.bf16 else None)
     step = TrainStep(encoder, objective, Chunks(rows=2) if case.cached else None)

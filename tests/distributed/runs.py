@@ -132,7 +132,7 @@ def train_aligned(folder: Path, out: Path, processes: int) -> None:
         return compute(self, rows, encoder)
 
     with (
-        patch.object(alignment, "UNIT", 5),
+        patch.object(alignment, "SHARD_SIZE", 5),
         patch.object(alignment.Alignment, "_references", counted),
     ):
         train(aligned(folder, processes), out / "aligned")

@@ -10,8 +10,8 @@ from pkgutil import resolve_name
 import pytest
 import yaml
 
-from embrew.assembly import objective
 from embrew.recipe import Recipe, list_recipes
+from embrew.recipe.build import objective
 
 METHODS = Path(__file__).parents[2] / "docs" / "methods"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(METHODS.glob("*.md"))}

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from embrew import assembly
-from embrew.recipe import DataConfig
+from embrew.recipe import DataConfig, build
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md"
 TAB = re.compile(r'^=== "([^"]+)"\n((?:(?:    .*)?\n)+)', re.MULTILINE)
@@ -39,8 +38,8 @@ def test_every_example_is_the_same_pair(name: str, tmp_path: Path, monkeypatch: 
             exec(compile(code, name, "exec"), {})
         else:
             config = DataConfig(**yaml.safe_load(code)["data"])
-            objective = assembly.objective({"type": "contrastive", "positives": "column"})
-            found += assembly.rows(config, objective, max_rows=None).to_list()
+            objective = build.objective({"type": "contrastive", "positives": "column"})
+            found += build.rows(config, objective, max_rows=None).to_list()
     negatives = [] if name == "Sentence pairs" else ["Tea with milk."]
     assert len(found) == 1
     assert found[0]["query"] == "what is a flat white?"

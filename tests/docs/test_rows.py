@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
-from embrew import assembly
-from embrew.cli.analyze import KINDS, check_options
+from embrew.cli.analyze import app
 from embrew.config.yaml_files import list_shipped
-from embrew.recipe import list_recipes
+from embrew.recipe import build, list_recipes
 from embrew.sweep.rows import read_sweep
 
 ROOT = Path(__file__).parents[2]
+ANALYSES: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "paper_rows.py"))
 PAPERS: list[dict[str, Any]] = yaml.safe_load(SCRIPT["SOURCE"].read_text(encoding="utf-8"))["papers"]
 COUNTS = {  # rows of the tables and figures as printed, counted in the papers
@@ -80,7 +81,7 @@ def test_the_page_is_written_from_the_file() -> None:
 
 @cache
 def check(recipe: str, *overrides: str) -> None:
-    assembly.check_recipe(assembly.load_recipe(recipe, overrides))
+    build.check_recipe(build.load_recipe(recipe, overrides))
 
 
 @cache
@@ -104,8 +105,10 @@ def test_what_it_names_exists(entry: dict[str, Any]) -> None:
     if "--suite" in options and options["--suite"] != "SUITE":
         assert options["--suite"] in list_shipped("suites")
     if verb == "analyze":
-        assert plain[0] in KINDS
-        check_options(plain[0], {name[2:].replace("-", "_"): 1 for name in options if name != "-o"})
+        parameters = ANALYSES[plain[0]].params
+        assert set(options) <= {name for parameter in parameters for name in parameter.opts}
+        required = [parameter.opts for parameter in parameters if parameter.required and parameter.opts[0][0] == "-"]
+        assert all(set(names) & set(options) for names in required)
     overrides = [word for word in plain[1:] if "=" in word and verb in ("train", "evaluate")]
     is_recipe = plain[0] in list_recipes()
     assert (

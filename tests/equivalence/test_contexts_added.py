@@ -15,7 +15,7 @@ import pytest
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations
-from embrew.storage.parts import digest, read_contexts, write_context
+from embrew.storage.parts import context_sha256, read_contexts, write_context
 from tests.conftest import SENTENCES
 
 ONE = Context("Find the answer: ", (Demonstration("fox", SENTENCES[0]),))
@@ -41,15 +41,15 @@ def test_a_context_that_is_replaced_on_disk_is_read_whole(encoder: Encoder, tmp_
     """A reader that opens its files one by one would see the words of one context with the vectors of another."""
     encoder.save_pretrained(tmp_path / "model", verify="off")
     prepared = {"one": encoder.contexts["task"], "other": encoder.add_context("task", OTHER)}
-    known = {digest(context): name for name, context in prepared.items()}
+    known = {context_sha256(context): name for name, context in prepared.items()}
     stop = threading.Event()
 
     def read() -> list[str]:
         found = []
         while not stop.is_set():
             context = read_contexts(tmp_path / "model")["task"]
-            assert context.context == prepared[known[digest(context)]].context
-            found.append(known[digest(context)])
+            assert context.context == prepared[known[context_sha256(context)]].context
+            found.append(known[context_sha256(context)])
         return found
 
     with ThreadPoolExecutor(4) as pool:

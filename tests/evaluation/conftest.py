@@ -1,4 +1,3 @@
-import json
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.model.contexts import start
+from embrew.model.context_vectors import initialize_demonstrator
 from embrew.settings.encoder import Demonstrations
+from tests.rows import write_beir, write_rows
 
 
 class BagOfWords:
@@ -50,25 +50,20 @@ def sts_folder(tmp_path: Path) -> Path:
         {"sentence1": "a cat", "sentence2": "a dog", "score": 3.0, "subset": "x"},
         {"sentence1": "a cat", "sentence2": "blue sky", "score": 0.0, "subset": "y"},
     ]
-    folder = tmp_path / "STS"
-    folder.mkdir()
-    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    return write_rows(tmp_path / "STS" / "test.jsonl", rows).parent
 
 
 @pytest.fixture
 def retrieval_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "pets"
-    (folder / "qrels").mkdir(parents=True)
     documents = {"d1": "cats sleep", "d2": "dogs bark loudly", "d3": "fish swim"}
-    rows = [{"_id": key, "title": "", "text": text} for key, text in documents.items()]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     queries = {"q1": "cats", "q2": "dogs", "q3": "birds fish"}
-    rows = [{"_id": key, "text": text} for key, text in queries.items()]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines = ["query-id\tcorpus-id\tscore", "q1\td1\t1", "q2\td2\t1", "q3\td9\t1"]
-    (folder / "qrels" / "dev.tsv").write_text("\n".join(lines) + "\n")
-    return folder
+    return write_beir(
+        tmp_path / "pets",
+        [{"_id": key, "title": "", "text": text} for key, text in documents.items()],
+        [{"_id": key, "text": text} for key, text in queries.items()],
+        [("q1", "d1", 1), ("q2", "d2", 1), ("q3", "d9", 1)],
+        split="dev",
+    )
 
 
 @pytest.fixture
@@ -76,5 +71,5 @@ def reads_demonstrations(make_encoder: Callable[..., Any]) -> Any:
     encoder = make_encoder(
         memory_tokens=0, attention="causal", template="{instruction}{text}{eos}", demonstrations=Demonstrations()
     )
-    start(encoder)
+    initialize_demonstrator(encoder)
     return encoder

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from embrew.settings.encoder import Demonstration
 from tests.conftest import SENTENCES
+from tests.rows import write_rows
 
 PAIRS = (Demonstration("a question", "an answer"), Demonstration("another question", "another answer"))
 
 
 def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_rows(path, rows)
 
 
 def scored(i: int, split: str = "train") -> dict[str, Any]:

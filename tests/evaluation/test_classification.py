@@ -1,4 +1,3 @@
-import json
 from typing import ClassVar
 
 import numpy as np
@@ -7,17 +6,13 @@ from sklearn.linear_model import LogisticRegression
 
 from embrew.evaluation import evaluate
 from embrew.evaluation.kinds.classification import label_ids, score_classification, undersample
-
-
-def write(folder, name, rows):
-    folder.mkdir(exist_ok=True, parents=True)
-    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+from tests.rows import write_rows
 
 
 def test_words_that_tell_the_classes_apart_are_found(bag_of_words, tmp_path):
     rows = [{"text": f"{word} {i}", "label": label} for i in range(12) for label, word in enumerate(("cat", "dog"))]
-    write(tmp_path / "pets", "train.jsonl", rows)
-    write(tmp_path / "pets", "test.jsonl", [{"text": "a cat", "label": 0}, {"text": "the dog", "label": 1}])
+    write_rows(tmp_path / "pets" / "train.jsonl", rows)
+    write_rows(tmp_path / "pets" / "test.jsonl", [{"text": "a cat", "label": 0}, {"text": "the dog", "label": 1}])
     (result,) = evaluate(bag_of_words, [tmp_path / "pets"])
     assert (result.kind, result.main_score, result.scores["f1"]) == ("classification", 1.0, 1.0)
     assert result.counts == {"texts": 2, "classes": 2}
@@ -83,7 +78,7 @@ def test_classes_that_cannot_be_learned(bag_of_words, train, test, message):
 
 
 def test_labels_are_integers_or_names(bag_of_words, tmp_path):
-    write(tmp_path / "x", "train.jsonl", [{"text": "a", "label": 0.5}])
-    write(tmp_path / "x", "test.jsonl", [{"text": "a", "label": 1}])
+    write_rows(tmp_path / "x" / "train.jsonl", [{"text": "a", "label": 0.5}])
+    write_rows(tmp_path / "x" / "test.jsonl", [{"text": "a", "label": 1}])
     with pytest.raises(ValueError, match=r"train.jsonl, line 1: column 'label' holds 0.5; a label is an integer or"):
         evaluate(bag_of_words, [tmp_path / "x"])

@@ -7,9 +7,11 @@ import pytest
 
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.demonstration_count import choose_demonstrations
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import initialize_demonstrator
+from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
+from tests.rows import read_rows, write_rows
 
 PAIRS = tuple(Demonstration(f"question {i}", text) for i, text in enumerate(SENTENCES[:3]))
 
@@ -23,7 +25,7 @@ def encoder(make_encoder):
         prompts={"document": "d: "},
         demonstrations=Demonstrations(),
     )
-    start(made)
+    initialize_demonstrator(made)
     made.add_context("task", Context("find: ", PAIRS))
     return made
 
@@ -31,23 +33,20 @@ def encoder(make_encoder):
 @pytest.fixture
 def sts(tmp_path):
     folder = tmp_path / "STS"
-    folder.mkdir()
     for split, first in (("dev", 0), ("test", 1)):
         rows = [
             {"sentence1": a, "sentence2": b[first:], "score": float((i * 3 + j + first) % 5)}
             for i, a in enumerate(SENTENCES)
             for j, b in enumerate(SENTENCES)
         ]
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(folder / f"{split}.jsonl", rows)
     return folder
 
 
 @pytest.fixture
 def reranking(tmp_path):
-    path = tmp_path / "rerank.jsonl"
     row = {"query": "fox?", "positive": [SENTENCES[0]], "negative": list(SENTENCES[1:])}
-    path.write_text(json.dumps(row) + "\n")
-    return path
+    return write_rows(tmp_path / "rerank.jsonl", [row])
 
 
 def watched(encoder, monkeypatch):
@@ -78,7 +77,7 @@ def test_both_sides_of_symmetric_tasks_and_the_queries_of_others(encoder, sts, r
 def test_the_score_is_that_of_prompted_vectors(encoder, sts):
     from scipy.stats import spearmanr
 
-    rows = [json.loads(line) for line in (sts / "test.jsonl").read_text().splitlines()]
+    rows = read_rows(sts / "test.jsonl")
     sides = [
         encoder.encode([row[name] for row in rows], prompt_name="task").astype(float)
         for name in ("sentence1", "sentence2")

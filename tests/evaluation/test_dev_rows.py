@@ -92,18 +92,18 @@ def values(model_folder: Callable[[str], Path], tmp_path: Path) -> dict[str, Any
 
 
 def test_dev_rows_are_not_trained_on(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from embrew import assembly
+    from embrew.recipe import build
 
     recipe = Recipe.from_values(values)
     seen: list[str] = []
-    original = assembly.datasets
+    original = build.datasets
 
     def datasets(*given: Any, **options: Any) -> Any:
         parts = original(*given, **options)
         seen.extend(row["query"] for part in parts for row in part)
         return parts
 
-    monkeypatch.setattr(assembly, "datasets", datasets)
+    monkeypatch.setattr(build, "datasets", datasets)
     sets = evaluation_of(recipe)
     assert sets is not None
     train(recipe, tmp_path / "out", evaluate=sets, verify="off")
@@ -124,7 +124,7 @@ def test_dev_rows_are_left_out_before_rows_are_split_into_sentences(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, make_encoder: Any
 ) -> None:
     """With `sentences`, a dev text of three sentences, or a dev answer within a sentence, is no text of the rows."""
-    from embrew import assembly
+    from embrew.recipe import build
 
     texts = [f"Alpha {i} is here. Beta {i} is there. Gamma {i} is gone." for i in range(12)]
     rows, objective = [{"text": text} for text in texts], {"type": "contrastive", "positives": "dropout"}
@@ -135,8 +135,8 @@ def test_dev_rows_are_left_out_before_rows_are_split_into_sentences(
     data = {"path": str(write(tmp_path / "rows.jsonl", *rows)), "sentences": True}
     stage = StageConfig.model_validate({"name": "a", "objective": objective, "data": data, "batch": {"size": 4}})
     with caplog.at_level("INFO"):
-        (part,) = assembly.datasets(
-            stage, assembly.objective(stage.objective), make_encoder(), reserved=np.unique(fingerprints(reserved))
+        (part,) = build.datasets(
+            stage, build.objective(stage.objective), make_encoder(), reserved=np.unique(fingerprints(reserved))
         )
     left = 12 - 4
     each = 3 if kind == "text" else 1
@@ -146,8 +146,8 @@ def test_dev_rows_are_left_out_before_rows_are_split_into_sentences(
     data["path"] = str(write(tmp_path / "all.jsonl", *rows[:4]))
     stage = StageConfig.model_validate({"name": "a", "objective": objective, "data": data, "batch": {"size": 4}})
     with pytest.raises(ValueError, match=f"all {4 * each} rows of a data set hold dev rows; lower rows of"):
-        assembly.datasets(
-            stage, assembly.objective(stage.objective), make_encoder(), reserved=np.unique(fingerprints(reserved))
+        build.datasets(
+            stage, build.objective(stage.objective), make_encoder(), reserved=np.unique(fingerprints(reserved))
         )
 
 

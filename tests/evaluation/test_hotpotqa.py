@@ -5,7 +5,7 @@ import json
 import pytest
 
 from embrew.data.beir import read_beir
-from embrew.evaluation.hotpotqa import HotpotQA, keep
+from embrew.evaluation.hotpotqa import HotpotQA, store_hotpotqa
 from embrew.evaluation.questions import read_questions
 
 PARAGRAPHS = {
@@ -49,7 +49,7 @@ def test_paragraphs_are_documents_once(loads, tmp_path):
     source = HotpotQA("hotpotqa/hotpot_qa", "distractor", corpus_splits=("train", "validation"), revision="abc")
     assert source.folder == "hub/hotpotqa--hotpot_qa-distractor-validation+train"
     place = tmp_path / source.folder
-    assert keep(source, place)
+    assert store_hotpotqa(source, place)
     assert [call[2:] for call in loads] == [("validation", "abc"), ("train", "abc")]
     data = read_beir(place, "validation")
     assert [(document.title, document.text) for document in data.corpus] == [
@@ -66,19 +66,19 @@ def test_paragraphs_are_documents_once(loads, tmp_path):
 
 
 def test_it_is_loaded_once(loads, tmp_path):
-    assert keep(HotpotQA("a/b"), tmp_path / "x")
-    assert not keep(HotpotQA("a/b"), tmp_path / "x")
+    assert store_hotpotqa(HotpotQA("a/b"), tmp_path / "x")
+    assert not store_hotpotqa(HotpotQA("a/b"), tmp_path / "x")
     assert len(loads) == 1
-    assert keep(HotpotQA("a/b", revision="new"), tmp_path / "x")
+    assert store_hotpotqa(HotpotQA("a/b", revision="new"), tmp_path / "x")
     assert json.loads((tmp_path / "x" / "source.json").read_text())["source"]["revision"] == "new"
 
 
 def test_what_is_not_of_its_form_is_refused(loads, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="a/b test, row 1 has no answer; a split without answers cannot be evaluated"):
-        keep(HotpotQA("a/b", split="test"), tmp_path / "x")
+        store_hotpotqa(HotpotQA("a/b", split="test"), tmp_path / "x")
     monkeypatch.setitem(SPLITS, "validation", [{"question": "q", "context": "a text"}])
     with pytest.raises(ValueError, match="row 1 is not of HotpotQA's form.*found question, context"):
-        keep(HotpotQA("a/b"), tmp_path / "x")
+        store_hotpotqa(HotpotQA("a/b"), tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 

@@ -13,13 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.comparison.models import models_of
 from embrew.data.columns import accepted_layouts
 from embrew.evaluation import evaluate, find_task, read_suite, table
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_tasks import kind_of
 from embrew.evaluation.task import Rows, Task, TaskKind
 from embrew.evaluation.uncertainty import interval
+from embrew.report.models import models_of
+from tests.rows import write_rows
 
 
 def score(encoder: Any, rows: Rows, *, longer: float = 1.0, **options: Any) -> dict[str, Any]:
@@ -52,10 +53,9 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setitem(KINDS, "length", TOY)
     rows = [("a b c", 1), ("a b", 0), ("d e f", 1), ("d e f g", 0)]
     folder = tmp_path / "toy"
-    folder.mkdir()
     for split in ("train", "dev", "test"):
         lines = ({"text": f"{split} {text}"[-len(text) :], "label": label, "length": 0} for text, label in rows)
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_rows(folder / f"{split}.jsonl", lines)
     return folder
 
 

@@ -15,6 +15,7 @@ from embrew.evaluation.mteb_tasks import MtebEncoder, load_task
 from embrew.text_encoder import vectors_hash
 from tests.conftest import by_default
 from tests.evaluation.conftest import BagOfWords
+from tests.rows import write_rows
 
 pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="install mteb to test it")
 
@@ -71,9 +72,8 @@ def theirs(encoder, task) -> float:
 
 
 def write(folder: Path, rows: dict[str, list[dict]]) -> Path:
-    folder.mkdir()
     for split, some in rows.items():
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+        write_rows(folder / f"{split}.jsonl", some)
     return folder
 
 
@@ -209,14 +209,14 @@ def test_fetched_data_gives_the_same_score_without_loading(encoder, name, tmp_pa
     import mteb.mocks.mock_tasks as mocks
     from mteb.abstasks.abstask import AbsTask
 
-    from embrew.evaluation.mteb_tasks import keep, use_kept
+    from embrew.evaluation.mteb_tasks import load_stored, store_task
 
     made = getattr(mocks, name)
     before = theirs(encoder, made())
-    assert keep(made(), tmp_path / name)
-    assert not keep(made(), tmp_path / name)  # there already
+    assert store_task(made(), tmp_path / name)
+    assert not store_task(made(), tmp_path / name)  # there already
     task = made()
-    use_kept(task, tmp_path / name)
+    load_stored(task, tmp_path / name)
 
     def asked(*args, **kwargs):
         raise AssertionError("the data was loaded again")
@@ -230,26 +230,26 @@ def test_fetched_data_gives_the_same_score_without_loading(encoder, name, tmp_pa
 def test_another_revision_is_refused_and_fetched_again(encoder, tmp_path):
     from mteb.mocks.mock_tasks import MockSTSTask
 
-    from embrew.evaluation.mteb_tasks import ABOUT, keep, use_kept
+    from embrew.evaluation.mteb_tasks import ABOUT, load_stored, store_task
 
-    keep(MockSTSTask(), tmp_path / "x")
+    store_task(MockSTSTask(), tmp_path / "x")
     about = json.loads((tmp_path / "x" / ABOUT).read_text())
     (tmp_path / "x" / ABOUT).write_text(json.dumps({**about, "revision": "old"}))
     with pytest.raises(ValueError, match="holds revision old of MockSTSTask.*fetch it again"):
-        use_kept(MockSTSTask(), tmp_path / "x")
-    assert keep(MockSTSTask(), tmp_path / "x")
-    use_kept(MockSTSTask(), tmp_path / "x")
+        load_stored(MockSTSTask(), tmp_path / "x")
+    assert store_task(MockSTSTask(), tmp_path / "x")
+    load_stored(MockSTSTask(), tmp_path / "x")
 
 
 def test_a_folder_of_others_is_left_alone(tmp_path):
     from mteb.mocks.mock_tasks import MockSTSTask
 
-    from embrew.evaluation.mteb_tasks import keep
+    from embrew.evaluation.mteb_tasks import store_task
 
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "thesis.txt").write_text("precious")
     with pytest.raises(FileExistsError, match="was not written by embrew; it is left alone"):
-        keep(MockSTSTask(), tmp_path / "x")
+        store_task(MockSTSTask(), tmp_path / "x")
     assert (tmp_path / "x" / "thesis.txt").read_text() == "precious"
 
 

@@ -1,6 +1,5 @@
 """Clustering, pair classification, reranking and summarisation, on data whose scores can be worked out by hand."""
 
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -11,12 +10,11 @@ from hypothesis import strategies as st
 from embrew.evaluation import evaluate
 from embrew.evaluation.kinds.pair_classification import best_threshold, score_pair_classification
 from embrew.evaluation.kinds.reranking import score_reranking
+from tests.rows import write_rows
 
 
 def task(folder, rows):
-    folder.mkdir()
-    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    return write_rows(folder / "test.jsonl", rows).parent
 
 
 def test_clusters_of_words(bag_of_words, tmp_path):

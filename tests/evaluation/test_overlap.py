@@ -3,7 +3,7 @@
 from datasets import Dataset
 
 from embrew.data.fingerprints import fingerprints, normalised
-from embrew.evaluation.overlap import in_words, known_texts, overlap
+from embrew.evaluation.overlap import count_overlaps, hash_texts, overlap_lines
 
 ROWS = [
     {"query": "The  cat\nsat.", "positive": "one", "negatives": ["x", "y"]},  # query, but for case and white space
@@ -28,9 +28,9 @@ def test_normalised():
 
 
 def test_counts_by_hand():
-    known = known_texts({"animals": iter(["The cat sat.", "A dog.", " "]), "places": iter(["café", "a hotel"])})
+    known = hash_texts({"animals": iter(["The cat sat.", "A dog.", " "]), "places": iter(["café", "a hotel"])})
     assert {name: len(hashes) for name, hashes in known.items()} == {"animals": 2, "places": 2}, "no empty text"
-    assert overlap(pairs(), known) == {
+    assert count_overlaps(pairs(), known) == {
         "animals": {
             "rows": 3,
             "share": 0.75,
@@ -48,7 +48,7 @@ def test_counts_by_hand():
 
 def test_a_row_counts_once_however_many_of_its_texts_are_known():
     rows = Dataset.from_list([{"query": "a", "positive": "a", "negatives": ["a", "a"]}] * 3)
-    (found,) = overlap(rows, known_texts({"set": ["a"]})).values()
+    (found,) = count_overlaps(rows, hash_texts({"set": ["a"]})).values()
     assert (found["rows"], found["columns"]) == (3, {"query": 3, "positive": 3, "negatives": 3})
 
 
@@ -57,22 +57,22 @@ def test_over_several_blocks(monkeypatch):
     monkeypatch.setattr("embrew.evaluation.overlap.BLOCK", 7)
     texts = [f"text {i}" for i in range(50)]
     judged = [f"TEXT  {i}" for i in range(0, 90, 3)]
-    (found,) = overlap(Dataset.from_dict({"text": texts}), known_texts({"set": iter(judged)})).values()
+    (found,) = count_overlaps(Dataset.from_dict({"text": texts}), hash_texts({"set": iter(judged)})).values()
     assert found["rows"] == found["columns"]["text"] == sum(i % 3 == 0 for i in range(50)) == 17
     assert found["examples"] == ["text 0", "text 3", "text 6", "text 9", "text 12"]
 
 
 def test_no_texts_at_all():
     assert len(fingerprints([])) == 0
-    (found,) = overlap(pairs(), known_texts({"set": []})).values()
+    (found,) = count_overlaps(pairs(), hash_texts({"set": []})).values()
     assert found["rows"] == 0
 
 
 def test_words():
-    known = known_texts({"animals": ["the cat sat."], "empty": ["nothing like it"]})
-    assert in_words("faq", 4, overlap(pairs(), known)) == [
+    known = hash_texts({"animals": ["the cat sat."], "empty": ["nothing like it"]})
+    assert overlap_lines("faq", 4, count_overlaps(pairs(), known)) == [
         "3 of 4 rows of faq (75.00%) hold a text of animals (query 1, negatives 2), for example 'The cat sat.'"
     ]
-    assert in_words("faq", 4, overlap(pairs(), {"empty": known["empty"]})) == [
+    assert overlap_lines("faq", 4, count_overlaps(pairs(), {"empty": known["empty"]})) == [
         "no row of faq (4) holds a text of empty"
     ]

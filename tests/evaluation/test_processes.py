@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from embrew.evaluation import PARTS, Processes, Result, evaluate, find_task
 from embrew.evaluation import processes as counters
 from embrew.evaluation.kinds import retrieval
 from tests.corpus.stub import Stub
+from tests.rows import read_rows, write_beir, write_rows
 
 WORDS = ["red", "blue", "green", "cat", "dog", "bird", "lake", "hill", "road", "sun", "moon", "rain"]
 
@@ -39,15 +40,11 @@ class Encoder(Stub):
 
 
 def write_corpus(folder: Path, documents: int, queries: int = 7) -> Path:
-    (folder / "qrels").mkdir(parents=True)
     texts = [" ".join(WORDS[(i * k) % 12] for k in (1, 5, 7)) + f" {i % 5}" for i in range(documents)]  # some are equal
     rows = [{"_id": f"d{(i * 7) % documents:03}", "title": "", "text": text} for i, text in enumerate(texts)]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     asked = [{"_id": f"q{i}", "text": f"{WORDS[i]} {WORDS[i + 3]}"} for i in range(queries)]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
-    lines = [f"q{i}\td{(i * 11 + k) % documents:03}\t{1 + k % 2}\n" for i in range(queries) for k in range(5)]
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
-    return folder
+    qrels = [(f"q{i}", f"d{(i * 11 + k) % documents:03}", 1 + k % 2) for i in range(queries) for k in range(5)]
+    return write_beir(folder, rows, asked, qrels)
 
 
 @pytest.fixture
@@ -57,6 +54,15 @@ def folders(tmp_path: Path, sts_folder: Path, retrieval_folder: Path, monkeypatc
     monkeypatch.setattr(counters, "POLL", 0.01)
     large, small = write_corpus(tmp_path / "large", 93), write_corpus(tmp_path / "small", 31)
     return [sts_folder, small, large, retrieval_folder]
+
+
+def in_threads(run: Callable[[int], None], count: int) -> None:
+    """Call a function in one thread per rank, and wait for them."""
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
 
 
 def shared(encoders: Sequence[Encoder], folders: list[Path], output: Path, **settings: Any) -> list[list[Result]]:
@@ -71,11 +77,7 @@ def shared(encoders: Sequence[Encoder], folders: list[Path], output: Path, **set
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(encoders))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads(run, len(encoders))
     if errors:
         raise errors[0]
     return [found[rank] for rank in range(len(encoders))]
@@ -115,11 +117,7 @@ def test_one_launch_evaluates_several_models(folders: list[Path], tmp_path: Path
             evaluate(Encoder(), folders, output_dir=tmp_path / name, processes=processes) for name in ("one", "two")
         ]
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads(run, 2)
     alone = plain(evaluate(Encoder(), folders, output_dir=tmp_path / "alone"))
     assert [plain(results) for rank in range(2) for results in found[rank]] == [alone] * 4
 
@@ -149,7 +147,7 @@ def test_the_ranking_is_that_of_one_sort(folders: list[Path], tmp_path: Path, mo
 
     monkeypatch.setattr(retrieval, "unit_vectors", coarse)
     encoder = Encoder()
-    read = [json.loads(line) for line in (folders[2] / "corpus.jsonl").read_text().splitlines()]
+    read = read_rows(folders[2] / "corpus.jsonl")
     documents = sorted((row["_id"], row["text"]) for row in read)
     vectors = coarse(encoder.encode_document([text for _, text in documents])).astype(np.float64)
     results, *_ = shared([Encoder(wait=0.01) for _ in range(3)], folders, tmp_path / "several")
@@ -166,7 +164,7 @@ def test_the_ranking_is_that_of_one_sort(folders: list[Path], tmp_path: Path, mo
 @pytest.mark.parametrize("then", [1, 4])
 def test_a_stopped_run_resumes_with_another_number_of_processes(then: int, folders: list[Path], tmp_path: Path):
     one = evaluate(Encoder(), folders, output_dir=tmp_path / "one")
-    large = [json.loads(line) for line in (folders[2] / "corpus.jsonl").read_text().splitlines()]
+    large = read_rows(folders[2] / "corpus.jsonl")
     stop_at = next(row["text"] for row in large if row["_id"] == "d059")
     first = Encoder(stop_at=stop_at)
     with pytest.raises(KeyboardInterrupt):
@@ -185,7 +183,7 @@ def test_a_broken_file_of_a_stopped_run_is_ranked_again(
     folders: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     one = evaluate(Encoder(), [folders[2]])
-    large = [json.loads(line) for line in (folders[2] / "corpus.jsonl").read_text().splitlines()]
+    large = read_rows(folders[2] / "corpus.jsonl")
     with pytest.raises(KeyboardInterrupt):
         evaluate(
             Encoder(stop_at=next(row["text"] for row in large if row["_id"] == "d059")),
@@ -209,8 +207,8 @@ def test_overwrite_ranks_everything_again(folders: list[Path], tmp_path: Path):
 
 def test_cells_of_a_grid_are_evaluated_by_one_process(tmp_path: Path):
     folder = write_corpus(tmp_path / "asked", 12)
-    rows = [json.loads(line) for line in (folder / "queries.jsonl").read_text().splitlines()]
-    (folder / "queries.jsonl").write_text("".join(json.dumps({**row, "answers": ["red"]}) + "\n" for row in rows))
+    rows = read_rows(folder / "queries.jsonl")
+    write_rows(folder / "queries.jsonl", ({**row, "answers": ["red"]} for row in rows))
     encoders = [Encoder(wait=0.01) for _ in range(2)]
     grid = find_task(folder, kind="rag", dims=[2, 4, 8])
     first, second = shared(encoders, [grid], tmp_path / "out")

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embrew.comparison.models import models_of
-from embrew.comparison.tables import grid
 from embrew.data.beir import Document
 from embrew.evaluation import evaluate, find_task, grid_table, read_suite, table
 from embrew.evaluation.find import cells
-from embrew.evaluation.kinds.rag import Data, Vectors, nearest, score_rag
+from embrew.evaluation.kinds.rag import RagData, Vectors, nearest, score_rag
 from embrew.evaluation.questions import Question
 from embrew.evaluation.task import GridCache
-from embrew.evaluation.task_texts import check_apart
+from embrew.evaluation.task_texts import check_demonstrations
+from embrew.report.models import models_of
+from embrew.report.tables import grid
+from tests.rows import write_rows
 
 
 class Layered:
@@ -58,15 +59,14 @@ class Layered:
 @pytest.fixture
 def folder(tmp_path):
     place = tmp_path / "qa"
-    place.mkdir()
     texts = ["Ada was born in London.", "Emil lived in Bonn.", "Nobody knows."]
     rows = [{"_id": f"d{i}", "title": "T", "text": text} for i, text in enumerate(texts, start=1)]
-    (place / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"_id": "d0", "text": ""}]))
+    write_rows(place / "corpus.jsonl", [*rows, {"_id": "d0", "text": ""}])
     queries = [
         {"_id": "q1", "text": "Where was Ada born?", "answers": ["the London", "England"]},
         {"_id": "q2", "text": "Where did Emil live?", "answers": ["Bonn"]},
     ]
-    (place / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    write_rows(place / "queries.jsonl", queries)
     (place / "qrels.dev.tsv").write_text("q1\td1\t1\nq2\td2\t1\n")
     return place
 
@@ -154,7 +154,7 @@ def test_exact_match_and_recall_are_both_there():
 
     def score(vectors, questions, generator=None):
         cache = GridCache()
-        data = Data(questions, documents)
+        data = RagData(questions, documents)
         cache.get("vectors", (data, Layered, None), lambda: vectors)
         cache.get("generator", ("nano", 32), Writes)
         return score_rag(Layered, data, cache, generator=generator)
@@ -263,9 +263,9 @@ def test_an_empty_document_is_not_found(folder, monkeypatch):
 
 
 def test_demonstrations_are_no_questions_of_the_task(folder):
-    check_apart(["Who was Ada?"], [rag(folder)])
+    check_demonstrations(["Who was Ada?"], [rag(folder)])
     with pytest.raises(ValueError, match="1 of 2 demonstrations are rows of qa dev, for example 'where was  ada BORN"):
-        check_apart(["Who was Ada?", "where was  ada BORN?"], [rag(folder)])
+        check_demonstrations(["Who was Ada?", "where was  ada BORN?"], [rag(folder)])
 
 
 def test_a_suite_is_a_grid(folder, tmp_path):

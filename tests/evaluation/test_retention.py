@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -11,10 +10,11 @@ import torch
 from embrew.data.beir import read_beir
 from embrew.encoder import Encoder
 from embrew.evaluation import evaluate, find_task
-from embrew.evaluation.kinds.generation import choose, held_out, others, score_generation
+from embrew.evaluation.kinds.generation import choose_pairs, held_out_pairs, other_rows, score_generation
 from embrew.evaluation.targets import target_rows, target_scores
 from embrew.evaluation.task import Instructed
 from embrew.text.tokens import Segment
+from tests.rows import write_rows
 
 pytest.importorskip("sacrebleu")
 pytest.importorskip("rouge_score")
@@ -128,21 +128,21 @@ def test_another_is_never_a_row_itself(make_encoder):
     for count in (2, 3, 7, 50):
         rows = [(f"question {i}", f"answer {i}") for i in range(count)]
         for seed in range(20):
-            order = others(rows, seed=seed)
+            order = other_rows(rows, seed=seed)
             assert sorted(order) == list(range(count)) and all(i != at for at, i in enumerate(order))
-    assert others(rows, seed=1) == others(rows, seed=1) != others(rows, seed=2)
+    assert other_rows(rows, seed=1) == other_rows(rows, seed=1) != other_rows(rows, seed=2)
 
 
 def test_another_neither_asks_nor_answers_the_same():
     rows = [("a", 1), ("b", 2), ("b", 3), ("c", 2), ("d", 4), ("e", 5), ("f", 6), ("g", 7)]
     for seed in range(50):
-        order = others(rows, seed=seed)
+        order = other_rows(rows, seed=seed)
         assert sorted(order) == list(range(len(rows)))
         for at, i in enumerate(order):
             assert rows[at][0] != rows[i][0] and rows[at][1] != rows[i][1]
     # the answers of one question, and the questions of one answer, hang together: three of five rows leave no room
-    assert others([("a", 1), ("a", 2), ("b", 2), ("c", 3), ("d", 4)], seed=1) is None
-    assert others([("a", 1)], seed=1) is others([], seed=1) is None
+    assert other_rows([("a", 1), ("a", 2), ("b", 2), ("c", 3), ("d", 4)], seed=1) is None
+    assert other_rows([("a", 1)], seed=1) is other_rows([], seed=1) is None
 
 
 def test_a_single_row_has_no_other(make_encoder):
@@ -173,10 +173,10 @@ def test_pairs_and_judged_documents(make_encoder, retrieval_folder, tmp_path):
     """The best-judged document is the answer; a question without one that is there (q3) is left out."""
     with (retrieval_folder / "qrels" / "dev.tsv").open("a") as file:
         file.write("q1\td3\t2\n")
-    assert held_out(read_beir(retrieval_folder, "dev")) == (["cats", "dogs"], ["fish swim", "dogs bark loudly"])
+    assert held_out_pairs(read_beir(retrieval_folder, "dev")) == (["cats", "dogs"], ["fish swim", "dogs bark loudly"])
     rows = [{"query": question, "positive": answer} for question, answer in zip(ASKED, ANSWERS, strict=True)]
     (tmp_path / "pairs").mkdir()
-    (tmp_path / "pairs" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "pairs" / "test.jsonl", rows)
     tasks = [
         find_task(retrieval_folder, split="dev", kind="generation", max_new_tokens=3),
         find_task(tmp_path / "pairs", kind="generation", max_new_tokens=3, questions=2, instruction="ask: "),
@@ -192,8 +192,9 @@ def test_pairs_and_judged_documents(make_encoder, retrieval_folder, tmp_path):
 
 def test_a_sample_is_seeded_and_by_length():
     pairs = [str(i) for i in range(20)], ["x" * i for i in range(20)]
-    some = choose(pairs, max_chars=10, count=4, seed=1)
-    assert some == choose(pairs, max_chars=10, count=4, seed=1) != choose(pairs, max_chars=10, count=4, seed=2)
+    some = choose_pairs(pairs, max_chars=10, count=4, seed=1)
+    again, other = (choose_pairs(pairs, max_chars=10, count=4, seed=seed) for seed in (1, 2))
+    assert some == again != other
     assert all(1 <= len(answer) <= 10 and len(answer) == int(question) for question, answer in zip(*some, strict=True))
     with pytest.raises(ValueError, match="questions=11, max_chars=10: 10 of 20 questions have such an answer"):
-        choose(pairs, max_chars=10, count=11, seed=1)
+        choose_pairs(pairs, max_chars=10, count=11, seed=1)

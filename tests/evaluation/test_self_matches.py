@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from embrew.comparison.comparing import compare_models
-from embrew.comparison.models import models_of
 from embrew.evaluation import evaluate, find_task, read_suite
 from embrew.evaluation.report import result_file
+from embrew.report.comparison import compare_models
+from embrew.report.models import models_of
+from tests.rows import write_beir
 
 NDCG_SECOND = 1 / math.log2(3)  # the only relevant document at rank 2
 
@@ -43,21 +44,6 @@ class Angles(Hashed):
     encode_query = encode_document = encode
 
 
-def lines(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def beir(
-    folder: Path, corpus: list[dict[str, Any]], queries: list[dict[str, Any]], qrels: list[tuple[str, str, int]]
-) -> Path:
-    """Write a BEIR folder with the split `test`."""
-    (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text(lines(corpus))
-    (folder / "queries.jsonl").write_text(lines(queries))
-    (folder / "qrels" / "test.tsv").write_text("".join(f"{q}\t{d}\t{grade}\n" for q, d, grade in qrels))
-    return folder
-
-
 ANSWERS = [{"_id": "x", "text": "other 60"}, {"_id": "y", "text": "answer 15"}]
 
 
@@ -71,7 +57,7 @@ ANSWERS = [{"_id": "x", "text": "other 60"}, {"_id": "y", "text": "answer 15"}]
     ],
 )
 def test_a_query_does_not_find_itself(tmp_path: Path, own: dict[str, Any]) -> None:
-    folder = beir(tmp_path / "data", [own, *ANSWERS], [{"_id": "a", "text": "claim 0"}], [("a", "y", 1)])
+    folder = write_beir(tmp_path / "data", [own, *ANSWERS], [{"_id": "a", "text": "claim 0"}], [("a", "y", 1)])
     (result,) = evaluate(Angles(), [folder], output_dir=tmp_path / "out")
     assert result.main_score == result.scores["mrr_at_10"] == 1.0
     assert result.counts["self_matches"] == 1 and result.counts["documents"] == 3
@@ -85,7 +71,7 @@ def test_a_judged_document_is_ranked(tmp_path: Path, grade: int) -> None:
     """The first query's own document is judged, the second's is not; `y` is relevant for both."""
     corpus = [{"_id": "a", "text": "claim 0"}, {"_id": "b", "text": "claim 1"}, *ANSWERS]
     queries = [{"_id": "a", "text": "claim 0"}, {"_id": "b", "text": "claim 1"}]
-    folder = beir(tmp_path / "data", corpus, queries, [("a", "a", grade), ("a", "y", 1), ("b", "y", 1)])
+    folder = write_beir(tmp_path / "data", corpus, queries, [("a", "a", grade), ("a", "y", 1), ("b", "y", 1)])
     (result,) = evaluate(Angles(), [folder])
     assert result.examples["top"] == [["a", "b", "y", "x"], ["a", "y", "x"]]
     assert result.counts["self_matches"] == 1
@@ -95,7 +81,7 @@ def test_ids_of_two_numberings_say_nothing(tmp_path: Path) -> None:
     """Queries and documents are both numbered from 1: by default nothing is left out, by `ignore_identical_ids` all."""
     corpus = [{"_id": "1", "text": "right 1"}, {"_id": "2", "text": "wrong 40"}, {"_id": "3", "text": "right 91"}]
     queries = [{"_id": "1", "text": "what is at 0"}, {"_id": "2", "text": "what is at 90"}]
-    beir(tmp_path / "both", corpus, queries, [("1", "1", 1), ("2", "3", 1)])
+    write_beir(tmp_path / "both", corpus, queries, [("1", "1", 1), ("2", "3", 1)])
     suite = tmp_path / "suite.yaml"
     suite.write_text("tasks: [{data: both}, {data: both, name: mtebs, ignore_identical_ids: true}]\n")
     by_default, by_id = evaluate(Angles(), read_suite(suite, data=tmp_path))
@@ -136,10 +122,11 @@ def test_as_many_ranks_are_kept_as_without(tmp_path: Path) -> None:
     corpus = [{"_id": f"{i:03}", "text": f"text {i / 2}"} for i in range(102)]
     queries = [{"_id": "000", "text": "text 0.0"}, {"_id": "q", "text": "text 0.0"}]
     (result,) = evaluate(
-        Angles(), [beir(tmp_path / "data", corpus, queries, [("000", "100", 1), ("000", "101", 0), ("q", "099", 1)])]
+        Angles(),
+        [write_beir(tmp_path / "data", corpus, queries, [("000", "100", 1), ("000", "101", 0), ("q", "099", 1)])],
     )
     assert result.examples["rank"] == [100, 100]
-    beir(tmp_path / "far", corpus, queries, [("000", "101", 1), ("q", "100", 1)])
+    write_beir(tmp_path / "far", corpus, queries, [("000", "101", 1), ("q", "100", 1)])
     (result,) = evaluate(Angles(), [tmp_path / "far"])
     assert result.examples["rank"] == [None, None]
 
@@ -148,7 +135,7 @@ def test_results_with_and_without_self_matches_are_not_compared(tmp_path: Path) 
     """A result of a version that ranked them is of another protocol; where there are none, it is not."""
     corpus = [{"_id": "a", "text": "claim 0"}, *ANSWERS]
     for name, text in (("own", "claim 0"), ("none", "claim 1")):
-        folder = beir(tmp_path / name, corpus, [{"_id": "a", "text": text}], [("a", "y", 1)])
+        folder = write_beir(tmp_path / name, corpus, [{"_id": "a", "text": text}], [("a", "y", 1)])
         for version in ("before", "now"):
             evaluate(Angles(), [folder], output_dir=tmp_path / version)
         path = result_file(tmp_path / "before", name, "test")
@@ -171,7 +158,7 @@ def test_bm25_leaves_them_out_too(tmp_path: Path) -> None:
         {"_id": "c", "text": "ships sail"},
     ]
     queries = [{"_id": "a", "text": "foxes hunt small mice"}]
-    result = score_bm25(beir(tmp_path / "data", corpus, queries, [("a", "b", 1)]), "test", tmp_path / "out")
+    result = score_bm25(write_beir(tmp_path / "data", corpus, queries, [("a", "b", 1)]), "test", tmp_path / "out")
     assert result.main_score == 1.0 and result.counts["self_matches"] == 1
 
 
@@ -182,10 +169,10 @@ def test_an_answer_is_not_read_from_the_question(tmp_path: Path) -> None:
         {"_id": "a", "text": "question 0", "answers": ["Bonn"]},
         {"_id": "q", "text": "at 61", "answers": "Rome"},
     ]
-    folder = beir(tmp_path / "data", corpus, queries, [("a", "y", 1), ("q", "z", 1)])
+    folder = write_beir(tmp_path / "data", corpus, queries, [("a", "y", 1), ("q", "z", 1)])
     (result,) = evaluate(Angles(), [find_task(folder, kind="rag")])
     assert result.main_score == 1.0 and result.counts["self_matches"] == 1
     assert result.examples["retrieved"] == ["y", "z"]
-    alone = beir(tmp_path / "alone", corpus[:1], queries[:1], [("a", "y", 0)])
+    alone = write_beir(tmp_path / "alone", corpus[:1], queries[:1], [("a", "y", 0)])
     with pytest.raises(ValueError, match="a question is the only document of the corpus; give others"):
         evaluate(Angles(), [find_task(alone, kind="rag")])

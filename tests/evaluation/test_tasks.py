@@ -1,14 +1,12 @@
-import json
-
 import pytest
 
 from embrew.evaluation import find_task
+from tests.rows import write_rows
 
 
 def folder(path, *, rows, files=("test.jsonl",)):
-    path.mkdir(parents=True)
     for file in files:
-        (path / file).write_text(json.dumps(rows) + "\n")
+        write_rows(path / file, [rows])
     return path
 
 

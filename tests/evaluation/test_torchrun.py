@@ -14,6 +14,7 @@ import pytest
 
 from tests.corpus.test_resume import ROOT
 from tests.evaluation.test_processes import write_corpus, written
+from tests.rows import write_rows
 
 pytestmark = pytest.mark.slow
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -60,7 +61,7 @@ def test_they_choose_the_same_pooling(tmp_path: Path):
     for split in ("dev", "test"):
         rows = [{"sentence1": f"{split} {i} cats", "sentence2": f"{i % 7} lakes", "score": i % 5} for i in range(40)]
         (tmp_path / "pairs").mkdir(exist_ok=True)
-        (tmp_path / "pairs" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(tmp_path / "pairs" / f"{split}.jsonl", rows)
     arguments = ["evaluate", "nano", "--data", str(tmp_path / "pairs"), "--json"]
     one = finish(start(1, arguments, tmp_path / "one"))
     assert finish(start(2, arguments, tmp_path / "two")) == one

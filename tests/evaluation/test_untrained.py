@@ -17,21 +17,17 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.cli.arguments import Pooling
-from embrew.comparison.models import CHOICE
 from embrew.evaluation import evaluate, find_task
 from embrew.opening import POOLINGS, is_bare, open_model
+from embrew.report.models import CHOICE
 from embrew.report.untrained import QUERIES, ROWS, dev_tasks
+from tests.rows import read_rows, write_rows
 
 WORDS = ["cat", "dog", "sat", "ran", "mat", "road", "lake", "river", "deep", "cold", "old", "new", "house", "tree"]
 
 
 def run(*arguments: object) -> Any:
     return CliRunner().invoke(app, [*map(str, arguments)])
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def pairs(count: int, seed: int) -> list[dict[str, Any]]:
@@ -47,15 +43,15 @@ def pairs(count: int, seed: int) -> list[dict[str, Any]]:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Scored pairs with a dev and a test split."""
-    write(tmp_path / "pairs" / "dev.jsonl", pairs(40, 1))
-    write(tmp_path / "pairs" / "test.jsonl", pairs(20, 2))
+    write_rows(tmp_path / "pairs" / "dev.jsonl", pairs(40, 1))
+    write_rows(tmp_path / "pairs" / "test.jsonl", pairs(20, 2))
     return tmp_path / "pairs"
 
 
 @pytest.fixture
 def untested(tmp_path: Path) -> Path:
     """Scored pairs with a test split only."""
-    write(tmp_path / "untested" / "test.jsonl", pairs(20, 3))
+    write_rows(tmp_path / "untested" / "test.jsonl", pairs(20, 3))
     return tmp_path / "untested"
 
 
@@ -106,8 +102,8 @@ def test_verbs_that_need_a_pooling_refuse(
     command: list[str], bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "texts.jsonl", [{"_id": str(i), "text": f"a cat {i}"} for i in range(3)])
-    write(tmp_path / "pairs.jsonl", [{"query": f"which cat {i}", "positive": f"a cat {i}"} for i in range(3)])
+    write_rows(tmp_path / "texts.jsonl", [{"_id": str(i), "text": f"a cat {i}"} for i in range(3)])
+    write_rows(tmp_path / "pairs.jsonl", [{"query": f"which cat {i}", "positive": f"a cat {i}"} for i in range(3)])
     done = run(*[str(bare) if word == "MODEL" else word for word in command])
     assert done.exit_code == 1, done.output
     assert "has no pooling" in done.output and "--pooling" in done.output
@@ -161,7 +157,7 @@ def test_evaluate_takes_the_best_on_dev(bare: Path, data: Path, tmp_path: Path) 
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     chosen, scores = document["pooling"]["pooling"], document["pooling"]["scores"]
-    dev = [json.loads(line) for line in (data / "dev.jsonl").read_text().splitlines()]
+    dev = read_rows(data / "dev.jsonl")
     oracle = by_hand(bare, dev)
     assert {name: scores[name] for name in oracle} == pytest.approx(oracle, abs=2e-3)  # near ties may swap ranks
     assert list(scores) == list(POOLINGS) and chosen == max(scores, key=lambda name: scores[name])
@@ -204,11 +200,15 @@ def test_compare_names_the_pooling(bare: Path, data: Path, tmp_path: Path) -> No
 
 
 def test_dev_splits_are_read_in_part(tmp_path: Path, bag_of_words: Any) -> None:
-    write(tmp_path / "many" / "dev.jsonl", pairs(ROWS + 50, 4))
-    write(tmp_path / "many" / "test.jsonl", pairs(5, 5))
+    write_rows(tmp_path / "many" / "dev.jsonl", pairs(ROWS + 50, 4))
+    write_rows(tmp_path / "many" / "test.jsonl", pairs(5, 5))
     count = QUERIES + 30
-    write(tmp_path / "found" / "corpus.jsonl", [{"_id": f"d{i}", "text": f"the lake {i}"} for i in range(3 * count)])
-    write(tmp_path / "found" / "queries.jsonl", [{"_id": f"q{i}", "text": f"which lake {i}"} for i in range(2 * count)])
+    write_rows(
+        tmp_path / "found" / "corpus.jsonl", [{"_id": f"d{i}", "text": f"the lake {i}"} for i in range(3 * count)]
+    )
+    write_rows(
+        tmp_path / "found" / "queries.jsonl", [{"_id": f"q{i}", "text": f"which lake {i}"} for i in range(2 * count)]
+    )
     for split, first in (("dev", 0), ("test", count)):
         rows = "".join(f"q{i}\td{i}\t1\n" for i in range(first, first + count))
         (tmp_path / "found" / f"qrels.{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")

@@ -25,8 +25,8 @@ def run(name: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_there_are_six_on_one_page() -> None:
-    assert len(SCRIPTS) == 6
+def test_all_are_on_one_page() -> None:
+    assert len(SCRIPTS) == 7
     assert sorted(re.findall(r'--8<-- "examples/(\w+\.py)"', PAGE.read_text())) == [script.name for script in SCRIPTS]
 
 
@@ -41,6 +41,14 @@ def test_each_is_short_and_a_notebook(script: Path) -> None:
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     compile(code, script.name, "exec")
     assert "%%" not in code
+
+
+def test_minimal(tmp_path: Path) -> None:
+    """The library on one screen: at most 30 lines of code, and a better encoder than the untrained one."""
+    code = [line for line in (FOLDER / "minimal.py").read_text().splitlines() if line and not line.startswith("#")]
+    assert len(code) <= 30
+    ((untrained, trained),) = re.findall(r": (\S+) untrained, (\S+) trained", run("minimal", tmp_path))
+    assert float(trained) > float(untrained) > 0
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from embrew.export.exporting import export_encoder
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import initialize_demonstrator
+from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from tests.conftest import FAMILIES, SENTENCES, by_default
 
@@ -21,7 +22,7 @@ TEMPLATE = "{instruction}{text}{eos}"
 def made(make_encoder, family="llama", *, settings=None, **options):
     options = {"template": TEMPLATE, "attention": "causal", "pooling": "last", "memory_tokens": 0, **options}
     encoder = make_encoder(family, lora={}, demonstrations=settings or Demonstrations(), **options)
-    start(encoder)
+    initialize_demonstrator(encoder)
     encoder.add_context("find", FIND)
     encoder.add_context("same-again", SAME)
     return encoder

@@ -14,7 +14,7 @@ from transformers import AlbertConfig, AutoConfig
 from embrew import Encoder
 from embrew.cutting import cut
 from embrew.export.exporting import export_encoder
-from embrew.export.parts import nested_dimensions
+from embrew.runtimes.portable import nested_dimensions
 from embrew.settings.encoder import Pooling
 from tests.conftest import ENCODER_CONFIGS, ENCODER_FAMILIES, ENCODER_SIZES, FAMILIES, SENTENCES, by_default
 

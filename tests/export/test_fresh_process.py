@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from embrew.export.fresh_process import NOT_HERE
-from embrew.export.runtimes import llama_cpp
+from embrew.runtimes import llama_cpp
+from embrew.runtimes.runtime import INSTALLED_ONLY
 
 
 def run_fresh(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", NOT_HERE + code, *arguments]
+    command = [sys.executable, "-c", INSTALLED_ONLY + code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

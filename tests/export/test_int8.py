@@ -16,9 +16,9 @@ from embrew.corpus.rows import sample_texts
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.fresh_process import verify_runtime
-from embrew.export.parts import Int8
-from embrew.export.runtimes import openvino as target
 from embrew.opening import open_model
+from embrew.runtimes import openvino as target
+from embrew.runtimes.portable import Int8
 from tests.conftest import SENTENCES
 
 pytestmark = pytest.mark.skipif(find_spec("nncf") is None, reason="install nncf to test int8 weights")
@@ -60,7 +60,7 @@ def test_weights_alone(encoder: Encoder, tmp_path: Path, forked: None) -> None:
     assert 0.99 < found.min() < 1 - 1e-6, "rounded, and not otherwise changed"
     assert noted["mean_cosine"] >= 0.99 and noted["min_cosine"] <= noted["mean_cosine"] and noted["texts"] == 18
     assert parity["least_cosine"] <= noted["min_cosine"] and parity["runtimes"] == {"openvino": "int8"}
-    assert scored == ["Encoder", "RuntimeEncoder"] and noted["dev"] == {
+    assert scored == ["Encoder", "OpenVINOEncoder"] and noted["dev"] == {
         "task dev, Spearman": {"encoder": 0.5, "int8": 0.5}
     }
     card = (folder / "README.md").read_text()

@@ -16,9 +16,11 @@ import pytest
 
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.fresh_process import cosines, verify_runtime
-from embrew.export.runtimes import RUNTIMES, gguf_model, llama_cpp
-from embrew.export.runtimes.llama_cpp import PYTHON, interpreter
+from embrew.export.fresh_process import verify_runtime
+from embrew.runtimes import gguf_model, llama_cpp
+from embrew.runtimes.llama_cpp import PYTHON, interpreter
+from embrew.runtimes.reference import cosines
+from embrew.runtimes.registry import RUNTIMES
 from tests.export.llama_cpp_encoders import FORMS, MODELS, encoder_of
 
 pytestmark = [

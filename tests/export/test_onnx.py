@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.fresh_process import verify_runtime
-from embrew.export.runtimes import onnx as target
+from embrew.runtimes import onnx as target
 from tests.conftest import ENCODER_FAMILIES, SENTENCES
 from tests.hard_texts import HARD_TEXTS, REAL_TOKENIZERS, real_tokenizer_folder
 from tests.journeys import tiny_encoder, tiny_lm

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.parts import Parts
 from embrew.files.checksums import Damaged
 from embrew.opening import open_model
-from embrew.runtimes.encoder import RuntimeEncoder
-from embrew.runtimes.openvino import openvino
+from embrew.runtimes.openvino_encoder import OpenVINOEncoder
+from embrew.runtimes.openvino_model import openvino
+from embrew.runtimes.portable import PortableEncoder
 from embrew.settings.encoder import Pooling
 from embrew.text_encoder import tokenizer_sha256
 from embrew.threads import cores
@@ -58,7 +58,7 @@ def folder(encoder: Encoder, exported: dict[str, Path], forked: None) -> Path:
 
 def test_opened_again_it_has_the_vectors_the_prompts_and_both_limits(encoder: Encoder, folder: Path) -> None:
     opened = open_model(str(folder))
-    assert isinstance(opened, RuntimeEncoder) and opened.max_length == LENGTHS and opened.prompts == encoder.prompts
+    assert isinstance(opened, OpenVINOEncoder) and opened.max_length == LENGTHS and opened.prompts == encoder.prompts
     for method in ("encode", "encode_query", "encode_document"):
         assert np.abs(getattr(opened, method)(TEXTS) - getattr(encoder, method)(TEXTS)).max() < 1e-5, method
     for options in ({"prompt_name": "other"}, {"prompt": "my own words: "}, {"truncate_dim": 8}, {"max_length": 12}):
@@ -159,13 +159,13 @@ def test_bf16_weights_halve_the_file_and_are_checked_by_cosine(
 def test_a_graph_with_other_vectors_leaves_no_folder(
     encoder: Encoder, tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def with_other_direction(parts: Parts) -> object:
-        graph = original(parts)
+    def with_other_direction(portable: PortableEncoder) -> object:
+        graph = original(portable)
         graph.labelled.attention = type(encoder.attention)("causal")
         return graph
 
-    original = Parts.graph
-    monkeypatch.setattr(Parts, "graph", with_other_direction)
+    original = PortableEncoder.graph
+    monkeypatch.setattr(PortableEncoder, "graph", with_other_direction)
     with pytest.raises(RuntimeError, match=r"OpenVINO gives other vectors .*\(prompt"):
         export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], max_length=64)
     assert not list(tmp_path.iterdir())

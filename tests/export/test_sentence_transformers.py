@@ -110,7 +110,7 @@ def test_verified_in_a_fresh_process(
 def test_a_failed_proof_leaves_nothing(
     make_encoder: Callable[..., Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from embrew.export import parts as module
+    from embrew.runtimes import portable as module
 
     encoder = make_encoder(lora={}, max_length=64)
     monkeypatch.setattr(module, "stock_prompts", lambda encoder: {"query": "other ", "document": ""})

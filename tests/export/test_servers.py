@@ -17,9 +17,9 @@ from embrew.cli.export import OPENED, Target
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.export.fresh_process import verify_runtime
-from embrew.export.runtimes import RUNTIMES
-from embrew.export.runtimes.tei import read_as_tei
-from embrew.export.runtimes.vllm import read_as_vllm
+from embrew.runtimes.registry import RUNTIMES
+from embrew.runtimes.tei import read_as_tei
+from embrew.runtimes.vllm import read_as_vllm
 from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES, by_default
 

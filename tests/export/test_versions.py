@@ -26,7 +26,7 @@ def lowest_versions() -> dict[str, str]:
 
 
 def test_the_versions_are_those_of_the_package() -> None:
-    from embrew.export.runtimes.sentence_transformers import required_versions
+    from embrew.runtimes.sentence_transformers import required_versions
 
     assert required_versions() == lowest_versions() and len(lowest_versions()) == 2
 

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from embrew import inspection, opening
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
-from embrew.comparison import read_folder
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.encoder import Encoder
 from embrew.evaluation.paths import read_paths
@@ -25,8 +24,9 @@ from embrew.files.checksums import NAME, digest_of, write_checksums
 from embrew.files.formats import FORMATS
 from embrew.files.writing import claimed
 from embrew.inspection import inspect
-from embrew.methods.distillation import TeacherVectors
+from embrew.methods.teacher_vectors import TeacherVectors
 from embrew.recipe import Recipe
+from embrew.report import read_folder
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep
 from embrew.training.stages import train

@@ -18,7 +18,7 @@ from embrew.corpus import encode_corpus, encoding
 from embrew.encoder import Encoder
 from embrew.files.formats import REPORT
 from embrew.files.writing import write_json
-from embrew.methods.distillation import TeacherVectors
+from embrew.methods.teacher_vectors import TeacherVectors
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.storage import base_model
@@ -96,7 +96,7 @@ def stopped_run() -> None:
 
 def vectors() -> None:
     """Folders of shards: complete ones, and one that stopped after its first shard."""
-    encoder, add = Encoder.from_pretrained("encoders/lora", device="cpu"), encoding.add
+    encoder, add = Encoder.from_pretrained("encoders/lora", device="cpu"), encoding.add_shard
 
     def add_one(*args: Any) -> None:
         add(*args)
@@ -105,7 +105,7 @@ def vectors() -> None:
     encode_corpus(encoder, "data/corpus.jsonl", "shards/int8", precision="int8", shard_rows=8)
     encode_corpus(encoder, "data/corpus.jsonl", "shards/binary", precision="binary", shard_rows=8, truncate_dim=8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "add", add_one)
+        patch.setattr(encoding, "add_shard", add_one)
         with pytest.raises(Stopped):
             encode_corpus(encoder, "data/corpus.jsonl", "shards/int8-stopped", precision="int8", shard_rows=8)
 

@@ -53,7 +53,7 @@ def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
 ) -> None:
     """No full decomposition; the result is near one wherever neighbouring singular values differ enough."""
     monkeypatch.setattr(espresso, "WIDE", 100)
-    espresso._say_flat.cache_clear()
+    espresso._log_flat.cache_clear()
     k, x = 32, texts(rows, 256, scale, layers=1)
     solve, sizes, degrees = torch.linalg.eigh, [], []
     filtered = espresso._chebyshev
@@ -66,7 +66,7 @@ def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
     monkeypatch.setattr(espresso, "_chebyshev", counted)
     with caplog.at_level("INFO", logger=espresso.__name__):
         found = principal_dependencies(x.float(), k)[0].double()
-    assert max(sizes) <= k + espresso.OVERSAMPLING and sum(degrees) == espresso.MOST
+    assert max(sizes) <= k + espresso.OVERSAMPLING and sum(degrees) == espresso.MAX_PRODUCTS
     assert [line.getMessage() for line in caplog.records if "are iterated 32 times" in line.getMessage()]
     a = torch.softmax(x[0].T @ x[0] / 16, dim=-1)
     u, s, _ = torch.linalg.svd(a)

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import embrew
 from embrew import average
-from embrew.averaging import _shares, _tried
+from embrew.averaging import _shares, scores_of_mixtures
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
@@ -315,7 +315,7 @@ def test_scored_as_trained(trained: str | None, monkeypatch: pytest.MonkeyPatch)
     sets: Any = lambda _: {"dev": float(torch.is_autocast_enabled("cpu"))}  # noqa: E731
     for can in (True, False):
         monkeypatch.setattr("embrew.averaging.computes", lambda *_, can=can: can)
-        tried = _tried(encoder, lambda _: None, sets, [(0.5, 0.5)], 2)
+        tried = scores_of_mixtures(encoder, lambda _: None, sets, [(0.5, 0.5)], 2)
         assert tried == {(0.5, 0.5): {"dev": float(can and trained == "bfloat16")}}
 
 

@@ -12,9 +12,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
+from embrew.recipe import build
 from embrew.settings.encoder import Pooling
 from tests.conftest import ENCODER_FAMILIES, SENTENCES, by_default
 
@@ -86,7 +86,7 @@ def test_trained_saved_opened_exported(
         encoder.backbone.add_lora({"r": 4, "lora_dropout": 0.0})
     else:
         encoder.backbone.train_all()
-    objective = assembly.objective({"type": "contrastive"})
+    objective = build.objective({"type": "contrastive"})
     objective.setup(encoder)
     rows = [{"query": a, "positive": b} for a, b in zip(SENTENCES, SENTENCES[1:] + SENTENCES[:1], strict=True)]
     batch = objective.collate(rows, encoder)
@@ -120,6 +120,6 @@ def test_what_an_encoder_cannot_be_or_do(encoder_folder: Callable[[str], Path]) 
     encoder = opened(encoder_folder("bert"), pooling="cls")
     for settings in ({"type": "compression"}, {"type": "mntp"}):
         with pytest.raises(ValueError, match="BertModel is a BERT-type encoder without"):
-            assembly.objective(settings).setup(encoder)
+            build.objective(settings).setup(encoder)
     with pytest.raises(ValueError, match="pools over 'all' only: set over: all"):
         Pooling("cls", "text")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embrew.encoder import Encoder
-from embrew.model.batching import plan
+from embrew.model.batching import plan_batches
 from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Segment
 from tests.characters import CHARACTERS
@@ -26,7 +26,7 @@ ODD = ["", "   ", "a", "🦆🌧️👩🏽‍🚀", "مرحبا بالعالم"
 @pytest.mark.parametrize("options", [{"batch_size": 0}, {"batch_size": 4, "batch_tokens": 0}])
 def test_plan_refuses_nothing_at_a_time(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="1 or more"):
-        plan([3], **options)
+        plan_batches([3], **options)
 
 
 def test_order_and_companions_do_not_matter(make_encoder: Callable[..., Encoder]) -> None:

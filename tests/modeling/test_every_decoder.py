@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from embrew.encoder import Encoder
-from embrew.model.forward import causal_by
+from embrew.model.forward import causal_masks
 from embrew.model.kernels import use_own_sdpa
 from embrew.storage import base_model
 from tests import decoders
@@ -68,7 +68,7 @@ def outcome(name: str, folder: Path, tokenizer: PreTrainedTokenizerFast) -> str:
     except ValueError:
         return "refused"
     expected, prompted = (by_library(model, tokenizer, [prompt + text for text in TEXTS]) for prompt in ("", PROMPT))
-    masks = causal_by(encoder.backbone.inner)
+    masks = causal_masks(encoder.backbone.inner)
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-4 * np.abs(expected).max())
     vectors = encoder.encode(TEXTS, prompt=PROMPT)
     np.testing.assert_allclose(vectors, prompted, atol=1e-4 * np.abs(prompted).max(), err_msg="a shared prompt")

@@ -125,7 +125,7 @@ def check_shared_prompt(encoder: Encoder) -> None:
     prompt = "an instruction that is the same for every text, and long: "
     with encoder.fixed() as prefix:
         together = encoder.encode(TEXTS, prompt=prompt)
-        assert (sum(kept.states.shape[1] for kept in prefix._kept.values()) > 16) == encoder.shares_prefixes
+        assert (sum(entry.states.shape[1] for entry in prefix._entries.values()) > 16) == encoder.shares_prefixes
     with torch.no_grad():
         apart = torch.cat([encoder(encoder.tokens([text], instruction=prompt)) for text in TEXTS])
     assert np.abs(nn.functional.normalize(apart, dim=-1).numpy() - together).max() < 1e-5

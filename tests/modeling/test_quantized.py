@@ -11,13 +11,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from embrew.assembly.checking import check_recipe
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.merging import merge_encoder
 from embrew.model.adapters import dequantize, quantized_layers
 from embrew.recipe import Recipe
+from embrew.recipe.build.checking import check_recipe
 from embrew.settings.base import Quantization
 from embrew.storage import base_model
 from embrew.storage.saving import reference_vectors, tolerance

@@ -9,9 +9,11 @@ import pytest
 import torch
 import yaml
 
-from embrew import assembly, methods
+from embrew import methods
 from embrew.methods import OBJECTIVES, Objective
-from tests.objectives.cases import BARE, ENCODERS, LORA, SETTINGS, VARIANTS, loss_and_gradients, prepared
+from embrew.recipe import build
+from tests.objectives import cases
+from tests.objectives.cases import BARE, ENCODERS, LORA, SETTINGS, loss_and_gradients, prepared
 
 CASES = [(name, settings) for name, several in SETTINGS.items() for settings in several]
 IDS = [f"{name}-{i}" for name, several in SETTINGS.items() for i in range(len(several))]
@@ -27,8 +29,8 @@ first_cases = pytest.mark.parametrize(
 
 def ready(make_encoder, name, settings, *, dropout=False):
     """Encoder, objective and batch; dropout off, unless asked for."""
-    encoder = make_encoder(lora=LORA, **ENCODERS.get(name, {}))
-    objective = assembly.objective({"type": name, **settings})
+    encoder = make_encoder(lora=LORA, **ENCODERS[name])
+    objective = build.objective({"type": name, **settings})
     objective.setup(encoder)
     if not dropout:
         encoder.backbone.set_attention_dropout(0.0)
@@ -40,17 +42,17 @@ def classes_on_disk():
     trees = [ast.parse(path.read_text()) for path in Path(methods.__file__).parent.glob("*.py")]
     classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
     bases = {node.name: {base.id for base in node.bases if isinstance(base, ast.Name)} for node in classes}
-    found = {"Objective"}
-    while more := {name for name, own in bases.items() if own & found} - found:
-        found |= more
-    return found - {"Objective", "EmbeddingObjective", "FrozenDecoder", "Generative", "Nested"}
+    derived = {"Objective"}
+    while more := {name for name, parents in bases.items() if parents & derived} - derived:
+        derived |= more
+    return derived - {"Objective", "EmbeddingObjective", "FrozenDecoder", "Generative", "Nested", "TokenObjective"}
 
 
 def test_every_objective_is_here():
     assert {kind.__name__ for kind in OBJECTIVES.values()} == classes_on_disk()
     assert len(OBJECTIVES) == len(classes_on_disk()) > 1
-    assert VARIANTS.keys() <= OBJECTIVES.keys() and all(VARIANTS.values())
-    assert {name for name, _ in CASES} == set(OBJECTIVES) and len(CASES) >= sum(map(len, VARIANTS.values()))
+    assert cases.CASES.keys() == OBJECTIVES.keys() and all(SETTINGS.values())
+    assert len(CASES) == len(set(IDS)) > len(OBJECTIVES)
 
 
 @every_case
@@ -131,10 +133,10 @@ def block_of(objective):
 
 @every_case
 def test_settings_round_trip(name, settings):
-    objective = assembly.objective({"type": name, **settings})
+    objective = build.objective({"type": name, **settings})
     assert type(objective) is OBJECTIVES[name]
     block = block_of(objective)
-    assert assembly.objective(yaml.safe_load(yaml.safe_dump(block))) == objective
+    assert build.objective(yaml.safe_load(yaml.safe_dump(block))) == objective
     defaults = {field.name: field.default for field in fields(objective) if field.default is not MISSING}
     defaults.pop("base", None)
     flat = {key: value for key, value in settings.items() if key != "base"}
@@ -149,7 +151,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(name):
     assert keys
     for key in keys:
         with pytest.raises(ValueError, match=f"objective {name} has no key '{key}x'; .*did you mean '{key}'"):
-            assembly.objective({"type": name, f"{key}x": 1})
+            build.objective({"type": name, f"{key}x": 1})
 
 
 REFUSED = {  # further settings, attention of an encoder without memory
@@ -171,4 +173,4 @@ def test_setup_refuses_an_encoder_that_does_not_fit(name, make_encoder):
     settings, attention, words = REFUSED[name]
     encoder = make_encoder(memory_tokens=0, attention=attention, template="{instruction}{text}", lora={})
     with pytest.raises(ValueError, match=words):
-        assembly.objective({"type": name, **settings}).setup(encoder)
+        build.objective({"type": name, **settings}).setup(encoder)

@@ -7,9 +7,9 @@ import torch
 from datasets import Dataset
 from transformers import DynamicCache
 
-from embrew import assembly
 from embrew.methods import Bottleneck
 from embrew.model.attention import TWO_CALLS, Attention
+from embrew.recipe import build
 from embrew.text.tokens import Segment, Tokens
 from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
 from tests.objectives.cases import loss_and_gradients
@@ -115,7 +115,7 @@ def test_reconstruction_and_continuation(make_encoder):
     encoder, _, _ = ready(make_encoder)
     rows = [{"text": text} for text in SENTENCES]
     for target in ("text", "rest"):
-        objective = assembly.objective({"type": "bottleneck", "target": target, "min_tokens": 4})
+        objective = build.objective({"type": "bottleneck", "target": target, "min_tokens": 4})
         tokens = objective.collate(rows, encoder, seed=1)["text"]
         again = objective.collate(rows, encoder, seed=1)["text"]
         assert torch.equal(tokens.input_ids, again.input_ids)

@@ -30,10 +30,10 @@ def batch_of(objective, encoder, texts=TEXTS, seed=0):
     return objective.collate([{"text": text} for text in texts], encoder, seed=seed)
 
 
-def split_alike(objective, encoder, one, other):
+def split_alike(objective, encoder, text, other_text):
     """Two texts of the same length, split at the same site; the first seed that does so decides."""
     for seed in range(1000):
-        batches = batch_of(objective, encoder, [one], seed), batch_of(objective, encoder, [other], seed)
+        batches = batch_of(objective, encoder, [text], seed), batch_of(objective, encoder, [other_text], seed)
         if batches[0]["context"].input_ids.shape == batches[1]["context"].input_ids.shape:
             return batches
     raise AssertionError("no seed splits the texts at the same site")
@@ -127,12 +127,12 @@ CASES = {
 
 def without_bos(encoder):
     """The same encoder with a tokenizer that puts nothing before a text, as that of Qwen2 and of SmolLM2."""
-    own = copy.deepcopy(encoder.tokenizer)
-    own.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer = copy.deepcopy(encoder.tokenizer)
+    tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     settings = {"template": encoder.template.pattern, "pooling": Pooling("mean", "memory")}
-    made = Encoder(encoder.backbone, own, Base("folder", "tiny"), attention="bidirectional", **settings)
-    assert made.template.bos_ids == []
-    return made.eval()
+    bare = Encoder(encoder.backbone, tokenizer, Base("folder", "tiny"), attention="bidirectional", **settings)
+    assert bare.template.bos_ids == []
+    return bare.eval()
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ def two_copies(encoder, original, objective, batch):
         likelihoods.append(-log_q[torch.arange(len(target)), target])
         if objective.divergence == "kl":
             with torch.no_grad():
-                whole = original(torch.cat([context, target])[None]).logits[0]
-            log_p = log_softmax(whole[len(context) - 1 :], -1)
+                teacher_logits = original(torch.cat([context, target])[None]).logits[0]
+            log_p = log_softmax(teacher_logits[len(context) - 1 :], -1)
             assert len(log_p) == len(log_q) == len(target) + 1
             losses.append((log_p.exp() * (log_p - log_q)).sum(-1).mean())
     nll = torch.cat(likelihoods).mean()
@@ -265,6 +265,20 @@ def test_one_copy_learns_as_two_do(make_encoder, case):
     assert set(grads) == set(wanted)
     for name, grad in grads.items():
         torch.testing.assert_close(grad / 2.0, wanted[name], rtol=1e-4, atol=1e-6)
+
+
+def test_losses_that_share_a_graph_are_refused(make_encoder):
+    encoder = make_encoder()
+    with_lora(encoder)
+    objective = Compression(**SMALL)
+    objective.setup(encoder)
+
+    def losses(lm, memory):
+        squares = memory.square().sum()
+        return [squares * 1.0, squares * 2.0]
+
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        objective.total_loss(encoder, batch_of(objective, encoder)["context"], losses)
 
 
 def test_the_decoder_has_no_dropout_in_training(make_encoder):

@@ -8,10 +8,9 @@ import pytest
 import torch
 from datasets import Dataset
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.methods.frozen_decoder import memory_states
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.text.tokens import Segment
 from tests.conftest import SENTENCES
 from tests.objectives.cases import loss_and_gradients
@@ -30,7 +29,7 @@ ROWS = [
 
 def ready(make_encoder, family="llama", **settings):
     encoder = make_encoder(family, **ENCODER)
-    objective = assembly.objective({"type": "alignment", **settings})
+    objective = build.objective({"type": "alignment", **settings})
     objective.setup(encoder)
     dataset = objective.precompute(objective.prepare(Dataset.from_list(ROWS), encoder), encoder)
     return encoder, objective, dataset
@@ -81,7 +80,7 @@ def test_against_the_sums_of_the_paper(family, make_encoder):
 def test_detached_memory_of_the_text_itself(make_encoder):
     """The same value; of what the two sides share, the gradient is another."""
     encoder, plain, dataset = ready(make_encoder)
-    detached = assembly.objective({"type": "alignment", "detach_self": True})
+    detached = build.objective({"type": "alignment", "detach_self": True})
     batch = plain.collate(list(dataset), encoder)
     loss, grads = loss_and_gradients(encoder, plain, batch)
     again, others = loss_and_gradients(encoder, detached, batch)
@@ -144,7 +143,7 @@ def test_a_text_without_tokens_diverges_by_nothing(variant, texts, make_encoder)
 def test_information_compression(make_encoder):
     """Context, its own question behind it, memory; the frozen LM writes the answer and its end, without BOS."""
     encoder = make_encoder(**ENCODER)
-    objective = assembly.objective(
+    objective = build.objective(
         {"type": "compression", "rows": "pairs", "divergence": "nll", "decoder_bos": False, "end": True}
     )
     objective.setup(encoder)
@@ -171,7 +170,7 @@ def test_each_side_is_asked_to_write_its_own(make_encoder):
     """
     config = Recipe.load("autoregembed/paper-llama2-7b").encoder
     encoder = make_encoder(**{**ENCODER, "template": config.template, "prompts": config.prompts.model_dump()})
-    objective = assembly.objective({"type": "alignment", "variant": "kl"})
+    objective = build.objective({"type": "alignment", "variant": "kl"})
     objective.setup(encoder)
     batch = objective.collate(ROWS, encoder)
     said = [encoder.tokenizer.decode([i for i in ids if 2 < i < 300]) for ids in batch["text"].input_ids.tolist()]
@@ -179,7 +178,7 @@ def test_each_side_is_asked_to_write_its_own(make_encoder):
     assert len(documents) == len(ROWS) + sum(len(row["negatives"]) for row in ROWS)
     assert all(text.endswith("\nfind documents that can answer this question\n") for text in queries)
     assert all(text.endswith("\nfind sentences that are semantically similar to this text\n") for text in documents)
-    compression = assembly.objective({"type": "compression", "rows": "pairs", "divergence": "nll", "end": True})
+    compression = build.objective({"type": "compression", "rows": "pairs", "divergence": "nll", "end": True})
     asked = [{"query": "a river", "positive": "it runs", "instruction": "What does it do?"}, ROWS[0]]
     contexts = compression.collate(asked, encoder)["context"].input_ids.tolist()
     own, other = (encoder.tokenizer.decode([i for i in ids if 2 < i < 300]) for ids in contexts)

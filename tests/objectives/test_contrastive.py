@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from embrew import assembly
 from embrew.methods import Contrastive, InContext
 from embrew.methods.embedding import text_keys
+from embrew.recipe import build
 from embrew.text.tokens import Segment
 from tests.objectives.cases import embedded
 
@@ -295,9 +295,9 @@ def test_documents_get_an_instruction_where_the_data_says_so(make_encoder):
 
 
 def test_scale_is_another_word_for_temperature():
-    assert assembly.objective({"type": "contrastive", "scale": 20}).temperature == 0.05
-    assert assembly.objective({"type": "angle", "scale": 20.0}).temperature == 0.05
+    assert build.objective({"type": "contrastive", "scale": 20}).temperature == 0.05
+    assert build.objective({"type": "angle", "scale": 20.0}).temperature == 0.05
     with pytest.raises(ValueError, match="give one of them"):
-        assembly.objective({"type": "contrastive", "scale": 20, "temperature": 0.05})
+        build.objective({"type": "contrastive", "scale": 20, "temperature": 0.05})
     with pytest.raises(ValueError, match="has no key 'scale'"):
-        assembly.objective({"type": "mntp", "scale": 20})
+        build.objective({"type": "mntp", "scale": 20})

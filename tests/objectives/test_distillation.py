@@ -15,13 +15,14 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.losses.contrastive import spread_out
-from embrew.methods.distillation import EmbeddingDistillation, TeacherVectors, open_teacher, ridge
+from embrew.methods.distillation import EmbeddingDistillation
+from embrew.methods.ridge import ridge
+from embrew.methods.teacher_vectors import TeacherVectors, open_teacher
 from embrew.model.pooling import orthogonal
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.settings.encoder import Pooling
 from embrew.training.stages import train
 from embrew.training.step import Chunks, TrainStep
@@ -43,7 +44,7 @@ def unit(vector: Any) -> np.ndarray:
 
 
 def stepped(encoder: Encoder, **settings: Any) -> tuple[TrainStep, dict[str, Any]]:
-    objective = assembly.objective({"type": "embedding_distillation", **settings})
+    objective = build.objective({"type": "embedding_distillation", **settings})
     objective.setup(encoder.train())
     rows = prepared(objective, encoder)
     return TrainStep(encoder, objective), {**objective.collate(rows, encoder), "rows": rows}
@@ -66,16 +67,16 @@ def test_the_mean_distance_over_students_and_texts(make_encoder: Make, distance:
             with torch.no_grad():
                 states = encoder(batch["text"], num_layers=layers).double().numpy()[:, :dims]
             for state, row in zip(states, batch["rows"], strict=True):
-                own, teacher = matrix @ (unit(state) if projection else state), unit(row["vector"])
-                apart = 1 - own @ teacher / np.linalg.norm(own), float(((own - teacher) ** 2).sum())
-                wanted.append(apart[distance == "squared"])
+                student, teacher = matrix @ (unit(state) if projection else state), unit(row["vector"])
+                distances = 1 - student @ teacher / np.linalg.norm(student), float(((student - teacher) ** 2).sum())
+                wanted.append(distances[distance == "squared"])
     assert loss_of(step, batch)["loss"].item() == pytest.approx(np.mean(wanted), rel=1e-5)
 
 
 def test_layers_above_the_students_are_not_run(make_encoder: Make) -> None:
     encoder = make_encoder(lora={"lora_dropout": 0.0})
     step, batch = stepped(encoder, layers=[1])
-    assert step.objective.skips_layers and not assembly.objective({"type": "embedding_distillation"}).skips_layers
+    assert step.objective.skips_layers and not build.objective({"type": "embedding_distillation"}).skips_layers
     loss_of(step, batch)["loss"].backward()
     trained = {name: p.grad is not None for name, p in step.named_parameters() if p.requires_grad}
     assert {name: ".layers.1." not in name for name in trained} == trained
@@ -83,24 +84,24 @@ def test_layers_above_the_students_are_not_run(make_encoder: Make) -> None:
 
 def test_chunks_have_the_gradients_of_one_pass_for_the_model_and_for_w(make_encoder: Make) -> None:
     encoder = make_encoder(lora={"lora_dropout": 0.0})
-    found = []
+    gradients = []
     for chunks in (None, Chunks(rows=2)):
         step, batch = stepped(encoder, dims=[8, 32], spread_weight=0.5)
         step.chunks = chunks
         step.zero_grad(set_to_none=True)
         loss_of(step, batch)["loss"].backward()
-        found.append({name: p.grad.clone() for name, p in step.named_parameters() if p.grad is not None})
-    one, other = found
-    assert one.keys() == other.keys() and {"learned.dims_8", "learned.dims_32"} < one.keys()
-    for name, grad in one.items():
-        torch.testing.assert_close(other[name], grad, rtol=1e-4, atol=1e-6)
+        gradients.append({name: p.grad.clone() for name, p in step.named_parameters() if p.grad is not None})
+    whole_batch, chunked = gradients
+    assert whole_batch.keys() == chunked.keys() and {"learned.dims_8", "learned.dims_32"} < whole_batch.keys()
+    for name, grad in whole_batch.items():
+        torch.testing.assert_close(chunked[name], grad, rtol=1e-4, atol=1e-6)
 
 
 def test_contrast_in_addition(make_encoder: Make, minilm: Path, tmp_path: Path) -> None:
     encoder = make_encoder(lora={"lora_dropout": 0.0})
-    contrast = assembly.objective({"type": "contrastive"})
+    contrast = build.objective({"type": "contrastive"})
     settings = {"base": {"type": "contrastive"}, "base_weight": 0.25, "teacher": str(minilm)}
-    objective = assembly.objective({"type": "embedding_distillation", **settings})
+    objective = build.objective({"type": "embedding_distillation", **settings})
     objective.setup(encoder.train())
     rows = [{"query": a, "positive": b, "negatives": []} for a, b in zip(SENTENCES, SENTENCES[::-1], strict=True)]
     objective.precompute(Dataset.from_list(rows), encoder, tmp_path / "0")
@@ -130,13 +131,13 @@ def test_a_teacher_with_prompts_reads_texts_that_stand_in_both_roles_as_neither(
         def encode_document(self, texts: list[str], **_: Any) -> np.ndarray:
             return np.tile([0.0, 0.0, 1.0], (len(texts), 1))
 
-    monkeypatch.setattr("embrew.methods.distillation.open_teacher", lambda _: Prompted())
-    monkeypatch.setattr("embrew.methods.distillation.vectors_hash", lambda _: "prompted")
+    monkeypatch.setattr("embrew.methods.teacher_vectors.open_teacher", lambda _: Prompted())
+    monkeypatch.setattr("embrew.methods.teacher_vectors.vectors_hash", lambda _: "prompted")
     texts = [{"text": text} for text in SENTENCES]
     pairs = [{"query": text, "positive": text, "negatives": []} for text in SENTENCES]
     for positives, rows, axes in (("dropout", texts, (0, 0)), ("column", pairs, (1, 2))):
         base = {"type": "contrastive", "positives": positives}
-        objective = assembly.objective({"type": "embedding_distillation", "teacher": "t", "base": base, "fitted": 0})
+        objective = build.objective({"type": "embedding_distillation", "teacher": "t", "base": base, "fitted": 0})
         encoder = make_encoder(lora={"lora_dropout": 0.1})
         objective.setup(encoder)
         objective.precompute(Dataset.from_list(rows), encoder, tmp_path / positives / "0")
@@ -157,20 +158,20 @@ def test_vectors_of_a_file_are_the_targets(model_folder: Any, tmp_path: Path) ->
     recipe = Recipe.from_values({"encoder": model, "stages": [stage]})
     train(recipe, run)
     (first,) = json.loads((run / "run.json").read_text())["losses"]["distill"]
-    encoder = assembly.encoder(recipe)
-    own = encoder.encode([row["text"] for row in rows]).astype(np.float64)
+    encoder = build.encoder(recipe)
+    embeddings = encoder.encode([row["text"] for row in rows]).astype(np.float64)
     targets = np.stack([unit(vector) for vector in vectors])
-    penalty = 0.003 * (own**2).sum() / own.shape[1]
-    fitted = np.linalg.solve(own.T @ own + penalty * np.eye(own.shape[1]), own.T @ targets)
-    cosines = [unit(one) @ target for one, target in zip(own @ fitted, targets, strict=True)]
+    penalty = 0.003 * (embeddings**2).sum() / embeddings.shape[1]
+    fitted = np.linalg.solve(embeddings.T @ embeddings + penalty * np.eye(embeddings.shape[1]), embeddings.T @ targets)
+    cosines = [unit(prediction) @ target for prediction, target in zip(embeddings @ fitted, targets, strict=True)]
     assert first["loss"] == pytest.approx(1 - np.mean(cosines), abs=1e-3)
-    for wrong, said in (
+    for wrong, message in (
         ([0.0] * 5, "line 13: column 'vector' holds a vector of length 0; repair"),
         ([1e300] * 5, "line 13: column 'vector' holds a vector of length 2.23607e.300; repair"),
         ([1.0] * 4, r"column vector holds \[4, 5\] dimensions"),
     ):
         file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"text": "more", "vector": wrong}]))
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             train(recipe, tmp_path / str(len(wrong)) / str(wrong[0]))
 
 
@@ -178,25 +179,25 @@ def test_a_real_teacher_reads_each_text_once(
     minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     texts = [*SENTENCES, "a </s> name", "long " * 700, " "]
-    known = TeacherVectors(str(minilm), tmp_path)
-    known.add({"text": texts[:4]})
-    known.add({"text": texts, "query": texts[:2]})
+    store = TeacherVectors(str(minilm), tmp_path)
+    store.add({"text": texts[:4]})
+    store.add({"text": texts, "query": texts[:2]})
     expected = SentenceTransformer(str(minilm), device="cpu").encode(texts)
-    np.testing.assert_allclose(known.of("text", texts), expected, atol=1e-6)
-    np.testing.assert_allclose(known.of("query", texts[1:2]), expected[1:2], atol=1e-6)
+    np.testing.assert_allclose(store.vectors("text", texts), expected, atol=1e-6)
+    np.testing.assert_allclose(store.vectors("query", texts[1:2]), expected[1:2], atol=1e-6)
     again = TeacherVectors(str(minilm), tmp_path)
     again.teacher = None  # so that nothing can be computed
     again.add({"text": texts[::-1]})
-    np.testing.assert_array_equal(again.of("text", texts), known.of("text", texts))
+    np.testing.assert_array_equal(again.vectors("text", texts), store.vectors("text", texts))
     (damaged,) = [file for file in tmp_path.glob("*.safetensors") if file.stat().st_size < 4 * 4 * 384 + 500]
     damaged.write_bytes(damaged.read_bytes()[:100])
     mended = TeacherVectors(str(minilm), tmp_path)
     mended.add({"text": texts})
-    np.testing.assert_allclose(mended.of("text", texts), expected, atol=1e-6)
+    np.testing.assert_allclose(mended.vectors("text", texts), expected, atol=1e-6)
     caplog.clear()
     TeacherVectors(str(minilm), tmp_path).add({"text": texts})
     assert "is damaged" not in caplog.text, "what was damaged is gone"
-    monkeypatch.setattr("embrew.methods.distillation.vectors_hash", lambda _: "other")
+    monkeypatch.setattr("embrew.methods.teacher_vectors.vectors_hash", lambda _: "other")
     with pytest.raises(ValueError, match=r"holds vectors of model, and objective\.teacher=.* name another folder"):
         TeacherVectors(str(minilm), tmp_path)
     (tmp_path / "teacher.json").unlink()
@@ -232,12 +233,12 @@ def test_bad_teachers_and_settings(make_encoder: Make, minilm: Path, tmp_path: P
         ({"teacher": "t", "side": "query", "base": {"type": "contrastive"}}, "a base names the sides"),
     ):
         with pytest.raises(ValueError, match=words):
-            assembly.objective({"type": "embedding_distillation", **settings})
+            build.objective({"type": "embedding_distillation", **settings})
     nested = {"type": "matryoshka", "dims": [8], "base": {"type": "embedding_distillation"}}
     with pytest.raises(ValueError, match="base computes values before training"):
-        assembly.objective(nested)
+        build.objective(nested)
     with pytest.raises(ValueError, match=r"base\.spread_weight: give spread_weight to the outer objective"):
-        assembly.objective({**nested, "base": {"type": "contrastive", "spread_weight": 1.0}})
+        build.objective({**nested, "base": {"type": "contrastive", "spread_weight": 1.0}})
     with pytest.raises(ValueError, match=r"layers=\[3\]; give numbers from 1 to 2"):
         EmbeddingDistillation(layers=[3]).setup(encoder)
 
@@ -247,8 +248,8 @@ def test_ridge_regression_by_more_rows() -> None:
     generator = np.random.default_rng(2)
     vectors, targets = generator.standard_normal((30, 6)), generator.standard_normal((30, 4))
     penalty = 0.003 * (vectors**2).sum() / 6
-    own = np.concatenate([vectors, np.sqrt(penalty) * np.eye(6)])
-    wanted = np.linalg.lstsq(own, np.concatenate([targets, np.zeros((6, 4))]), rcond=None)[0].T
+    extended = np.concatenate([vectors, np.sqrt(penalty) * np.eye(6)])
+    wanted = np.linalg.lstsq(extended, np.concatenate([targets, np.zeros((6, 4))]), rcond=None)[0].T
     np.testing.assert_allclose(ridge(torch.tensor(vectors), torch.tensor(targets)), wanted, atol=1e-6)
 
 
@@ -267,19 +268,23 @@ def test_w_starts_fitted(model_folder: Any, tmp_path: Path, distance: str, proje
     objective.precompute(rows, encoder, tmp_path / "0")
     assert encoder.training
     teacher = torch.tensor(np.stack([unit(vector) for vector in vectors[:70]]))
-    found = {name: parameter.detach() for name, parameter in objective.learned(encoder).items()}
+    learned = {name: parameter.detach() for name, parameter in objective.learned(encoder).items()}
     states = {i: torch.tensor(plain.encode(texts[:70], num_layers=i)) for i in (1, 2)}
     if projection:
-        assert found.keys() == {f"layers_{i}_dims_{d}" for i in (1, 2) for d in (8, 32)}
+        assert learned.keys() == {f"layers_{i}_dims_{d}" for i in (1, 2) for d in (8, 32)}
         for i in (1, 2):
             for d in (8, 32):
-                own = torch.nn.functional.normalize(states[i][:, :d], dim=-1)
-                torch.testing.assert_close(found[f"layers_{i}_dims_{d}"], ridge(own, teacher), rtol=2e-3, atol=2e-3)
+                inputs = torch.nn.functional.normalize(states[i][:, :d], dim=-1)
+                torch.testing.assert_close(
+                    learned[f"layers_{i}_dims_{d}"], ridge(inputs, teacher), rtol=2e-3, atol=2e-3
+                )
     else:
-        own = torch.cat([states[1], states[2]])
-        own = own if distance == "squared" else torch.nn.functional.normalize(own, dim=-1)
-        assert not found
-        torch.testing.assert_close(encoder.head.weight.detach(), ridge(own, teacher.repeat(2, 1)), rtol=2e-3, atol=2e-3)
+        inputs = torch.cat([states[1], states[2]])
+        inputs = inputs if distance == "squared" else torch.nn.functional.normalize(inputs, dim=-1)
+        assert not learned
+        torch.testing.assert_close(
+            encoder.head.weight.detach(), ridge(inputs, teacher.repeat(2, 1)), rtol=2e-3, atol=2e-3
+        )
 
 
 def test_spread_out_pair_by_pair() -> None:
@@ -305,8 +310,8 @@ def test_a_projection_is_trained_saved_and_exported(make_encoder: Make, model_fo
     encoder.save_pretrained(tmp_path / "saved", verify="full")
     np.testing.assert_array_equal(Encoder.from_pretrained(tmp_path / "saved").encode(SENTENCES), vectors)
     export_encoder(encoder, tmp_path / "stock", truncate_dim=10)
-    found = SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(SENTENCES)
-    np.testing.assert_allclose(found, encoder.encode(SENTENCES, truncate_dim=10), atol=1e-5)
+    exported = SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(SENTENCES)
+    np.testing.assert_allclose(exported, encoder.encode(SENTENCES, truncate_dim=10), atol=1e-5)
 
 
 def test_where_it_widens_cosines_stay(model_folder: Any) -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from embrew import assembly
 from embrew.losses import compression_target
 from embrew.methods.embedding import text_keys
+from embrew.recipe import build
 from tests.conftest import SENTENCES
 from tests.objectives.cases import rows_for
 
@@ -62,7 +62,7 @@ def by_hand(embeddings, preset, *, layers="log", alpha=1.0, beta=1.0):
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_against_the_sums_of_the_paper(preset, layers, svd):
     embeddings, batch = case()
-    objective = assembly.objective(
+    objective = build.objective(
         {**SETTINGS, "preset": preset, "layers": layers, "svd": svd, "express_weight": 0.7, "compress_weight": 1.3}
     )
     value = objective.loss(embeddings, batch)["loss"]
@@ -77,7 +77,7 @@ def test_against_the_sums_of_the_paper(preset, layers, svd):
 @pytest.mark.parametrize("compression", ["direct", "max_k"])
 def test_ablations_of_the_target(compression):
     embeddings, batch = case()
-    parts = assembly.objective({**SETTINGS, "preset": "paper", "compression": compression}).loss(embeddings, batch)
+    parts = build.objective({**SETTINGS, "preset": "paper", "compression": compression}).loss(embeddings, batch)
     wanted = 0.0
     for i in range(LAYERS):
         x = torch.cat([embeddings["query"][i], embeddings["document"][i]]).detach()
@@ -93,12 +93,12 @@ def test_official_layers_are_those_of_the_public_code(family, make_encoder):
     """The library's hidden states from the embedding layer on, without the last but one; the last one as it is."""
     encoder = make_encoder(family, memory_tokens=0, attention="bidirectional", pooling="mean")
     tokens = encoder.tokens(SENTENCES)
-    official = assembly.objective({**SETTINGS, "preset": "official"})
+    official = build.objective({**SETTINGS, "preset": "official"})
     with torch.no_grad():
         found = official.inputs.embed(encoder, tokens)
         states = encoder.backbone.raw_states(tokens, encoder.attention)
         last = encoder(tokens)
-        own = assembly.objective(SETTINGS).inputs.embed(encoder, tokens)
+        own = build.objective(SETTINGS).inputs.embed(encoder, tokens)
         library = encoder.backbone.inner(
             inputs_embeds=encoder.backbone.embed(tokens),
             attention_mask=encoder.attention.mask(tokens, encoder.backbone.inner.config, encoder.backbone.dtype),
@@ -119,7 +119,7 @@ def test_learned_weights_begin_as_the_fixed_ones_and_are_trained(make_encoder):
     from embrew.training.step import Chunks, TrainStep
 
     encoder = make_encoder(lora={"lora_dropout": 0.0})
-    objective = assembly.objective({**SETTINGS, "layers": "learned"})
+    objective = build.objective({**SETTINGS, "layers": "learned"})
     objective.setup(encoder)
     batch = objective.collate(rows_for(objective), encoder)
     embeddings, keys = case()
@@ -151,4 +151,4 @@ def test_learned_weights_begin_as_the_fixed_ones_and_are_trained(make_encoder):
 )
 def test_what_cannot_be(change, message, make_encoder):
     with pytest.raises(ValueError, match=message):
-        assembly.objective({**SETTINGS, **change}).setup(make_encoder())
+        build.objective({**SETTINGS, **change}).setup(make_encoder())

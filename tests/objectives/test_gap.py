@@ -16,7 +16,7 @@ from embrew.encoder import Encoder
 from embrew.methods import Bottleneck, Compression, Contrastive
 from embrew.methods import gap as gap_module
 from embrew.methods.base import text_ids
-from embrew.methods.gap import Gap, held_out_of
+from embrew.methods.gap import Gap
 from embrew.settings.encoder import Pooling
 from embrew.storage.base_model import ASSETS
 from embrew.text.tokens import Row, Segment, Tokens
@@ -79,8 +79,8 @@ def expected(objective: Compression, encoder: Encoder, original: Any) -> dict[st
             (written,) = text_ids([row["positive"]], encoder)
             targets.append({"": [*written, *([encoder.tokenizer.eos_token_id] if objective.end else [])]})
         else:
-            (whole,) = text_ids([row["text"]], encoder)
-            rest = whole[len(contexts[-1]) : 63]
+            (full,) = text_ids([row["text"]], encoder)
+            rest = full[len(contexts[-1]) : 63]
             targets.append({name: contexts[-1] if name == "same" else rest for name in objective.targets})
 
     def log_q(before: Tensor, target: list[int]) -> Tensor:
@@ -98,24 +98,24 @@ def expected(objective: Compression, encoder: Encoder, original: Any) -> dict[st
         "own": [torch.cat([first, memory], 1) for memory in memories],
         "other": [torch.cat([first, memory], 1) for memory in others],
     }
-    found = {}
+    values = {}
     for name, preceding in readings.items():
         total = 0.0
         for kind in targets[0]:
             divergences, likelihoods = [], []
-            for before, whole, target in zip(preceding, readings["context"], targets, strict=True):
+            for before, with_context, target in zip(preceding, readings["context"], targets, strict=True):
                 ids = target[kind]
-                student, teacher = log_q(before, ids), log_q(whole, ids)
+                student, teacher = log_q(before, ids), log_q(with_context, ids)
                 kl = (teacher.exp() * (teacher - student)).sum(-1)
                 divergences.append(kl[skip : None if objective.include_last else -1].mean())
                 likelihoods.append(-student[torch.arange(len(ids)), ids][skip:])
             nll, mean = float(torch.cat(likelihoods).mean()), float(torch.stack(divergences).mean())
             part = mean + objective.nll_weight * nll if objective.divergence == "kl" else nll
             total += part / len(targets[0])
-        found[name] = total
-    gap = found["none"] - found["context"]
-    shares = {f"share of {name}": 1 - (found[name] - found["context"]) / gap for name in ("own", "other")}
-    return {**found, **shares}
+        values[name] = total
+    gap = values["none"] - values["context"]
+    shares = {f"share of {name}": 1 - (values[name] - values["context"]) / gap for name in ("own", "other")}
+    return {**values, **shares}
 
 
 @pytest.mark.parametrize("case", by_default(["kl and nll, both", "pairs, nll"], CASES))
@@ -130,8 +130,8 @@ def test_shares_are_those_of_the_logits(case: str, original: Any) -> None:
     assert gap.none == pytest.approx(wanted["none"], rel=1e-5)
     assert gap.context == pytest.approx(wanted["context"], rel=1e-5, abs=1e-6)
     shares = gap.shares(encoder)
-    assert shares.own == pytest.approx(wanted["share of own"], abs=1e-5)
-    assert shares.other == pytest.approx(wanted["share of other"], abs=1e-5)
+    assert shares.same_text == pytest.approx(wanted["share of own"], abs=1e-5)
+    assert shares.other_text == pytest.approx(wanted["share of other"], abs=1e-5)
 
 
 def test_the_context_itself_closes_all_of_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,14 +143,14 @@ def test_the_context_itself_closes_all_of_the_gap(monkeypatch: pytest.MonkeyPatc
     objective = Compression(min_context_tokens=10, min_target_tokens=7)
     objective.setup(encoder)
 
-    def embedded(given: Encoder, tokens: Tokens) -> Tensor:
+    def embedded(reader: Encoder, tokens: Tokens) -> Tensor:
         ids = tokens.input_ids[tokens.where(Segment.TEXT)].view(len(tokens), 9)
-        return given.backbone.causal_lm.get_input_embeddings()(ids)
+        return reader.backbone.causal_lm.get_input_embeddings()(ids)
 
     monkeypatch.setattr(gap_module, "memory_states", embedded)
     shares = Gap.measure(objective, rows, encoder).shares(encoder)
-    assert shares.own == pytest.approx(1, abs=1e-5)
-    assert shares.other < 0.6
+    assert shares.same_text == pytest.approx(1, abs=1e-5)
+    assert shares.other_text < 0.6
 
 
 def test_no_memory_closes_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +159,8 @@ def test_no_memory_closes_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     gap = Gap.measure(objective, rows_for(objective), encoder)
 
     def without(tokens: Tokens) -> Tokens:
-        kept = [(s != Segment.PAD) & (s != Segment.SOFT) for s in tokens.segment_ids]
-        parts = zip(tokens.input_ids, tokens.segment_ids, kept, strict=True)
+        masks = [(s != Segment.PAD) & (s != Segment.SOFT) for s in tokens.segment_ids]
+        parts = zip(tokens.input_ids, tokens.segment_ids, masks, strict=True)
         return Tokens.pad([Row(ids[k].tolist(), segments[k].tolist()) for ids, segments, k in parts])
 
     monkeypatch.setattr(gap_module, "memory_states", lambda given, tokens: torch.zeros(len(tokens), 0, 256))
@@ -169,8 +169,8 @@ def test_no_memory_closes_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_has_no_gap() -> None:
-    assert held_out_of(Compression()) == 64 and held_out_of(Compression(held_out=0)) == 0
-    assert held_out_of(Contrastive()) == held_out_of(Bottleneck()) == 0
+    assert Compression().held_out == 64 and Compression(held_out=0).held_out == 0
+    assert Contrastive().held_out == Bottleneck().held_out == 0
     encoder, objective = nano(), Compression(**SHORT)
     with pytest.raises(ValueError, match="1 held-out rows; the control needs another text"):
         Gap.measure(objective, rows_for(objective)[:1], encoder)
@@ -186,13 +186,13 @@ def test_no_text_ends_between_context_and_target(template: str) -> None:
     rows = [{"query": text, "positive": SENTENCES[i % 5]} for i, text in enumerate(texts())]
     plain, ended = (nano(lora=False, template=one) for one in ("{instruction}{text}{memory}", template))
     objective = Compression(rows="pairs")
-    found = []
+    contexts = []
     for encoder in (plain, ended):
         objective.setup(encoder)
         parts = objective.parts(rows, encoder)
         end = encoder.tokenizer.eos_token_id
-        assert all(end not in row.ids for row in parts.read)
+        assert all(end not in row.ids for row in parts.uncompressed)
         assert any(end in row.ids for row in parts.contexts) == (encoder is ended)
-        found.append([row.ids for row in parts.read])
-    for one, other in zip(*found, strict=True):  # where the limit cuts a text, the EOS has taken one of its tokens
+        contexts.append([row.ids for row in parts.uncompressed])
+    for one, other in zip(*contexts, strict=True):  # where the limit cuts a text, the EOS has taken one of its tokens
         assert one[: len(other)] == other and len(one) - len(other) <= 1

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from embrew import assembly
-from embrew.methods.epic import of_demonstrations
-from embrew.model.contexts import Context, start
+from embrew.methods.demonstrations import of_demonstrations
+from embrew.model.context_vectors import initialize_demonstrator
+from embrew.model.contexts import Context
+from embrew.recipe import build
 from embrew.settings.encoder import Demonstrations
 from embrew.training.step import Chunks, TrainStep
 from tests.conftest import SENTENCES, by_default
@@ -40,7 +41,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 def objective_for(variant: dict[str, Any], **settings: Any) -> Any:
-    return assembly.objective({"type": "icl" if variant.get("compress") == "none" else "epic", **settings})
+    return build.objective({"type": "icl" if variant.get("compress") == "none" else "epic", **settings})
 
 
 def ready(make_encoder: Any, variant: dict[str, Any], family: str = "llama", **settings: Any) -> Any:
@@ -56,7 +57,7 @@ def ready(make_encoder: Any, variant: dict[str, Any], family: str = "llama", **s
         lora=lora,
         demonstrations=Demonstrations(**variant),
     )
-    start(encoder)
+    initialize_demonstrator(encoder)
     objective = objective_for(variant, **settings)
     objective.setup(encoder)
     return encoder.train(), objective
@@ -73,8 +74,8 @@ def planted(generator: random.Random, size: int) -> list[dict[str, Any]]:
 
 def drawn(objective: Any, encoder: Any, rows: list[dict[str, Any]], **more: Any) -> list[list[int]]:
     batch = {**objective.collate(rows, encoder, seed=more.pop("seed", 0)), **more}
-    places = objective.inputs.complete(encoder, batch)["drawn"].rows.tolist()
-    return [[i for i in row if i >= 0] for row in places]
+    rows_drawn = objective.inputs.complete(encoder, batch)["drawn"].rows.tolist()
+    return [[i for i in row if i >= 0] for row in rows_drawn]
 
 
 def test_what_is_never_drawn(make_encoder):
@@ -82,16 +83,16 @@ def test_what_is_never_drawn(make_encoder):
     counts = set()
     for seed in range(60):
         rows = planted(random.Random(seed), 4 + seed % 20)
-        for i, places in enumerate(drawn(objective, encoder, rows, seed=seed)):
-            own = {rows[i]["query"], rows[i]["positive"]}
+        for i, rows_drawn in enumerate(drawn(objective, encoder, rows, seed=seed)):
+            pair = {rows[i]["query"], rows[i]["positive"]}
             allowed = [
                 j
                 for j, row in enumerate(rows)
-                if row["data_set"] == rows[i]["data_set"] and not own & {row["query"], row["positive"]}
+                if row["data_set"] == rows[i]["data_set"] and not pair & {row["query"], row["positive"]}
             ]
             assert i not in allowed
-            assert set(places) <= set(allowed) and len(set(places)) == len(places) <= 8
-            counts.add((len(places), len(allowed)))
+            assert set(rows_drawn) <= set(allowed) and len(set(rows_drawn)) == len(rows_drawn) <= 8
+            counts.add((len(rows_drawn), len(allowed)))
     assert {(0, 0), (1, 1)} <= counts, "fewer where fewer are left"
     assert {count for count, _ in counts} == set(range(9))
 
@@ -117,14 +118,14 @@ def test_a_prompt_in_training_is_the_context_at_inference(make_encoder, variant)
     batch = objective.inputs.complete(encoder, objective.collate(ROWS, encoder, seed=5))
     encoder.eval()
     with torch.no_grad():
-        found = embedded(objective, encoder, batch)
-    found = {role: vectors[0] if vectors.ndim == 3 else vectors for role, vectors in found.items()}
-    queries = found["query"]
-    if "prompted" in found:
-        queries = queries.index_copy(0, batch["drawn"].prompted_rows, found["prompted"])
-    places = [[i for i in row if i >= 0] for row in batch["drawn"].rows.tolist()]
-    assert len({len(rows) for rows in places}) > 2, "rows with different numbers of demonstrations"
-    for i, rows in enumerate(places):
+        embeddings = embedded(objective, encoder, batch)
+    embeddings = {role: vectors[0] if vectors.ndim == 3 else vectors for role, vectors in embeddings.items()}
+    queries = embeddings["query"]
+    if "prompted" in embeddings:
+        queries = queries.index_copy(0, batch["drawn"].prompted_rows, embeddings["prompted"])
+    rows_drawn = [[i for i in row if i >= 0] for row in batch["drawn"].rows.tolist()]
+    assert len({len(rows) for rows in rows_drawn}) > 2, "rows with different numbers of demonstrations"
+    for i, rows in enumerate(rows_drawn):
         pairs = tuple((ROWS[j]["query"], ROWS[j]["positive"]) for j in rows)
         encoder.add_context("task", Context("find: ", pairs))
         wanted = encoder.encode(ROWS[i]["query"], "task", convert_to_tensor=True)
@@ -133,7 +134,7 @@ def test_a_prompt_in_training_is_the_context_at_inference(make_encoder, variant)
 
 def test_without_demonstrations_it_is_plain_contrastive_learning(make_encoder):
     encoder, objective = ready(make_encoder, {}, demonstrations=0)
-    plain = assembly.objective({"type": "contrastive"})
+    plain = build.objective({"type": "contrastive"})
     batch = objective.collate(ROWS, encoder)
     assert torch.equal(objective(encoder, batch)["loss"], plain(encoder, batch)["loss"])
 
@@ -144,21 +145,21 @@ def test_where_gradients_go(make_encoder, family, detach):
     """Through the demonstrations into the projection, and into the texts they were made of unless detached."""
     encoder, objective = ready(make_encoder, {}, family, demo_grad="detach" if detach else "full")
     batch = objective.inputs.complete(encoder, objective.collate(ROWS, encoder, seed=5))
-    found = {role: v.detach().requires_grad_() for role, v in embedded(objective, encoder, batch).items()}
-    table = objective.inputs.prompt_vectors(encoder, found, batch)
+    embeddings = {role: v.detach().requires_grad_() for role, v in embedded(objective, encoder, batch).items()}
+    table = objective.inputs.prompt_vectors(encoder, embeddings, batch)
     encoder(batch["drawn"].prompted.with_soft(table)).square().sum().backward()
     grads = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
     assert {name for name, p in encoder.named_parameters() if p.requires_grad} == set(grads)
     assert all("lora" in name or name.startswith("demonstrator") for name in grads), "the base gets none"
     assert all(grad.abs().max() > 0 for name, grad in grads.items() if name.startswith("demonstrator"))
     if detach:
-        assert found["query"].grad is None and found["document"].grad is None
+        assert embeddings["query"].grad is None and embeddings["document"].grad is None
     else:
-        shown = {j for row in batch["drawn"].rows.tolist() for j in row if j >= 0}
+        rows_drawn = {j for row in batch["drawn"].rows.tolist() for j in row if j >= 0}
         for role in ("query", "document"):
-            reached = {int(i) for i in found[role].grad.abs().sum(-1).nonzero()}
-            assert reached and reached <= shown
-            assert reached == shown or family == "mistral", "whose window is 8 tokens here"
+            reached = {int(i) for i in embeddings[role].grad.abs().sum(-1).nonzero()}
+            assert reached and reached <= rows_drawn
+            assert reached == rows_drawn or family == "mistral", "whose window is 8 tokens here"
 
 
 CHAINED = [(variant, {}) for variant in VARIANTS if variant not in ({"format": "query"}, {"format": "passage"})] + [
@@ -173,11 +174,11 @@ def test_chained_caching_is_one_pass(make_encoder: Any, variant: dict[str, Any],
     encoder, objective = ready(make_encoder, variant, **settings)
     batch = objective.collate(ROWS, encoder, seed=5)
     plain, wanted = gradients(TrainStep(encoder, objective), batch, scale=4.0)
-    loss, found = gradients(TrainStep(encoder, objective, Chunks(rows=2)), batch, scale=4.0)
+    loss, cached = gradients(TrainStep(encoder, objective, Chunks(rows=2)), batch, scale=4.0)
     assert abs(loss - plain) <= 1e-6 * abs(plain)
-    trained = any(name.startswith("encoder.demonstrator") for name in found)
+    trained = any(name.startswith("encoder.demonstrator") for name in cached)
     assert trained == bool(list(encoder.demonstrator.parameters()))
-    same(found, wanted)
+    same(cached, wanted)
     with torch.no_grad():
         assert abs(TrainStep(encoder, objective, Chunks(rows=2))(**batch)["loss"] - plain) <= 1e-6 * abs(plain)
 
@@ -188,8 +189,8 @@ def test_caching_without_any_demonstration(make_encoder):
     batch = objective.collate(ROWS, encoder)
     for chunks in (None, Chunks(rows=2)):
         _, grads = gradients(TrainStep(encoder, objective, chunks), batch)
-        own = [grad for name, grad in grads.items() if "demonstrator" in name]
-        assert len(own) == 4 and all(bool((grad == 0).all()) for grad in own)
+        projection = [grad for name, grad in grads.items() if "demonstrator" in name]
+        assert len(projection) == 4 and all(bool((grad == 0).all()) for grad in projection)
 
 
 @pytest.mark.parametrize("variant", [{}, {"compress": "none"}], ids=str)
@@ -201,21 +202,21 @@ def test_demonstrations_left_out_of_the_softmax(make_encoder, variant):
     wanted = torch.tensor([[j in row for j in owners] for row in batch["drawn"].rows.tolist()])
     assert wanted.any() and not wanted[:, :5].diagonal().any(), "never a query's own positive"
     with torch.no_grad():
-        found = embedded(objective, encoder, batch)
-        documents = found["document"]
+        embeddings = embedded(objective, encoder, batch)
+        documents = embeddings["document"]
         assert torch.equal(of_demonstrations(batch, everywhere=True), wanted)
-        queries = found["query"]
-        if "prompted" in found:
-            queries = queries.index_copy(0, batch["drawn"].prompted_rows, found["prompted"])
+        queries = embeddings["query"]
+        if "prompted" in embeddings:
+            queries = queries.index_copy(0, batch["drawn"].prompted_rows, embeddings["prompted"])
         cosines = normalize(queries, dim=-1) @ normalize(documents, dim=-1).T
         scores = (cosines / 0.05).masked_fill(wanted, float("-inf"))
-        parts = objective.loss(found, batch)
+        parts = objective.loss(embeddings, batch)
         torch.testing.assert_close(parts["loss"], (scores.logsumexp(-1) - scores[:, :5].diagonal()).mean())
         scores = cosines / 0.05
-        kept = other.loss(found, batch)["loss"]
-        torch.testing.assert_close(kept, (scores.logsumexp(-1) - scores[:, :5].diagonal()).mean())
-        shown = torch.cat([wanted[:, :5], torch.zeros(5, len(owners) - 5, dtype=torch.bool)], 1)
-        torch.testing.assert_close(parts["demo_similarity"], cosines[shown].mean())
+        unmasked = other.loss(embeddings, batch)["loss"]
+        torch.testing.assert_close(unmasked, (scores.logsumexp(-1) - scores[:, :5].diagonal()).mean())
+        passages = torch.cat([wanted[:, :5], torch.zeros(5, len(owners) - 5, dtype=torch.bool)], 1)
+        torch.testing.assert_close(parts["demo_similarity"], cosines[passages].mean())
         rest = ~wanted & (torch.arange(len(owners)) != torch.arange(5)[:, None]) & wanted.any(-1, keepdim=True)
         torch.testing.assert_close(parts["other_similarity"], cosines[rest].mean())
 
@@ -247,15 +248,15 @@ def test_refusals(make_encoder, variant, settings, words):
         demonstrations=Demonstrations(**variant),
     )
     with pytest.raises(ValueError, match=words):
-        check_fits(assembly.objective(settings), encoder)
+        check_fits(build.objective(settings), encoder)
 
 
 def test_nested_in_matryoshka(make_encoder):
     encoder, base = ready(make_encoder, {})
-    nested = assembly.objective({"type": "matryoshka", "dims": [32, 8], "base": {"type": "epic"}})
+    nested = build.objective({"type": "matryoshka", "dims": [32, 8], "base": {"type": "epic"}})
     batch = nested.collate(ROWS, encoder, seed=5)
     parts = nested(encoder, batch)
     torch.testing.assert_close(parts["loss_32"], base(encoder, batch)["loss"].detach())
     _, wanted = gradients(TrainStep(encoder, nested), batch)
-    _, found = gradients(TrainStep(encoder, nested, Chunks(rows=2)), batch)
-    same(found, wanted)
+    _, cached = gradients(TrainStep(encoder, nested, Chunks(rows=2)), batch)
+    same(cached, wanted)

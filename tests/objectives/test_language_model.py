@@ -6,8 +6,8 @@ import pytest
 import torch
 from datasets import Dataset
 
-from embrew import assembly
 from embrew.methods import Bottleneck, Contrastive, LanguageModel
+from embrew.recipe import build
 from embrew.text.tokens import Segment
 from tests.conftest import SENTENCES
 
@@ -40,7 +40,7 @@ def test_empty_texts_are_left_out(make_encoder):
 def test_joint_is_the_sum(make_encoder):
     encoder = make_encoder(lora={"lora_dropout": 0.0}, attention="causal")
     base = {"type": "contrastive", "temperature": 0.2}
-    joint = assembly.objective({"type": "joint", "base": base, "generative_weight": 0.3})
+    joint = build.objective({"type": "joint", "base": base, "generative_weight": 0.3})
     joint.setup(encoder)
     with torch.no_grad():
         found = joint(encoder, joint.collate(PAIRS, encoder))

@@ -9,9 +9,9 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from embrew.assembly.stages import objective
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
+from embrew.recipe.build.stages import objective
 from embrew.settings.base import Base
 from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES

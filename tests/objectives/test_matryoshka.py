@@ -10,9 +10,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
 from torch import nn
 
-from embrew import assembly
 from embrew.methods import Contrastive, Matryoshka
 from embrew.methods.embedding import text_keys
+from embrew.recipe import build
 from embrew.training.step import Chunks, TrainStep
 from tests.objectives.cases import rows_for
 
@@ -24,7 +24,7 @@ def test_the_weighted_sum_of_the_base_loss_on_leading_dimensions():
     generator = torch.Generator().manual_seed(0)
     embeddings = {role: torch.randn(5, 32, generator=generator) for role in ("query", "document")}
     batch = {f"{role}_keys": text_keys([f"{role} {i}" for i in range(5)]) for role in ("query", "document")}
-    objective = assembly.objective(NESTED)
+    objective = build.objective(NESTED)
     parts = objective.loss(embeddings, batch)
     expected = 0.0
     for m, weight in ((32, 1.0), (8, 0.5), (4, 2.0)):
@@ -64,7 +64,7 @@ def test_value_and_gradient_of_sentence_transformers():
 @pytest.mark.parametrize("settings", [NESTED, NESTED_2D], ids=["one", "two"])
 def test_it_can_be_cached(settings, make_encoder):
     """Sentence-Transformers needs a decorator for this, and refuses it for layers; here no loss sees the model."""
-    encoder, objective = make_encoder(lora={"lora_dropout": 0.0}), assembly.objective(settings)
+    encoder, objective = make_encoder(lora={"lora_dropout": 0.0}), build.objective(settings)
     objective.setup(encoder)
     batch = objective.collate(rows_for(objective), encoder)
     gradients = []
@@ -90,7 +90,7 @@ def test_it_can_be_cached(settings, make_encoder):
 )
 def test_dimensions_that_do_not_fit(make_encoder, change, message):
     with pytest.raises(ValueError, match=message):
-        assembly.objective({**NESTED, **change}).setup(make_encoder(lora={}))
+        build.objective({**NESTED, **change}).setup(make_encoder(lora={}))
 
 
 def test_two_dimensions_as_sentence_transformers_has_them(tmp_path, tokenizer, monkeypatch):
@@ -109,7 +109,7 @@ def test_two_dimensions_as_sentence_transformers_has_them(tmp_path, tokenizer, m
     AutoModelForMaskedLM.from_config(copy.deepcopy(ENCODER_CONFIGS["bert"])).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     encoder = Encoder.from_pretrained(tmp_path, max_length=64, pooling="mean")
-    objective = assembly.objective(
+    objective = build.objective(
         {**NESTED_2D, "base": {"type": "contrastive", "mask_same_text": False}, "dims_per_step": None, "kl_weight": 0.7}
     )
     objective.setup(encoder)
@@ -146,7 +146,7 @@ def test_two_dimensions_as_sentence_transformers_has_them(tmp_path, tokenizer, m
 
 def test_what_is_drawn_follows_from_how_far_the_stage_is(make_encoder):
     """Every layer and every width comes by; the widest always; the same again at the same step."""
-    objective = assembly.objective({**NESTED_2D, "dims_per_step": 1})
+    objective = build.objective({**NESTED_2D, "dims_per_step": 1})
     drawn = [objective._draw(5, {"progress": torch.tensor(i / 100)}) for i in range(100)]
     assert drawn == [objective._draw(5, {"progress": torch.tensor(i / 100)}) for i in range(100)]
     assert {layer for layers, _ in drawn for layer in layers} == {0, 1, 2, 3}

@@ -27,7 +27,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> Computed:
         return [scores_of(row["query"]) for row in rows]
 
     monkeypatch.setattr(Alignment, "_references", references)
-    monkeypatch.setattr(alignment, "UNIT", 4)
+    monkeypatch.setattr(alignment, "SHARD_SIZE", 4)
     return queries
 
 

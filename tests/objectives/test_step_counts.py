@@ -9,9 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from embrew import assembly
 from embrew.methods import Compression
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.text.tokens import Segment
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES
@@ -40,7 +39,7 @@ class VocabularyWide(TorchDispatchMode):
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")
 def test_only_scored_rows_reach_the_head_chunk_by_chunk_in_three_passes() -> None:
-    encoder = assembly.encoder(Recipe.load("llm2comp/nano", ["encoder.lora.lora_dropout=0"]), device="cpu")
+    encoder = build.encoder(Recipe.load("llm2comp/nano", ["encoder.lora.lora_dropout=0"]), device="cpu")
     objective = Compression()
     objective.setup(encoder)
     step = TrainStep(encoder.train(), objective)

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import Qwen3Config
 
-from embrew import assembly
 from embrew.encoder import Encoder
+from embrew.recipe import build
 from embrew.text.tokens import Segment, Tokens
 from tests import conftest
 from tests.conftest import GROUPED
@@ -41,7 +41,7 @@ def ready(make_encoder: Any, family: str, name: str, settings: dict[str, Any]) -
     kernel = "eager" if family == "gemma2" else "sdpa"
     encoder = make_encoder(family, attn_implementation=kernel, **ENCODERS.get(name, {}))
     encoder.backbone.train_all()
-    objective = assembly.objective({"type": name, **settings})
+    objective = build.objective({"type": name, **settings})
     objective.setup(encoder)
     return encoder.train(), objective, objective.collate(rows_for(objective), encoder)
 
@@ -134,7 +134,7 @@ def test_checkpointing_and_autocast(make_encoder):
 
 def test_a_lora_on_the_head_is_refused(make_encoder):
     encoder = make_encoder("qwen3", lora={"target_modules": ["q_proj", "lm_head"]}, attention="causal")
-    objective = assembly.objective({"type": "language_model"})
+    objective = build.objective({"type": "language_model"})
     batch = objective.collate(rows_for(objective), encoder)
     with pytest.raises(ValueError, match="the head carries a LoRA"):
         objective(encoder, batch)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from embrew import assembly
 from embrew.methods.base import text_ids
+from embrew.recipe import build
 from embrew.text.tokens import Segment
 from tests.conftest import SENTENCES
 
@@ -26,7 +26,7 @@ OBJECTIVES = [
 
 def ready(make_encoder, kind, settings, max_length):
     encoder = make_encoder(**FRAME, max_length=max_length)
-    objective = assembly.objective({"type": kind, **settings})
+    objective = build.objective({"type": kind, **settings})
     objective.setup(encoder)
     return encoder, objective
 
@@ -65,7 +65,7 @@ def test_the_end_is_a_label_only_where_it_is_the_end(kind, settings, make_encode
 def test_what_is_written_follows_what_was_read(target, ratio, make_encoder):
     """Token by token, for texts that are longer than what can be read; also where memory goes by length."""
     encoder = make_encoder(**{**FRAME, "template": "say: {text}\n{memory}"}, max_length=32, memory_ratio=ratio)
-    objective = assembly.objective({"type": "bottleneck", "target": target, "min_tokens": 3})
+    objective = build.objective({"type": "bottleneck", "target": target, "min_tokens": 3})
     objective.setup(encoder)
     texts = [LONG[i : i + 40 + 15 * i] for i in range(20)]
     wrong = 0

@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
-from embrew.export.runtimes.llama_cpp import interpreter
 from embrew.export.wrong_vectors import CHOSEN, WrongVectors
 from embrew.parity.causes import Verdict, diagnose
 from embrew.parity.compare import compare
+from embrew.parity.expected import Reference, Text
 from embrew.parity.measuring import ALONE, LONG, Condition, Measurements
-from embrew.parity.reference import Prompt, Reference, Text
+from embrew.runtimes.llama_cpp import interpreter
+from embrew.runtimes.opened import Prompt
 from tests.conftest import by_default, stir
 from tests.parity.faulty import FORMS, LIMIT, PROMPTS
 from tests.parity.test_faults import named

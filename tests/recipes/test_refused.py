@@ -13,14 +13,13 @@ import pytest
 from peft import LoraConfig
 from typer.testing import CliRunner
 
-from embrew import assembly
-from embrew.assembly import checking, stages
 from embrew.cli import app
-from embrew.config.overrides import apply_overrides
-from embrew.config.validation import reason
+from embrew.config.validation import refusal
 from embrew.config.yaml_files import parse_yaml
-from embrew.recipe import Recipe, read_recipe
+from embrew.recipe import Recipe, build, read_recipe
+from embrew.recipe.build import checking, stages
 from embrew.recipe.encoder import LORA_REFUSED
+from embrew.recipe.overrides import apply_overrides
 from embrew.recipe.stage import TRAINING_REFUSED
 from embrew.training.stages import train
 from tests.recipes.wrong import NANO, OVERRIDES
@@ -37,7 +36,7 @@ def made(name: str, *overrides: str) -> Recipe:
 
 
 def check(name: str, *overrides: str, here: bool = False) -> None:
-    assembly.check_recipe(made(name, *overrides), here=here)
+    build.check_recipe(made(name, *overrides), here=here)
 
 
 def test_there_are_many_of_them() -> None:
@@ -75,7 +74,7 @@ def test_the_command_says_it_in_one_line(tmp_path) -> None:
 )
 def test_every_field_is_allowed_or_refused(refused: dict[str, str], allowed: Any, kind: type, count: int) -> None:
     names = {field.name for field in fields(kind)}
-    left_out = {name for name in names if reason(name, refused)}
+    left_out = {name for name in names if refusal(name, refused)}
     assert allowed.model_fields.keys() == names - left_out and len(names) == count
     assert all(any(fnmatch(name, pattern) for name in names) for pattern in refused)
 
@@ -87,7 +86,7 @@ def test_an_unknown_key_is_refused_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("key", ["push_to_hub", "fsdp", "data_seed"])
 def test_a_refused_key_is_refused_with_its_reason(key: str) -> None:
-    words = reason(key, TRAINING_REFUSED)
+    words = refusal(key, TRAINING_REFUSED)
     assert words is not None
     with pytest.raises(ValueError, match=re.escape(f" stages.0.training.{key} {words}")):
         made(NANO, f"stages.0.training.{key}=secret")
@@ -126,7 +125,7 @@ def test_what_is_allowed_passes(key: str, values: list[Any]) -> None:
     for value in values:
         kept = {k: v for k, v in compress["training"].items() if not k.startswith(("lr_", "warmup"))}
         first = {**compress, "training": {**kept, key: value}}
-        assembly.check_recipe(Recipe.from_values({**whole, "stages": [first]}))
+        build.check_recipe(Recipe.from_values({**whole, "stages": [first]}))
 
 
 def test_a_schedule_that_never_leaves_0_is_refused() -> None:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison import Model, compare_models
 from embrew.evaluation import Result, find_task
+from embrew.report import Model, compare_models
 from embrew.report.section import Subject
-
-
-def write(file: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+from tests.report.tasks import write_rows
 
 
 def retrieval_folder(
     folder: Path, queries: Mapping[str, str], documents: Mapping[str, str], qrels: Sequence[str]
 ) -> Path:
     """Write a folder whose judgements are lines such as `q1 d2 1`."""
-    write(folder / "queries.jsonl", [{"_id": name, "text": text} for name, text in queries.items()])
-    write(folder / "corpus.jsonl", [{"_id": name, "text": text} for name, text in documents.items()])
+    write_rows(folder, [{"_id": name, "text": text} for name, text in queries.items()], "queries.jsonl")
+    write_rows(folder, [{"_id": name, "text": text} for name, text in documents.items()], "corpus.jsonl")
     (folder / "qrels").mkdir()
     (folder / "qrels" / "test.tsv").write_text("".join(line.replace(" ", "\t") + "\n" for line in qrels))
     return folder
@@ -33,12 +27,12 @@ def result(task: str, kind: str, count: int, **examples: Any) -> Result:
     return Result(task, "test", kind, 0.5, {}, 1.0, {"queries": count}, examples)
 
 
-def ranked(task: str, found: Mapping[str, tuple[int | None, Sequence[str]]], kind: str = "retrieval") -> Result:
+def ranked(task: str, queries: Mapping[str, tuple[int | None, Sequence[str]]], kind: str = "retrieval") -> Result:
     """Return the result of a task with queries: rank of the first relevant document, and the nearest documents."""
-    ranks, tops = zip(*found.values(), strict=True)
+    ranks, tops = zip(*queries.values(), strict=True)
     scores = [1 / rank if rank else 0.0 for rank in ranks]
     return result(
-        task, kind, len(found), score=scores, query=list(found), rank=list(ranks), top=[list(t) for t in tops]
+        task, kind, len(queries), score=scores, query=list(queries), rank=list(ranks), top=[list(t) for t in tops]
     )
 
 

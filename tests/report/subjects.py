@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from embrew.comparison import Model, compare_models
 from embrew.evaluation.report import Result
+from embrew.report import Model, compare_models
 from embrew.report.section import Subject
 
 HOSTILE_MODELS = (
@@ -32,7 +32,7 @@ def subject(
     """Return models of which each is about 0.03 better than the one before, but 0.1 worse on the last task."""
     rng = np.random.default_rng(0)
     base = {task: rng.uniform(0.2, 0.6, size=queries) for task in tasks}
-    made = []
+    compared = []
     for i, name in enumerate(models):
         run = {
             "prompts": {"query": f"{name}: "},
@@ -40,7 +40,7 @@ def subject(
             "model_hash": f"{i:064}",
         }
         shift = {task: i * (-0.1 if task == tasks[-1] and len(tasks) > 1 else 0.03) for task in tasks}
-        made.append(
+        compared.append(
             Model(
                 name,
                 [
@@ -59,4 +59,4 @@ def subject(
                 ],
             )
         )
-    return Subject(compare_models(made), command="embrew compare A B")
+    return Subject(compare_models(compared), command="embrew compare A B")

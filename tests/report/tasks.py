@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison import Model, compare_models
 from embrew.evaluation.find import find_task
 from embrew.evaluation.report import Result
 from embrew.evaluation.task import Task
+from embrew.report import Model, compare_models
 from embrew.report.section import Subject
 
 WORDS = [f"word{i}" for i in range(40)]
@@ -29,8 +29,8 @@ def retrieval(folder: Path, *, documents: int = 30, queries: int = 12, seed: int
     chance = random.Random(seed)
     texts = [" ".join(chance.choices(WORDS, k=i + 5)) for i in range(documents)]
     write_rows(folder, [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)], "corpus.jsonl")
-    asked = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[:4])} for i in range(queries)]
-    write_rows(folder, asked, "queries.jsonl")
+    query_rows = [{"_id": f"q{i}", "text": " ".join(texts[i].split()[:4])} for i in range(queries)]
+    write_rows(folder, query_rows, "queries.jsonl")
     (folder / "qrels").mkdir()
     lines = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in range(queries))]
     (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")

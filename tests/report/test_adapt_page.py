@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from embrew.adapting.outcome import Row, other_of, write_page
-from embrew.adapting.prepare import Prepared
+from embrew.adapting.outcome import RaceRow, other_of, write_page
+from embrew.adapting.preparation.prepare import Prepared
 from embrew.evaluation import Result
 from tests.report.changed import retrieval_folder
 from tests.report.showing import Shown
@@ -26,25 +26,25 @@ LAPS = """(all) => {
 }"""
 
 
-def row(name: str, start: str, ranks: list[int | None], **more: object) -> Row:
+def row(name: str, start: str, ranks: list[int | None], **more: object) -> RaceRow:
     """Return a row whose question i has its answer at a rank; its nearest document is the answer of question 0."""
     scores, names = [1 / rank if rank else 0.0 for rank in ranks], [f"q{i}" for i in range(len(ranks))]
     examples = {"score": scores, "query": names, "rank": ranks, "top": [["d0"] for _ in names]}
     mean = sum(scores) / len(scores)
     done = Result("test", "test", "retrieval", mean, {"ndcg_at_10": mean}, 1.0, {}, examples)
-    return Row(name=name, start=start, dev=done, test=done, results=Path("none"), **more)  # type: ignore[arg-type]
+    return RaceRow(name=name, start=start, dev=done, test=done, results=Path("none"), **more)  # type: ignore[arg-type]
 
 
-def rows() -> list[Row]:
+def rows() -> list[RaceRow]:
     """Return two starts, of which the second is better trained; BM25, and its fusion with the best."""
     worse, better = [2, 1, *[9] * 10, *[1] * 12], [1, 3, *[1] * 10, *[2] * 12]
     about = {"model": "x", "dimensions": 384, "parameters": 22_000_000}
     first = row(QUOTES, QUOTES, worse[::-1], milliseconds=2.0, **about)
     start = row("own, mean", "own", worse, milliseconds=20.0, **about)
-    trained = replace(row("own, trained", "own", better, milliseconds=20.0), seconds=90.0, steps=30, kept=20)
+    trained = replace(row("own, trained", "own", better, milliseconds=20.0), seconds=90.0, steps=30, best_step=20)
     trained = replace(trained, model="y", dimensions=384, parameters=22_000_000)
     fusion = row("own, trained + BM25", "own", better, milliseconds=20.0, dimensions=384)
-    return [first, replace(first, name=f"{QUOTES}, trained", seconds=60.0, steps=9, kept=0), start, trained,
+    return [first, replace(first, name=f"{QUOTES}, trained", seconds=60.0, steps=9, best_step=0), start, trained,
             row("BM25", "", [None, *[5] * 23]), fusion]  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     given = rows()
     said = [f"Use {QUOTES}.", "No faster one.", "Next: serve it."]
-    write_page(folder, given, best=given[3], data=Prepared(folder / "data", manifest), said=said)
+    write_page(folder, given, best=given[3], data=Prepared(folder / "data", manifest), advice=said)
     return folder / "report.html"
 
 

@@ -78,12 +78,12 @@ def test_models_are_evaluated_once_and_measured(
     assert opened == ["folder-2", "folder-512"] * 2  # to evaluate, then to measure
     (result,) = (tmp_path / "page.files/results/large").glob("STS.test.json")
     assert json.loads(result.read_text())["scores"]["test"][0]["main_score"] == pytest.approx(1.0)  # cosines 1, ½, 0
-    found = report(page)
-    assert found["scores"]["models"] == ["folder-2", "large"]
-    assert [one["bytes"] for one in found["cost"]["models"]] == [8, 2048]  # four bytes per dimension
-    assert all(one["milliseconds"] > 0 for one in found["cost"]["models"])
-    assert "8 bytes per vector" in found["verdict"][-1]
-    assert "2,048 bytes per vector" in found["verdict"][-1]
+    document = report(page)
+    assert document["scores"]["models"] == ["folder-2", "large"]
+    assert [cost["bytes"] for cost in document["cost"]["models"]] == [8, 2048]  # four bytes per dimension
+    assert all(cost["milliseconds"] > 0 for cost in document["cost"]["models"])
+    assert "8 bytes per vector" in document["verdict"][-1]
+    assert "2,048 bytes per vector" in document["verdict"][-1]
     lines = list(csv.DictReader(page.with_suffix(".csv").open()))
     assert {line["value"] for line in lines if line["quantity"] == "bytes per vector"} == {"8", "2048"}
     opened.clear()
@@ -91,7 +91,7 @@ def test_models_are_evaluated_once_and_measured(
         patched.setattr("embrew.evaluation.scoring.prepare", lambda *_: pytest.fail("evaluated again"))
         again = compare(*arguments)
     assert again.exit_code == 0, again.output
-    assert report(page)["scores"] == found["scores"]
+    assert report(page)["scores"] == document["scores"]
 
 
 @pytest.mark.slow
@@ -112,8 +112,12 @@ def test_what_is_finished_before_a_kill_is_kept(
         stopped = compare(*arguments)
     assert stopped.exit_code == 130
     assert "page.files; the same command resumes" in stopped.stderr
-    found = inspect(tmp_path / "page.files")
-    assert (found.kind, found.state, found.summary) == ("files of a report", "stopped", "2 models in page.html")
+    contents = inspect(tmp_path / "page.files")
+    assert (contents.kind, contents.state, contents.summary) == (
+        "files of a report",
+        "stopped",
+        "2 models in page.html",
+    )
     opened.clear()
     assert compare(*arguments).exit_code == 0
     assert opened == ["folder-2", "folder-512"] * 2  # to evaluate and to measure
@@ -147,8 +151,8 @@ def test_a_missing_package_is_found_before_a_model_is_opened(
     opened: list[str], model: Model, sts_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    page, one = tmp_path / "page.html", model(2)
-    for command in (["compare", one, "-o", page], ["evaluate", one, "--report", page]):
+    page, folder = tmp_path / "page.html", model(2)
+    for command in (["compare", folder, "-o", page], ["evaluate", folder, "--report", page]):
         refused = CliRunner().invoke(app, [*map(str, command), "--data", str(sts_folder)])
         assert refused.exit_code == 1
         (error,) = [line for line in refused.stderr.splitlines() if line.startswith("error: ")]
@@ -205,12 +209,15 @@ def test_results_alone_give_the_whole_page(
     assert (offline, is_offline_mode()) == ([True, True], False)  # what results name is not downloaded
     assert [cost["bytes"] for cost in report(page)["cost"]["models"]] == [8, 2048]
     assert "blue sky" in page.read_text() and "Only ids are shown" not in page.read_text()
-    assert [one["folders"] for one in report(page)["reproduce"]["models"]] == [["local:folder-2"], ["local:folder-512"]]
+    assert [entry["folders"] for entry in report(page)["reproduce"]["models"]] == [
+        ["local:folder-2"],
+        ["local:folder-512"],
+    ]
     written = [page.with_suffix(suffix).read_text() for suffix in (".html", ".json", ".csv")]
     assert not any(str(tmp_path) in text for text in written)  # paths of this machine are in results only
     monkeypatch.chdir(tmp_path)
     assert compare("results/m2", "results/m512", "-o", page).exit_code == 0
-    assert [one["folders"] for one in report(page)["reproduce"]["models"]] == [["folder-2"], ["folder-512"]]
+    assert [entry["folders"] for entry in report(page)["reproduce"]["models"]] == [["folder-2"], ["folder-512"]]
 
 
 def test_stored_folders_that_changed_are_not_used(

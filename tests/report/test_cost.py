@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embrew.comparison import Model, compare_models
-from embrew.report import cost
+from embrew.report import Model, compare_models, cost
 from embrew.report.cost import mark_fronts
-from embrew.report.section import Subject
+from embrew.report.section import EncoderCost, NestedScores, Subject
 from embrew.report.sources import Source
 from tests.report.subjects import result
 
@@ -30,11 +29,9 @@ def test_a_front_has_what_no_cheaper_point_beats() -> None:
 @pytest.fixture
 def subject() -> Subject:
     models = [Model(name, [[result("T", [score] * 40)]]) for name, score in (("base", 0.4), ("nested", 0.5))]
-    whole = {"dimensions": 8, "texts": 10, "milliseconds": 100.0, "nested": None}
-    nested = {"layers": [1, 2], "dims": [4, 8], "scores": [[0.2, 0.3], [0.45, 0.5]]}
-    sizes = {**whole, "nested": {**nested, "milliseconds": [1.0, 4.0]}}
-    data = {("T", "test"): object()}
-    return Subject(compare_models(models), data=data, costs={"base": whole, "nested": sizes})  # type: ignore[arg-type]
+    nested = NestedScores([1, 2], [4, 8], [[0.2, 0.3], [0.45, 0.5]], [1.0, 4.0])
+    costs = {"base": EncoderCost(8, 10, 5, 100.0, None), "nested": EncoderCost(8, 10, 5, 100.0, nested)}
+    return Subject(compare_models(models), data={("T", "test"): object()}, costs=costs)  # type: ignore[dict-item]
 
 
 def test_every_size_of_a_nested_model_is_a_point(subject: Subject) -> None:

@@ -38,7 +38,9 @@ def subject(tmp_path: Path, bag_of_words):
 def test_the_sample_is_limited_seeded_and_shared_among_tasks(tmp_path: Path, bag_of_words) -> None:
     data = {(name, "test"): retrieval(tmp_path / name, seed=i) for i, name in enumerate(("a", "b"))}
     samples = sample_texts(data, texts=20)
-    assert [(len(one.texts), len(one.queries)) for one in samples.values()] == [(8, 2)] * 2  # a fifth are queries
+    assert [(len(sample.texts), len(sample.queries)) for sample in samples.values()] == [
+        (8, 2)
+    ] * 2  # a fifth are queries
     assert samples == sample_texts(data, texts=20)
     assert samples != sample_texts(data, texts=20, seed=1)
     measure_vectors(bag_of_words, data)
@@ -47,12 +49,12 @@ def test_the_sample_is_limited_seeded_and_shared_among_tasks(tmp_path: Path, bag
     )
 
 
-@pytest.mark.parametrize("most", [3, 100])
-def test_rows_give_each_text_once(most: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("maximum", [3, 100])
+def test_rows_give_each_text_once(maximum: int, tmp_path: Path) -> None:
     rows = [{"query": f"q{i}", "positive": [f"p{i}"], "negative": [f"n{i}"]} for i in range(4)]
     candidates = find_task(write_rows(tmp_path / "rank", rows), kind="reranking")
-    sample = sample_texts({("rank", "test"): candidates}, texts=most)["rank", "test"]
-    assert len(sample.texts) == 2 * len(sample.queries) == (2 if most == 3 else 8)
+    sample = sample_texts({("rank", "test"): candidates}, texts=maximum)["rank", "test"]
+    assert len(sample.texts) == 2 * len(sample.queries) == (2 if maximum == 3 else 8)
     rows = [{"text": text, "label": label} for text, label in (("one", "a"), ("two", "b"), ("one", "b"))]
     topics = find_task(write_rows(tmp_path / "topics", rows), kind="clustering")
     sample = sample_texts({("topics", "test"): topics})["topics", "test"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from embrew.comparison import Model, compare_models
 from embrew.evaluation.find import find_task
+from embrew.report import Model, compare_models
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import write_report
 from embrew.report.section import Subject
@@ -54,13 +54,13 @@ def subject(tmp_path: Path) -> Subject:
 
 
 def test_rows_with_texts_of_a_task_are_counted_once_and_warned_of(subject: Subject, tmp_path: Path) -> None:
-    found = find_overlaps(subject)
-    (line,) = found["trained"]["found"]
+    overlaps = find_overlaps(subject)
+    (line,) = overlaps["trained"]["found"]
     assert line.startswith("2 of 4 rows of pairs (50.00%) hold a text of T (query 1, positive 1), for example ")
-    assert found["trained"]["not_checked"] == []
-    assert found["other"]["found"] == []
-    assert "the run that trained the model is not known" in found["other"]["not_checked"][0]
-    write_report(replace(subject, overlaps=found), tmp_path / "page.html")
+    assert overlaps["trained"]["not_checked"] == []
+    assert overlaps["other"]["found"] == []
+    assert "the run that trained the model is not known" in overlaps["other"]["not_checked"][0]
+    write_report(replace(subject, overlaps=overlaps), tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "<bdi>trained</bdi> was trained on texts of these tasks" in page
     assert "<bdi>other</bdi> was trained on texts" not in page

@@ -20,12 +20,12 @@ def plot(*points: tuple[str, float, float | None], **options: Any) -> dict[str, 
 def test_places_are_logarithmic_and_the_front_rises() -> None:
     drawn = plot(("slow", 0.6, 100.0), ("quick", 0.4, 10.0), ("worse", 0.3, 100.0), ("not timed", 0.9, None))
     assert drawn is not None
-    places = {mark["model"]: (mark["x"], mark["y"]) for mark in drawn["marks"]}
+    positions = {mark["model"]: (mark["x"], mark["y"]) for mark in drawn["marks"]}
     # From 5 to 200 ms, a factor of 40; from 27 to 63 points, a tenth of the range of 30 beyond both.
     of_ten, width = np.log(2) / np.log(40), RIGHT - LEFT
-    assert places["quick"][0] == pytest.approx(LEFT + width * of_ten, abs=0.1)
-    assert places["slow"][0] == pytest.approx(RIGHT - width * of_ten, abs=0.1)
-    assert places["worse"][1] == pytest.approx(BOTTOM - (BOTTOM - TOP) * 3 / 36, abs=0.1)
+    assert positions["quick"][0] == pytest.approx(LEFT + width * of_ten, abs=0.1)
+    assert positions["slow"][0] == pytest.approx(RIGHT - width * of_ten, abs=0.1)
+    assert positions["worse"][1] == pytest.approx(BOTTOM - (BOTTOM - TOP) * 3 / 36, abs=0.1)
     assert [mark["model"] for mark in drawn["front"]] == ["quick", "slow"]
     assert [text for _, text in drawn["x_ticks"]] == ["5", "10", "20", "50", "100", "200"]
     assert [text for _, text in drawn["y_ticks"]] == ["30", "40", "50", "60"]

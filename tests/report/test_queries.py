@@ -8,8 +8,9 @@ import pytest
 
 from embrew.report.page import write_report
 from embrew.report.queries import DOCUMENTS, TEXT_LENGTH
-from tests.report.changed import ranked, result, retrieval_folder, subject, write
+from tests.report.changed import ranked, result, retrieval_folder, subject
 from tests.report.showing import Shown
+from tests.report.tasks import write_rows
 
 pytest.importorskip("vl_convert", reason="install embrew[report] to test the report")
 
@@ -43,14 +44,14 @@ def report(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Shown:
     for i, name in enumerate(ids):
         others = ["long", *(other for other in ids if other != name)]
         for k, rank in enumerate([(3, 2), (1, None)]):
-            place = rank[i % 2]
-            top = others[:10] if place is None else [*others[: place - 1], name, *others[place - 1 :]][:10]
-            tops[k][f"q{name}"] = (place, top)
+            position = rank[i % 2]
+            top = others[:10] if position is None else [*others[: position - 1], name, *others[position - 1 :]][:10]
+            tops[k][f"q{name}"] = (position, top)
     rows = [{"sentence1": text, "sentence2": LONG, "score": float(i)} for i, text in enumerate(HOSTILE)]
-    write(folder / "pairs" / "test.jsonl", rows)
+    write_rows(folder / "pairs", rows)
     gold = [row["score"] for row in rows]
     pairs = [
-        result("pairs", "sts", len(gold), predicted=[one / 10 for one in order], gold=gold)
+        result("pairs", "sts", len(gold), predicted=[value / 10 for value in order], gold=gold)
         for order in (gold, gold[::-1])
     ]
     classes = [
@@ -88,7 +89,7 @@ def test_queries_are_listed(page: Any) -> None:
     lost, won = SHOWN[1::2], SHOWN[::2]
     assert shown == [*won, *lost]
     summaries = page.locator("#queries details.list > summary").all_inner_texts()
-    assert [one.rpartition(": ")[2] for one in summaries[:2]] == ["5 won, 5 lost", "0 won, 0 lost"]
+    assert [summary.rpartition(": ")[2] for summary in summaries[:2]] == ["5 won, 5 lost", "0 won, 0 lost"]
     assert [entries(page, number).count() for number in range(6)] == [10, 0, 10, 0, 4, 0]
 
 
@@ -118,8 +119,8 @@ def test_pairs_and_classes_are_tables(page: Any) -> None:
 
 def test_texts_stay_texts(report: Shown, page: Any) -> None:
     assert page.locator("#queries :is(img, script, b)").count() == 0
-    asked = entries(page, 0).locator(".asked bdi").evaluate_all("all => all.map((one) => one.textContent)")
-    assert len(asked) == 10 and all(one.startswith("q") for one in asked)
+    names = entries(page, 0).locator(".asked bdi").evaluate_all("all => all.map((one) => one.textContent)")
+    assert len(names) == 10 and all(name.startswith("q") for name in names)
     assert page.evaluate("document.documentElement.scrollWidth") == 1000
     assert page.title() != "run"
     assert report.problems == []

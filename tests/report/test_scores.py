@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from embrew.comparison import Model, compare_models, verdict
 from embrew.evaluation.report import Result
 from embrew.plot_style import METHODS
+from embrew.report import Model, compare_models, verdict
 from embrew.report.page import write_report
 from embrew.report.scores import mean_rows, overall, section, settings_as_text
 from embrew.report.section import Subject, model_colours
@@ -39,34 +39,36 @@ def test_means_and_differences_by_hand() -> None:
 
 
 def test_tasks_with_a_significant_loss_are_first() -> None:
-    made = subject(["base", "better", "best"], ["T1", "T2", "T3", "lost"], queries=200)
-    _, (lost,), others = section(made).values["groups"].values()
+    reported = subject(["base", "better", "best"], ["T1", "T2", "T3", "lost"], queries=200)
+    _, (lost,), others = section(reported).values["groups"].values()
     assert lost["name"] == "lost" and [cell["outcome"] for cell in lost["cells"]] == [None, "worse", "worse"]
     assert len(others) == 3 and [cell["outcome"] for cell in others[0]["cells"]] == [None, "better", "better"]
 
 
 def test_page_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
-    made = subject(["base", "other"], ["T1", "T2", "T3"], seeds=2)
-    write_report(made, tmp_path / "r.html")
+    reported = subject(["base", "other"], ["T1", "T2", "T3"], seeds=2)
+    write_report(reported, tmp_path / "r.html")
     page = html.unescape((tmp_path / "r.html").read_text())
     document = json.loads((tmp_path / "r.json").read_text())
-    assert document["verdict"][:2] == verdict(made.comparison)
+    assert document["verdict"][:2] == verdict(reported.comparison)
     assert all(sentence in page for sentence in document["verdict"])
     with (tmp_path / "r.csv").open() as file:
         lines = [line for line in csv.DictReader(file) if line["section"] == "scores"]
     by_hand = {
-        task: statistics.fmean(statistics.fmean(seed[i].examples["score"]) for seed in made.comparison.models[1].seeds)
+        task: statistics.fmean(
+            statistics.fmean(seed[i].examples["score"]) for seed in reported.comparison.models[1].seeds
+        )
         for i, task in enumerate(("T1", "T2", "T3"))
     }
     for entry in document["scores"]["tasks"]:
         score = by_hand[entry["task"].split()[0]]
         assert entry["scores"][1] == pytest.approx(score) and f"{100 * score:.2f}" in page
         (line,) = [
-            one for one in lines if (one["model"], one["quantity"], one["task"]) == ("other", "score", entry["task"])
+            row for row in lines if (row["model"], row["quantity"], row["task"]) == ("other", "score", entry["task"])
         ]
         assert float(line["value"]) == pytest.approx(score)
     mean = statistics.fmean(by_hand.values())
-    assert overall(made.comparison)["cells"][1]["score"] == pytest.approx(mean)
+    assert overall(reported.comparison)["cells"][1]["score"] == pytest.approx(mean)
     assert f"{100 * mean:.2f}" in document["verdict"][0]
 
 
@@ -90,17 +92,17 @@ def test_settings_are_texts_and_not_repeated() -> None:
 
 def test_models_have_colours_of_their_own() -> None:
     names = ["ESE", "ESE small", "LLM2Comp 1", "LLM2Comp 2", *(f"model {i}" for i in range(8))]
-    found = model_colours(names)
-    assert found[0] == METHODS["ese"] and found[2] == METHODS["llm2comp"]
-    assert len(set(found)) == len(names) == 12
+    chosen = model_colours(names)
+    assert chosen[0] == METHODS["ese"] and chosen[2] == METHODS["llm2comp"]
+    assert len(set(chosen)) == len(names) == 12
 
 
 @pytest.mark.slow
 def test_large_reports_stay_small(tmp_path: Path) -> None:
     names, tasks = [f"model {i}" for i in range(10)], [f"task {i}" for i in range(60)]
-    made = subject(names, tasks, queries=1000, documents=100_000)
+    reported = subject(names, tasks, queries=1000, documents=100_000)
     start = time.process_time()
-    write_report(made, tmp_path / "large.html")
+    write_report(reported, tmp_path / "large.html")
     seconds = time.process_time() - start
     size = (tmp_path / "large.html").stat().st_size
     assert size < 5e6 and seconds < 60, (size, seconds)

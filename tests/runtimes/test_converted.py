@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from embrew.encoder import Encoder
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import initialize_demonstrator
+from embrew.model.contexts import Context
 from embrew.opening import open_model
 from embrew.runtimes.converted import convert_encoder
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
@@ -53,7 +54,7 @@ def with_contexts(make_encoder: Callable[..., Encoder]) -> Encoder:
     encoder = make_encoder(
         lora={}, demonstrations=Demonstrations(), max_length={"query": 16, "document": 48}, **options
     )
-    start(encoder)
+    initialize_demonstrator(encoder)
     encoder.add_context("sea", Context("Find it: ", (Demonstration("sea?", SENTENCES[3]),)))
     return encoder
 
@@ -103,7 +104,7 @@ def test_gated_layers_are_computed_in_float32_with_a_single_thread(
     family: str, gated: bool, make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bfloat16, OpenVINO would end the process there (its issue 33300)."""
-    monkeypatch.setattr("embrew.runtimes.openvino.cores", lambda: 1)
+    monkeypatch.setattr("embrew.runtimes.openvino_model.cores", lambda: 1)
     encoder = make_encoder(family)
     made = convert_encoder(encoder, bfloat16=True)
     assert made.describe()["dtype"] == ("float32" if gated else "bfloat16")
@@ -112,7 +113,7 @@ def test_gated_layers_are_computed_in_float32_with_a_single_thread(
 
 def test_no_usage_event_can_be_sent() -> None:
     code = (
-        "import sys; from embrew.runtimes.openvino import openvino; openvino(); "
+        "import sys; from embrew.runtimes.openvino_model import openvino; openvino(); "
         "from openvino.tools.ovc import telemetry_utils; "
         "print(sys.modules['openvino_telemetry'], telemetry_utils.tm.__name__)"
     )

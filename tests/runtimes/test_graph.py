@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from embrew.encoder import Encoder
-from embrew.export.parts import fixed_form, make_parts
 from embrew.runtimes.graph import LabelledGraph, SentenceGraph, graph_refusal, merged_model
+from embrew.runtimes.portable import fixed_form, make_portable
 from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Tokens
 from tests.conftest import DIFFERENT, ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
@@ -137,7 +137,7 @@ def test_pooling_over_the_repeated_text_is_refused(make_encoder: Callable[..., E
 def test_the_encoder_and_the_parts_of_an_export_are_not_changed(make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(pooling=Pooling("mean", latents=4, heads=2), memory_tokens=0)
     encoder.backbone.model.to(torch.bfloat16)
-    made = make_parts(*fixed_form(encoder))
+    made = make_portable(*fixed_form(encoder))
     graph = made.graph()
     dtypes = [next(module.parameters()).dtype for module in (encoder.backbone.model, made.model, graph)]
     assert dtypes == [torch.bfloat16, torch.bfloat16, torch.float32]

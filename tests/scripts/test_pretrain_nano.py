@@ -12,12 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from embrew.harvest import Package
-
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import nano_corpus
 import pretrain_nano
+from docstrings import Package
 
 WORDS = "the a river city moon reads writes old green small house under over paper water light of and to in".split()  # noqa: SIM905
 

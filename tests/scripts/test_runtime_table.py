@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from embrew.export.runtimes import RUNTIMES
+from embrew.runtimes.registry import RUNTIMES
 from tests.hard_texts import real_tokenizer_folder
 
 ROOT = Path(__file__).parents[2]

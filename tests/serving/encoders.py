@@ -13,7 +13,8 @@ import numpy as np
 
 from embrew.corpus.precision import Ranges
 from embrew.encoder import Encoder
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import initialize_demonstrator
+from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
 from tests.conftest import SENTENCES
 from tests.serving.running import serving
@@ -64,7 +65,7 @@ def made(make_encoder: Callable[..., Encoder], kind: str) -> Encoder:
     reads = kind in ("last", "not normalised", "default prompt")
     encoder = make_encoder(demonstrations=Demonstrations() if reads else None, **options)
     if reads:
-        start(encoder)
+        initialize_demonstrator(encoder)
         pairs = (Demonstration("sea?", SENTENCES[3]), Demonstration("what is a fox?", SENTENCES[0]))
         encoder.add_context("sea", Context("Find it: ", pairs))
     return encoder

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from embrew.model.prefix import Prefix
+from embrew.model.prefix import PrefixCache
 from embrew.serving.models import Key, ReadOptions, TokenizedTexts
 from embrew.serving.server import Server, configure
 from embrew.serving.service import EXAMPLE, Service
@@ -157,7 +157,7 @@ class Words:
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds, self.passes, self.error = seconds, [], RuntimeError("out of memory")
-        self.prefix = Prefix()
+        self.prefix = PrefixCache()
         self.gate = threading.Event()
         self.gate.set()
 

@@ -44,7 +44,7 @@ def test_more_connections_than_allowed() -> None:
     """The one that has waited longest for a request is closed; those on which requests are answered are kept."""
     engine = Words()
     service = of_words(engine)
-    with running(service, most=3) as address:
+    with running(service, max_connections=3) as address:
         idle = raw(address, HEALTH + b"\r\n")
         assert idle.recv(65536).startswith(b"HTTP/1.1 200")
         half = []

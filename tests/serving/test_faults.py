@@ -58,7 +58,7 @@ def rest(connection: socket.socket) -> bytes:
 def assert_empty(service: Service) -> None:
     """No request, no text, no byte of a body is counted any more."""
     until(lambda: (service.queue.tokens, service.queue.texts) == (0, 0))
-    until(lambda: not service.queue.jobs and not service._reading)
+    until(lambda: not service.queue.jobs and not service._tokenizing_calls)
 
 
 @pytest.fixture

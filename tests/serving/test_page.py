@@ -18,7 +18,8 @@ from transformers import PreTrainedTokenizerFast
 
 from embrew.encoder import Encoder
 from embrew.model.backbone import Backbone
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import initialize_demonstrator
+from embrew.model.contexts import Context
 from embrew.settings.base import Base
 from embrew.settings.encoder import Demonstration, Demonstrations
 from tests.conftest import tiny_model
@@ -102,7 +103,7 @@ def encoder(tokenizer: PreTrainedTokenizerFast) -> Encoder:
         max_length={"query": 16, "document": 48},
         demonstrations=Demonstrations(),
     ).eval()
-    start(made)
+    initialize_demonstrator(made)
     made.add_context("sea", Context("Find it: ", (Demonstration("sea?", "She sells sea shells."),)))
     return made
 

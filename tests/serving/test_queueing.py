@@ -26,9 +26,9 @@ def texts(name: object, work: Sequence[int], key: Key = KEYS[0]) -> TokenizedTex
     return TokenizedTexts(key, [(key, name, i, tokens) for i, tokens in enumerate(work)], work, work)
 
 
-def queue_of(most: int) -> Queue:
+def queue_of(max_tokens: int) -> Queue:
     queue = Queue(Metrics())
-    queue.most, queue.batch_tokens = most, BUDGET
+    queue.max_tokens, queue.batch_tokens = max_tokens, BUDGET
     return queue
 
 
@@ -99,7 +99,7 @@ def test_clients_that_were_answered_are_waited_for_and_not_longer() -> None:
 
     async def seconds_of(enough: float, seconds: float) -> float:
         begun = time.monotonic()
-        await queue._gather(enough, seconds)
+        await queue._wait_for_more(enough, seconds)
         return time.monotonic() - begun
 
     async def requests() -> None:

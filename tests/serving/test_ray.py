@@ -23,7 +23,8 @@ import yaml
 
 from embrew.cli.recipe import read_launch
 from embrew.encoder import Encoder
-from embrew.model.contexts import Context, start
+from embrew.model.context_vectors import initialize_demonstrator
+from embrew.model.contexts import Context
 from embrew.serving.ray import app, read_arguments
 from embrew.serving.routes import create_app
 from embrew.serving.settings import Settings
@@ -158,7 +159,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Encoder]:
     made = Encoder.from_pretrained(
         "nano", pooling="last", prompts=PROMPTS, max_length=LIMITS, demonstrations=Demonstrations()
     )
-    start(made)
+    initialize_demonstrator(made)
     made.add_context("sea", Context("Find it: ", (Demonstration("sea?", "The sea is deep."),)))
     made.backbone.add_lora({"r": 4, "lora_alpha": 8})
     folder = tmp_path_factory.mktemp("ray") / "encoder"

@@ -18,6 +18,7 @@ from embrew.recipe import Recipe
 from embrew.sweep import read_sweep
 from embrew.sweep import run_sweep as verified
 from embrew.training import stages
+from embrew.training.run import Run
 from tests.conftest import SENTENCES
 
 RATE = "stages.second.training.learning_rate"
@@ -64,13 +65,13 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The stages that were really trained, in order, as ROW/STAGE."""
     found: list[str] = []
-    original = stages.Run.stage
+    original = stages.train_stage
 
-    def counted(self: stages.Run, index: int) -> Any:
-        found.append(f"{self.folders[index].parent.name}/{self.recipe.stages[index].name}")
-        return original(self, index)
+    def counted(run: Run, index: int, announce: Any) -> Any:
+        found.append(f"{run.folders[index].parent.name}/{run.recipe.stages[index].name}")
+        return original(run, index, announce)
 
-    monkeypatch.setattr(stages.Run, "stage", counted)
+    monkeypatch.setattr(stages, "train_stage", counted)
     return found
 
 

@@ -16,18 +16,15 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import TrainerCallback
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.methods import OBJECTIVES, EmbeddingObjective, Objective
-from embrew.recipe import StageConfig
+from embrew.recipe import StageConfig, build
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES
 from tests.objectives import cases
 from tests.objectives.cases import ENCODERS, LENGTHS, LORA, prepared
 
-IN_BATCH = {name for name, kind in OBJECTIVES.items() if issubclass(kind, EmbeddingObjective)}
-IN_BATCH -= {"embedding_distillation"}  # a mean over texts
 OWN_DOCUMENTS = {"in_batch_negatives": False, "distillation_weight": 0.5, "temperature": 0.2}
 CHOSEN: dict[str, list[dict[str, Any]]] = {  # in place of the first settings of the battery
     "angle": [{"rows": "pairs"}],
@@ -63,8 +60,8 @@ class Gradients(TrainerCallback):
 
 
 def ready(make_encoder: Any, name: str, settings: dict[str, Any]) -> tuple[Encoder, Objective, list[dict[str, Any]]]:
-    encoder = make_encoder(lora=LORA, **ENCODERS.get(name, {}))
-    objective = assembly.objective({"type": name, **settings})
+    encoder = make_encoder(lora=LORA, **ENCODERS[name])
+    objective = build.objective({"type": name, **settings})
     objective.setup(encoder)
     encoder.backbone.set_attention_dropout(0.0)
     rows = prepared(objective, encoder)
@@ -97,7 +94,7 @@ def accumulated(
     stage = StageConfig.model_validate(
         {"name": "one", "objective": {"type": "contrastive"}, "data": {"path": "none"}, "training": training}
     )
-    args = assembly.training_arguments(stage, objective, Path("unused"), seed=3)
+    args = build.training_arguments(stage, objective, Path("unused"), seed=3)
     step = TrainStep(encoder, objective)
     trainer = StageTrainer(step, args, Dataset.from_list(rows), "one")
     gradients = Gradients(step)
@@ -126,12 +123,12 @@ def reference(
     step = TrainStep(encoder, objective)
     parts = [objective.collate(rows, encoder, seed=seed) for rows, seed in micro]
     whole = objective.collate([row for rows, _ in micro for row in rows], encoder, seed=micro[0][1])
-    if name in IN_BATCH and getattr(objective, "in_batch_negatives", True):
+    if isinstance(objective, EmbeddingObjective) and not objective.counts(whole):  # rows are compared with each other
         return direct(step, parts, progress)
     if name != "joint":
         return direct(step, [whole], progress)
     contrast, grads = direct(TrainStep(encoder, objective.base), parts, progress)
-    alone = assembly.objective({"type": "bottleneck"})
+    alone = build.objective({"type": "bottleneck"})
     generate, more = direct(TrainStep(encoder, alone), [{"text": whole["text"]}], progress)
     weight = objective.generative_weight
     return contrast + weight * generate, {key: grad + weight * more[key] for key, grad in grads.items()}

@@ -17,7 +17,7 @@ from tests.training.one_stage import one_stage
 from tests.training.test_stages import LORA, equal
 from tests.training.unverified import train
 
-UNIT = 5  # of 25 rows: five files
+SHARD_SIZE = 5  # of 25 rows: five files
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ class Counted:
             return original(self, rows, encoder)
 
         monkeypatch.setattr(alignment.Alignment, "_references", references)
-        monkeypatch.setattr(alignment, "UNIT", UNIT)
+        monkeypatch.setattr(alignment, "SHARD_SIZE", SHARD_SIZE)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 def test_stopped_among_the_references(recipe: Recipe, counted: Counted, tmp_path: Path) -> None:
     train(recipe, tmp_path / "whole")
-    assert counted.calls == 25 // UNIT
+    assert counted.calls == 25 // SHARD_SIZE
     counted.calls, counted.stop_after = 0, 3
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path / "halves")
@@ -99,6 +99,6 @@ def test_scores_of_another_tokenizer_are_not_read(recipe: Recipe, counted: Count
     del values["sha256"]
     begun.write_text(json.dumps(values))
     train(recipe, tmp_path / "run", resume=True)
-    assert counted.calls == 25 // UNIT, f"{25 // UNIT - counted.calls} files of another tokenizer were read"
+    assert counted.calls == 25 // SHARD_SIZE, f"{25 // SHARD_SIZE - counted.calls} files of another tokenizer were read"
     train(recipe, tmp_path / "new")
     equal(tmp_path / "new" / "align", tmp_path / "run" / "align")

@@ -11,14 +11,13 @@ import pytest
 import torch
 from peft.tuners.lora import Linear as PeftLinear
 
-from embrew import assembly
-from embrew.assembly import encoders
 from embrew.encoder import Encoder
 from embrew.model import adapters
-from embrew.model.lora_linear import LoraLinear
+from embrew.model.cpu.lora_linear import LoraLinear
 from embrew.opening import open_model
-from embrew.recipe import Recipe
-from embrew.storage import base_model, opening
+from embrew.recipe import Recipe, build
+from embrew.recipe.build import encoders
+from embrew.storage import base_model, loading
 from embrew.training.stages import train
 from tests.training.one_stage import one_stage
 
@@ -44,7 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def computing(patch: pytest.MonkeyPatch, answer: bool) -> None:
-    for module in (encoders, base_model, opening):
+    for module in (encoders, base_model, loading):
         patch.setattr(module, "computes", lambda dtype, device: answer or dtype == torch.float32)
 
 
@@ -54,21 +53,19 @@ def test_auto_is_bfloat16_where_the_device_computes_in_it(
     lora, full = recipe(model_folder("llama"), data), recipe(model_folder("llama"), data, lora=None)
     asked = recipe(model_folder("llama"), data, dtype="float32")
     computing(monkeypatch, True)
-    assert [assembly.arithmetic(one, one.stages[0], "cpu") for one in (lora, full, asked)] == [
+    assert [build.arithmetic(one, one.stages[0], "cpu") for one in (lora, full, asked)] == [
         "bfloat16", "float32", "float32",
     ]  # fmt: skip
-    assert [assembly.autocasts(one, "cuda") for one in (lora, full, asked)] == [True, True, False]
+    assert [build.autocasts(one, "cuda") for one in (lora, full, asked)] == [True, True, False]
     stage = lora.stages[0].model_copy(update={"training": {"bf16": False}})
-    assert assembly.arithmetic(lora, stage, "cpu") == "float32"
+    assert build.arithmetic(lora, stage, "cpu") == "float32"
     for training in ({"fp16": False}, {"bf16": False}, {"bf16": True}, {}):  # as the Trainer is told
         given = {**lora.stages[0].training, **training}
         stage = lora.stages[0].model_copy(update={"training": given})
-        args = assembly.training_arguments(
-            stage, assembly.objective(stage.objective), data.parent, seed=1, autocast=True
-        )
-        assert (assembly.arithmetic(lora, stage, "cpu") == "bfloat16") == args.bf16
+        args = build.training_arguments(stage, build.objective(stage.objective), data.parent, seed=1, autocast=True)
+        assert (build.arithmetic(lora, stage, "cpu") == "bfloat16") == args.bf16
     computing(monkeypatch, False)
-    assert assembly.arithmetic(lora, lora.stages[0], "cpu") == "float32"
+    assert build.arithmetic(lora, lora.stages[0], "cpu") == "float32"
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +138,7 @@ def test_a_chain_is_scored_as_it_was_trained(
     (first,) = values["stages"]
     values["stages"] = [first, {**first, "name": "two", "adapter": "merge"}]
     train(Recipe.from_values(values), tmp_path / "run")
-    monkeypatch.setattr(opening, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
+    monkeypatch.setattr(loading, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
     monkeypatch.setattr(adapters, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
     caplog.clear()
     found: Any = open_model(str(tmp_path / "run"), as_trained=True)

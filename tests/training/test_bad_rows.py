@@ -80,7 +80,7 @@ def test_a_broken_file_is_fatal_in_skip_mode(tmp_path: Path, name: str, content:
 def rejects(rate: float) -> Rejects:
     import io
 
-    return Rejects(io.StringIO(), max_rate=rate, use="trained on")
+    return Rejects(io.StringIO(), max_rate=rate, purpose="trained on")
 
 
 @pytest.mark.parametrize(

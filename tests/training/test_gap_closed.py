@@ -13,13 +13,12 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.evaluation.dev import dev_sets
 from embrew.inspection import inspect
 from embrew.methods.gap import Gap
 from embrew.model.kernels import use_own_sdpa
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.report.page import write_report
 from embrew.report.sources import Source
 from embrew.sweep.reuse import reuse_stages
@@ -100,7 +99,7 @@ def test_what_is_written_and_said(
     held = sorted(texts - set(seen))
     assert len(held) == 3 and len(set(seen)) == 72 and log["samples"]["compress"]["an_epoch"] == len(seen)
     encoder = Encoder.from_pretrained(tmp_path / "run" / "compress", merge_adapter=False)
-    objective: Any = assembly.objective(recipe.stages[0].objective)
+    objective: Any = build.objective(recipe.stages[0].objective)
     objective.setup(encoder)
     use_own_sdpa(encoder.backbone.inner)  # as training does; in bfloat16 it rounds otherwise than the library's
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
@@ -109,7 +108,7 @@ def test_what_is_written_and_said(
     assert gap.none == pytest.approx(found["none"], rel=1e-5) and gap.context == pytest.approx(
         found["context"], abs=1e-6
     )
-    assert shares.own == pytest.approx(found["end"]["share"], abs=1e-4)
+    assert shares.same_text == pytest.approx(found["end"]["share"], abs=1e-4)
     start, two = found["curve"][:2]
     lines = [line for line in caplog.messages if "share of the gap" in line]
     assert lines[0] == "compress  3 texts are set aside, to measure the share of the gap closed"
@@ -131,7 +130,7 @@ def test_training_is_the_same_with_it(values: dict[str, Any], tmp_path: Path, mo
     """Losses of every step and weights, to the bit, under dropout; without it, and without evaluations."""
     measured = losses_of(compress(values, tmp_path, evaluation={"at": "log"}), tmp_path / "with", evaluate=unscored)
     assert len(log_of(tmp_path / "with")["gap"]["compress"]["curve"]) == 5
-    monkeypatch.setattr(run_json, "at_start", lambda *_, **__: None)
+    monkeypatch.setattr(run_json, "measure_start", lambda *_, **__: None)
     plain = losses_of(compress(values, tmp_path), tmp_path / "without")
     assert "gap" not in log_of(tmp_path / "without")
     assert measured == plain and len(plain) == 6
@@ -151,12 +150,12 @@ def test_a_stage_without_a_share_cannot_be_chosen_by_it(values: dict[str, Any], 
     words = (
         r"stage unsupervised: evaluation.metric=gap, the share of the gap closed, exists where the objective is comp"
     )
-    for check in (assembly.check_recipe, lambda recipe: train(recipe, tmp_path / "run", evaluate=unscored)):
+    for check in (build.check_recipe, lambda recipe: train(recipe, tmp_path / "run", evaluate=unscored)):
         with pytest.raises(ValueError, match=words):
             check(three)
-    assembly.check_recipe(Recipe.from_values({**values, "evaluation": {**by_gap, "stages": ["compress"]}}))
+    build.check_recipe(Recipe.from_values({**values, "evaluation": {**by_gap, "stages": ["compress"]}}))
     with pytest.raises(ValueError, match="stage compress: evaluation.metric=gap"):
-        assembly.check_recipe(compress(values, tmp_path, evaluation={"every": 2, "metric": "gap"}, held_out=0))
+        build.check_recipe(compress(values, tmp_path, evaluation={"every": 2, "metric": "gap"}, held_out=0))
     few = compress(values, tmp_path, copies=1, evaluation={"every": 2, "metric": "gap"})
     with pytest.raises(
         ValueError, match="stage compress: no share of the gap closed: no texts are set aside, since there"
@@ -245,7 +244,7 @@ def test_texts_that_are_too_long_to_measure(
     chosen = compress(values, tmp_path, divergence="nll", evaluation={"every": 2, "metric": "gap"})
     longer = [f"{' '.join(SENTENCES[:3])} Part {i}. " * 2 for i in range(60)]
     (tmp_path / "many.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in longer))
-    assembly.check_recipe(recipe)
+    build.check_recipe(recipe)
     words = "3 of 3 held-out texts are left out, since their context and target together have more than the 100 tokens"
     with pytest.raises(ValueError, match=f"no share of the gap closed: {words}"):
         train(chosen, tmp_path / "chosen", evaluate=unscored)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.methods import EmbeddingObjective
 from embrew.model.batching import passes_by_length
+from embrew.recipe import build
 from embrew.text.tokens import Tokens
 from embrew.training.step import Chunks, TrainStep, cached_loss
 from tests.conftest import SENTENCES, by_default
@@ -28,7 +28,7 @@ CHUNKS = [Chunks(rows=1), Chunks(rows=3), Chunks(tokens=40), Chunks(rows=100)]
 
 def prepared(make_encoder, settings: dict[str, Any], **lora: Any) -> tuple[Encoder, EmbeddingObjective, dict[str, Any]]:
     encoder = make_encoder(lora={"lora_dropout": 0.0, **lora})
-    objective = assembly.objective({"type": "contrastive", **settings})
+    objective = build.objective({"type": "contrastive", **settings})
     assert isinstance(objective, EmbeddingObjective)
     batch = objective.collate(rows_for(objective), encoder)
     return encoder.train(), objective, batch

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.inspection import inspect
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.training import stages
 from tests import fresh
 from tests.conftest import SENTENCES
@@ -29,7 +28,7 @@ Build = Callable[..., Recipe]
 
 
 @pytest.fixture
-def build(model_folder: Callable[[str], Path], tmp_path: Path) -> Build:
+def make_recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Build:
     """A function that returns a recipe of one stage with a constant learning rate."""
     pairs = [{"query": f"{i} {text[:20]}", "positive": text[20:]} for i in range(2) for text in SENTENCES]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
@@ -43,14 +42,14 @@ def build(model_folder: Callable[[str], Path], tmp_path: Path) -> Build:
 
 
 @pytest.mark.parametrize("encoder", [None, {"lora": None}], ids=["lora", "full"])
-def test_the_models_of_these_steps(encoder: dict[str, Any] | None, build: Build, tmp_path: Path) -> None:
+def test_the_models_of_these_steps(encoder: dict[str, Any] | None, make_recipe: Build, tmp_path: Path) -> None:
     """To the bit those of runs that end there; the last one is as without `keep`."""
-    kept = stages.train(build(encoder=encoder, keep=[3, 1, 3]), tmp_path / "run")
-    train(build(encoder=encoder), tmp_path / "without")
+    kept = stages.train(make_recipe(encoder=encoder, keep=[3, 1, 3]), tmp_path / "run")
+    train(make_recipe(encoder=encoder), tmp_path / "without")
     equal(tmp_path / "run" / "one", tmp_path / "without" / "one")
     for step in (1, 3):
         folder = tmp_path / "run" / f"one.step-{step}"
-        train(build(encoder=encoder, max_steps=step), tmp_path / f"to-{step}")
+        train(make_recipe(encoder=encoder, max_steps=step), tmp_path / f"to-{step}")
         equal(folder, tmp_path / f"to-{step}" / "one")
         settings = json.loads((folder / "embrew.json").read_text())
         assert settings["steps"] == step and settings["checks"]["verify"] == "fast"
@@ -60,8 +59,8 @@ def test_the_models_of_these_steps(encoder: dict[str, Any] | None, build: Build,
     assert abs(opened.encode(SENTENCES) - kept.encode(SENTENCES)).max() < 1e-6
 
 
-def test_it_is_listed_and_its_card_has_no_scores_of_another_step(build: Build, tmp_path: Path) -> None:
-    train(build(keep=[2]), tmp_path / "run", evaluate=lambda _: {"dev": 0.5})
+def test_it_is_listed_and_its_card_has_no_scores_of_another_step(make_recipe: Build, tmp_path: Path) -> None:
+    train(make_recipe(keep=[2]), tmp_path / "run", evaluate=lambda _: {"dev": 0.5})
     assert "one: kept one.step-2" in inspect(tmp_path / "run").facts
     assert inspect(tmp_path / "run" / "one.step-2").kind == "encoder"
     last, kept = ((tmp_path / "run" / name / "README.md").read_text() for name in ("one", "one.step-2"))
@@ -69,9 +68,9 @@ def test_it_is_listed_and_its_card_has_no_scores_of_another_step(build: Build, t
 
 
 @pytest.mark.slow
-def test_killed_after_the_step_and_resumed(build: Build, tmp_path: Path) -> None:
+def test_killed_after_the_step_and_resumed(make_recipe: Build, tmp_path: Path) -> None:
     """SIGKILL when the file of step 2 is there, before a checkpoint or after one: the same bytes as a run without."""
-    (tmp_path / "recipe.yaml").write_text(build(max_steps=40, keep=[2, 5]).to_yaml())
+    (tmp_path / "recipe.yaml").write_text(make_recipe(max_steps=40, keep=[2, 5]).to_yaml())
     train(Recipe.load(tmp_path / "recipe.yaml"), tmp_path / "whole")
     command = [
         sys.executable,
@@ -94,7 +93,7 @@ def test_killed_after_the_step_and_resumed(build: Build, tmp_path: Path) -> None
         equal(tmp_path / "whole" / name, tmp_path / "run" / name)
 
 
-def test_killed_while_folders_are_saved(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_while_folders_are_saved(make_recipe: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between a kept folder and the stage's: the run is resumed, and both are written."""
     save = Encoder.save_pretrained
 
@@ -106,20 +105,20 @@ def test_killed_while_folders_are_saved(build: Build, tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(Encoder, "save_pretrained", dies)
         with pytest.raises(KeyboardInterrupt):
-            train(build(keep=[2]), tmp_path / "run")
+            train(make_recipe(keep=[2]), tmp_path / "run")
     assert (tmp_path / "run" / "one.step-2").is_dir() and not (tmp_path / "run" / "one").exists()
-    train(build(keep=[2]), tmp_path / "run", resume=True)
-    train(build(keep=[2]), tmp_path / "whole")
+    train(make_recipe(keep=[2]), tmp_path / "run", resume=True)
+    train(make_recipe(keep=[2]), tmp_path / "whole")
     for name in ("one", "one.step-2"):
         equal(tmp_path / "whole" / name, tmp_path / "run" / name)
     with pytest.raises(ValueError, match=r"other settings \(stages\.0\.training\.keep"):
-        train(build(keep=[2, 3]), tmp_path / "run", resume=True)
+        train(make_recipe(keep=[2, 3]), tmp_path / "run", resume=True)
 
 
 def test_a_stage_that_stops_early_says_what_is_not_there(
-    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make_recipe: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recipe = build(keep=[1, 4])
+    recipe = make_recipe(keep=[1, 4])
     values = recipe.model_dump() | {"evaluation": {"dev": ["unused"], "every": 1, "patience": 1}}
     with caplog.at_level(logging.WARNING):
         train(Recipe.from_values(values), tmp_path / "run", evaluate=lambda _: {"dev": 0.5})
@@ -137,15 +136,15 @@ def test_a_stage_that_stops_early_says_what_is_not_there(
         ([1.5], "training.keep.0=1.5; allowed: a valid integer"),
     ],
 )
-def test_wrong_steps(keep: Any, words: str, build: Build) -> None:
+def test_wrong_steps(keep: Any, words: str, make_recipe: Build) -> None:
     with pytest.raises(ValueError, match=words):
-        assembly.check_recipe(build(keep=keep))
+        build.check_recipe(make_recipe(keep=keep))
 
 
-def test_steps_beyond_the_epochs(build: Build, tmp_path: Path) -> None:
+def test_steps_beyond_the_epochs(make_recipe: Build, tmp_path: Path) -> None:
     """10 rows in batches of 4 are 2 steps; it is said before the first."""
     with pytest.raises(ValueError, match=r"training.keep=\[3\], but the stage has 2 steps"):
-        train(build(max_steps=-1, num_train_epochs=1, keep=[3]), tmp_path / "run")
+        train(make_recipe(max_steps=-1, num_train_epochs=1, keep=[3]), tmp_path / "run")
     assert not list((tmp_path / "run").rglob("*.safetensors"))
 
 
@@ -160,8 +159,8 @@ def test_steps_beyond_the_epochs(build: Build, tmp_path: Path) -> None:
         ("x" * 300, "names a folder and has 300 characters; allowed: 200"),
     ],
 )
-def test_a_stage_cannot_be_called_like_another_file(name: str, message: str, build: Build) -> None:
-    values = build().model_dump()
+def test_a_stage_cannot_be_called_like_another_file(name: str, message: str, make_recipe: Build) -> None:
+    values = make_recipe().model_dump()
     values["stages"][0]["name"] = name
     with pytest.raises(ValueError, match=message):
         Recipe.from_values(values)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from datasets import Dataset
 
-from embrew import assembly
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe import Recipe, StageConfig, build
 from embrew.training import sharding
-from embrew.training.stages import check_launch, sharding_requested, train
+from embrew.training.launch import check_launch, sharding_requested
+from embrew.training.stages import train
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 
@@ -31,8 +31,8 @@ def check(stage: StageConfig, args: Any, *, sharded: bool) -> None:
 
 def arguments(stage: StageConfig) -> tuple[Any, Any]:
     on_cpu = stage.model_copy(update={"training": {"use_cpu": True, **stage.training}})
-    objective = assembly.objective(stage.objective)
-    return objective, assembly.training_arguments(on_cpu, objective, Path("unused"), seed=1)
+    objective = build.objective(stage.objective)
+    return objective, build.training_arguments(on_cpu, objective, Path("unused"), seed=1)
 
 
 def test_fp16_under_fsdp2():

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.model.adapters import dequantize
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.storage.saving import reference_vectors
 from embrew.training.stages import train
 from tests.conftest import SENTENCES, wide_model
@@ -70,14 +69,14 @@ def test_training_is_that_of_dequantised_layers(
     values["encoder"]["lora"]["lora_dropout"] = 0.0
     values["stages"] = values["stages"][:1]
     encoder = train(Recipe.from_values(values), tmp_path / "quantised", verify="off")
-    start = assembly.starting_encoder
+    start = build.starting_encoder
 
     def plain(*args: Any, **how: Any) -> Encoder:
         found = start(*args, **how)
         dequantize(found.backbone.causal_lm, torch.float32)
         return found
 
-    monkeypatch.setattr(assembly, "starting_encoder", plain)
+    monkeypatch.setattr(build, "starting_encoder", plain)
     other = train(Recipe.from_values(values), tmp_path / "plain", verify="off")
     assert encoder.backbone.is_quantized and not other.backbone.is_quantized
     assert (reference_vectors(encoder) - reference_vectors(other)).abs().max() < 1e-4

@@ -15,10 +15,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import trainer_utils
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.methods import Contrastive
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.training import checkpoints
 from embrew.training.stages import train as verified
 from embrew.training.trainer import StageTrainer
@@ -149,7 +148,7 @@ def test_three_stages(values: dict[str, Any], tmp_path: Path) -> None:
         "supervised",
         "unsupervised",
     ]
-    started = assembly.encoder(Recipe.from_values(values))
+    started = build.encoder(Recipe.from_values(values))
     assert not torch.equal(memory[0], started.backbone.memory.detach())
     assert "Loading" not in (folders[0] / "recipe.yaml").read_text()
     assert Recipe.load(folders[0] / "recipe.yaml") == Recipe.from_values(values).public()
@@ -271,7 +270,7 @@ def test_a_generative_stage_after_the_weights_changed(
         train(recipe, tmp_path / "run")
     assert "a second copy of the original" in caplog.text
     changed = Encoder.from_pretrained(tmp_path / "run" / recipe.stages[0].name, merge_adapter=True)
-    original = assembly.encoder(recipe.model_copy(update={"stages": []}))
+    original = build.encoder(recipe.model_copy(update={"stages": []}))
     changed.base_folder = changed.base_folder or Path(recipe.encoder.model)
     changed.keep_frozen_lm()
     wanted = original.backbone.causal_lm.state_dict()
@@ -336,7 +335,7 @@ def test_lora_on_fully_trained_weights(adapter: str, values: dict[str, Any], who
     third = {**second, "name": "third", "adapter": "merge"}
     recipe = Recipe.from_values({**values, "stages": [second, third]})
     live = verified(recipe, tmp_path / "then", start=whole)
-    start, base = Encoder.from_pretrained(whole), assembly.encoder(recipe)
+    start, base = Encoder.from_pretrained(whole), build.encoder(recipe)
     first, last = (Encoder.from_pretrained(tmp_path / "then" / name) for name in ("supervised", "third"))
     found = f"reopened: {cosine(first, start):.4f} to its start, {cosine(first, base):.4f} to the untouched base"
     assert cosine(first, start) > 0.999, found

@@ -38,7 +38,7 @@ def refused(arguments: list[Any], words: str) -> None:
 
 def test_refused_in_one_line(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is loaded or written; a sweep and an adaptation hold their folders too."""
-    monkeypatch.setattr("embrew.assembly.encoder", lambda *_, **__: pytest.fail("nothing is loaded"))
+    monkeypatch.setattr("embrew.recipe.build.encoder", lambda *_, **__: pytest.fail("nothing is loaded"))
     values["stages"] = values["stages"][:1]
     recipe, out = tmp_path / "recipe.yaml", tmp_path / "out"
     recipe.write_text(dump_yaml({**values, "evaluation": {"dev": ["no/such/folder"]}}))

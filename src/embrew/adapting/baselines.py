@@ -15,17 +15,23 @@ from embrew.evaluation.report import finished, write_result
 from embrew.files.checksums import content_hash
 from embrew.files.formats import versions
 from embrew.progress import is_chosen, within
-from embrew.ranking import BM25, DEEP, fused
-from embrew.text_encoder import encode_options
+from embrew.ranking import BM25, FUSION_DEPTH, reciprocal_rank_fusion
+from embrew.text_encoder import TextEncoder, encode_options
 
 logger = logging.getLogger(__name__)
 
 
-def score(encoder: Any, folder: Path, split: str, output: Path, *, name: str, batch_tokens: int) -> Result:
+def score(encoder: TextEncoder, folder: Path, split: str, output: Path, *, name: str, batch_tokens: int) -> Result:
     """Return the scores of an encoder on a BEIR folder; a result in `output` is not computed again."""
-    options: Any = {"batch_tokens": batch_tokens, "show_progress_bar": is_chosen()}
     with within(name):
-        (result,) = evaluate(encoder, [folder], output_dir=output, split=split, **options)
+        (result,) = evaluate(
+            encoder,
+            [folder],
+            output_dir=output,
+            split=split,
+            batch_tokens=batch_tokens,
+            show_progress_bar=is_chosen(),
+        )
     return result
 
 
@@ -35,15 +41,15 @@ def score_bm25(folder: Path, split: str, output: Path) -> Result:
 
 
 def score_hybrid(
-    opener: Callable[[], Any], folder: Path, split: str, output: Path, *, name: str, batch_tokens: int
+    opener: Callable[[], TextEncoder], folder: Path, split: str, output: Path, *, name: str, batch_tokens: int
 ) -> Result:
     """Return the scores of the fusion of an encoder's ranking with that of BM25, as `embrew search --hybrid` ranks.
 
     Args:
-        opener: opens the encoder.
+        opener: function that opens the encoder.
         folder, split: a BEIR folder and its split.
-        output: a result in it is kept.
-        name: of the encoder's results.
+        output: folder of results; a finished one is kept.
+        name: name of the encoder's results.
         batch_tokens: padded tokens per batch.
     """
 
@@ -52,7 +58,12 @@ def score_hybrid(
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=is_chosen())
         by_vectors = rank(encoder, data.corpus, data.queries, top_k=RANKED, **options)
         return {
-            query: [one for one, _ in fused([by_vectors[query][:DEEP], by_words[query][:DEEP]], RANKED)]
+            query: [
+                document
+                for document, _ in reciprocal_rank_fusion(
+                    [by_vectors[query][:FUSION_DEPTH], by_words[query][:FUSION_DEPTH]], RANKED
+                )
+            ]
             for query in data.queries
         }
 
@@ -78,8 +89,8 @@ def _score_ranking(
         "settings": {},
         "versions": versions(),
     }
-    if (kept := finished(output, run)) is not None:
-        return kept
+    if (earlier := finished(output, run)) is not None:
+        return earlier
     began, data = time.perf_counter(), read(task)
     scores = scores_of_ranking(ranking(data), data)
     counts, examples = scores.pop("counts"), scores.pop("examples")
@@ -95,6 +106,10 @@ def _bm25_ranking(data: RetrievalData, *, with_a_word: bool = False) -> dict[str
     documents = sorted(data.corpus, key=lambda document: document.id)
     scores, rows = BM25([document.content for document in documents]).top(list(data.queries.values()), RANKED)
     return {
-        query: [documents[row].id for score, row in zip(*found, strict=True) if score > 0 or not with_a_word]
-        for query, found in zip(data.queries, zip(scores, rows, strict=True), strict=True)
+        query: [
+            documents[row].id
+            for score, row in zip(query_scores, query_rows, strict=True)
+            if score > 0 or not with_a_word
+        ]
+        for query, query_scores, query_rows in zip(data.queries, scores, rows, strict=True)
     }

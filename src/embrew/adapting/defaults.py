@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from embrew.config.overrides import Override, apply_overrides
 from embrew.config.validation import Config, check_fields
 from embrew.config.yaml_files import parse_yaml
+from embrew.recipe.overrides import Override, apply_overrides
 
 DISTILLATION = "distillation"  # the method that needs a teacher
 PREFIX = "adapt."  # of overrides of these keys; others are keys of recipes
@@ -43,10 +44,10 @@ class StageDefaults(Config):
     """A stage without its data and its number of steps.
 
     Attributes:
-        share: of the minutes of training.
-        epochs: most epochs.
-        rows: what it learns from.
-        below: instead, with few pairs.
+        share: share of the minutes of training.
+        epochs: maximum number of epochs.
+        rows: data that it learns from.
+        below: data and objective instead of these, with few pairs.
         stage: other keys of the recipe's stage.
     """
 
@@ -68,7 +69,7 @@ class ReadyDefaults(Config):
     """How a model that is an encoder already is trained further.
 
     Attributes:
-        full_below: parameters below which every weight is trained; else a LoRA.
+        full_below: number of parameters below which every weight is trained; else a LoRA.
         full, lora: keys of the stage's `training`.
         stages: the stages, without data and steps.
     """
@@ -78,22 +79,22 @@ class ReadyDefaults(Config):
     lora: dict[str, Any]
     stages: Annotated[list[StageDefaults], Field(min_length=1)]
 
-    def model(self, reading: dict[str, Any], parameters: int) -> ModelDefaults:
-        """Return encoder and stages for a model of that size; `reading` holds the keys of its `encoder` in a recipe."""
-        whole = parameters < self.full_below
+    def model(self, encoder: Mapping[str, Any], parameters: int) -> ModelDefaults:
+        """Return encoder and stages for a model of that size; `encoder` holds the keys of its `encoder` in a recipe."""
+        trains_all = parameters < self.full_below
         stages = [stage.model_copy(deep=True) for stage in self.stages]
         for stage in stages:
-            stage.stage["training"] = {**(self.full if whole else self.lora), **stage.stage.get("training", {})}
-        return ModelDefaults(encoder={**reading, **({"lora": None} if whole else {})}, stages=stages)
+            stage.stage["training"] = {**(self.full if trains_all else self.lora), **stage.stage.get("training", {})}
+        return ModelDefaults(encoder={**encoder, **({"lora": None} if trains_all else {})}, stages=stages)
 
 
 class Negatives(Config):
     """How hard negatives are mined of the training texts, with the start itself.
 
     Attributes:
-        number: at most, of a pair.
-        relative_margin: a negative's similarity is below (1 - margin) times the positive's.
-        share: of the minutes that mining may take; where it would take more, nothing is mined.
+        number: maximum number of negatives of a pair.
+        relative_margin: margin; a negative's similarity is below (1 - margin) times the positive's.
+        share: share of the minutes that mining may take; where it would take more, nothing is mined.
     """
 
     number: Count
@@ -105,9 +106,9 @@ class Rates(Config):
     """How learning rates are searched on dev.
 
     Attributes:
-        factors: of the default rate.
-        share: of the minutes, for all of them together.
-        least: steps that each must get; with fewer nothing is searched.
+        factors: multiples of the default rate.
+        share: share of the minutes, for all of them together.
+        least: number of steps that each must get; with fewer nothing is searched.
     """
 
     factors: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
@@ -135,6 +136,18 @@ class Defaults(Config):
     methods: dict[str, ModelDefaults]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RaceOptions:
+    """The options of a race; see `adapt`."""
+
+    method: str
+    defaults: Defaults
+    overrides: tuple[Override, ...]
+    seed: int
+    export: bool
+    quick: bool
+
+
 def read_defaults(overrides: Sequence[Override] = (), *, quick: bool = False) -> Defaults:
     """Return the defaults with overrides, each `adapt.KEY=VALUE`; `quick`: with the values of that key.
 
@@ -145,7 +158,7 @@ def read_defaults(overrides: Sequence[Override] = (), *, quick: bool = False) ->
     shorter = values.pop("quick")
     values = values | shorter if quick else values
     values = apply_overrides({PREFIX[:-1]: values}, overrides)[PREFIX[:-1]]
-    return check_fields(Defaults, values, words="adapt: ")
+    return check_fields(Defaults, values, message_prefix="adapt: ")
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import Any
 from datasets import Dataset
 
 from embrew.adapting.defaults import Negatives
-from embrew.adapting.prepare import Prepared, check_same
+from embrew.adapting.preparation.prepare import Prepared, check_same
 from embrew.data.formats import read_file
 from embrew.encoder import Encoder
 from embrew.files.checksums import file_sha256
@@ -28,9 +28,9 @@ def mined_pairs(
     encoder: Encoder,
     data: Prepared,
     file: Path,
-    chosen: Negatives,
+    defaults: Negatives,
     *,
-    asked: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     milliseconds: float,
     minutes: float,
 ) -> float | None:
@@ -42,21 +42,21 @@ def mined_pairs(
         encoder: the start.
         data: pairs, and passages that are searched besides their answers.
         file: JSON Lines as `data.pairs`; beside it a JSON file with its sha256.
-        chosen: how many negatives, and their margin.
-        asked: what the file depends on.
-        milliseconds: to encode a text; it says how long mining will take.
-        minutes: of training.
+        defaults: number of negatives, and their margin.
+        inputs: model, data and options that the file depends on.
+        milliseconds: time to encode a text, from which the time of mining is estimated.
+        minutes: time of training.
 
     Returns:
         The seconds; None: it would take more than its share of the minutes, or there is no negative.
     """
-    said = file.with_suffix(".json")
-    if said.is_file():
-        kept = read_json(said, keys=("asked", "file_sha256", "seconds"), repair=REPAIR, sealed=True)
-        check_same(asked, kept["asked"], file.parent.parent)
-        if not file.is_file() or file_sha256(file) != kept["file_sha256"]:
-            raise BrokenFile(f"{file} is missing or has changed since it was written; remove {said}, to mine again")
-        return float(kept["seconds"])
+    sidecar = file.with_suffix(".json")
+    if sidecar.is_file():
+        earlier = read_json(sidecar, keys=("inputs", "file_sha256", "seconds"), repair=REPAIR, sealed=True)
+        check_same(inputs, earlier["inputs"], file.parent.parent)
+        if not file.is_file() or file_sha256(file) != earlier["file_sha256"]:
+            raise BrokenFile(f"{file} is missing or has changed since it was written; remove {sidecar}, to mine again")
+        return float(earlier["seconds"])
     began = time.perf_counter()
     rows = [dict(record.values) for record in read_file(data.pairs)]
     without = [row for row in rows if not row["negatives"]]
@@ -64,24 +64,24 @@ def mined_pairs(
     corpus = list(dict.fromkeys([*(row["positive"] for row in rows), *passages]))
     characters = sum(map(len, corpus))
     texts = len(corpus) * (1 + sum(len(row["query"]) for row in without) / characters)
-    if (expected := texts * milliseconds / 60_000) > chosen.share * minutes:
+    if (expected := texts * milliseconds / 60_000) > defaults.share * minutes:
         logger.info("no negatives are mined: that would take %.1f of the %g minutes", expected, minutes)
         return None
-    if not without or not (found := _found(encoder, without, corpus, chosen)):
+    if not without or not (negatives := _mine(encoder, without, corpus, defaults)):
         logger.info("no negatives were found")
         return None
     for row in without:
-        row["negatives"] = found.get((row["query"], row["positive"]), [])
+        row["negatives"] = negatives.get((row["query"], row["positive"]), [])
     file.parent.mkdir(exist_ok=True)
     write_jsonl(file, rows)
     seconds = time.perf_counter() - began
-    write_json(said, sealed({"asked": dict(asked), "file_sha256": file_sha256(file), "seconds": seconds}))
-    logger.info("%d of %d pairs have mined negatives, after %.0f s", len(found), len(rows), seconds)
+    write_json(sidecar, sealed({"inputs": dict(inputs), "file_sha256": file_sha256(file), "seconds": seconds}))
+    logger.info("%d of %d pairs have mined negatives, after %.0f s", len(negatives), len(rows), seconds)
     return seconds
 
 
-def _found(
-    encoder: Encoder, rows: Sequence[Mapping[str, Any]], corpus: Sequence[str], chosen: Negatives
+def _mine(
+    encoder: Encoder, rows: Sequence[Mapping[str, Any]], corpus: Sequence[str], defaults: Negatives
 ) -> dict[tuple[str, str], list[str]]:
     """Return the negatives of pairs that have some."""
     pairs = Dataset.from_list([{"query": row["query"], "positive": row["positive"]} for row in rows])
@@ -90,8 +90,8 @@ def _found(
             encoder,
             pairs,
             corpus=corpus,
-            num_negatives=chosen.number,
-            relative_margin=chosen.relative_margin,
+            num_negatives=defaults.number,
+            relative_margin=defaults.relative_margin,
         )
     except NoNegatives:
         return {}

@@ -1,50 +1,41 @@
-"""The recipes of an adaptation: untrained encoders, and models that are trained for as many steps as time allows."""
+"""The recipes of an adaptation: of untrained encoders, and of models to train."""
 
 from __future__ import annotations
 
 import math
 import os
 import shlex
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
-from datasets import concatenate_datasets
-
-from embrew import assembly
 from embrew.adapting.defaults import Defaults, ModelDefaults, StageDefaults
-from embrew.adapting.prepare import Prepared
-from embrew.assembly.encoders import arithmetic
-from embrew.assembly.stages import objective_keys
-from embrew.config.overrides import Override, apply_overrides, as_text, parse_override
+from embrew.adapting.preparation.prepare import Prepared
 from embrew.config.yaml_files import dump_yaml
 from embrew.encoder import Encoder
 from embrew.files.names import public_path
 from embrew.files.writing import atomic_path
 from embrew.opening import POOLINGS
-from embrew.recipe import DataConfig, Recipe
+from embrew.recipe import Recipe
+from embrew.recipe.build.encoders import arithmetic
+from embrew.recipe.build.stages import objective_keys
+from embrew.recipe.overrides import Override, apply_overrides, as_text, parse_override
 from embrew.recipe.recipe import with_paths
 from embrew.settings.encoder import EncoderSettings
-from embrew.storage.base_model import pick_device
-from embrew.training.step import Chunks, TrainStep
 
-T = TypeVar("T")
 LEAST_LENGTH, SHARE, SPARE = 16, 0.98, 4  # tokens; share of texts that are not truncated; tokens for BOS, EOS and joins
-LONG_ENOUGH = 3.0  # seconds of a measured step from which the time is taken to grow with the rows
-OF_MODEL = ("revision", "dtype", "attn_implementation", "trust_remote_code", "adapter", "max_length")
+MODEL_KEYS = ("revision", "dtype", "attn_implementation", "trust_remote_code", "adapter", "max_length")
 """Keys of `encoder` whose overrides untrained encoders take too."""
 
 
 def text_lengths(encoder: Encoder, data: Prepared, longest: int) -> dict[str, int]:
     """Return the number of tokens that 98 % of the queries, and of the documents, have, rounded up to eights."""
-    found = {}
+    lengths = {}
     for side, texts in data.texts().items():
         counts = sorted(len(ids) for ids in encoder.tokenizer(texts, add_special_tokens=False)["input_ids"])
-        most = counts[math.ceil(SHARE * len(counts)) - 1]
-        found[side] = min(max(8 * math.ceil(most / 8), LEAST_LENGTH), longest)
-    return found
+        quantile = counts[math.ceil(SHARE * len(counts)) - 1]
+        lengths[side] = min(max(8 * math.ceil(quantile / 8), LEAST_LENGTH), longest)
+    return lengths
 
 
 def with_limits(values: Mapping[str, Any], lengths: Mapping[str, int], encoder: Encoder) -> dict[str, Any]:
@@ -56,13 +47,13 @@ def with_limits(values: Mapping[str, Any], lengths: Mapping[str, int], encoder: 
     copies = pattern.count("{text}") + pattern.count("{echo}")
     for placeholder in ("{text}", "{echo}", "{memory}", "{eos}", "{end}"):
         pattern = pattern.replace(placeholder, " ")
-    own = values.get("max_length") or {}
-    limits = dict(own)
+    earlier = values.get("max_length") or {}
+    limits = dict(earlier)
     for side, length in lengths.items():
         words = pattern.replace("{instruction}", prompts.get(side) or "")
         around = len(encoder.tokenizer(words, add_special_tokens=False)["input_ids"])
         wanted = copies * length + around + values.get("memory_tokens", 0) + SPARE
-        limits[side] = int(min(wanted, encoder.backbone.max_positions, own.get(side, wanted)))
+        limits[side] = int(min(wanted, encoder.backbone.max_positions, earlier.get(side, wanted)))
     return {**values, "max_length": limits}
 
 
@@ -89,9 +80,9 @@ def untrained_recipe(
     values |= {"model": model, "dtype": _dtype(model, overrides)}
     if lengths is not None and encoder is not None:
         values = with_limits({key: value for key, value in values.items() if key != "max_length"}, lengths, encoder)
-    own = [text for text in overrides if parse_override(text)[0][:1] == ["encoder"]]
-    kept = [text for text in own if parse_override(text)[0][1] in OF_MODEL]
-    return Recipe.from_values(apply_overrides({"encoder": values, "seed": seed}, kept), overrides=kept)
+    of_encoder = [text for text in overrides if parse_override(text)[0][:1] == ["encoder"]]
+    of_model = [text for text in of_encoder if parse_override(text)[0][1] in MODEL_KEYS]
+    return Recipe.from_values(apply_overrides({"encoder": values, "seed": seed}, of_model), overrides=of_model)
 
 
 def _dtype(model: str, overrides: Sequence[Override]) -> str:
@@ -103,13 +94,13 @@ def _dtype(model: str, overrides: Sequence[Override]) -> str:
     return "bfloat16" if arithmetic(recipe, recipe.stages[0]) == "bfloat16" else recipe.encoder.dtype
 
 
-def as_described(encoder: Encoder, recipe: Recipe) -> Encoder:
+def with_recipe_settings(encoder: Encoder, recipe: Recipe) -> Encoder:
     """Return an untrained encoder with the settings of a recipe, on the weights of another one of the same model."""
     settings = recipe.encoder.settings
     return encoder.with_settings(**{name: getattr(settings, name) for name in EncoderSettings.model_fields})
 
 
-def trained_recipe(
+def training_recipe(
     model: str,
     chosen: ModelDefaults,
     data: Prepared,
@@ -142,18 +133,17 @@ def trained_recipe(
     encoder_values = {"lora": defaults.lora, **with_limits(chosen.encoder, lengths, encoder), "model": model}
     stages = []
     for index, stage in enumerate(chosen.stages):
-        config, objective = source_of(stage, data)
-        values = {**stage.stage, "objective": objective, "data": config}
-        values["training"] = {**values["training"], "max_steps": 1 if steps is None else steps[index]}
-        if "per_device_train_batch_size" not in values["training"]:
-            values["batch"] = {**defaults.batch, "size": min(defaults.batch["size"], _count(stage, data))}
-        stages.append(values)
+        config, objective = stage_source(stage, data)
+        stage_values = {**stage.stage, "objective": objective, "data": config}
+        stage_values["training"] = {**stage.stage["training"], "max_steps": 1 if steps is None else steps[index]}
+        if "per_device_train_batch_size" not in stage_values["training"]:
+            stage_values["batch"] = {**defaults.batch, "size": min(defaults.batch["size"], row_count(stage, data))}
+        stages.append(stage_values)
     dev: dict[str, Any] = {"dev": [str(data.dev.resolve())], "batch_tokens": defaults.batch_tokens}
     if steps is not None:
         dev |= {"every": 1 / max(evaluations, 2), "stages": [stages[-1]["name"]]}
-    whole: dict[str, Any] = {"encoder": encoder_values, "stages": stages, "evaluation": dev, "seed": seed}
-    kept = _of_stages(overrides, {stage["name"] for stage in stages})
-    return recipe_with(whole, kept)
+    values = {"encoder": encoder_values, "stages": stages, "evaluation": dev, "seed": seed}
+    return recipe_with(values, _of_stages(overrides, {stage["name"] for stage in stages}))
 
 
 def recipe_with(values: Mapping[str, Any], overrides: Sequence[Override]) -> Recipe:
@@ -164,17 +154,17 @@ def recipe_with(values: Mapping[str, Any], overrides: Sequence[Override]) -> Rec
     Raises:
         ValueError: an override that does not fit.
     """
-    whole = apply_overrides(values, overrides, objective_keys)
-    Recipe.from_values(whole, overrides=overrides)  # every stage has a mapping `training`
-    for stage in whole["stages"]:
+    overridden = apply_overrides(values, overrides, objective_keys)
+    Recipe.from_values(overridden, overrides=overrides)  # every stage has a mapping `training`
+    for stage in overridden["stages"]:
         training = stage["training"]
         share, steps = training.get("warmup_steps"), training.get("max_steps")
         if isinstance(share, float) and 0 < share < 1 and isinstance(steps, int):  # `check_recipe` names other types
             training["warmup_steps"] = int(share * steps)
-    return Recipe.from_values(whole, overrides=overrides)
+    return Recipe.from_values(overridden, overrides=overrides)
 
 
-def written_recipe(file: Path, model: str, overrides: Sequence[Override]) -> Recipe:
+def load_written_recipe(file: Path, model: str, overrides: Sequence[Override]) -> Recipe:
     """Return a recipe that `write_recipe` wrote of `overrides`: paths outside the output folder are in these only."""
     names = {stage.name for stage in Recipe.load(file).stages}
     paths = [text for text in _of_stages(overrides, names) if parse_override(text)[0][2:3] != ["training"]]
@@ -186,7 +176,7 @@ def _of_stages(overrides: Sequence[Override], names: Collection[str]) -> list[Ov
     return [text for text in overrides if (key := parse_override(text)[0])[0] != "stages" or key[1] in names]
 
 
-def source_of(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dict[str, Any]]:
+def stage_source(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the data and the objective of a stage."""
     rows, objective = stage.rows, stage.stage["objective"]
     passages = data.count("train_passages")
@@ -197,17 +187,17 @@ def source_of(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dic
     path = str((data.mined if rows == "pairs" and data.mined else data.pairs).resolve())
     if rows == "texts":
         return {"path": path, "columns": {"text": "positive"}}, objective
-    own = rows == "own_pairs" and data.count("train_pairs")
-    return {"path": path, **({"where": {"made": False}} if own else {})}, objective
+    without_made = rows == "own_pairs" and data.count("train_pairs")
+    return {"path": path, **({"where": {"made": False}} if without_made else {})}, objective
 
 
-def _count(stage: StageDefaults, data: Prepared) -> int:
+def row_count(stage: StageDefaults, data: Prepared) -> int:
     """Return the number of rows that a stage learns from."""
-    config, _ = source_of(stage, data)
+    config, _ = stage_source(stage, data)
     if config["path"] == str(data.passages.resolve()):
         return data.count("train_passages")
-    own = data.count("train_pairs")
-    return own if "where" in config else own + data.count("made_pairs")
+    pairs = data.count("train_pairs")
+    return pairs if "where" in config else pairs + data.count("made_pairs")
 
 
 def check_one_process(command: str, output: str | Path, recipe: str, settings: Mapping[str, str]) -> None:
@@ -220,97 +210,8 @@ def check_one_process(command: str, output: str | Path, recipe: str, settings: M
         )
 
 
-def batch_size(stage: Any) -> int:
-    """Return the rows of an optimiser step, in one process."""
-    rows: int = stage.batch.size if stage.batch else stage.training.get("per_device_train_batch_size", 8)
-    return rows * int(stage.training.get("gradient_accumulation_steps", 1))
-
-
-def steps_in_time(
-    recipe: Recipe,
-    chosen: ModelDefaults,
-    data: Prepared,
-    defaults: Defaults,
-    dev_seconds: float,
-    source: Path | None = None,
-    each: list[float] | None = None,
-) -> tuple[list[int], int, list[float]]:
-    """Return the steps of each stage and the evaluations that fit into the minutes, and the seconds of a step.
-
-    Args:
-        recipe: with all settings but steps.
-        chosen: shares and epochs of its stages.
-        data: the numbers of rows.
-        defaults: minutes of training, with all evaluations on dev; and evaluations that are wanted within the last
-            stage: fewer, if they would take more than half of the time.
-        dev_seconds: of one evaluation.
-        source: folder of the encoder that training starts from; None: the recipe's model.
-        each: seconds of a step of each stage; None: they are measured.
-    """
-    minutes, others = defaults.minutes, len(recipe.stages)  # before training, and after each stage but the last
-    fitting = max(1, math.floor(30 * minutes / max(dev_seconds, 1e-6)) - others)
-    evaluations = min(defaults.evaluations, fitting)
-    budget = max(60 * minutes - (others + evaluations) * dev_seconds, 30 * minutes)
-    each = list(seconds_per_step(recipe, source)) if each is None else each
-    steps = []
-    for stage, default, seconds in zip(recipe.stages, chosen.stages, each, strict=True):
-        most = math.ceil(default.epochs * _count(default, data) / batch_size(stage))
-        steps.append(max(1, min(math.floor(default.share * budget / seconds), most)))
-    return steps, evaluations, each
-
-
-def seconds_per_step(recipe: Recipe, source: Path | None = None) -> Iterator[float]:
-    """Yield the measured seconds of an optimiser step of each stage on this machine.
-
-    Forward and backward passes over more and more rows, short and long ones, are timed until they take `LONG_ENOUGH`
-    or are a whole batch.
-    """
-    encoder = assembly.starting_encoder(recipe, 0, source, device=pick_device(None))
-    for index, stage in enumerate(recipe.stages):
-        objective = assembly.objective(stage.objective)
-        assembly.prepare_encoder(encoder, recipe, index, objective)
-        size, parts = batch_size(stage), []
-        for config in stage.datasets:
-            few: DataConfig = config.model_copy(update={"shuffle_seed": recipe.seed})
-            part = assembly.rows(few, objective, max_rows=size)
-            parts.append(objective.precompute(objective.prepare(part, encoder), encoder, None))
-        rows = sorted(concatenate_datasets(parts).to_list(), key=lambda row: len(str(row)))
-        chunks = None
-        if stage.batch is not None and (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
-            chunks = Chunks(rows=stage.batch.mini_batch_size, tokens=stage.batch.mini_batch_num_tokens)
-        step = TrainStep(encoder, objective, chunks)
-        in_bfloat16 = arithmetic(recipe, stage) == "bfloat16"
-        count, seconds = 2, 0.0
-        _pass(step, spread(rows, count), in_bfloat16)  # the first one allocates
-        while True:
-            seconds = _pass(step, spread(rows, count), in_bfloat16)
-            if seconds >= LONG_ENOUGH or count >= min(size, len(rows)):
-                break
-            count = min(2 * count, size, len(rows))
-        yield seconds * size / count
-
-
-def spread(rows: Sequence[T], count: int) -> list[T]:
-    """Return `count` of the rows, at equal distances, or all of fewer."""
-    count = min(count, len(rows))
-    return [rows[(2 * number + 1) * len(rows) // (2 * count)] for number in range(count)]
-
-
-def _pass(step: TrainStep, rows: Sequence[dict[str, Any]], in_bfloat16: bool) -> float:
-    """Return the seconds of a forward and a backward pass over rows."""
-    began = time.perf_counter()
-    batch = step.objective.collate(rows, step.encoder, seed=0)
-    with torch.autocast(step.encoder.device.type, torch.bfloat16, enabled=in_bfloat16):
-        loss = step(**batch, progress=0.0)["loss"]
-    loss.backward()
-    step.zero_grad(set_to_none=True)
-    if step.encoder.device.type != "cpu":
-        torch.accelerator.synchronize()
-    return time.perf_counter() - began
-
-
-def write_recipe(path: Path, recipe: Recipe, said: str, *, command: str = "adapt") -> None:
-    """Write a recipe whose paths within the output folder are relative to it, and who wrote it."""
+def write_recipe(path: Path, recipe: Recipe, title: str, *, command: str = "adapt") -> None:
+    """Write a recipe whose paths within the output folder are relative to it, with a title and the command."""
     inside = f"{path.parent.parent.resolve()}/"
     values = with_paths(
         recipe.model_dump(mode="json", exclude_defaults=True),
@@ -318,4 +219,4 @@ def write_recipe(path: Path, recipe: Recipe, said: str, *, command: str = "adapt
     )
     path.parent.mkdir(exist_ok=True)
     with atomic_path(path) as temporary:
-        temporary.write_text(f"# {said} Written by embrew {command}.\n\n{dump_yaml(values)}", encoding="utf-8")
+        temporary.write_text(f"# {title} Written by embrew {command}.\n\n{dump_yaml(values)}", encoding="utf-8")

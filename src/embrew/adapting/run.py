@@ -1,40 +1,45 @@
-"""Race models on a user's texts: data, scores, training, page and export. Finished parts are not repeated."""
+"""Race models on a user's texts: `adapt`, and the race step by step (`race`). Finished parts are not repeated."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from embrew.adapting.baselines import score_bm25, score_hybrid
-from embrew.adapting.chosen_models import models_that_fit
-from embrew.adapting.defaults import DISTILLATION, PREFIX, Defaults, ModelDefaults, method_names, read_defaults
-from embrew.adapting.leaks import check
-from embrew.adapting.outcome import ADAPTED, Row, best_of, cheapest_of, first_lines, write_page
-from embrew.adapting.prepare import Prepared, prepare
-from embrew.adapting.race import CONTRAST, DEV, REPAIR, RESULTS, Lane, Settings
-from embrew.adapting.reading import Given, given
+from embrew.adapting.baselines import score_bm25
+from embrew.adapting.candidate import BM25, CONTRAST, DEV, RESULTS, Candidate
+from embrew.adapting.default_models import models_that_fit
+from embrew.adapting.defaults import (
+    DISTILLATION,
+    PREFIX,
+    Defaults,
+    ModelDefaults,
+    RaceOptions,
+    method_names,
+    read_defaults,
+)
+from embrew.adapting.exporting import EXPORT, export_best
+from embrew.adapting.outcome import ADAPTED, RaceRow, best_of, report_of, write_page
+from embrew.adapting.plan_training import earlier_plan, plan_training
+from embrew.adapting.preparation.leaks import check_leaks
+from embrew.adapting.preparation.prepare import Prepared, prepare
+from embrew.adapting.preparation.sources import DataSource, data_source
 from embrew.adapting.recipes import check_one_process
 from embrew.adapting.starts import STARTS, Start, find_start, start_name, with_earlier, write_starts
-from embrew.config.overrides import Override, as_text, parse_override
 from embrew.distributed import claimed_by_first
-from embrew.encoder import Encoder
-from embrew.export.exporting import export_encoder
 from embrew.files import formats
-from embrew.files.checksums import NAME, is_intact
+from embrew.files.checksums import NAME
 from embrew.files.names import public_path
-from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
-from embrew.files.writing import atomic_folder, link_or_copy, recover, write_json
+from embrew.files.writing import recover, write_json
+from embrew.methods import OBJECTIVES, Objective
 from embrew.opening import check_pooling
-from embrew.recipe import Recipe
-from embrew.storage.opening import SETTINGS
+from embrew.progress import within
+from embrew.recipe.overrides import Override, as_text, parse_override
 
 logger = logging.getLogger(__name__)
-EXPORT, ENCODER, BM25 = "export", "encoder", "bm25"
+DATA = "data"
 
 
 def adapt(
@@ -77,10 +82,10 @@ def adapt(
             contrast alone.
         teacher: an embedding model whose vectors the method `distillation` learns: a folder or Hub id of a
             Sentence-Transformers model, or a folder that embrew trained.
-        minutes: time of training, for each trained model; default: 30.
-        quick: every part in a few minutes, too short to compare methods.
+        minutes: minutes of training, for each trained model; 30 by default.
+        quick: run every part in a few minutes, too short to compare methods.
         seed: random seed of the split and of training.
-        export: write `export/`.
+        export: also export the best encoder for Sentence-Transformers.
         overrides: `key.path=value` for the recipes, `adapt.key=value` for the defaults.
 
     Returns:
@@ -95,9 +100,9 @@ def adapt(
     models = [model] if isinstance(model, str | Path) else list(model)
     for first in models[:1]:
         check_one_process("adapt", output, f"{start_name(first)}--{CONTRAST}", {"encoder.model": str(first)})
-    chosen: list[Override] = [(f"{PREFIX}minutes", minutes)] if minutes is not None else []
-    chosen += [text for text in overrides if text.startswith(PREFIX)]
-    defaults = read_defaults(chosen, quick=quick)
+    of_defaults: list[Override] = [(f"{PREFIX}minutes", minutes)] if minutes is not None else []
+    of_defaults += [text for text in overrides if text.startswith(PREFIX)]
+    defaults = read_defaults(of_defaults, quick=quick)
     of_recipes: tuple[Override, ...] = tuple(text for text in overrides if not text.startswith(PREFIX))
     if teacher is not None:
         of_recipes = (("stages.distill.objective.teacher", teacher), *of_recipes)
@@ -105,28 +110,69 @@ def adapt(
     if (teacher is None) == (method == DISTILLATION):
         raise ValueError(f"method={method!r} and teacher={teacher!r}: {DISTILLATION} needs a teacher, no other has one")
     _check_method(method, defaults)
-    settings = Settings(method=method, defaults=defaults, overrides=of_recipes, seed=seed, export=export, quick=quick)
-    texts = None if documents is None else given(documents, "documents")
-    examples = None if pairs is None else given(pairs, "pairs", columns=columns)
-    starts = [find_start(str(one), trains=one not in as_is) for one in (*models, *as_is)]
-    _check_starts(starts, settings)
+    options = RaceOptions(method=method, defaults=defaults, overrides=of_recipes, seed=seed, export=export, quick=quick)
+    document_source = None if documents is None else data_source(documents, "documents")
+    pair_source = None if pairs is None else data_source(pairs, "pairs", columns=columns)
+    starts = [find_start(str(name), trains=name not in as_is) for name in (*models, *as_is)]
+    _check_starts(starts, options)
     with claimed_by_first(Path(output), "working in"):
-        return _adapt(starts, texts, examples, Path(output), settings)
+        return race(starts, document_source, pair_source, Path(output), options)
 
 
-def _check_starts(starts: Sequence[Start], settings: Settings) -> None:
+def race(
+    starts: Sequence[Start], documents: DataSource | None, pairs: DataSource | None, folder: Path, options: RaceOptions
+) -> dict[str, Any]:
+    """Race models in an output folder; return the content of `adapted.json`.
+
+    Only dev chooses. A model is also scored on the test while it is open, once, and nothing depends on that score.
+    """
+    _check_output(folder)
+    # read pairs and documents, hold out dev and test
+    data = prepare(documents, pairs, folder / DATA, defaults=options.defaults, seed=options.seed)
+    _log_counts(data)
+    candidates = _candidates(starts, data, folder, options)
+    # score each model as it is, train it, and score it again
+    rows: list[RaceRow] = []
+    for candidate in candidates:
+        with within(candidate.start.name):
+            plan = plan_training(candidate)
+            as_is = candidate.score_as_is(plan)
+            rows += [as_is, *(candidate.train(name, as_is) for name in plan.trained)]
+    rows.append(_bm25(data, folder))
+    # choose on dev
+    best = best_of(rows)
+    winner = next(candidate for candidate in candidates if candidate.start.name == best.start)
+    rows.append(winner.score_fused(best))
+    # write the encoder, its export, the report and the page
+    encoder, exported = export_best(best, winner, export=options.export)
+    report = sealed(
+        {
+            "format": formats.ADAPTED.number,
+            "starts": {candidate.start.name: public_path(candidate.start.model) for candidate in candidates},
+            **report_of(rows, best, data, folder, quick=options.quick),
+            "encoder": None if encoder is None else str(encoder.relative_to(folder)),
+            "exported": EXPORT if exported else None,
+            "minutes": options.defaults.minutes,
+        }
+    )
+    write_page(folder, rows, best=best, data=data, advice=report["advice"])
+    write_json(folder / ADAPTED, report)
+    return report
+
+
+def _check_starts(starts: Sequence[Start], options: RaceOptions) -> None:
     """Raise where options are for other starts."""
     if as_is := [start.name for start in starts if start.is_bare and not start.trains]:
         logger.warning("%s: a bare language model as it is means its best untrained pooling", ", ".join(as_is))
     ready = [start.name for start in starts if not start.is_bare]
-    if settings.method == "none" or not ready:
+    if options.method == "none" or not ready:
         return
     if len(ready) == len(starts):
         raise ValueError(
-            f"method={settings.method!r} is for language models that are no embedding models, as {', '.join(ready)} "
+            f"method={options.method!r} is for language models that are no embedding models, as {', '.join(ready)} "
             "is; leave --method out, or add such a model"
         )
-    logger.info("%s is trained of bare language models, and not of %s", settings.method, ", ".join(ready))
+    logger.info("%s is trained of bare language models, and not of %s", options.method, ", ".join(ready))
 
 
 def _check_method(name: str, defaults: Defaults) -> None:
@@ -138,82 +184,51 @@ def _check_method(name: str, defaults: Defaults) -> None:
         check_pooling(pooling)
 
 
-def _adapt(
-    given: Sequence[Start], documents: Given | None, pairs: Given | None, folder: Path, settings: Settings
-) -> dict[str, Any]:
-    recover(folder / "data")  # of a call that was killed in its first seconds
-    ours = any((folder / "data" / name).is_file() for name in (formats.ADAPTED.file, NAME))
-    if folder.exists() and any(folder.iterdir()) and not ours:
+def _check_output(folder: Path) -> None:
+    """Raise if an output folder holds other files than those of a race."""
+    recover(folder / DATA)  # of a call that was killed in its first seconds
+    is_ours = any((folder / DATA / name).is_file() for name in (formats.ADAPTED.file, NAME))
+    if folder.exists() and any(folder.iterdir()) and not is_ours:
         raise FileExistsError(f"{folder} holds other files; choose another output folder")
-    data = prepare(documents, pairs, folder / "data", defaults=settings.defaults, seed=settings.seed)
-    _say(data)
-    methods = _methods(settings, data)
-    _check_overrides(methods, settings)
-    check(data.folder)
-    if not given and not (folder / STARTS).is_file():
-        given = [find_start(model, trains=True) for model in models_that_fit(data, settings.defaults)]
-        _check_starts(given, settings)
-    starts = with_earlier(folder, given)
-    lanes = [Lane(start=start, data=data, folder=folder, settings=settings, methods=methods) for start in starts]
-    for lane in lanes:
-        lane.kept_plan()  # raises where an earlier start has other settings, before a new one is written down
-    write_starts(folder, starts)
-    rows = [row for lane in lanes for row in lane.rows()]
+
+
+def _candidates(starts: Sequence[Start], data: Prepared, folder: Path, options: RaceOptions) -> list[Candidate]:
+    """Return the models of a race: those of earlier calls and new ones, or those that fit this machine.
+
+    Raises:
+        FileExistsError: a model of an earlier call was planned with other settings.
+        ValueError: an override or a method that fits none of the recipes; training data that hold held-out texts.
+    """
+    methods = _methods(options, data)
+    _check_overrides(methods, options)
+    check_leaks(data.folder)
+    if not starts and not (folder / STARTS).is_file():
+        starts = [find_start(model, trains=True) for model in models_that_fit(data, options.defaults)]
+        _check_starts(starts, options)
+    candidates = [
+        Candidate(start=start, data=data, folder=folder, options=options, methods=methods)
+        for start in with_earlier(folder, starts)
+    ]
+    for candidate in candidates:
+        earlier_plan(candidate)  # raises before a new start is written down
+    write_starts(folder, [candidate.start for candidate in candidates])
+    return candidates
+
+
+def _bm25(data: Prepared, folder: Path) -> RaceRow:
+    """Return the scores of BM25."""
     results = folder / RESULTS / BM25
     dev, test = score_bm25(data.dev, "dev", folder / DEV / BM25), score_bm25(data.test, "test", results)
-    rows.append(Row(name="BM25", dev=dev, test=test, results=results))
-    best = best_of(rows)
-    lane = next(lane for lane in lanes if lane.start.name == best.start)
-    rows.append(_hybrid(best, lane))
-    encoder, exported = _export(best, lane, folder, export=settings.export)
-    report = sealed(
-        {
-            "format": formats.ADAPTED.number,
-            "starts": {start.name: public_path(start.model) for start in starts},
-            "said": first_lines(rows, best, data, quick=settings.quick),
-            "best": best.name,
-            "cheapest": cheapest_of(rows, best).name,
-            "encoder": None if encoder is None else str(encoder.relative_to(folder)),
-            "exported": EXPORT if exported else None,
-            "models": [row.summary(folder) for row in rows],
-            "data": dict(data.manifest),
-            "minutes": settings.defaults.minutes,
-            "versions": formats.versions(),
-        }
-    )
-    write_page(folder, rows, best=best, data=data, said=report["said"])
-    write_json(folder / ADAPTED, report)
-    return report
+    return RaceRow(name="BM25", dev=dev, test=test, results=results)
 
 
-def _hybrid(best: Row, lane: Lane) -> Row:
-    """Return the scores of the best encoder fused with BM25."""
-    name = f"{best.results.name}--{BM25}"
-    options: Any = {"name": best.results.name, "batch_tokens": lane.settings.defaults.batch_tokens}
-    opener = cache(partial(lane.open_row, best))
-    dev, test = (
-        score_hybrid(opener, folder, split, lane.folder / place / name, **options)
-        for folder, split, place in ((lane.data.dev, "dev", DEV), (lane.data.test, "test", RESULTS))
-    )
-    return Row(
-        name=f"{best.name} + BM25",
-        dev=dev,
-        test=test,
-        results=lane.folder / RESULTS / name,
-        start=best.start,
-        dimensions=best.dimensions,
-        parameters=best.parameters,
-        milliseconds=best.milliseconds,
-    )
-
-
-def _say(data: Prepared) -> None:
+def _log_counts(data: Prepared) -> None:
     """Log what is trained on and what is held out."""
     count = data.count
-    made = f" and {count('made_pairs')} made of passages" if count("made_pairs") else ""
+    from_passages = f" and {count('made_pairs')} made of passages" if count("made_pairs") else ""
     logger.info(
         "to train on: %d pairs%s (%d with negatives), %d passages; held out: %d questions for dev, %d for the test",
-        *(count("train_pairs"), made, count("with_negatives"), count("train_passages")),
+        *(count("train_pairs"), from_passages, count("with_negatives"), count("train_passages")),
         *(count("dev_queries"), count("test_queries")),
     )
     removed = {
@@ -223,8 +238,8 @@ def _say(data: Prepared) -> None:
         "duplicate pairs": count("duplicate_pairs"),
     }
     if any(removed.values()):
-        said = ", ".join(f"{number} {name}" for name, number in removed.items() if number)
-        logger.info("left out of training, since they repeat others or hold held-out texts: %s", said)
+        counts = ", ".join(f"{number} {name}" for name, number in removed.items() if number)
+        logger.info("left out of training, since they repeat others or hold held-out texts: %s", counts)
     if data.manifest["questions_made"]:
         logger.warning(
             "no pairs were given: first sentences of passages replace questions; they compare models, but users ask "
@@ -232,81 +247,27 @@ def _say(data: Prepared) -> None:
         )
 
 
-def _methods(settings: Settings, data: Prepared) -> dict[str, dict[str, ModelDefaults]]:
+def _methods(options: RaceOptions, data: Prepared) -> dict[str, dict[str, ModelDefaults]]:
     """Return what is trained of a bare language model: contrast by the pooling that it starts from, and the method."""
-    models = {CONTRAST: settings.defaults.contrast}
-    if settings.method == "none":
+    models = {CONTRAST: options.defaults.contrast}
+    if options.method == "none":
         return models
-    chosen = settings.defaults.methods[settings.method]
-    if any(stage.stage["objective"]["type"] == "alignment" for stage in chosen.stages) and not data.count(
-        "with_negatives"
-    ):
+    method = options.defaults.methods[options.method]
+    objectives = [OBJECTIVES.get(stage.stage["objective"]["type"], Objective) for stage in method.stages]
+    needs_negatives = any(objective.needs_negatives for objective in objectives)
+    if needs_negatives and not data.count("with_negatives"):
         raise ValueError(
-            f"--method {settings.method} contrasts with negatives, and no pair to train on has some; add them (embrew "
+            f"--method {options.method} contrasts with negatives, and no pair to train on has some; add them (embrew "
             "data mine finds hard ones), or choose another method"
         )
-    return {**models, settings.method: {"": chosen}}
+    return {**models, options.method: {"": method}}
 
 
-def _check_overrides(methods: Mapping[str, Mapping[str, ModelDefaults]], settings: Settings) -> None:
+def _check_overrides(methods: Mapping[str, Mapping[str, ModelDefaults]], options: RaceOptions) -> None:
     """Raise if an override is of a stage that no recipe has."""
-    chosen = [one.stages for choices in methods.values() for one in choices.values()] + [settings.defaults.ready.stages]
-    names = {stage.stage["name"] for stages in chosen for stage in stages}
-    for text in settings.overrides:
+    trained = [model.stages for by_pooling in methods.values() for model in by_pooling.values()]
+    names = {stage.stage["name"] for stages in (*trained, options.defaults.ready.stages) for stage in stages}
+    for text in options.overrides:
         key, _ = parse_override(text)
         if key[0] == "stages" and (len(key) < 2 or key[1] not in names):
             raise ValueError(f"override {as_text(text)!r}: the stages are {', '.join(sorted(names))}")
-
-
-def _export(best: Row, lane: Lane, folder: Path, *, export: bool) -> tuple[Path | None, bool]:
-    """Write `encoder/`, the best one, and `export/`; return the first, and whether the second was written.
-
-    A model that embrew reads only as it is stays where it is.
-    """
-    place = folder / ENCODER
-    if best.stage is not None:
-        _linked(best.stage, place)
-        trusted = Recipe.load(best.stage / "recipe.yaml").encoder.trust_remote_code
-        encoder = Encoder.from_pretrained(place, trust_remote_code=trusted)
-    else:
-        opened = lane.open_as_is() if lane.start.is_bare else lane.open_to_train()
-        if opened is None:
-            logger.warning("%s is the best as it is, and is not exported: use it where it is", best.name)
-            return None, False
-        encoder = opened
-        kept = place.is_dir() and is_intact(place)
-        if not kept or _described(Encoder.from_pretrained(place)) != _described(encoder):
-            encoder.save_pretrained(place, overwrite=place.exists())
-    if not export:
-        return place, False
-    said, target = folder / EXPORT / formats.EXPORT.file, folder / EXPORT
-    length = encoder.max_seq_length
-    written = _described(encoder.with_settings(max_length=length))
-    if (
-        said.is_file()
-        and is_intact(target)
-        and read_json(said, keys=("encoder",), repair=REPAIR, kind=formats.EXPORT)["encoder"] == written
-    ):
-        logger.info("%s  already exported", target)
-        return place, True
-    try:
-        export_encoder(encoder, target, overwrite=target.exists(), max_length=length)
-    except ValueError as error:
-        logger.warning("%s is the best, and cannot be exported: %s; it is in %s", best.name, error, place)
-        return place, False
-    return place, True
-
-
-def _linked(stage: Path, target: Path) -> None:
-    """Make the files of a trained encoder those of another folder, too: hard links, where the file system has them."""
-    if (target / NAME).is_file() and (target / NAME).read_bytes() == (stage / NAME).read_bytes() and is_intact(target):
-        return
-    with atomic_folder(target, marker=SETTINGS, overwrite=target.exists()) as new:
-        for file in stage.rglob("*"):
-            if file.is_file():
-                (new / file.relative_to(stage)).parent.mkdir(parents=True, exist_ok=True)
-                link_or_copy(file, new / file.relative_to(stage))
-
-
-def _described(encoder: Encoder) -> Any:
-    return json.loads(json.dumps(encoder.describe()))

@@ -8,24 +8,23 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from embrew import assembly
 from embrew.adapting.defaults import shipped
-from embrew.adapting.prepare import check_same
-from embrew.adapting.reading import given
+from embrew.adapting.preparation.prepare import check_same
+from embrew.adapting.preparation.sources import data_source
 from embrew.adapting.recipes import (
     LEAST_LENGTH,
     SHARE,
     check_one_process,
     recipe_with,
-    seconds_per_step,
     with_limits,
     write_recipe,
 )
-from embrew.config.overrides import Override, as_text, parse_override
+from embrew.adapting.starts import SizedEncoder
+from embrew.adapting.step_times import seconds_per_step
 from embrew.corpus.vectors import open_index
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
@@ -41,11 +40,12 @@ from embrew.files.sealed import sealed
 from embrew.files.writing import write_json, write_jsonl
 from embrew.opening import open_model
 from embrew.ranking import top
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
+from embrew.recipe.overrides import Override, as_text, parse_override
 from embrew.search import SearchIndex
 from embrew.storage.base_model import is_encoder, open_config
 from embrew.text.texts import SIDES
-from embrew.text_encoder import encode_options, fixed, model_hash, unit_vectors
+from embrew.text_encoder import TextEncoder, encode_options, fixed, model_hash, unit_vectors
 from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)
@@ -86,8 +86,8 @@ def train_into_space(
         judged: BEIR folder whose test (else dev) queries are held out, with judgements of the index's documents; None:
             a fifth of `queries` is held out.
         layers: numbers of layers at which the student is trained; None: all layers.
-        minutes: time of training.
-        seed: of the split and of training.
+        minutes: minutes of training.
+        seed: random seed of the split and of training.
         overrides: of the recipe (`space.yaml`), each `key.path=value`, or a key path and a value.
 
     Returns:
@@ -101,12 +101,12 @@ def train_into_space(
     """
     settings = {"encoder.model": str(model), f"stages.{STAGE}.objective.teacher": str(teacher)}
     check_one_process("into-space", output, STAGE, settings)
-    source, place = given(queries, "queries"), Path(output)
+    source, folder = data_source(queries, "queries"), Path(output)
     if any((Path(model) / name).is_file() for name in ("embrew.json", "run.json")):
         raise ValueError(f"{model} is an encoder already; give the model that it was trained from")
     data = None if judged is None else read_judged(Path(expand(judged)))
-    with claimed_by_first(place, "working in"):
-        opened: Any = open_model(str(teacher))
+    with claimed_by_first(folder, "working in"):
+        opened = cast("SizedEncoder", open_model(str(teacher)))
         documents = open_index(str(index), opened)
         width = documents.index.d
         if width != opened.get_embedding_dimension():
@@ -114,16 +114,27 @@ def train_into_space(
                 f"{index} holds {width} of the teacher's {opened.get_embedding_dimension()} dimensions; "
                 "give an index of all of them"
             )
-        if data is not None and not {one.id for one in documents.documents} & set().union(*data.qrels.values()):
+        ids = {document.id for document in documents.documents}
+        if data is not None and not ids & set().union(*data.qrels.values()):
             raise ValueError(f"{judged} judges no document of {index}: ids differ; give the data it was built from")
         del documents  # training needs the memory
-        kind = assembly.objective({"type": "embedding_distillation", "teacher": str(teacher)})
-        texts = list(assembly.rows(source.config, kind, max_rows=source.config.max_rows)["text"])
+        kind = build.objective({"type": "embedding_distillation", "teacher": str(teacher)})
+        texts = list(build.rows(source.config, kind, max_rows=source.config.max_rows)["text"])
         train_texts, test = split_queries(texts, data, seed=seed)
         logger.info("to train on: %d queries; held out: %d", len(train_texts), len(test))
-        options: Any = {"layers": layers, "minutes": minutes, "seed": seed, "overrides": overrides}
-        recipe = _recipe(str(model), str(teacher), opened, place, train_texts, **options)
-        run = place / RUN
+        recipe = _recipe(
+            str(model),
+            str(teacher),
+            opened,
+            width,
+            folder,
+            train_texts,
+            layers=layers,
+            minutes=minutes,
+            seed=seed,
+            overrides=overrides,
+        )
+        run = folder / RUN
         train(recipe, run, resume=run.exists())
         student = Encoder.from_pretrained(
             run / STAGE, dtype="as_trained", trust_remote_code=recipe.encoder.trust_remote_code
@@ -142,7 +153,7 @@ def train_into_space(
                 "versions": formats.versions(),
             }
         )
-        write_json(place / SPACE, report)
+        write_json(folder / SPACE, report)
         return report
 
 
@@ -154,7 +165,7 @@ def read_judged(folder: Path) -> RetrievalData:
         return read_beir(folder, "dev")
 
 
-def split_queries(texts: Sequence[str], judged: RetrievalData | None, *, seed: int) -> tuple[list[str], dict[str, str]]:
+def split_queries(texts: Sequence[str], data: RetrievalData | None, *, seed: int) -> tuple[list[str], dict[str, str]]:
     """Return queries to train on, and those that are held out, by id; equal texts are on one side only.
 
     Raises:
@@ -162,21 +173,21 @@ def split_queries(texts: Sequence[str], judged: RetrievalData | None, *, seed: i
     """
     unique = list({" ".join(text.split()).lower(): text for text in texts}.values())
     random.Random(seed).shuffle(unique)
-    if judged is not None:
-        test = judged.queries
+    if data is not None:
+        test = data.queries
     else:
         count = min(int(TEST_SHARE * len(unique)), MOST_TEST)
         test = {str(number): text for number, text in enumerate(unique[:count])}
     held = {" ".join(text.split()).lower() for text in test.values()}
-    kept = [text for text in unique if " ".join(text.split()).lower() not in held]
-    if len(kept) < 20:
-        raise ValueError(f"{len(kept)} different queries to train on; give 20 or more, of the kind that users ask")
-    return kept, test
+    train = [text for text in unique if " ".join(text.split()).lower() not in held]
+    if len(train) < 20:
+        raise ValueError(f"{len(train)} different queries to train on; give 20 or more, of the kind that users ask")
+    return train, test
 
 
 def measure(
     student: Encoder,
-    teacher: Any,
+    teacher: TextEncoder,
     index: SearchIndex,
     queries: Mapping[str, str],
     data: RetrievalData | None,
@@ -186,21 +197,21 @@ def measure(
     texts = list(queries.values())
     ids = np.array([document.id for document in index.documents], dtype=object)
     here = RetrievalData(index.documents, dict(queries), {} if data is None else data.qrels)
-    best: list[list[str]] | None = None
+    of_teacher: list[list[str]] | None = None
     rows = []
     depth, width = student.backbone.num_layers, student.width
-    cells: list[tuple[Any, int | None, int]] = [(teacher, None, width)]
+    cells: list[tuple[TextEncoder, int | None, int]] = [(teacher, None, width)]
     cells += [(student, count, dims) for count in sorted(layers or [depth]) for dims in (width // 4, width // 2, width)]
     for encoder, count, dims in cells:
         options = {**encode_options(encoder), **({} if count is None else {"num_layers": count})}
         vectors = np.asarray(encoder.encode_query(texts, **options))
         ranked = _ranked(unit_vectors(vectors[:, :dims], what="queries", texts=texts), index)
-        ranking = {name: ids[one].tolist() for name, one in zip(queries, ranked, strict=True)}
+        ranking = {name: ids[positions].tolist() for name, positions in zip(queries, ranked, strict=True)}
         tops = [of_query[:10] for of_query in without_self_matches(ranking, here).values()]
-        best = tops if best is None else best
-        found = [len({*one} & {*top}) / max(len(top), 1) for one, top in zip(tops, best, strict=True)]
+        of_teacher = tops if of_teacher is None else of_teacher
+        shares = [len({*top} & {*best}) / max(len(best), 1) for top, best in zip(tops, of_teacher, strict=True)]
         row: dict[str, Any] = {"model": "teacher" if count is None else "student", "layers": count, "dimensions": dims}
-        row |= {"recall_of_teacher_at_10": float(np.mean(found))}
+        row |= {"recall_of_teacher_at_10": float(np.mean(shares))}
         if data is not None:
             row["ndcg_at_10"] = scores_of_ranking(ranking, here)["main_score"]
         row["seconds_per_query"] = _seconds(encoder, texts[:TIMED], options)
@@ -216,7 +227,7 @@ def _ranked(queries: np.ndarray, index: SearchIndex) -> np.ndarray:
         index: of the documents.
     """
     chunks, total = CorpusChunks(), -(-len(index.documents) // CHUNK)
-    for number in chunks.left(total):
+    for number in chunks.remaining(total):
         first = number * CHUNK
         texts = [document.content for document in index.documents[first : first + CHUNK]]
         vectors = index.index.reconstruct_n(first, len(texts))[:, : queries.shape[1]]
@@ -225,22 +236,23 @@ def _ranked(queries: np.ndarray, index: SearchIndex) -> np.ndarray:
     return chunks.best(total, RANKED)
 
 
-def _seconds(encoder: Any, texts: Sequence[str], options: Mapping[str, Any]) -> float:
+def _seconds(encoder: TextEncoder, texts: Sequence[str], options: Mapping[str, Any]) -> float:
     """Return the median time of one query."""
-    taken = []
+    seconds = []
     with fixed(encoder):
         for text in texts:
             began = time.perf_counter()
             encoder.encode_query([text], **options)
-            taken.append(time.perf_counter() - began)
-    return float(np.median(taken))
+            seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds))
 
 
 def _recipe(
     model: str,
     teacher: str,
-    opened: Any,
-    place: Path,
+    opened: TextEncoder,
+    width: int,
+    folder: Path,
     texts: Sequence[str],
     *,
     layers: Sequence[int] | None,
@@ -253,53 +265,59 @@ def _recipe(
     Raises:
         FileExistsError: an earlier call had other queries or settings.
     """
-    asked: dict[str, Any] = {"model": public_path(model), "teacher": public_path(teacher), "layers": list(layers or [])}
-    asked |= {"minutes": minutes, "seed": seed, "overrides": list(map(as_text, overrides))}
-    asked["queries"] = digest_of(list(texts))
-    steps = _kept_steps(place, asked)
-    write_jsonl(place / QUERIES, ({"text": text} for text in texts))
-    (place / TEACHER).mkdir(exist_ok=True)  # `$NAME` in the name of an existing folder is not replaced
+    inputs = {
+        "model": public_path(model),
+        "teacher": public_path(teacher),
+        "layers": list(layers or []),
+        "minutes": minutes,
+        "seed": seed,
+        "overrides": list(map(as_text, overrides)),
+        "queries": digest_of(list(texts)),
+    }
+    steps = _planned_steps(folder, inputs)
+    write_jsonl(folder / QUERIES, ({"text": text} for text in texts))
+    (folder / TEACHER).mkdir(exist_ok=True)  # `$NAME` in the name of an existing folder is not replaced
     trusted = (["encoder", "trust_remote_code"], True) in map(parse_override, overrides)
     kind = "bert_type" if is_encoder(open_config(model, trust_remote_code=trusted)) else "causal"
-    recipes = shipped("space.yaml")
-    whole: dict[str, Any] = {**recipes[kind], "seed": seed}
-    (stage,) = whole["stages"]
-    stage["objective"] |= {"teacher": teacher, "vectors": str((place / TEACHER).resolve())}
+    defaults = shipped("space.yaml")
+    values: dict[str, Any] = {**defaults[kind], "seed": seed}
+    (stage,) = values["stages"]
+    stage["objective"] |= {"teacher": teacher, "vectors": str((folder / TEACHER).resolve())}
     stage["objective"] |= {"layers": list(layers)} if layers else {}
-    stage["data"] = {"path": str((place / QUERIES).resolve())}
+    stage["data"] = {"path": str((folder / QUERIES).resolve())}
     stage["batch"]["size"] = min(stage["batch"]["size"], len(texts))
     stage["training"]["max_steps"] = 1
-    pooling = {**whole["encoder"]["pooling"], "projection": int(opened.get_embedding_dimension())}
-    whole["encoder"] |= {"model": model, "space": model_hash(opened), "pooling": pooling}
-    recipe = recipe_with(whole, overrides)
-    assembly.check_recipe(recipe)  # before a plan is kept, which the next call would have to agree with
-    encoder = assembly.encoder(recipe)
+    pooling = {**values["encoder"]["pooling"], "projection": width}
+    values["encoder"] |= {"model": model, "space": model_hash(opened), "pooling": pooling}
+    recipe = recipe_with(values, overrides)
+    build.check_recipe(recipe)  # before a plan is kept, which the next call would have to agree with
+    encoder = build.encoder(recipe)
     counts = sorted(len(ids) for ids in encoder.tokenizer(list(texts), add_special_tokens=False)["input_ids"])
     longest = max(LEAST_LENGTH, counts[int(SHARE * (len(counts) - 1))])
-    whole["encoder"] = with_limits(whole["encoder"], dict.fromkeys(SIDES, longest), encoder)
+    values["encoder"] = with_limits(values["encoder"], dict.fromkeys(SIDES, longest), encoder)
     if steps is None:
-        (seconds,) = seconds_per_step(recipe_with(whole, overrides))
-        most = math.ceil(recipes["epochs"] * len(texts) / stage["batch"]["size"])
-        steps = max(1, min(int(60 * minutes / seconds), most))
+        (seconds,) = seconds_per_step(recipe_with(values, overrides))
+        limit = math.ceil(defaults["epochs"] * len(texts) / stage["batch"]["size"])
+        steps = max(1, min(int(60 * minutes / seconds), limit))
         logger.info("%d steps of %.2g s", steps, seconds)
-        write_json(place / PLAN, sealed({"asked": asked, "steps": steps}))
+        write_json(folder / PLAN, sealed({"inputs": inputs, "steps": steps}))
     stage["training"]["max_steps"] = steps
-    recipe = recipe_with(whole, overrides)
+    recipe = recipe_with(values, overrides)
     written = recipe.model_copy(deep=True)
     written.stages[0].objective.pop("vectors", None)  # kept for this call, and for no other run of the recipe
-    said = f"A student of {Path(teacher).name} for queries."
-    write_recipe(place / RECIPES / f"{STAGE}.yaml", written, said, command="into-space")
+    file = folder / RECIPES / f"{STAGE}.yaml"
+    write_recipe(file, written, f"A student of {Path(teacher).name} for queries.", command="into-space")
     return recipe
 
 
-def _kept_steps(place: Path, asked: Mapping[str, Any]) -> int | None:
+def _planned_steps(folder: Path, inputs: Mapping[str, Any]) -> int | None:
     """Return the steps of an earlier call with the same queries and settings; None: there is none.
 
     Raises:
         FileExistsError: it has others.
     """
-    if not (place / PLAN).is_file():
+    if not (folder / PLAN).is_file():
         return None
-    kept = read_json(place / PLAN, keys=("asked", "steps"), sealed=True)
-    check_same(asked, kept["asked"], place)
-    return int(kept["steps"])
+    plan = read_json(folder / PLAN, keys=("inputs", "steps"), sealed=True)
+    check_same(inputs, plan["inputs"], folder)
+    return int(plan["steps"])

@@ -1,4 +1,4 @@
-"""The models that a race starts from: how each is told from the others, opened, and read."""
+"""The models that a race starts from: their names, fingerprints and files, and how they are opened."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from embrew.encoder import Encoder
 from embrew.files import formats
@@ -18,11 +18,12 @@ from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.opening import is_bare, is_recipe, open_model
-from embrew.recipe.encoder import keys_of
+from embrew.recipe.encoder import recipe_keys
 from embrew.storage.base_model import local_model
 from embrew.storage.foreign import check_is_model
-from embrew.storage.opening import SETTINGS, final_stage
+from embrew.storage.loading import SETTINGS, final_stage
 from embrew.text.texts import SIDES
+from embrew.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
 STARTS = "starts.json"
@@ -32,16 +33,23 @@ SAMPLE = 2**16  # bytes that are read at the beginning, in the middle and at the
 REPAIR = "remove the file, and give all models again"
 
 
+class SizedEncoder(TextEncoder, Protocol):
+    """An encoder that tells the size of its vectors."""
+
+    def get_embedding_dimension(self) -> int | None:
+        """Return the number of dimensions of a vector."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """A model that a race starts from.
 
     Attributes:
-        name: in tables and folders; no other start has it.
-        model: what opens it.
-        fingerprint: of its files, or its Hub id.
-        is_bare: it is a language model without embedding settings; others are scored as they are.
-        trains: it is trained, too.
+        name: unique name in tables and folders.
+        model: path or name that opens it.
+        fingerprint: hash of its files, or its Hub id.
+        is_bare: whether it is a language model without embedding settings; others are scored as they are.
+        trains: whether it is trained too.
     """
 
     name: str
@@ -55,9 +63,9 @@ class Start:
         """Whether embrew saved it."""
         return os.path.lexists(final_stage(Path(self.model)) / SETTINGS)
 
-    def open(self, dtype: str = "auto") -> Any:
-        """Return the model as it is, which a bare language model is not."""
-        return open_model(self.model, dtype=dtype, as_trained=dtype == "auto")
+    def open(self) -> SizedEncoder:
+        """Return a ready model as it is; a bare language model has no embedding settings."""
+        return cast("SizedEncoder", open_model(self.model, as_trained=True))
 
 
 def find_start(model: str, *, trains: bool) -> Start:
@@ -66,7 +74,7 @@ def find_start(model: str, *, trains: bool) -> Start:
     Args:
         model: a causal language model, a Sentence-Transformers model, an encoder or export of embrew, an output folder
             of `adapt` (its best encoder is meant), or a BERT-type encoder.
-        trains: it is to be trained, too.
+        trains: whether it is trained too.
 
     Raises:
         FileNotFoundError: there is no such model.
@@ -74,12 +82,12 @@ def find_start(model: str, *, trains: bool) -> Start:
     """
     if is_recipe(model):
         raise ValueError(f"{model} is a recipe; give the model, or train it with embrew train")
-    given = Path(model)
-    if (given / REPORT).is_file():
-        opened = _best_of(given)
+    path = Path(model)
+    if (path / REPORT).is_file():
+        opened = _best_of(path)
     else:
-        opened = str(given.absolute()) if given.exists() else model
-        check_is_model(model, given)
+        opened = str(path.absolute()) if path.exists() else model
+        check_is_model(model, path)
     return Start(
         name=start_name(model),
         model=opened,
@@ -91,21 +99,20 @@ def find_start(model: str, *, trains: bool) -> Start:
 
 def start_name(model: str | Path) -> str:
     """Return the name of a model: its folder's, file's or Hub id's; of a folder in general terms the one around it."""
-    given = Path(model)
-    place = given.absolute() if given.exists() else given
-    name = place.stem if place.suffix == ".gguf" else place.name
-    if name in GENERAL and place.parent.name:
-        name = place.parent.name
+    path = Path(model).absolute() if Path(model).exists() else Path(model)
+    name = path.stem if path.suffix == ".gguf" else path.name
+    if name in GENERAL and path.parent.name:
+        name = path.parent.name
     return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "model"
 
 
 def _best_of(folder: Path) -> str:
     """Return the best encoder of an output folder of `adapt`."""
     report = read_json(folder / REPORT, keys=("encoder", "exported"), repair="run adapt again", sealed=True)
-    found = report["encoder"] or report["exported"]
-    if found is None:
+    encoder = report["encoder"] or report["exported"]
+    if encoder is None:
         raise ValueError(f"the best of {folder} is {report['best']}, which was not trained; give that model itself")
-    return str(path_inside(folder, found, source=folder / REPORT, key="encoder").absolute())
+    return str(path_inside(folder, encoder, source=folder / REPORT, key="encoder").absolute())
 
 
 def _fingerprint(model: str) -> str:
@@ -119,36 +126,34 @@ def _fingerprint(model: str) -> str:
         size = path.stat().st_size
         digest.update(f"{path.relative_to(folder)} {size}".encode())
         with path.open("rb") as file:
-            for place in sorted({0, max(0, size // 2 - SAMPLE), max(0, size - SAMPLE)}):
-                file.seek(place)
+            for offset in sorted({0, max(0, size // 2 - SAMPLE), max(0, size - SAMPLE)}):
+                file.seek(offset)
                 digest.update(file.read(SAMPLE))
     return digest.hexdigest()
 
 
-def with_earlier(folder: Path, given: Sequence[Start]) -> list[Start]:
+def with_earlier(folder: Path, starts: Sequence[Start]) -> list[Start]:
     """Return the starts of an output folder: those of earlier calls, then new ones, each with a name of its own.
 
     Raises:
         FileNotFoundError: a model of an earlier call is no longer where it was, and is not given.
     """
     file = folder / STARTS
-    kept: list[dict[str, Any]] = []
+    merged: list[Start] = []
     if file.is_file():
-        kept = read_json(file, keys=("starts",), repair=REPAIR, sealed=True)["starts"]
-    starts = [Start(**values) for values in kept]
-    for new in given:
-        before = next((i for i, start in enumerate(starts) if start.fingerprint == new.fingerprint), None)
-        if before is not None:  # it may have moved, or is to be trained now
-            trains = starts[before].trains or new.trains
-            starts[before] = Start(**{**vars(new), "name": starts[before].name, "trains": trains})
+        merged = [Start(**values) for values in read_json(file, keys=("starts",), repair=REPAIR, sealed=True)["starts"]]
+    for new in starts:
+        same = next((i for i, earlier in enumerate(merged) if earlier.fingerprint == new.fingerprint), None)
+        if same is not None:  # it may have moved, or is to be trained now
+            merged[same] = replace(new, name=merged[same].name, trains=merged[same].trains or new.trains)
             continue
-        names = {start.name for start in starts}
+        names = {earlier.name for earlier in merged}
         number = next(i for i in range(1, len(names) + 2) if _numbered(new.name, i) not in names)
-        starts.append(Start(**{**vars(new), "name": _numbered(new.name, number)}))
-    for start in starts:
+        merged.append(replace(new, name=_numbered(new.name, number)))
+    for start in merged:
         if Path(start.model).is_absolute() and not os.path.lexists(start.model):
             raise FileNotFoundError(f"{start.name} of an earlier call is no longer in {start.model}; give it again")
-    return starts
+    return merged
 
 
 def write_starts(folder: Path, starts: Sequence[Start]) -> None:
@@ -161,11 +166,11 @@ def _numbered(name: str, number: int) -> str:
     return name if number == 1 else f"{name}-{number}"
 
 
-def reading_of(start: Start) -> tuple[Encoder, dict[str, Any]]:
-    """Return a ready start opened to be trained, and how it reads texts, as the keys of a recipe's `encoder`.
+def open_to_train(start: Start) -> tuple[Encoder, dict[str, Any]]:
+    """Return a ready model as an encoder to train, and the keys of a recipe's `encoder` that describe it.
 
     Raises:
-        ValueError: it is not an encoder's kind, so it is scored as it is only; says why.
+        ValueError: it cannot be trained, and is scored as it is only; the message gives the reason.
     """
     if (Path(start.model) / "parity.json").is_file() and not (Path(start.model) / "modules.json").is_file():
         raise ValueError(f"{start.name} is an export for other runtimes, whose weights cannot be trained")
@@ -173,7 +178,7 @@ def reading_of(start: Start) -> tuple[Encoder, dict[str, Any]]:
     others = [name for name, text in encoder.prompts.items() if name not in SIDES and text]
     if start.is_encoder and (others or encoder.contexts or encoder.demonstrator is not None):
         raise ValueError(f"{start.name} has further prompts ({', '.join(others) or 'demonstrations'})")
-    return encoder, keys_of(encoder.settings) | {
+    return encoder, recipe_keys(encoder.settings) | {
         key: len(ids)
         for key, ids in (
             ("memory_tokens", encoder.backbone.memory_ids),

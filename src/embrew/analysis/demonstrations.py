@@ -1,7 +1,13 @@
-"""What demonstrations cost and give: scores, time and tokens by their number.
+"""Scores, time and tokens by number of demonstrations.
 
-*Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders* (EPIC), Fig. 3, compares demonstrations
-as vectors with demonstrations as text: scores, training time, time per text, and tokens per text.
+For the first n demonstrations of a context:
+
+    score(n)  = mean over the tasks of the main score
+    time(n)   = median over the rounds of the seconds of `encode`, per text
+    tokens(n) = mean over the texts of the positions of a row, demonstrations included
+
+Source: *Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders* (EPIC), Fig. 3, which compares
+demonstrations as vectors with demonstrations as text by these figures and by the seconds of training.
 """
 
 from __future__ import annotations
@@ -13,25 +19,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embrew.encoder import Encoder
-from embrew.encoding import rows_by_text
 from embrew.evaluation import evaluate
 from embrew.evaluation.report import mean_score
 from embrew.evaluation.task import Task
-from embrew.evaluation.task_texts import TRIED, check_apart, task_texts
+from embrew.evaluation.task_texts import TRIAL_CONTEXT, check_demonstrations, task_texts
 from embrew.files import formats
 from embrew.files.reading import read_json
 from embrew.model.contexts import Context
 from embrew.sampling import sample_in_order
 
-SAMPLE, ROUNDS = 64, 3  # texts that are timed, and how often
+SAMPLE, ROUNDS = 64, 3  # number of texts that are timed, and of rounds
 
 
 @dataclass(frozen=True)
-class Shots:
-    """An encoder with a number of demonstrations.
+class DemonstrationCost:
+    """Score, time and tokens of an encoder with a number of demonstrations.
 
     Attributes:
-        count: the number.
+        count: number of demonstrations.
         score: mean of the main scores over the tasks, 0 to 1.
         milliseconds: median time to encode one text of the first task, its queries where it has them.
         tokens: mean number of positions of these texts with their demonstrations.
@@ -45,35 +50,39 @@ class Shots:
 
 def by_demonstrations(
     encoder: Encoder, context: Context, counts: Sequence[int], tasks: Sequence[Task], *, batch_tokens: int | None = None
-) -> list[Shots]:
+) -> list[DemonstrationCost]:
     """Score and time a context with its first demonstrations, by their number; the encoder's contexts are unchanged.
 
     Raises:
         ValueError: a number larger than that of the demonstrations, or one of them is a text of a task.
     """
-    there = len(context.demonstrations)
-    if not counts or max(counts) > there:
-        raise ValueError(f"counts={','.join(map(str, counts))}; the file has {there} demonstrations: give 0 to {there}")
-    check_apart([pair.query for pair in context.demonstrations], tasks)
+    available = len(context.demonstrations)
+    if not counts or max(counts) > available:
+        raise ValueError(
+            f"counts={','.join(map(str, counts))}; the file has {available} demonstrations: give 0 to {available}"
+        )
+    check_demonstrations([pair.query for pair in context.demonstrations], tasks)
     texts = sample_in_order(list(dict.fromkeys(next(task_texts(tasks[0]))[1])), SAMPLE, seed=42)
-    trying, limit, found = encoder.with_settings(), encoder.max_length["query"], []
-    trying.contexts = {}
+    variant, limit = encoder.with_settings(), encoder.max_length["query"]
+    costs: list[DemonstrationCost] = []
+    variant.contexts = {}
     for count in sorted(set(counts)):
-        prepared = trying.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
-        results = evaluate(trying, list(tasks), context=TRIED, batch_tokens=batch_tokens)
-        rows = rows_by_text(trying, texts, prepared.context.instruction, prepared, limit)
+        prepared = variant.add_context(TRIAL_CONTEXT, replace(context, demonstrations=context.demonstrations[:count]))
+        results = evaluate(variant, list(tasks), context=TRIAL_CONTEXT, batch_tokens=batch_tokens)
+        rows = variant.rows_by_text(texts, prepared.context.instruction, prepared, limit)
         seconds = []
         for _ in range(ROUNDS):
             start = time.perf_counter()
-            trying.encode(texts, prompt_name=TRIED, batch_tokens=batch_tokens, max_length=limit)
+            variant.encode(texts, prompt_name=TRIAL_CONTEXT, batch_tokens=batch_tokens, max_length=limit)
             seconds.append(time.perf_counter() - start)
-        length = statistics.fmean(len(row.ids) for (row,) in rows)
-        found.append(Shots(count, mean_score(results), 1000 * statistics.median(seconds) / len(texts), length))
-    return found
+        milliseconds = 1000 * statistics.median(seconds) / len(texts)
+        tokens = statistics.fmean(len(row.ids) for (row,) in rows)
+        costs.append(DemonstrationCost(count, mean_score(results), milliseconds, tokens))
+    return costs
 
 
 def training_seconds(folder: str | Path) -> float | None:
     """Return the seconds of all stages of a run, or of the run that a stage's folder belongs to; None: not known."""
-    place = Path(folder)
-    files = [one / formats.RUN.file for one in (place, place.parent) if (one / formats.RUN.file).is_file()]
-    return sum(read_json(files[0], keys=("seconds",), kind=formats.RUN)["seconds"].values()) if files else None
+    files = (parent / formats.RUN.file for parent in (Path(folder), Path(folder).parent))
+    file = next((file for file in files if file.is_file()), None)
+    return None if file is None else sum(read_json(file, keys=("seconds",), kind=formats.RUN)["seconds"].values())

@@ -1,4 +1,8 @@
-"""Report alignment and uniformity (Wang and Isola) with the scores of dev and guard sets during training."""
+"""Alignment and uniformity beside the scores of dev and guard sets, during training.
+
+Formula and source are those of `embrew.analysis.uniformity`; the positives are pairs of a scored data set above a
+threshold, or the pairs of rows with a query and a positive.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +62,9 @@ def evaluation_of(recipe: Recipe) -> DevSets | None:
     if settings is None:
         return None
     for kind, data_sets in (("dev", settings.dev), ("guard", settings.guard)):
-        for number, one in enumerate(data_sets):
+        for number, data_set in enumerate(data_sets):
             key = f"evaluation.{kind}.{number}"
-            check_path_known(*((one, key) if isinstance(one, str) else (one.path, f"{key}.path")))
+            check_path_known(*((data_set, key) if isinstance(data_set, str) else (data_set.path, f"{key}.path")))
     sets = dev_sets_of(recipe)
     if sets is None or settings.uniformity is None:
         return sets
@@ -92,9 +96,9 @@ def add_uniformity(
     Raises:
         ValueError: there are no positives or fewer than two distinct texts, or a dev set is called like a figure.
     """
-    same = next((name for name in NAMES if name in sets.about), None)
-    if same is not None:
-        raise ValueError(f"a dev set is called {same}, which evaluation.uniformity reports; rename its folder")
+    duplicate = next((name for name in NAMES if name in sets.about), None)
+    if duplicate is not None:
+        raise ValueError(f"a dev set is called {duplicate}, which evaluation.uniformity reports; rename its folder")
     split = find_split(path, split, preferred=(*DEV_SPLITS, "test"))
     record = next(iter(read(path, split=split)), None)
     mapping = dict(columns or {})

@@ -1,8 +1,10 @@
-"""Measure how well a model knows a domain before training, to predict what generative learning may gain.
+"""How well a model knows a domain before training, to predict what generative learning may gain.
 
-The figures are `separation` and `perplexity` on the domain and, for comparison, on general text. Their interpretation
-is a rule of thumb with thresholds of ours: *Learn Before Represent* says that a model that does not know a domain gains
-from learning it first, without figures from which thresholds could be derived.
+    shift = bits per byte on the domain / bits per byte on general text    (`perplexity`)
+    gap   = 1 − d′ on the domain / d′ on general pairs                     (`separation`)
+
+Source: *Learn Before Represent* says that a model that does not know a domain gains from learning it first, without
+figures from which thresholds could be derived. Both figures and the thresholds here are ours, a rule of thumb.
 
 A figure that may be chance gives no verdict: d′ of fewer than `MIN_PAIRS` pairs, d′ whose 95 % interval includes 0,
 bits per byte of fewer than `MIN_TEXTS` texts.
@@ -23,11 +25,17 @@ from embrew.text_encoder import TextEncoder
 
 MIN_PAIRS = 50  # pairs with different questions and answers; below, d′ is mostly chance
 MIN_TEXTS = 20  # of the domain and of general text, for bits per byte
-OVERLAP, APART = 1.0, 2.0  # d′ of normal distributions: a matched pair has the higher cosine in 76 % and in 92 %
+# d′ of normal distributions in which a matched pair has the higher cosine in 76 % and in 92 %
+OVERLAPPING, WELL_APART = 1.0, 2.0
 SHIFT = (1.05, 1.25)  # bits per byte on the domain over those on general text
 GAP = (0.2, 0.5)  # 1 - d′ on the domain over d′ on general pairs
-THRESHOLDS: dict[str, Any] = {"d_prime": [OVERLAP, APART], "shift": list(SHIFT), "gap": list(GAP)}
-THRESHOLDS |= {"min_pairs": MIN_PAIRS, "min_texts": MIN_TEXTS}
+THRESHOLDS: dict[str, list[float] | int] = {
+    "d_prime": [OVERLAPPING, WELL_APART],
+    "shift": list(SHIFT),
+    "gap": list(GAP),
+    "min_pairs": MIN_PAIRS,
+    "min_texts": MIN_TEXTS,
+}
 GAINS = "little", "some", "much"
 COMPARED = "about as well as", "worse than", "much worse than"
 
@@ -42,13 +50,13 @@ class Sample:
     texts: tuple[str, ...]
 
     @classmethod
-    def of_pairs(cls, name: str, pairs: Sequence[QA], *, most: int | None = None, seed: int = 42) -> Sample:
+    def of_pairs(cls, name: str, pairs: Sequence[QA], *, max_pairs: int | None = None, seed: int = 42) -> Sample:
         """Return a seeded sample of pairs; its texts are the distinct answers.
 
         Raises:
             ValueError: fewer than two different questions or two different answers.
         """
-        chosen = sample_in_order(pairs, most, seed=seed)
+        chosen = sample_in_order(pairs, max_pairs, seed=seed)
         questions, answers = tuple(pair.question for pair in chosen), tuple(pair.answer for pair in chosen)
         different, texts = set(questions), tuple(dict.fromkeys(answers))
         if min(len(different), len(texts)) < 2:
@@ -77,28 +85,29 @@ def measure(
     encoder: TextEncoder, sample: Sample, *, batch_tokens: int | None = None, show_progress_bar: bool = False
 ) -> Figures:
     """Return the separation of a sample's pairs (if any) and the perplexity of its texts (if any)."""
-    apart = surprise = None
+    separation = perplexity = None
     if sample.questions:
-        options: Any = {"batch_tokens": batch_tokens, "show_progress_bar": show_progress_bar}
-        apart = separation_of(encoder, sample.questions, sample.answers, **options)
+        separation = separation_of(
+            encoder, sample.questions, sample.answers, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar
+        )
     if isinstance(encoder, Encoder) and sample.texts:
-        surprise = perplexity_of(encoder, sample.texts, batch_tokens=batch_tokens or BATCH_TOKENS)
-    return Figures(sample.name, apart, surprise)
+        perplexity = perplexity_of(encoder, sample.texts, batch_tokens=batch_tokens or BATCH_TOKENS)
+    return Figures(sample.name, separation, perplexity)
 
 
 class Finding(NamedTuple):
-    """What a figure says of a model's knowledge.
+    """A figure on a model's knowledge, with its interpretation.
 
     Attributes:
-        value: the figure.
-        level: 0 to 2, the index in `GAINS`.
-        words: a sentence with the figure.
-        doubt: why the figure may be chance, so that it gives no verdict; empty: it does give one.
+        value: value of the figure.
+        level: index in `GAINS`, 0 to 2.
+        sentence: sentence with the figure.
+        doubt: reason why the figure may be chance, so that it gives no verdict; empty: it does give one.
     """
 
     value: float
     level: int
-    words: str
+    sentence: str
     doubt: str
 
 
@@ -118,7 +127,7 @@ def diagnose(domain: Figures, general: Figures | None = None) -> dict[str, Any]:
     level = max((finding.level for finding in deciding if not finding.doubt), default=None)
     is_open = level != 2 and any(finding.doubt for finding in deciding)
     gain = None if level is None or is_open else GAINS[level]
-    words = [finding.words for finding in findings if not finding.doubt]
+    words = [finding.sentence for finding in findings if not finding.doubt]
     words += [f"no verdict from {doubt}" for doubt in dict.fromkeys(finding.doubt for finding in findings) if doubt]
     if gain is not None:
         words.append(f"generative learning on {domain.name} may bring {gain} (a rule of thumb, thresholds ours)")
@@ -132,15 +141,15 @@ def diagnose(domain: Figures, general: Figures | None = None) -> dict[str, Any]:
 
 
 def _d_prime(domain: Figures) -> Finding | None:
-    apart = domain.separation
-    if apart is None:
+    separation = domain.separation
+    if separation is None:
         return None
-    level = (apart.d_prime < OVERLAP) + (apart.d_prime < APART)
+    level = (separation.d_prime < OVERLAPPING) + (separation.d_prime < WELL_APART)
     distance = ("are well apart", "are apart, and overlap in part", "overlap: it does not tell them apart")[level]
-    interval = "" if apart.interval is None else f" [{apart.interval[0]:.2f}, {apart.interval[1]:.2f}]"
-    figure = f"d′ {apart.d_prime:.2f}{interval}, {apart.matched} pairs"
+    interval = "" if separation.interval is None else f" [{separation.interval[0]:.2f}, {separation.interval[1]:.2f}]"
+    figure = f"d′ {separation.d_prime:.2f}{interval}, {separation.matched} pairs"
     words = f"matched and mismatched pairs of {domain.name} {distance} ({figure})"
-    return Finding(apart.d_prime, level, words, _few_pairs(domain.name, apart))
+    return Finding(separation.d_prime, level, words, _few_pairs(domain.name, separation))
 
 
 def _shift(domain: Figures, general: Figures) -> Finding | None:
@@ -161,20 +170,20 @@ def _gap(domain: Figures, general: Figures) -> Finding | None:
         return None
     gap = 1 - here.d_prime / there.d_prime
     level = (gap >= GAP[0]) + (gap >= GAP[1])
-    how = "better than" if gap <= -GAP[0] else COMPARED[level]
+    comparison = "better than" if gap <= -GAP[0] else COMPARED[level]
     doubts = [doubt for doubt in (_few_pairs(domain.name, here), _few_pairs(general.name, there)) if doubt]
-    words = f"it tells pairs of {domain.name} apart {how} those of {general.name}"
+    words = f"it tells pairs of {domain.name} apart {comparison} those of {general.name}"
     return Finding(gap, level, words, "; ".join(doubts))
 
 
-def _few_pairs(name: str, apart: Separation) -> str:
+def _few_pairs(name: str, separation: Separation) -> str:
     """Return why d′ of these pairs may be chance; empty if it is not."""
-    if apart.different < MIN_PAIRS:
-        counts = f"{apart.matched} pairs" + (f" ({apart.different} different)" * (apart.different < apart.matched))
-        return f"{counts} of {name}: d′ needs {MIN_PAIRS} or more"
-    if apart.interval is None:  # d′ is infinite
+    if separation.different < MIN_PAIRS:
+        different = f" ({separation.different} different)" if separation.different < separation.matched else ""
+        return f"{separation.matched} pairs{different} of {name}: d′ needs {MIN_PAIRS} or more"
+    if separation.interval is None:  # d′ is infinite
         return ""
-    low, high = apart.interval
+    low, high = separation.interval
     if low <= 0 <= high:
         return f"the 95 % interval of d′ of {name}, [{low:.2f}, {high:.2f}], includes 0, which is chance"
     return ""

@@ -1,22 +1,28 @@
 """Learning efficiency: scores by samples, steps and epochs, from the logs of training runs.
 
-*Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment* compares methods by score against
-samples seen and against epochs (Fig. 3) and by the Pareto front of samples and score (Fig. 1).
+    samples(t) = Σ over the stages before of steps · rows per step + steps(t) · rows per step
+    epochs(t)  = steps(t) · rows per step / rows of the stage's data
+    front      = evaluations whose score no evaluation with at most as many samples reaches
+
+Source: *Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment*, which compares methods by
+score against samples seen and against epochs (Fig. 3), and by the Pareto front of samples and score (Fig. 1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from embrew.files.formats import GUARD, RUN
 from embrew.files.reading import content_of, read_json
 
+Point = TypeVar("Point")
+
 
 @dataclass(frozen=True)
-class Moment:
+class Evaluation:
     """One evaluation during a run.
 
     Attributes:
@@ -44,27 +50,27 @@ class Curve:
     """The evaluations of a run in order, the first before training; `sets` describes the evaluation sets by name."""
 
     name: str
-    moments: tuple[Moment, ...]
+    evaluations: tuple[Evaluation, ...]
     sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def scored_on(self) -> str:
         """The dev sets with split and size; `unknown` where the run names none."""
         sets = [
-            f"{name} {one['split']}, {one.get('size', 'size unknown')}"
-            for name, one in self.sets.items()
+            f"{name} {about['split']}, {about.get('size', 'size unknown')}"
+            for name, about in self.sets.items()
             if not name.startswith(GUARD) and name not in ("alignment", "uniformity")
         ]
         return "; ".join(sets) or "unknown"
 
     @property
-    def best(self) -> Moment:
+    def best(self) -> Evaluation:
         """The first evaluation with the highest score."""
-        return max(self.moments, key=lambda moment: moment.score)
+        return max(self.evaluations, key=lambda evaluation: evaluation.score)
 
-    def passes(self, score: float) -> Moment | None:
+    def passes(self, score: float) -> Evaluation | None:
         """Return the first evaluation with a score above `score`, without interpolation."""
-        return next((moment for moment in self.moments if moment.score > score), None)
+        return next((evaluation for evaluation in self.evaluations if evaluation.score > score), None)
 
 
 def read_curve(folder: str | Path, *, stage: str | None = None) -> Curve:
@@ -89,54 +95,58 @@ def read_curve(folder: str | Path, *, stage: str | None = None) -> Curve:
         raise ValueError(
             f"{folder} has no stage {stage!r}; it has {', '.join(names) or 'none with a number of samples'}"
         )
-    shown = [stage] if stage else names
-    if not any(name in curves for name in shown):
+    stages = [stage] if stage else names
+    if not any(name in curves for name in stages):
         raise ValueError(
             f"{folder} was not evaluated during training; train with evaluation.at=log (and evaluation.dev=[FOLDER])"
         )
     with content_of(file):
-        before = names[: names.index(shown[0])]
+        before = names[: names.index(stages[0])]
         start = next((name for name in reversed(before) if name in scores), "base")
-        moments = [Moment(shown[0], 0, 0, 0.0, scores[start])] if start in scores else []
+        evaluations = [Evaluation(stages[0], 0, 0, 0.0, scores[start])] if start in scores else []
         seen = 0
-        for name in shown:
+        for name in stages:
             a_step, an_epoch = samples[name]["a_step"], samples[name]["an_epoch"]
             points = [(point["step"], point["scores"]) for point in curves.get(name) or []]
             steps = samples[name].get("steps", points[-1][0] if points else 0)
             if not points and name in scores:
                 points = [(steps, scores[name])]
-            moments += [
-                Moment(name, step, seen + step * a_step, round(step * a_step / an_epoch, 4), values)
+            evaluations += [
+                Evaluation(name, step, seen + step * a_step, round(step * a_step / an_epoch, 4), values)
                 for step, values in points
             ]
             seen += steps * a_step
-    return Curve(str(folder), tuple(moments), log.get("sets", {}))
+    return Curve(str(folder), tuple(evaluations), log.get("sets", {}))
 
 
-def pareto(curves: Iterable[Curve]) -> list[tuple[str, Moment]]:
-    """Return the Pareto front of all runs, by samples: no other evaluation has an equal score with as few samples.
-
-    Of equal ones, the first run's is returned.
-    """
-    every = [(curve.name, moment) for curve in curves for moment in curve.moments]
-    every.sort(key=lambda one: (one[1].samples, -one[1].score))
-    front: list[tuple[str, Moment]] = []
-    for name, moment in every:
-        if not front or moment.score > front[-1][1].score:
-            front.append((name, moment))
+def pareto_front(
+    points: Iterable[Point], cost: Callable[[Point], float], score: Callable[[Point], float]
+) -> list[Point]:
+    """Return the points whose score no other reaches at the same cost or less, by cost; of equal ones, the first."""
+    front, best = [], float("-inf")
+    for point in sorted(points, key=lambda point: (cost(point), -score(point))):
+        if score(point) > best:
+            best = score(point)
+            front.append(point)
     return front
+
+
+def pareto(curves: Iterable[Curve]) -> list[tuple[str, Evaluation]]:
+    """Return the Pareto front of all runs, by samples; of equal evaluations, the first run's."""
+    evaluations = [(curve.name, evaluation) for curve in curves for evaluation in curve.evaluations]
+    return pareto_front(evaluations, lambda entry: entry[1].samples, lambda entry: entry[1].score)
 
 
 def as_rows(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """Return one row per evaluation: run, stage, steps, samples, epochs, whether on the Pareto front, all scores."""
-    front = [(name, id(moment)) for name, moment in pareto(curves)]
+    front = [(name, id(evaluation)) for name, evaluation in pareto(curves)]
     return [
         {
             "run": curve.name,
-            **{name: getattr(moment, name) for name in ("stage", "step", "samples", "epochs")},
-            "pareto": (curve.name, id(moment)) in front,
-            **moment.scores,
+            **{name: getattr(evaluation, name) for name in ("stage", "step", "samples", "epochs")},
+            "pareto": (curve.name, id(evaluation)) in front,
+            **evaluation.scores,
         }
         for curve in curves
-        for moment in curve.moments
+        for evaluation in curve.evaluations
     ]

@@ -1,14 +1,19 @@
 """Similarity of memory tokens, effective memory tokens, and pooling over those only.
 
-*Learning to Compress*, section 4.2: collapse also shows as memory tokens with the same state. Tokens are grouped by
-similarity, one of each group is an *effective token*, and pooling over effective tokens only improved the model that
-was trained by continuation (Fig. 7).
+    Cor   = 1/N Σᵢ Mᵢ Mᵢᵀ    with Mᵢ `(k, hidden)` the normalised states of text i's memory tokens
+    k_eff = number of groups of tokens within which all entries of Cor are above a threshold
+
+Source: *Learning to Compress*, section 4.2 and Eq. 7. Collapse also shows as memory tokens with the same state. One
+token of each group is an *effective token*, and pooling over effective tokens only improved the model that was trained
+by continuation (Fig. 7). The rows of M are normalised here, since the paper compares entries with 0.9, which is
+meaningful for cosines only.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -31,9 +36,6 @@ def memory_similarity(
     show_progress_bar: bool = False,
 ) -> np.ndarray:
     """Return the mean over texts of the cosines between a text's memory tokens, float64 `(k, k)`.
-
-    *Learning to Compress*, Eq. 7: Cor = 1/N Σ_i M_i M_iᵀ, with M_i `(k, hidden)` the states of text i's memory tokens.
-    Here the rows are normalised first: the paper compares entries with 0.9, which is meaningful for cosines only.
 
     Args:
         encoder: an encoder with memory tokens.
@@ -58,7 +60,7 @@ def memory_similarity(
         return (unit @ unit.mT).flatten(1)
 
     with torch.inference_mode():
-        every = encode_rows(
+        similarities = encode_rows(
             rows,
             len(texts),
             cosines,
@@ -67,7 +69,7 @@ def memory_similarity(
             batch_tokens=batch_tokens,
             show_progress_bar=show_progress_bar,
         )
-    return np.asarray(every.mean(0, dtype=torch.float64).view(k, k))
+    return np.asarray(similarities.mean(0, dtype=torch.float64).view(k, k))
 
 
 def clusters(similarity: np.ndarray, *, threshold: float = 0.9) -> list[list[int]]:
@@ -106,22 +108,40 @@ def effective_tokens(similarity: np.ndarray, *, threshold: float = 0.9, seed: in
     return sorted(generator.choice(group) for group in clusters(similarity, threshold=threshold))
 
 
-def summarize(similarity: np.ndarray, *, threshold: float = 0.9, seed: int = 42) -> dict[str, Any]:
-    """Return k, k_eff, clusters, effective tokens and the cosines between different tokens, for JSON."""
-    effective = effective_tokens(similarity, threshold=threshold, seed=seed)
-    between = similarity[~np.eye(len(similarity), dtype=bool)]
-    return {
-        "k": len(similarity),
-        "k_eff": len(effective),
-        "threshold": threshold,
-        "pick": "random",
-        "seed": seed,
-        "effective_tokens": effective,
-        "clusters": clusters(similarity, threshold=threshold),
-        "mean_cosine": float(between.mean()) if len(between) else None,
-        "lowest_cosine": float(between.min()) if len(between) else None,
-        "highest_cosine": float(between.max()) if len(between) else None,
-    }
+@dataclass(frozen=True)
+class MemoryTokens:
+    """Memory tokens of an encoder.
+
+    Attributes:
+        similarity: cosines between the tokens, `(k, k)`, symmetric.
+        threshold: lower bound of the similarities within a group.
+        seed: random seed of the choice within a group.
+    """
+
+    similarity: np.ndarray
+    threshold: float = 0.9
+    seed: int = 42
+
+    @property
+    def effective(self) -> list[int]:
+        """One memory token of each group, in order."""
+        return effective_tokens(self.similarity, threshold=self.threshold, seed=self.seed)
+
+    def summary(self) -> dict[str, Any]:
+        """Return k, k_eff, clusters, effective tokens and the cosines between different tokens, for JSON."""
+        effective, between = self.effective, self.similarity[~np.eye(len(self.similarity), dtype=bool)]
+        return {
+            "k": len(self.similarity),
+            "k_eff": len(effective),
+            "threshold": self.threshold,
+            "pick": "random",
+            "seed": self.seed,
+            "effective_tokens": effective,
+            "clusters": clusters(self.similarity, threshold=self.threshold),
+            "mean_cosine": float(between.mean()) if len(between) else None,
+            "lowest_cosine": float(between.min()) if len(between) else None,
+            "highest_cosine": float(between.max()) if len(between) else None,
+        }
 
 
 def pool_over(

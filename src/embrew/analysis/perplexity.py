@@ -1,4 +1,11 @@
-"""Perplexity per token and bits per byte of texts under a causal language model."""
+"""Perplexity per token and bits per byte of texts under a causal language model.
+
+    perplexity    = exp(−Σ log p / tokens)
+    bits per byte = −Σ log₂ p / UTF-8 bytes
+
+over all tokens of all texts, each predicted from those before it in its window. Source: *The Pile* (Gao et al., 2020),
+section 3.1, for bits per byte.
+"""
 
 from __future__ import annotations
 
@@ -71,6 +78,7 @@ def perplexity_of(encoder: Encoder, texts: Sequence[str], *, batch_tokens: int =
     if not rows:
         raise ValueError("no text has a token to predict; give texts that are not empty")
     encoder.eval()
-    losses = [own for own, _ in scores_under(encoder, rows, Attention("causal"), batch_tokens=batch_tokens)]
-    nats = sum(float(own.double().sum()) for own in losses)
+    scores = scores_under(encoder, rows, Attention("causal"), batch_tokens=batch_tokens)
+    losses = [losses_of_row for losses_of_row, _ in scores]
+    nats = sum(float(losses_of_row.double().sum()) for losses_of_row in losses)
     return Perplexity(len(texts), sum(map(len, losses)), sum(len(text.encode()) for text in texts), nats)

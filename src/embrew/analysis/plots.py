@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from embrew.analysis.demonstrations import Shots
+from embrew.analysis.demonstrations import DemonstrationCost
 from embrew.analysis.domain_knowledge import Figures
-from embrew.analysis.efficiency import Curve, Moment, pareto
+from embrew.analysis.efficiency import Curve, Evaluation, pareto
+from embrew.analysis.memory import MemoryTokens
 from embrew.analysis.separation import BINS, Separation
 from embrew.analysis.sink import Sink
 from embrew.analysis.spectrum import Spectrum
@@ -24,11 +25,11 @@ from embrew.plot_style import CYCLE, colours, matplotlib_settings
 
 FLOOR = 1e-10  # shares of the largest singular value below this are rounding errors
 LINES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D")  # of the series that share a colour
-BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}  # a legend to the right of the axes
-TWO = (CYCLE[0], CYCLE[4])  # colours of two series in contrast
+LEGEND_BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}  # a legend to the right of the axes
+CONTRAST = (CYCLE[0], CYCLE[4])  # colours of two series
 NUMBERS_UP_TO = 8  # maximum number of memory tokens for numbers in the cells
-COLUMNS = 3  # of panels, one per model
-SHOWN = 25  # bins of a histogram
+COLUMNS = 3  # maximum number of panels in a row, one per model
+DRAWN_BINS = 25  # approximate number of bins of a histogram
 SPREAD = ("uniformity", "alignment")
 AXES = {"uniformity": "uniformity (less is more evenly spread)", "alignment": "alignment (less is closer positives)"}
 
@@ -47,7 +48,7 @@ def drawing(path: Path, width: float, height: float, *, layout: str = "constrain
             figure.savefig(temporary, format=path.suffix[1:], metadata=undated)
 
 
-def looks(names: Sequence[str]) -> list[dict[str, Any]]:
+def line_styles(names: Sequence[str]) -> list[dict[str, Any]]:
     """Return matplotlib's settings of each line of a plot: lines of one colour differ in dashes and marker."""
     chosen = colours(names)
     rounds = [chosen[:i].count(value) % len(LINES) for i, value in enumerate(chosen)]
@@ -60,12 +61,12 @@ def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
     """Plot singular values as shares of the largest (logarithmic), and the number above the threshold."""
     with drawing(path, 8.6, 5) as figure:
         axes = figure.subplots()
-        for (name, spectrum), look in zip(named, looks([name for name, _ in named]), strict=True):
+        for (name, spectrum), style in zip(named, line_styles([name for name, _ in named]), strict=True):
             values = spectrum.singular_values / spectrum.singular_values[0]
             used = spectrum.effective_dimensions
             label = f"{name}: {used} of {len(values)}"
             markers = {"markevery": [used - 1], "markersize": 6}
-            axes.plot(np.arange(1, len(values) + 1), values.clip(min=FLOOR), label=label, **look, **markers)
+            axes.plot(np.arange(1, len(values) + 1), values.clip(min=FLOOR), label=label, **style, **markers)
         threshold = named[0][1].threshold
         if threshold:
             axes.axhline(threshold, color="0.5", linestyle="--", linewidth=1)
@@ -74,23 +75,19 @@ def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
         axes.set(yscale="log", xlabel="principal component", ylabel="singular value / largest")
         axes.set_ylim(top=1.6)
         axes.set_xlim(left=0)
-        axes.legend(title="model: dimensions above the threshold", alignment="left", **BESIDE)
+        axes.legend(title="model: dimensions above the threshold", alignment="left", **LEGEND_BESIDE)
 
 
-def plot_memory(named: Sequence[tuple[str, np.ndarray, Sequence[int]]], path: Path) -> None:
-    """Plot the similarities of memory tokens on one scale, with effective tokens in bold on the axes.
-
-    Args:
-        named: per model its name, `(k, k)` similarities and effective tokens.
-        path: output file.
-    """
-    lowest = min(0.0, *(float(similarity.min()) for _, similarity, _ in named))
+def plot_memory(named: Sequence[tuple[str, MemoryTokens]], path: Path) -> None:
+    """Plot the similarities of memory tokens on one scale, with effective tokens in bold on the axes."""
+    lowest = min(0.0, *(float(tokens.similarity.min()) for _, tokens in named))
     with _panels(path, len(named), 3.4, 3.8, beside=0.8, layout="compressed") as (figure, grid):
-        for axes, (name, similarity, effective) in zip(grid, named, strict=True):
+        for axes, (name, tokens) in zip(grid, named, strict=True):
+            similarity, effective = tokens.similarity, tokens.effective
             image = axes.imshow(similarity, vmin=lowest, vmax=1, cmap="viridis")
             k = len(similarity)
-            places = range(0, k, -(-k // 10))
-            axes.set(title=f"{name}\n{len(effective)} of {k} effective", xticks=places, yticks=places)
+            ticks = range(0, k, -(-k // 10))
+            axes.set(title=f"{name}\n{len(effective)} of {k} effective", xticks=ticks, yticks=ticks)
             for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
                 label.set_fontweight("bold" if int(label.get_text()) in effective else "normal")
             if k <= NUMBERS_UP_TO:
@@ -102,24 +99,24 @@ def plot_alignment_uniformity(named: Sequence[tuple[str, AlignmentUniformity]], 
     """Plot one point per model; lower left is better."""
     with drawing(path, 7.2, 4.8) as figure:
         axes = figure.subplots()
-        for (name, point), look in zip(named, looks([name for name, _ in named]), strict=True):
-            axes.plot(point.uniformity, point.alignment, markersize=9, label=name, **look | {"linestyle": ""})
+        for (name, point), style in zip(named, line_styles([name for name, _ in named]), strict=True):
+            axes.plot(point.uniformity, point.alignment, markersize=9, label=name, **style | {"linestyle": ""})
         axes.margins(0.2)
         axes.set(xlabel=AXES["uniformity"], ylabel=AXES["alignment"])
-        axes.legend(**BESIDE)
+        axes.legend(**LEGEND_BESIDE)
 
 
 def plot_sinks(named: Sequence[tuple[str, Sink]], path: Path) -> None:
     """Plot the first token's weight by depth, one line per model and prompt."""
     with drawing(path, 8.6, 4.8) as figure:
         axes = figure.subplots()
-        for (name, sink), look in zip(named, looks([name for name, _ in named]), strict=True):
+        for (name, sink), style in zip(named, line_styles([name for name, _ in named]), strict=True):
             depth = 100 * np.arange(1, len(sink.shares) + 1) / len(sink.shares)
-            axes.plot(depth, sink.of("first"), markersize=4, label=name, **look)
+            axes.plot(depth, sink.share_of("first"), markersize=4, label=name, **style)
         axes.set(
             xlabel="depth in percent of the layers", ylabel="attention of the last token on the first", ylim=(0, 1)
         )
-        axes.legend(**BESIDE)
+        axes.legend(**LEGEND_BESIDE)
 
 
 def plot_efficiency(curves: Sequence[Curve], path: Path, *, mark: float | None = None) -> None:
@@ -133,23 +130,23 @@ def plot_efficiency(curves: Sequence[Curve], path: Path, *, mark: float | None =
         path: output file.
         mark: a score to draw as a horizontal line.
     """
-    moments = [moment for curve in curves for moment in curve.moments]
-    spread = all(name in moment.scores for moment in moments for name in SPREAD)
+    evaluations = [evaluation for curve in curves for evaluation in curve.evaluations]
+    spread = all(name in evaluation.scores for evaluation in evaluations for name in SPREAD)
     with drawing(path, 5.2 * (2 + spread), 4.8) as figure:
         samples, epochs, *others = figure.subplots(1, 2 + spread)
-        for curve, style in zip(curves, looks([curve.name for curve in curves]), strict=True):
-            look = {"color": style["color"], "marker": style["marker"]}
-            samples.plot(*_points(curve.moments, "samples"), markersize=4, label=curve.name, **look)
+        for curve, line in zip(curves, line_styles([curve.name for curve in curves]), strict=True):
+            style = {"color": line["color"], "marker": line["marker"]}
+            samples.plot(*_points(curve.evaluations, "samples"), markersize=4, label=curve.name, **style)
             for stage, last in by_stage(curve):
-                epochs.plot(*_points(stage, "epochs"), "-" if last else "--", markersize=4, **look)
+                epochs.plot(*_points(stage, "epochs"), "-" if last else "--", markersize=4, **style)
             for axes in others:
-                spreads = [[moment.scores[name] for moment in curve.moments] for name in SPREAD]
-                axes.plot(*spreads, linewidth=1, markevery=[-1], markersize=7, **look)
+                spreads = [[evaluation.scores[name] for evaluation in curve.evaluations] for name in SPREAD]
+                axes.plot(*spreads, linewidth=1, markevery=[-1], markersize=7, **style)
                 axes.locator_params(axis="x", nbins=6)
                 axes.set(xlabel=AXES["uniformity"], ylabel=AXES["alignment"])
-        front = _points([moment for _, moment in pareto(curves)], "samples")
+        front = _points([evaluation for _, evaluation in pareto(curves)], "samples")
         samples.step(*front, where="post", label="Pareto front", color="0.6", linestyle=":", zorder=0)
-        samples.set_xscale("symlog", linthresh=min((m.samples for m in moments if m.samples), default=1))
+        samples.set_xscale("symlog", linthresh=min((m.samples for m in evaluations if m.samples), default=1))
         samples.set_xlim(left=0)
         samples.set(xlabel="samples seen", ylabel="dev")
         epochs.set(xlabel="epochs of the stage", ylabel="dev")
@@ -165,27 +162,28 @@ def plot_costs(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     *Learning to Compress* (arXiv 2511.17129), Fig. 12.
     """
-    most = max((entry["steps"] for entry in entries), default=0) or 1
+    most_steps = max((entry["steps"] for entry in entries), default=0) or 1
     with drawing(path, 8.6, 5) as figure:
         axes = figure.subplots()
-        for entry, look in zip(entries, looks([entry["results"] for entry in entries]), strict=True):
-            size = 5 + 12 * (entry["steps"] / most) ** 0.5
+        for entry, style in zip(entries, line_styles([entry["results"] for entry in entries]), strict=True):
+            size = 5 + 12 * (entry["steps"] / most_steps) ** 0.5
             label = f"{entry['results']}: {entry['steps']:,} steps"
-            point = look | {"linestyle": "", "markersize": size, "alpha": 0.8}
+            point = style | {"linestyle": "", "markersize": size, "alpha": 0.8}
             axes.plot(entry["seconds"], 100 * entry["score"], label=label, **point)
         axes.margins(0.15)
         axes.set(xscale="log", xlabel="seconds of evaluation", ylabel="mean score × 100")
-        axes.legend(**BESIDE)
+        axes.legend(**LEGEND_BESIDE)
 
 
-def plot_demonstrations(named: Sequence[tuple[str, float | None, Sequence[Shots]]], path: Path) -> None:
+def plot_demonstrations(named: Sequence[tuple[str, float | None, Sequence[DemonstrationCost]]], path: Path) -> None:
     """Plot score, time per text, tokens per text by number of demonstrations, and seconds of training as bars."""
     panels = {"score": "mean score", "milliseconds": "ms per text", "tokens": "tokens per text"}
     with drawing(path, 15, 4.6) as figure:
         *grid, bars = figure.subplots(1, 4)
-        for (name, _, shots), look in zip(named, looks([name for name, *_ in named]), strict=True):
+        for (name, _, costs), style in zip(named, line_styles([name for name, *_ in named]), strict=True):
             for axes, (key, title) in zip(grid, panels.items(), strict=True):
-                axes.plot([one.count for one in shots], [getattr(one, key) for one in shots], label=name, **look)
+                counts, values = [cost.count for cost in costs], [getattr(cost, key) for cost in costs]
+                axes.plot(counts, values, label=name, **style)
                 axes.set(xlabel="demonstrations", ylabel=title, ylim=(0, None) if key != "score" else None)
         trained = [(name, seconds) for name, seconds, _ in named if seconds is not None]
         bars.bar([name for name, _ in trained], [seconds for _, seconds in trained], color=CYCLE[0])
@@ -195,19 +193,19 @@ def plot_demonstrations(named: Sequence[tuple[str, float | None, Sequence[Shots]
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
 
 
-def _points(moments: Sequence[Moment], name: str) -> tuple[list[float], list[float]]:
+def _points(evaluations: Sequence[Evaluation], name: str) -> tuple[list[float], list[float]]:
     """Return x (samples or epochs) and scores of some evaluations."""
-    return [getattr(moment, name) for moment in moments], [moment.score for moment in moments]
+    return [getattr(evaluation, name) for evaluation in evaluations], [evaluation.score for evaluation in evaluations]
 
 
-def by_stage(curve: Curve) -> Iterator[tuple[list[Moment], bool]]:
+def by_stage(curve: Curve) -> Iterator[tuple[list[Evaluation], bool]]:
     """Return the evaluations of each stage, from the last one of the stage before, and whether it is the last stage."""
-    for stage in dict.fromkeys(moment.stage for moment in curve.moments):
-        own = [moment for moment in curve.moments if moment.stage == stage]
-        first = curve.moments.index(own[0])
+    for stage in dict.fromkeys(evaluation.stage for evaluation in curve.evaluations):
+        evaluations = [evaluation for evaluation in curve.evaluations if evaluation.stage == stage]
+        first = curve.evaluations.index(evaluations[0])
         if first:
-            own.insert(0, replace(curve.moments[first - 1], stage=stage, step=0, epochs=0.0))
-        yield own, stage == curve.moments[-1].stage
+            evaluations.insert(0, replace(curve.evaluations[first - 1], stage=stage, step=0, epochs=0.0))
+        yield evaluations, stage == curve.evaluations[-1].stage
 
 
 def plot_separations(named: Sequence[tuple[str, Sequence[Figures]]], path: Path) -> None:
@@ -225,11 +223,11 @@ def plot_separations(named: Sequence[tuple[str, Sequence[Figures]]], path: Path)
 
 
 def draw_separation(axes: Any, separation: Separation) -> None:
-    """Draw both histograms, each normalised to 1, in about `SHOWN` bins over the range of values."""
+    """Draw both histograms, each normalised to 1, in about `DRAWN_BINS` bins over the range of values."""
     present = separation.histograms.sum(0).nonzero()[0]
-    width = max(1, -(-(present[-1] + 1 - present[0]) // SHOWN))
+    width = max(1, -(-(present[-1] + 1 - present[0]) // DRAWN_BINS))
     edges = BINS[np.arange(present[0], present[-1] + 1 + width, width).clip(max=len(BINS) - 1)]
-    for counts, kind, colour in zip(separation.histograms, ("matched", "mismatched"), TWO, strict=True):
+    for counts, kind, colour in zip(separation.histograms, ("matched", "mismatched"), CONTRAST, strict=True):
         shares = np.histogram((BINS[1:] + BINS[:-1]) / 2, edges, weights=counts / counts.sum())[0]
         axes.stairs(shares, edges, color=colour, linewidth=1.4)
         axes.stairs(shares, edges, fill=True, color=colour, alpha=0.25, label=kind)
@@ -265,7 +263,7 @@ def plot_surfaces(named: Sequence[tuple[str, Surface, Cell | None]], path: Path)
             for axes in (sizes, times):
                 axes.set_ylim(lowest - margin, highest + margin)
             if picked is not None:
-                circle: dict[str, Any] = {"color": TWO[1], "markersize": 11, "fillstyle": "none"}
+                circle: dict[str, Any] = {"color": CONTRAST[1], "markersize": 11, "fillstyle": "none"}
                 sizes.plot(picked.dim, 100 * picked.score, "o", **circle)
                 times.plot(picked.milliseconds, 100 * picked.score, "o", **circle)
 
@@ -274,8 +272,8 @@ def _heat_map(axes: Any, surface: Surface, picked: Cell | None, lowest: float, h
     scores = 100 * surface.means
     image = axes.imshow(scores, vmin=lowest, vmax=highest, cmap="viridis", origin="lower", aspect="auto")
     axes.set_xticks(range(len(surface.dims)), map(str, surface.dims))
-    shown = _thinned(len(surface.layers), 12)
-    axes.set_yticks(shown, [str(surface.layers[row]) for row in shown])
+    labelled = _thinned(len(surface.layers), 12)
+    axes.set_yticks(labelled, [str(surface.layers[row]) for row in labelled])
     axes.set(xlabel="dimensions", ylabel="layers")
     if scores.size <= 120:
         _write_values(axes, scores, "{:.1f}", lowest, highest)
@@ -283,13 +281,13 @@ def _heat_map(axes: Any, surface: Surface, picked: Cell | None, lowest: float, h
         from matplotlib.patches import Rectangle
 
         corner = surface.dims.index(picked.dim) - 0.5, surface.layers.index(picked.layers) - 0.5
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=TWO[1], linewidth=2, clip_on=False, zorder=3))
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=CONTRAST[1], linewidth=2, clip_on=False, zorder=3))
     axes.figure.colorbar(image, ax=axes, pad=0.02)
 
 
-def _thinned(count: int, most: int) -> range:
-    """Return the places of at most `most` of `count` entries at equal distances, the last one among them."""
-    step = -(-count // most)
+def _thinned(count: int, maximum: int) -> range:
+    """Return the positions of at most `maximum` of `count` entries at equal distances, the last one among them."""
+    step = -(-count // maximum)
     return range((count - 1) % step, count, step)
 
 
@@ -310,18 +308,18 @@ def _score_lines(axes: Any, x: Sequence[float], lines: Mapping[int, np.ndarray],
         axes.plot(x, 100 * scores, "o-", color=colour, markersize=3.5, label=str(value) if number in named else None)
     axes.set_ylabel("score × 100")
     axes.grid(axis="y")
-    axes.legend(title=legend, **BESIDE)
+    axes.legend(title=legend, **LEGEND_BESIDE)
 
 
 def plot_truncations(named: Sequence[tuple[str, Truncation]], path: Path) -> None:
     """Plot one panel per model: full and truncated vectors, and a line between the two points of a text."""
     with _panels(path, len(named), 5.2, 5.6) as (_, grid):
         for axes, (name, plane) in zip(grid, named, strict=True):
-            ends = np.stack([plane.whole, plane.truncated, np.full_like(plane.whole, np.nan)], 1).reshape(-1, 2)
+            ends = np.stack([plane.full, plane.truncated, np.full_like(plane.full, np.nan)], 1).reshape(-1, 2)
             axes.plot(*ends.T, color="black", alpha=0.15, linewidth=0.4, zorder=1)
             dots: dict[str, Any] = {"s": 5, "linewidths": 0, "zorder": 2, "rasterized": True}
-            axes.scatter(*plane.whole.T, color=TWO[0], label=f"all {plane.width} dimensions", **dots)
-            axes.scatter(*plane.truncated.T, color=TWO[1], label=f"the first {plane.dim}", **dots)
+            axes.scatter(*plane.full.T, color=CONTRAST[0], label=f"all {plane.width} dimensions", **dots)
+            axes.scatter(*plane.truncated.T, color=CONTRAST[1], label=f"the first {plane.dim}", **dots)
             axes.set_title(f"{name}\nmean distance {plane.distance:.2f} ({plane.share:.0%} of that between texts)")
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
@@ -341,14 +339,3 @@ def _panels(
         for axes in grid[count:]:
             axes.set_visible(False)
         yield figure, grid[:count]
-
-
-def draw_bars(axes: Any, names: Sequence[str], values: Mapping[str, Sequence[float]]) -> None:
-    """Draw horizontal bars with their numbers: one group per name, two bars per group, a label per bar of a group."""
-    for (label, row), colour, shift in zip(values.items(), TWO, (-0.2, 0.2), strict=True):
-        bars = axes.barh(np.arange(len(names)) + shift, row, height=0.38, label=label, color=colour)
-        axes.bar_label(bars, fmt="%.3f", padding=3)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xlim(0, max(0.05, 1.15 * max(map(max, values.values()))))
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)

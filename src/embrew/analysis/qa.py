@@ -80,14 +80,14 @@ def read_qa(path: str | Path, *, columns: Mapping[str, str] | None = None, split
         FileNotFoundError: there is no such file or folder.
         ValueError: a row that cannot be read or has no question or answer (file and line), other columns, no rows.
     """
-    place = Path(expand(path))
-    if is_beir(place):
+    source = Path(expand(path))
+    if is_beir(source):
         return read_as_trained(path, split=split or "train")
     unknown = sorted(set(columns or ()) - set(ACCEPTED))
     if unknown:
         raise ValueError(f"columns: {unknown[0]!r} is none of {', '.join(ACCEPTED)}")
     if split is None:
-        names = splits(place) if place.is_dir() else []
+        names = splits(source) if source.is_dir() else []
         split = names[0] if len(names) == 1 else "train"
     pairs: list[QA] = []
     for record in read(path, split=split):
@@ -95,7 +95,7 @@ def read_qa(path: str | Path, *, columns: Mapping[str, str] | None = None, split
             return read_as_trained(path, split=split)
         pairs += _pairs(record.values, record.where, columns or {})
     if not pairs:
-        raise ValueError(f"{place} holds no rows")
+        raise ValueError(f"{source} holds no rows")
     return pairs
 
 
@@ -117,11 +117,11 @@ def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) ->
     columns = _columns(values, where, mapping)
     question = _text(values[columns["question"]], columns["question"], where)
     choices = _choices(values, columns.get("choices"), where)
-    right = values[columns["answer"]]
+    right_answers = values[columns["answer"]]
     if choices:
-        answers = [_right(one, choices, columns["answer"], where) for one in _listed(right)]
+        answers = [_right(value, choices, columns["answer"], where) for value in _listed(right_answers)]
     else:
-        answers = [_text(one, columns["answer"], where) for one in _listed(right)]
+        answers = [_text(value, columns["answer"], where) for value in _listed(right_answers)]
     if not answers:
         raise ValueError(f"{where}: column {columns['answer']!r} holds no answer; remove the row, or give one")
     negatives = [text for text in without_markers(list(choices.values())) if text not in answers]
@@ -144,13 +144,13 @@ def _columns(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) 
         raise ValueError(f"{where}: there is no column {lacking!r}; the columns are {', '.join(values)}")
     columns = dict(mapping)
     try:
-        own = {name: named(values, name) for names in ACCEPTED.values() for name in names}
+        present = {name: named(values, name) for names in ACCEPTED.values() for name in names}
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    if not ("choices" in mapping or any(own[name] for name in ACCEPTED["choices"]) or _lettered(values)):
-        own |= dict.fromkeys(ONLY_WITH_CHOICES)
+    if not ("choices" in mapping or any(present[name] for name in ACCEPTED["choices"]) or _lettered(values)):
+        present |= dict.fromkeys(ONLY_WITH_CHOICES)
     for what, names in ACCEPTED.items():
-        column = next((own[name] for name in names if own[name]), None)
+        column = next((present[name] for name in names if present[name]), None)
         if what not in columns and column is not None:
             columns[what] = column
     for what in ("question", "answer"):
@@ -214,7 +214,7 @@ def _parsed(value: Any) -> Any:
 
 def _texts(value: Any, column: str, where: str) -> list[str]:
     value = _parsed(value)
-    return [] if value is None or value == "" else [_text(one, column, where) for one in _listed(value)]
+    return [] if value is None or value == "" else [_text(entry, column, where) for entry in _listed(value)]
 
 
 def _listed(value: Any) -> list[Any]:
@@ -247,9 +247,9 @@ def without_markers(texts: Sequence[str], *, ordered: bool = True) -> list[str]:
     if len(texts) < 2 or len(matches) < len(texts):
         return list(texts)
     markers = [str(match["inside"] or match["letter"] or match["number"]) for match in matches]
-    places = [int(marker) if marker.isdecimal() else ord(marker) for marker in markers]
+    numbers = [int(marker) if marker.isdecimal() else ord(marker) for marker in markers]
     if not ordered:
-        places.sort()
-    if places[0] not in (0, 1, ord("A"), ord("a")) or places != list(range(places[0], places[0] + len(places))):
+        numbers.sort()
+    if numbers[0] not in (0, 1, ord("A"), ord("a")) or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         return list(texts)
     return [text[match.end() :].strip() for text, match in zip(texts, matches, strict=True)]

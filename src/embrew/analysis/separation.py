@@ -1,16 +1,15 @@
 """Separation of matched from mismatched pairs by an encoder's cosines.
 
-*Learn Before Represent* names a "Separation Ratio" that predicts the gain of generative learning on a domain, without
-a definition. The ratio and d′ here are ours:
-
-    ratio = μ₊ / μ₋        d′ = (μ₊ − μ₋) / √((σ₊² + σ₋²) / 2)
+    ratio = μ₊ / μ₋
+    d′    = (μ₊ − μ₋) / √((σ₊² + σ₋²) / 2)
 
 with μ and σ² mean and variance of the cosines of questions with their own answers (₊) and with the other pairs' answers
 (₋). d′ is the sensitivity index of signal detection theory. It does not change if all cosines are shifted or scaled
 alike, which a direction shared by a language model's vectors does; the ratio changes, and is undefined if μ₋ ≤ 0.
 
-The standard error of d′ is the jackknife's: each pair is left out once, with all its combinations, which accounts for
-mismatched combinations that share questions and answers.
+Source: *Learn Before Represent* names a "Separation Ratio" that predicts the gain of generative learning on a domain,
+without a definition; the ratio and d′ here are ours. The standard error of d′ is the jackknife's: each pair is left out
+once, with all its combinations, which accounts for mismatched combinations that share questions and answers.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray) 
         same: `(2, pairs)` integers that are equal where questions (first row) or answers (second) are the same text;
             there are two or more different questions, and answers.
     """
-    own = (questions.astype(np.float64) * answers).sum(1)
+    matched = (questions.astype(np.float64) * answers).sum(1)
     cosines = questions @ answers.T
     other = (same[0, :, None] != same[0]) & (same[1, :, None] != same[1])
     values = np.where(other, cosines, 0).astype(np.float64)
@@ -112,31 +111,31 @@ def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray) 
     of_pair = np.stack([power.sum(0) + power.sum(1) for power in powers])
     mean = sums[1] / sums[0]
     return Separation(
-        matched=len(own),
+        matched=len(matched),
         mismatched=int(sums[0]),
-        means=(float(own.mean()), float(mean)),
-        deviations=(float(own.std()), math.sqrt(max(sums[2] / sums[0] - mean**2, 0.0))),
-        nearest=float((own > np.where(other, cosines, -np.inf).max(1)).mean()),
-        histograms=np.stack([np.histogram(cosine.clip(-1, 1), BINS)[0] for cosine in (own, cosines[other])]),
+        means=(float(matched.mean()), float(mean)),
+        deviations=(float(matched.std()), math.sqrt(max(sums[2] / sums[0] - mean**2, 0.0))),
+        nearest=float((matched > np.where(other, cosines, -np.inf).max(1)).mean()),
+        histograms=np.stack([np.histogram(cosine.clip(-1, 1), BINS)[0] for cosine in (matched, cosines[other])]),
         different=min(len(np.unique(codes)) for codes in same),
-        error=_jackknife(own, sums, of_pair),
+        error=_jackknife(matched, sums, of_pair),
     )
 
 
-def _jackknife(own: np.ndarray, sums: np.ndarray, of_pair: np.ndarray) -> float | None:
+def _jackknife(cosines: np.ndarray, sums: np.ndarray, of_pair: np.ndarray) -> float | None:
     """Return the standard error of d′ by leaving out each pair; None if d′ is infinite or no mismatched pairs remain.
 
     Args:
-        own: cosines of the matched pairs.
+        cosines: cosines of the matched pairs.
         sums: number, sum and sum of squares of the mismatched combinations.
         of_pair: the same of the combinations with each pair, `(3, pairs)`.
     """
-    pairs = len(own)
+    pairs = len(cosines)
     count, total, squares = sums[:, None] - of_pair
     if pairs < 3 or (count < 1).any():
         return None
-    matched = (own.sum() - own) / (pairs - 1)
-    matched_variance = ((own**2).sum() - own**2) / (pairs - 1) - matched**2
+    matched = (cosines.sum() - cosines) / (pairs - 1)
+    matched_variance = ((cosines**2).sum() - cosines**2) / (pairs - 1) - matched**2
     mismatched = total / count
     variance = (matched_variance.clip(0) + (squares / count - mismatched**2).clip(0)) / 2
     if not (variance > 0).all():

@@ -1,8 +1,12 @@
 """Attention of the last token: its weight on the first token, and on each part of a row.
 
-A causal LM puts much attention weight on its first token, whatever that is (an attention *sink*), which adds nothing to
-an embedding at the last token. *Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders*
-(EPIC), Table 9, reports the weight on the first token by layer, with and without demonstrations.
+    share(layer, part) = mean over texts and heads of Σ_{j in part} A_layer[last, j]
+
+with A the attention weights, whose rows sum to 1. A causal LM puts much weight on its first token, whatever that is (an
+attention *sink*), which adds nothing to an embedding at the last token.
+
+Source: *Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders* (EPIC), Table 9, which reports
+the weight on the first token by layer, with and without demonstrations.
 """
 
 from __future__ import annotations
@@ -46,13 +50,13 @@ class Sink:
     texts: int
     tokens: float
 
-    def of(self, part: str) -> np.ndarray:
+    def share_of(self, part: str) -> np.ndarray:
         """Return one part's weight by layer, `(layers,)`."""
         return np.asarray(self.shares[:, PARTS.index(part)])
 
-    def at(self, depth: float) -> float:
+    def first_token_share(self, depth: float) -> float:
         """Return the first token's weight at a relative depth: 0.5 is layer 16 of 32."""
-        return float(self.of("first")[max(1, round(depth * len(self.shares))) - 1])
+        return float(self.share_of("first")[max(1, round(depth * len(self.shares))) - 1])
 
     def summary(self) -> dict[str, Any]:
         """Return the figures, for JSON."""
@@ -62,8 +66,8 @@ class Sink:
             "tokens": self.tokens,
             "layers": list(layers),
             "depth_percent": [100 * layer / len(self.shares) for layer in layers],
-            "shares": {part: self.of(part).tolist() for part in PARTS},
-            "mean": {part: float(self.of(part).mean()) for part in PARTS},
+            "shares": {part: self.share_of(part).tolist() for part in PARTS},
+            "mean": {part: float(self.share_of(part).mean()) for part in PARTS},
         }
 
 
@@ -97,7 +101,8 @@ def sink_of(
         raise ValueError("no texts; give one or more, since the weights are a mean over texts")
     limit = encoder.max_length["document"] if side == "document" else encoder.max_seq_length
     instruction, context = ("", None) if prompt_name is None else encoder.resolve_prompt(prompt_name)
-    layers, lengths = encoder.backbone.num_layers, list[int]()
+    layers = encoder.backbone.num_layers
+    lengths: list[int] = []
     encoder.eval()
 
     def rows(start: int, stop: int) -> list[Row]:
@@ -113,10 +118,17 @@ def sink_of(
         return shares_of(encoder, tokens, parts_of(tokens, examples, begin=len(encoder.template.first_ids)))
 
     width = layers * len(PARTS)
-    options: Any = {"batch_tokens": batch_tokens or BATCH_TOKENS, "show_progress_bar": show_progress_bar}
     with torch.inference_mode():
-        each = encode_rows(rows, len(texts), shares, width, batch_size=len(texts), **options)
-    return Sink(each.mean(0, dtype=torch.float64).view(layers, -1).numpy(), len(texts), float(np.mean(lengths)))
+        by_text = encode_rows(
+            rows,
+            len(texts),
+            shares,
+            width,
+            batch_size=len(texts),
+            batch_tokens=batch_tokens or BATCH_TOKENS,
+            show_progress_bar=show_progress_bar,
+        )
+    return Sink(by_text.mean(0, dtype=torch.float64).view(layers, -1).numpy(), len(texts), float(np.mean(lengths)))
 
 
 def shares_of(encoder: Encoder, tokens: Tokens, parts: Tensor) -> Tensor:
@@ -149,7 +161,7 @@ def attention_weights(inner: Any, read: Callable[[int, Tensor], None]) -> Iterat
     """
     kernel, hooks = inner.config._attn_implementation, []
 
-    def hook(layer: int, module: Any, output: Any) -> None:
+    def hook(layer: int, module: torch.nn.Module, output: tuple[Tensor, Tensor | None]) -> None:
         if output[1] is None:
             raise ValueError(f"{type(module).__name__} shows no attention weights")
         read(layer, output[1])
@@ -160,8 +172,8 @@ def attention_weights(inner: Any, read: Callable[[int, Tensor], None]) -> Iterat
             with suppress(ValueError):  # of patterns that it does not follow
                 masks_for(inner, Attention(mode))  # measured now, before there are hooks
         for number, layer in enumerate(layers_of(inner)):
-            named = [module for module in layer.modules() if type(module).__name__.endswith("Attention")]
-            attention = next((module for module in named if hasattr(module, "config")), None)
+            modules = [module for module in layer.modules() if type(module).__name__.endswith("Attention")]
+            attention = next((module for module in modules if hasattr(module, "config")), None)
             if attention is None:
                 raise ValueError(
                     f"{type(layer).__name__} has no module that is called …Attention and has a configuration"
@@ -170,8 +182,8 @@ def attention_weights(inner: Any, read: Callable[[int, Tensor], None]) -> Iterat
         yield
     finally:
         inner.config._attn_implementation = kernel
-        for one in hooks:
-            one.remove()
+        for handle in hooks:
+            handle.remove()
 
 
 def parts_of(tokens: Tokens, examples: int = 0, *, begin: int = 1) -> Tensor:

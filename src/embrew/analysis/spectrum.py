@@ -1,9 +1,17 @@
 """Dimensions that vectors use: the spectrum of their covariance.
 
-Dimensional collapse shows as singular values that fall to almost zero after a few: the vectors lie in a subspace of
-much lower dimension (*Understanding Dimensional Collapse in Contrastive Self-supervised Learning*; for text and
-compression *Learning to Compress*, section 4.1, Figs. 4 and 9). The papers name no threshold below which a dimension
-counts as unused, so it is a parameter here, and figures without a threshold are reported too.
+With σ the singular values of the covariance, in descending order:
+
+    effective dimensions = number of σᵢ > threshold · σ₁
+    dimensions for q     = smallest d with Σ_{i ≤ d} σᵢ ≥ q · Σ σᵢ
+    participation ratio  = (Σ σᵢ)² / Σ σᵢ²
+    RankMe               = exp(−Σ pᵢ ln pᵢ)    with pᵢ = √σᵢ / Σ √σⱼ
+
+Source: *Understanding Dimensional Collapse in Contrastive Self-supervised Learning*; for text and compression *Learning
+to Compress*, section 4.1, Figs. 4 and 9; *RankMe* (Garrido et al., 2023, Eq. 1). Dimensional collapse shows as singular
+values that fall to almost zero after a few: the vectors lie in a subspace of much lower dimension. The papers name no
+threshold below which a dimension counts as unused, so it is a parameter here, and figures without a threshold are
+reported too.
 """
 
 from __future__ import annotations
@@ -50,9 +58,8 @@ class Spectrum:
 
     @property
     def rankme(self) -> float:
-        """Exponential of the entropy of p = s / Σ s, with s the singular values of the centred vectors.
+        """Exponential of the entropy of p = √σ / Σ √σ, the shares of the singular values of the centred vectors.
 
-        *RankMe* (Garrido et al., 2023, Eq. 1), on centred vectors; s is the root of σ, up to a factor that cancels.
         The root gives small values more weight than in the other figures.
         """
         roots = np.sqrt(self.singular_values)

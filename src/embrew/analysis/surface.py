@@ -1,8 +1,11 @@
 """Quality against cost: scores of an encoder truncated to several numbers of layers and dimensions.
 
-*Espresso Sentence Embeddings* (arXiv 2402.14776) trains encoders that can be truncated in depth and in width, and shows
-their scores as a surface over both (Fig. 3). Every cell here equals `evaluate` of the truncated encoder
-(`embrew.cutting.cut`), but all cells share one forward pass per text.
+    score(l, d) = mean over the tasks of the main score of the encoder with l layers and d dimensions
+    pick(share) = cell with the smallest l · d whose score is at least share · score(all layers, all dimensions)
+
+Source: *Espresso Sentence Embeddings* (arXiv 2402.14776), which trains encoders that can be truncated in depth and in
+width, and shows their scores as a surface over both (Fig. 3). Every cell here equals `evaluate` of the truncated
+encoder (`embrew.cutting.cut`), but all cells share one forward pass per text.
 """
 
 from __future__ import annotations
@@ -35,8 +38,8 @@ from embrew.text_encoder import encode_options
 logger = logging.getLogger(__name__)
 LAST = 12  # number of last layers in the paper
 DIMS = (8, 16, 32, 64, 128, 256, 512)
-SAMPLE, ROUNDS = 64, 5  # texts that are timed, and how often
-SHARE = 0.5  # of the free memory that vectors may take
+SAMPLE, ROUNDS = 64, 5  # number of texts that are timed, and of rounds
+SHARE = 0.5  # share of the free memory that vectors may take
 
 
 @dataclass(frozen=True)
@@ -202,11 +205,11 @@ def surface_of(
     return Surface(rows, columns, tuple(tasks), scores, tuple(milliseconds), len(truncated.texts), tuple(sizes))
 
 
-def _axis(name: str, numbers: Sequence[int], most: int) -> tuple[int, ...]:
-    wrong = [number for number in numbers if not 1 <= number <= most]
+def _axis(name: str, numbers: Sequence[int], maximum: int) -> tuple[int, ...]:
+    wrong = [number for number in numbers if not 1 <= number <= maximum]
     if wrong:
-        raise ValueError(f"{name}: {', '.join(map(str, wrong))}; this encoder has 1 to {most}")
-    return tuple(sorted({*numbers, most}))
+        raise ValueError(f"{name}: {', '.join(map(str, wrong))}; this encoder has 1 to {maximum}")
+    return tuple(sorted({*numbers, maximum}))
 
 
 class TruncatedEncoder:
@@ -229,7 +232,7 @@ class TruncatedEncoder:
     ) -> None:
         self.encoder, self.layers = encoder.eval(), list(layers)
         self.max_length, self.prompts = encoder.max_length, encoder.prompts
-        self.options: Any = {"batch_tokens": batch_tokens, "show_progress_bar": show_progress_bar}
+        self.batch_tokens, self.show_progress_bar = batch_tokens, show_progress_bar
         self.layer = self.dim = 0
         self.texts: list[str] = []
         self._vectors: dict[tuple[str, int, str], Tensor] = {}
@@ -293,7 +296,8 @@ class TruncatedEncoder:
                 len(chosen) * width,
                 batch_size=32,
                 tokenize_ahead=encoder.device.type != "cpu",
-                **self.options,
+                batch_tokens=self.batch_tokens,
+                show_progress_bar=self.show_progress_bar,
             ).div_(len(encoder.templates))
 
         with torch.inference_mode():
@@ -309,12 +313,13 @@ def milliseconds_of(
     Layers alternate within a round, so that other load on the machine affects all of them.
     """
     sample = sample_in_order(texts, SAMPLE, seed=42)
-    options: Any = {"batch_size": len(sample), "batch_tokens": batch_tokens, "show_progress_bar": False}
     seconds: dict[int, list[float]] = {layer: [] for layer in layers}
     for number in range(ROUNDS + 1):
         for layer, measured in seconds.items():
             start = time.perf_counter()
-            encoder.encode(sample, num_layers=layer, **options)
+            encoder.encode(
+                sample, num_layers=layer, batch_size=len(sample), batch_tokens=batch_tokens, show_progress_bar=False
+            )
             if number:  # the first round is a warm-up
                 measured.append(time.perf_counter() - start)
     return [1000 * statistics.median(measured) / len(sample) for measured in seconds.values()]

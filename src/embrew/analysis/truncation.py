@@ -1,13 +1,19 @@
 """Full and truncated vectors in one t-SNE embedding: the distance by which truncation moves a text.
 
-*Espresso Sentence Embeddings* (arXiv 2402.14776), Fig. 7: t-SNE of the vectors of the STS-B test set at all dimensions
-and at 128, and the mean distance between the two points of a text. The paper does not say how vectors of two widths
-are embedded together; here truncated vectors are padded with zeros.
+    distance = mean over texts of ‖p(x) − p(x′)‖
+    share    = distance / mean over pairs of texts of ‖p(x) − p(y)‖
+
+with p the points of t-SNE, and x′ the vector x of which only the first dimensions are kept.
+
+Source: *Espresso Sentence Embeddings* (arXiv 2402.14776), Fig. 7: t-SNE of the vectors of the STS-B test set at all
+dimensions and at 128, and the mean distance between the two points of a text. The paper does not say how vectors of two
+widths are embedded together; here truncated vectors are padded with zeros.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +27,13 @@ class Truncation:
     """Points of each text in the plane, of its full and its truncated vector.
 
     Attributes:
-        whole: points of full vectors, `(texts, 2)`.
+        full: points of full vectors, `(texts, 2)`.
         truncated: points of truncated vectors, `(texts, 2)`.
-        dim: dimensions of the truncated vectors.
-        width: dimensions of the full vectors.
+        dim: number of dimensions of the truncated vectors.
+        width: number of dimensions of the full vectors.
     """
 
-    whole: np.ndarray
+    full: np.ndarray
     truncated: np.ndarray
     dim: int
     width: int
@@ -35,14 +41,18 @@ class Truncation:
     @property
     def distance(self) -> float:
         """Mean distance between the two points of a text."""
-        return float(np.linalg.norm(self.whole - self.truncated, axis=1).mean())
+        return float(np.linalg.norm(self.full - self.truncated, axis=1).mean())
 
     @property
     def share(self) -> float:
         """`distance` as a share of the mean distance between different texts, since t-SNE has no unit."""
         from scipy.spatial.distance import pdist
 
-        return self.distance / float(pdist(self.whole).mean())
+        return self.distance / float(pdist(self.full).mean())
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures, for JSON."""
+        return {"dim": self.dim, "texts": len(self.full), "distance": self.distance, "distance_share": self.share}
 
 
 def truncation_of(vectors: np.ndarray, dim: int, *, perplexity: float = PERPLEXITY, seed: int = 42) -> Truncation:

@@ -1,7 +1,12 @@
 """Alignment and uniformity: closeness of similar texts, and spread of all texts over the sphere.
 
-*Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere* (Wang & Isola,
-2020); for text *SimCSE* (Gao et al., 2021), whose choice of positive pairs is used here. Lower is better for both.
+    alignment  = E ‖f(x) − f(x⁺)‖²               over positive pairs
+    uniformity = log E exp(−2 ‖f(x) − f(y)‖²)    over pairs of different texts
+
+with f(x) a vector of length 1. Lower is better for both.
+
+Source: *Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere* (Wang &
+Isola, 2020); for text *SimCSE* (Gao et al., 2021), whose choice of positive pairs is used here.
 """
 
 from __future__ import annotations
@@ -18,12 +23,12 @@ BLOCK = 1024  # rows of the matrix of cosines that are in memory at a time
 
 
 def alignment(left: np.ndarray, right: np.ndarray) -> float:
-    """Return E ‖f(x) - f(y)‖² over positive pairs: rows of two `(pairs, dimensions)` matrices of unit vectors."""
+    """Return the alignment of positive pairs: rows of two `(pairs, dimensions)` matrices of unit vectors."""
     return float((np.linalg.norm(left.astype(np.float64) - right, axis=-1) ** 2).mean())
 
 
 def uniformity(vectors: np.ndarray) -> float:
-    """Return log E exp(-2 ‖f(x) - f(y)‖²) over all pairs of different rows of a matrix of unit vectors.
+    """Return the uniformity over all pairs of different rows of a matrix of unit vectors.
 
     Products are in the vectors' own precision (float32 from an encoder), sums in float64.
     """
@@ -81,9 +86,9 @@ def alignment_uniformity(
         batch_tokens: padded tokens per batch; for an `Encoder` only.
         show_progress_bar: show a progress bar.
     """
-    every = list(dict.fromkeys([*texts, *(text for pair in positives for text in pair)]))
-    position = {text: row for row, text in enumerate(every)}
-    vectors = vectors_of(encoder, every, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    distinct = list(dict.fromkeys([*texts, *(text for pair in positives for text in pair)]))
+    position = {text: row for row, text in enumerate(distinct)}
+    vectors = vectors_of(encoder, distinct, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     vectors = unit_vectors(vectors, what="texts")
     left, right = ([position[pair[side]] for pair in positives] for side in (0, 1))
     return AlignmentUniformity(

@@ -10,6 +10,7 @@ import typer
 
 from embrew.cli import (
     adapt,
+    analyze,
     average,
     compare,
     context,
@@ -31,8 +32,8 @@ from embrew.cli import (
     signals,
     train,
 )
-from embrew.cli.analyze import analyze
 from embrew.cli.errors import Commands
+from embrew.cli.options import command
 from embrew.threads import set_threads
 
 app = typer.Typer(
@@ -42,25 +43,28 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("adapt")(adapt.adapt)
-app.command("train", epilog="Many GPUs: accelerate launch -m embrew train RECIPE --output DIR")(train.train)
-app.command("into-space")(into_space.into_space)
-app.command("evaluate")(evaluate.evaluate)
-app.command("analyze")(analyze)
-app.command("table")(results.table)
-app.command("diff")(results.diff)
-app.command("compare")(compare.compare)
-app.command("encode")(encode.encode)
-app.command("search")(search.search)
-app.command("serve")(serve.serve)
-app.command("export")(export.export)
-app.command("parity")(parity.parity)
-app.command("merge")(merge.merge)
-app.command("average")(average.average)
-app.command("push")(push.push)
-app.command("plan")(plan.plan)
-app.command("runs")(runs.runs)
-app.command("doctor")(doctor.doctor)
+for function in (
+    adapt.adapt,
+    train.train,
+    into_space.into_space,
+    evaluate.evaluate,
+    results.table,
+    results.diff,
+    compare.compare,
+    encode.encode,
+    search.search,
+    serve.serve,
+    export.export,
+    parity.parity,
+    merge.merge,
+    average.average,
+    push.push,
+    plan.plan,
+    runs.runs,
+    doctor.doctor,
+):
+    command(app)(function)
+app.add_typer(analyze.app, name="analyze", help="Analyse vectors, attention, layers or learning curves of models.")
 app.add_typer(
     context.app,
     name="context",
@@ -70,8 +74,8 @@ app.add_typer(recipe.app, name="recipe", help="List, show, copy and check recipe
 app.add_typer(data.app, name="data", help="Show training data, mine hard negatives, download test data.")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(value: bool) -> None:
+    if value:
         typer.echo(f"embrew {installed('embrew')}")
         raise typer.Exit
 

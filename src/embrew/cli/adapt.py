@@ -6,101 +6,65 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.markup import escape
 
-from embrew.cli.analyze.domain import Columns, columns_of
-from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import out, plain_table, print_json, say
+from embrew.cli.arguments import AsJson, Columns, Output, Quiet, columns_of
+from embrew.cli.console import out, plain_table, print_json, print_line
+from embrew.cli.options import options_of
 from embrew.cli.signals import stopping
 
 METHODS = ("none", "llm2comp", "ese", "autoregembed", "lbr", "epic", "distillation")
 
 
+@options_of(
+    "embrew.adapting.run:adapt",
+    "pairs",
+    "as_is",
+    "teacher",
+    "quick",
+    "export",
+    documents=typer.Option("--docs"),
+    method=typer.Option(autocompletion=lambda: list(METHODS)),
+    minutes=typer.Option(min=0.01),
+    seed=typer.Option(min=0),
+)
 def adapt(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL]... [KEY=VALUE]...",
-            help="Models: folder, Hub id or GGUF file of a causal language model; Sentence-Transformers model; "
-            "encoder, export or output folder of embrew; smollm2-135m, nano. Without any, those of embrew's list that "
-            "fit this machine and --minutes. After them settings of the recipes, e.g. "
-            "encoder.lora.r=32, or defaults, e.g. adapt.max_chars=300.",
-        ),
-    ] = None,
-    pairs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Pairs of texts: file, folder or Hub id in any form that training reads; or '{path: FILE, where: …}'.",
-        ),
-    ] = None,
-    docs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Documents: folder of .txt, .md, .html, .jsonl or .pdf files, file of rows, or Hub id."
-        ),
-    ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for data, models, results, page and export.")
-    ] = Path("adapted"),
-    as_is: Annotated[
-        list[str] | None,
-        typer.Option("--as-is", metavar="MODEL", help="A further model, which is scored and not trained."),
-    ] = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            metavar="METHOD",
-            autocompletion=lambda: list(METHODS),
-            help="Method to train beside contrastive learning, for as long: llm2comp, ese, autoregembed, lbr, epic, "
-            "distillation, or none.",
-        ),
-    ] = "none",
-    teacher: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Embedding model whose vectors are learned (method distillation): folder or Hub id of a "
-            "Sentence-Transformers model, or folder that embrew trained.",
-        ),
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="Minutes of training, for each trained model; 30 by default.")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Run every part in a few minutes, too short to compare methods.")
-    ] = False,
+    models: list[str] | None = None,
+    *,
+    output: Output = Path("adapted"),
     column: Columns = None,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the split and of training.")] = 42,
-    export: Annotated[bool, typer.Option(help="Also export the best encoder for Sentence-Transformers.")] = True,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    **options: Any,
 ) -> None:
     """Race models on your texts, and export the best.
 
     Each is scored on held-out questions as it is, then trained for --minutes and scored again, beside BM25; --method
     adds a method for language models. The same command resumes a run that was stopped, and a further MODEL joins it.
+
+    Args:
+        models ([MODEL]... [KEY=VALUE]...): Models: folder, Hub id or GGUF file of a causal language model;
+            Sentence-Transformers model; encoder, export or output folder of embrew; smollm2-135m, nano. Without any,
+            those of embrew's list that fit this machine and --minutes. After them settings of the recipes, e.g.
+            encoder.lora.r=32, or defaults, e.g. adapt.max_chars=300.
+        pairs (FILE): Pairs of texts: file, folder or Hub id in any form that training reads; or '{path: FILE, where:
+            …}'.
+        documents (DIR): Folder of .txt, .md, .html, .jsonl or .pdf files, file of rows, or Hub id.
+        output (DIR): Folder for data, models, results, page and export.
+        as_is (MODEL): A further model, which is scored and not trained.
+        method (METHOD): Method to train beside contrastive learning, for as long: llm2comp, ese, autoregembed, lbr,
+            epic, distillation, or none.
+        teacher (MODEL): Embedding model whose vectors are learned (method distillation): folder or Hub id of a
+            Sentence-Transformers model, or folder that embrew trained.
     """
     from embrew.adapting import adapt as run
 
-    given, overrides = _parted(models or ())
-    options: dict[str, Any] = {"pairs": pairs, "documents": docs, "columns": columns_of(column), "method": method}
+    names, overrides = _parted(models or ())
     with stopping(lambda: f"finished parts are in {output}; the same command resumes"):
-        report = run(
-            given,
-            as_is=as_is or (),
-            output=output,
-            teacher=teacher,
-            minutes=minutes,
-            quick=quick,
-            seed=seed,
-            export=export,
-            overrides=overrides,
-            **options,
-        )
+        report = run(names, output=output, columns=columns_of(column), overrides=overrides, **options)
     _show(report, output)
     print_json(report)
 
@@ -114,8 +78,8 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _show(report: dict[str, Any], output: Path) -> None:
     """Print the sentences, the table of models, and where the results are."""
     console = out()
-    for line in report["said"]:
-        say(line)
+    for line in report["advice"]:
+        print_line(line)
     table = plain_table(["", "dev nDCG@10", "test nDCG@10 (95 %)", "ms a text", "training"])
     for row in report["models"]:
         low, high = (100 * bound for bound in row["test_interval"])
@@ -127,11 +91,11 @@ def _show(report: dict[str, Any], output: Path) -> None:
         cells = [f"{dev:.1f}", f"{test:.1f} ({low:.1f} to {high:.1f})", cost, training]
         table.add_row(escape(row["model"]), *cells, style="bold" if row["model"] == report["best"] else None)
     console.print(table)
-    places = {"page": output / "report.html"}
+    written = {"page": output / "report.html"}
     if report["encoder"]:
-        places["encoder"] = output / report["encoder"]
+        written["encoder"] = output / report["encoder"]
     if report["exported"]:
-        places["export, for Sentence-Transformers"] = output / report["exported"]
-    for what, place in places.items():
-        if place.exists():
-            console.print(f"{what}: [bold]{escape(str(place))}[/]", soft_wrap=True)
+        written["export, for Sentence-Transformers"] = output / report["exported"]
+    for description, path in written.items():
+        if path.exists():
+            console.print(f"{description}: [bold]{escape(str(path))}[/]", soft_wrap=True)

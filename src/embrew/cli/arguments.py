@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -13,6 +15,10 @@ from embrew.cli.console import show_json_only
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Override a setting of the recipe, e.g. encoder.max_length.query=256."),
+]
+RecipeName = Annotated[
+    str,
+    typer.Argument(metavar="RECIPE", autocompletion=completion.recipes, help="A shipped recipe's name or a YAML file."),
 ]
 Model = Annotated[
     str,
@@ -48,23 +54,34 @@ Quiet = Annotated[
 ]
 
 
-Dtype = Literal["auto", "float32", "bfloat16"]
-ModelDtype = Annotated[
-    Dtype, typer.Option("--dtype", help="Data type of the model; auto = the saved one, or that of its recipe.")
+Count = Annotated[int | None, typer.Option(min=1)]
+Output = Annotated[Path, typer.Option("--output", "-o")]
+OptionalOutput = Annotated[Path | None, typer.Option("--output", "-o")]
+Data = Annotated[list[str] | None, typer.Option("--data", "-d")]
+Suite = Annotated[str | None, typer.Option(metavar="SUITE", autocompletion=completion.suites)]
+ContextName = Annotated[str | None, typer.Option(metavar="NAME", autocompletion=completion.contexts)]
+
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="OURS=THEIRS",
+        help="Name a column of the file: question, answer, choices, negatives or source = its name. Repeatable.",
+    ),
 ]
+
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+ModelDtype = Annotated[Dtype, typer.Option(help="Data type of the model; auto = the saved one, or that of its recipe.")]
 
 
 Verify = Annotated[
     Literal["fast", "full", "off"],
-    typer.Option(
-        "--verify", help="Verify what is saved: fast = reopen it in this process, full = load it in a fresh process."
-    ),
+    typer.Option(help="Verify what is saved: fast = reopen it in this process, full = load it in a fresh process."),
 ]
 Pooling = Literal["last", "mean", "weighted_mean", "echo", "prompteol"]
 ModelPooling = Annotated[
     Pooling | None,
     typer.Option(
-        "--pooling",
         help="Pooling of a language model that was not trained as an encoder: its last token, the mean of its tokens, "
         "their mean weighted by position, the mean of Echo's second copy, or the last token of PromptEOL's prompt. "
         "Other models have their own.",
@@ -75,11 +92,18 @@ ModelPooling = Annotated[
 ModelBackend = Annotated[
     Literal["torch", "openvino"],
     typer.Option(
-        "--backend",
         help="Software that computes vectors. openvino (CPU) opens an export for OpenVINO, or converts MODEL in memory "
         "and compares both; --dtype is then that of the arithmetic.",
     ),
 ]
+
+
+def columns_of(column: Sequence[str] | None) -> dict[str, str]:
+    """Return `OURS=THEIRS` options as a mapping."""
+    columns = dict(part.split("=", 1) for part in column or () if "=" in part)
+    if len(columns) < len(column or ()):
+        raise ValueError(f"--column {' '.join(column or ())}: give OURS=THEIRS, once each, e.g. question=title")
+    return columns
 
 
 def read_numbers(text: str) -> list[int]:

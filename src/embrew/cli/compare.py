@@ -6,13 +6,10 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import print_json, say
+from embrew.cli.arguments import AsJson, Data, Output, Quiet, Suite
+from embrew.cli.console import print_json, print_line
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
@@ -21,43 +18,24 @@ if TYPE_CHECKING:
 
 
 def compare(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[NAME=]PATH...",
-            help="Results, trained folders, stages, sweeps, exports, Sentence-Transformers folders, recipes without "
-            "stages; those with the same NAME are seeds of a model.",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE.html",
-            help="File of the report; .json and .csv beside it, and .files for what is evaluated.",
-        ),
-    ],
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SUITE",
-            autocompletion=completion.suites,
-            help="Suite that models without results are evaluated on; --data is the folder of its data sets.",
-        ),
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data", "-d", metavar="DIR", help="Data folder that models without results are evaluated on. Repeatable."
-        ),
-    ] = None,
+    models: list[str],
+    *,
+    output: Output,
+    suite: Suite = None,
+    data: Data = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare models in one offline HTML page.
 
     The first model is the base of all differences. The same command resumes; finished evaluations are not repeated.
+
+    Args:
+        models ([NAME=]PATH...): Results, trained folders, stages, sweeps, exports, Sentence-Transformers folders,
+            recipes without stages; those with the same NAME are seeds of a model.
+        output (FILE.html): File of the report; .json and .csv beside it, and .files for what is evaluated.
+        suite: Suite that models without results are evaluated on; --data is the folder of its data sets.
+        data (DIR): Data folder that models without results are evaluated on. Repeatable.
     """
     from embrew.evaluation.suites import read_tasks
     from embrew.report.making import files_of, make_report
@@ -69,8 +47,8 @@ def compare(
     with stopping(lambda: f"what is finished is in {files_of(output)}; the same command resumes"):
         document = make_report(read_sources(models), tasks, output, command=shlex.join(["embrew", *sys.argv[1:]]))
     for sentence in document["verdict"]:
-        say(sentence)
-    say(f"written to {output}")
+        print_line(sentence)
+    print_line(f"written to {output}")
     print_json(document)
 
 
@@ -89,11 +67,11 @@ def page_model(model: str, file: Path, output: Path | None) -> tuple[str, Source
 
 def write_page(name: str, source: Source, tasks: Tasks, file: Path, encoder: Any) -> None:
     """Write the page of one model, whose open encoder is measured."""
-    from embrew.comparison.models import with_pooling
     from embrew.evaluation.kinds import KINDS
     from embrew.report.making import make_report
+    from embrew.report.models import with_pooling
 
-    shown = [task for task in tasks if not KINDS[getattr(task, "kind", "sts")].grid]
+    report_tasks = [task for task in tasks if not KINDS[getattr(task, "kind", "sts")].grid]
     command, sources = shlex.join(["embrew", *sys.argv[1:]]), {with_pooling(name, source.pooling): [source]}
-    make_report(sources, shown, file, opener=lambda _: encoder, command=command)
-    say(f"written to {file}")
+    make_report(sources, report_tasks, file, opener=lambda _: encoder, command=command)
+    print_line(f"written to {file}")

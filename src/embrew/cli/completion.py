@@ -39,7 +39,7 @@ def contexts(context: typer.Context, incomplete: str) -> list[str]:
     """Return the contexts of the model that is already on the command line."""
     words = [context.params.get("model"), *(context.params.get("models") or ()), *context.args]
     folders = [Path(str(word)) for word in words if word]  # in args, while the option that is completed has no value
-    folder = next((place for place in folders if place.is_dir()), Path())
+    folder = next((path for path in folders if path.is_dir()), Path())
     return sorted(name for name in _contexts(folder) if name.startswith(incomplete))
 
 

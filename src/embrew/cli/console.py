@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import typer
@@ -29,22 +29,40 @@ def out() -> Console:
     return Console(quiet=rank() != 0 or _json_only, highlight=False)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line of results as it is: brackets are no markup, and the terminal wraps it."""
     out().print(text, markup=False, soft_wrap=True)
 
 
-def plain_table(names: Iterable[str], *, left: Collection[str] = ("",), **options: Any) -> Table:
+def plain_table(
+    names: Iterable[str],
+    rows: Iterable[Sequence[str | Text]] = (),
+    *,
+    left: Collection[str] = ("",),
+    bold: Collection[str] = (),
+    title: str | None = None,
+) -> Table:
     """Return a table without lines; columns that are named in `left` are on the left, numbers on the right."""
-    columns = [Column(name, justify="left" if name in left else "right") for name in names]
-    return Table(*columns, box=None, pad_edge=False, **options)
+    columns = [
+        Column(
+            name,
+            justify="left" if name in left else "right",
+            style="bold" if name in bold else "",
+            no_wrap=name in bold,
+        )
+        for name in names
+    ]
+    table = Table(*columns, box=None, pad_edge=False, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
-def show_json_only(asked: bool) -> bool:
-    """Print only a JSON document to stdout if `asked`, else tables and text; return `asked`."""
+def show_json_only(enabled: bool) -> bool:
+    """Print only a JSON document to stdout if `enabled`, else tables and text; return `enabled`."""
     global _json_only
-    _json_only = asked
-    return asked
+    _json_only = enabled
+    return enabled
 
 
 def wants_json() -> bool:

@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.text import Text
 
 from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Quiet, read_numbers
-from embrew.cli.console import loading, out, plain_table, print_json, say
+from embrew.cli.arguments import AsJson, Count, Quiet, read_numbers
+from embrew.cli.console import loading, out, plain_table, print_json, print_line
+from embrew.cli.options import command
 
 if TYPE_CHECKING:
     from embrew.encoder import Encoder
@@ -20,43 +21,7 @@ if TYPE_CHECKING:
     from embrew.settings.encoder import Demonstration
 
 app = typer.Typer(no_args_is_help=True)
-Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder or of a training run.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context; encode(…, prompt_name=NAME) uses it.")]
-KnownName = Annotated[
-    str, typer.Argument(metavar="NAME", autocompletion=completion.contexts, help="Name of the context.")
-]
-
-Instruction = Annotated[
-    str | None, typer.Option(help="Instruction before queries; by default that of the file of demonstrations.")
-]
-Demos = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE", help="File of demonstrations with columns query and response: JSON Lines, JSON, CSV or Parquet."
-    ),
-]
-PassageInstruction = Annotated[
-    str | None, typer.Option(help="Instruction before the demonstrations' passages; by default the document prompt.")
-]
-Choose = Annotated[
-    str | None,
-    typer.Option(
-        metavar="0..8", help="Numbers of demonstrations to try; the number with the best score on --dev is kept."
-    ),
-]
-Dev = Annotated[
-    list[str] | None,
-    typer.Option("--dev", metavar="DIR", help="Data folder with a dev split, for --choose. Repeatable."),
-]
-DevFromTrain = Annotated[
-    int | None,
-    typer.Option(
-        "--dev-from-train",
-        min=1,
-        metavar="N",
-        help="Evaluate --choose on N training rows of each --dev folder, not on its dev split.",
-    ),
-]
+KnownName = Annotated[str, typer.Argument(autocompletion=completion.contexts)]
 
 
 @app.callback()
@@ -66,28 +31,41 @@ def _group() -> None:
 
 def _checked(model: Path) -> Path:
     """Return the folder of an encoder, or of a run's last stage; raise unless it can be opened."""
-    from embrew.storage.opening import final_stage, read_settings
+    from embrew.storage.loading import final_stage, read_settings
 
     folder = final_stage(model)
     read_settings(folder)
     return folder
 
 
-@app.command()
+@command(app)
 def add(
-    model: Folder,
-    name: Name,
-    instruction: Instruction = None,
-    demos: Demos = None,
-    passage_instruction: PassageInstruction = None,
-    choose: Choose = None,
-    dev: Dev = None,
-    dev_from_train: DevFromTrain = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing context of this name.")] = False,
+    model: Path,
+    name: str,
+    *,
+    instruction: str | None = None,
+    demos: str | None = None,
+    passage_instruction: str | None = None,
+    choose: str | None = None,
+    dev: list[str] | None = None,
+    dev_from_train: Count = None,
+    overwrite: bool = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Embed the demonstrations of a task and store them with the model as a context."""
+    """Embed the demonstrations of a task and store them with the model as a context.
+
+    Args:
+        model: Folder of a trained encoder or of a training run.
+        name: Name of the context; encode(…, prompt_name=NAME) uses it.
+        instruction: Instruction before queries; by default that of the file of demonstrations.
+        demos (FILE): File of demonstrations with columns query and response: JSON Lines, JSON, CSV or Parquet.
+        passage_instruction: Instruction before the demonstrations' passages; by default the document prompt.
+        choose (0..8): Numbers of demonstrations to try; the number with the best score on --dev is kept.
+        dev (DIR): Data folder with a dev split, for --choose. Repeatable.
+        dev_from_train (N): Evaluate --choose on N training rows of each --dev folder, not on its dev split.
+        overwrite: Replace an existing context of this name.
+    """
     loading(model)
     from embrew.encoder import Encoder
     from embrew.model.contexts import Context
@@ -97,7 +75,7 @@ def add(
     check_name(name)
     if (folder / CONTEXTS / name).exists() and not overwrite:
         raise FileExistsError(f"{folder} has a context {name} already; choose another name, or --overwrite")
-    words, pairs = read_context(instruction, demos)
+    instruction, pairs = read_context(instruction, demos)
     if (choose is None) != (not dev):
         raise ValueError(
             "--choose (numbers of demonstrations to try) and --dev (data to try them on) must be given together"
@@ -105,11 +83,11 @@ def add(
     if dev_from_train is not None and not dev:
         raise ValueError("--dev-from-train splits rows off the training rows of --dev; give --choose and --dev as well")
     encoder = Encoder.from_pretrained(folder)
-    context, choice = Context(words, pairs, passage_instruction), None
+    context, choice = Context(instruction, pairs, passage_instruction), None
     if choose is not None:
         choice = _choose(encoder, context, choose, dev or [], dev_from_train)
         pairs = pairs[: choice.chosen]
-        context = Context(words, pairs, passage_instruction)
+        context = Context(instruction, pairs, passage_instruction)
     prepared = encoder.add_context(name, context)
     write_context(folder, name, prepared, overwrite=overwrite)
     out().print(
@@ -126,16 +104,16 @@ def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], fro
 
     choice = choose_demonstrations(encoder, context, read_numbers(choose), dev, from_train=from_train)
     columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}
-    shown = plain_table(["demonstrations", *columns, ""])
+    table = plain_table(["demonstrations", *columns, ""])
     for count in choice.dev:
         scores = (f"{100 * column[count]:.2f}" if count in column else "" for column in columns.values())
         notes = {0: "all off", max(choice.dev): "all on"}
         remarks = [*([notes[count]] if count in notes else []), *(["chosen on dev"] if count == choice.chosen else [])]
-        shown.add_row(Text(str(count), style="bold"), *scores, ", ".join(remarks))
-    out().print(shown)
+        table.add_row(Text(str(count), style="bold"), *scores, ", ".join(remarks))
+    out().print(table)
     for column, sets in (("dev", choice.dev_sets), ("test", choice.test_sets)):
         for name in sets:
-            say(f"{column}: {name}")
+            print_line(f"{column}: {name}")
     return choice
 
 
@@ -147,20 +125,24 @@ def read_context(instruction: str | None, demos: str | None) -> tuple[str, tuple
         return instruction, ()
     from embrew.cli.demonstrations import read_demonstrations
 
-    pairs, own = read_demonstrations(demos)
-    words = own if instruction is None else instruction
-    if words is None:
+    pairs, file_instruction = read_demonstrations(demos)
+    instruction = file_instruction if instruction is None else instruction
+    if instruction is None:
         raise ValueError(f"{demos} has no instruction; give --instruction (it may be empty)")
-    return words, pairs
+    return instruction, pairs
 
 
-@app.command("list")
-def show(model: Folder, as_json: AsJson = False) -> None:
-    """List the contexts of a model."""
+@command(app, "list")
+def show(model: Path, *, as_json: AsJson = False) -> None:
+    """List the contexts of a model.
+
+    Args:
+        model: Folder of a trained encoder or of a training run.
+    """
     from embrew.storage.parts import read_contexts
 
     folder = _checked(model)
-    shown = plain_table(["context", "demonstrations", "positions", "instruction"], left=("context", "instruction"))
+    table = plain_table(["context", "demonstrations", "positions", "instruction"], left=("context", "instruction"))
     entries = []
     for name, prepared in read_contexts(folder).items():
         context, positions = prepared.context, len(prepared.row.ids)
@@ -173,14 +155,19 @@ def show(model: Folder, as_json: AsJson = False) -> None:
             }
         )
         counts = str(len(context.demonstrations)), str(positions)
-        shown.add_row(Text(name, style="bold"), *counts, Text(repr(context.instruction)))
-    out().print(shown if shown.row_count else "no contexts")
+        table.add_row(Text(name, style="bold"), *counts, Text(repr(context.instruction)))
+    out().print(table if table.row_count else "no contexts")
     print_json({"contexts": entries})
 
 
-@app.command()
-def remove(model: Folder, name: KnownName) -> None:
-    """Remove a context from a model."""
+@command(app)
+def remove(model: Path, name: KnownName) -> None:
+    """Remove a context from a model.
+
+    Args:
+        model: Folder of a trained encoder or of a training run.
+        name: Name of the context.
+    """
     from embrew.storage.parts import remove_context
 
     remove_context(_checked(model), name)

@@ -30,37 +30,37 @@ def read_demonstrations(path: str | Path) -> tuple[tuple[Demonstration, ...], st
         FileNotFoundError: there is no such file, or no file in the folder.
         ValueError: rows without a query or passage, or with different instructions; another kind of file.
     """
-    place = _file(Path(expand(path)))
+    file = _file(Path(expand(path)))
     pairs, instructions = [], []
-    for number, values in enumerate(_rows(place), start=1):
-        where = f"{place}, demonstration {number}"
+    for number, values in enumerate(_rows(file), start=1):
+        where = f"{file}, demonstration {number}"
         pairs.append(Demonstration(_text(values, QUERY, where), _text(values, PASSAGE, where)))
         instructions.append(next((values[name] for name in INSTRUCTION if values.get(name)), None))
     if not pairs:
-        raise ValueError(f"{place} holds no demonstrations")
-    different = sorted({str(one) for one in instructions})
+        raise ValueError(f"{file} holds no demonstrations")
+    different = sorted({str(instruction) for instruction in instructions})
     if len(different) > 1:
-        raise ValueError(f"{place}: demonstrations of one task have one instruction; here are {', '.join(different)}")
+        raise ValueError(f"{file}: demonstrations of one task have one instruction; here are {', '.join(different)}")
     return tuple(pairs), instructions[0]
 
 
-def _file(place: Path) -> Path:
-    if not place.exists():
-        raise FileNotFoundError(f"no file or folder {place}")
-    if place.is_file():
-        return place
-    files = sorted(file for file in place.glob("[!.]*") if file.is_file() and file.name.endswith(READ))
+def _file(path: Path) -> Path:
+    if not path.exists():
+        raise FileNotFoundError(f"no file or folder {path}")
+    if path.is_file():
+        return path
+    files = sorted(file for file in path.glob("[!.]*") if file.is_file() and file.name.endswith(READ))
     if not files:
-        raise FileNotFoundError(f"{place} holds no file of demonstrations; expected one of {', '.join(READ)}")
+        raise FileNotFoundError(f"{path} holds no file of demonstrations; expected one of {', '.join(READ)}")
     if len(files) > 1:
-        raise ValueError(f"{place} holds several files ({', '.join(file.name for file in files)}); give one of them")
+        raise ValueError(f"{path} holds several files ({', '.join(file.name for file in files)}); give one of them")
     return files[0]
 
 
-def _rows(place: Path) -> Iterator[Mapping[str, Any]]:
-    if not place.name.endswith(READ):
-        raise ValueError(f"{place}: cannot read this kind of file; write it as one of {', '.join(READ)}")
-    for record in read_file(place):
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    if not path.name.endswith(READ):
+        raise ValueError(f"{path}: cannot read this kind of file; write it as one of {', '.join(READ)}")
+    for record in read_file(path):
         yield {column.strip().lower(): value for column, value in record.values.items()}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -15,16 +14,14 @@ from embrew.cli.console import out, print_json
 STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
 
-def doctor(
-    self_test: Annotated[
-        bool, typer.Option("--self-test/--no-self-test", help="Open, train, save and export the shipped model.")
-    ] = True,
-    as_json: AsJson = False,
-) -> None:
+def doctor(*, self_test: bool = True, as_json: AsJson = False) -> None:
     """Examine this machine and test embrew, in about 10 seconds.
 
     Versions and devices are examined. Each line is ok, a warning or failed, with what to do. The exit code is 1 if a
     line has failed.
+
+    Args:
+        self_test: Open, train, save and export the shipped model.
     """
     from embrew.doctor import examine
 

@@ -8,11 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Model, ModelBackend, ModelDtype, ModelPooling, Overrides, Quiet
-from embrew.cli.console import loading, out, print_json, say
+from embrew.cli.arguments import (
+    AsJson,
+    ContextName,
+    Count,
+    Data,
+    Model,
+    ModelBackend,
+    ModelDtype,
+    ModelPooling,
+    OptionalOutput,
+    Overrides,
+    Quiet,
+    Suite,
+)
+from embrew.cli.console import loading, out, plain_table, print_json, print_line
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
@@ -26,87 +37,24 @@ def _kinds() -> list[str]:
     return list(KINDS)
 
 
-Data = Annotated[list[str] | None, typer.Option("--data", "-d", metavar="DIR", help="Data folder. Repeatable.")]
-SuiteName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SUITE",
-        autocompletion=completion.suites,
-        help="Name of a shipped suite (quick, sts, …) or a YAML file; --data is the folder of its data sets.",
-    ),
-]
-Mteb = Annotated[list[str] | None, typer.Option("--mteb", metavar="TASK", help="Name of an MTEB task. Repeatable.")]
-Split = Annotated[
-    str | None, typer.Option(help="Split to evaluate; by default test, or dev where there is no test split.")
-]
-KindName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KIND",
-        autocompletion=_kinds,
-        help="Kind of task, such as sts or rag; an unknown one lists all. Default: by the data's columns.",
-    ),
-]
-GeneratorModel = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODEL",
-        help="Causal language model that answers the questions of rag tasks: nano, a folder or a Hub id. By default "
-        "none.",
-    ),
-]
-ContextName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        autocompletion=completion.contexts,
-        help="Name of a context of the model to encode with: queries, and all texts of symmetric tasks. By default "
-        "none.",
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Folder for the results; by default they are printed only."),
-]
-Report = Annotated[
-    Path | None,
-    typer.Option(
-        "--report",
-        metavar="FILE.html",
-        help="Also write a page about the model; embrew compare writes one about several. Results are kept beside it, "
-        "unless --output is given.",
-    ),
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Evaluate every task again and replace results in the output folder.")
-]
-BatchTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Maximum number of tokens per batch, padding included; default: 16384, on a CPU 2048. "
-        "Sentence-Transformers has batches of 32 texts.",
-    ),
-]
-
-
 def evaluate(
     model: Model,
     overrides: Overrides = None,
+    *,
     data: Data = None,
-    suite: SuiteName = None,
-    mteb: Mteb = None,
-    split: Split = None,
-    kind: KindName = None,
-    generator: GeneratorModel = None,
+    suite: Suite = None,
+    mteb: list[str] | None = None,
+    split: str | None = None,
+    kind: Annotated[str | None, typer.Option(autocompletion=_kinds)] = None,
+    generator: str | None = None,
     context: ContextName = None,
-    output: Output = None,
-    report: Report = None,
+    output: OptionalOutput = None,
+    report: Path | None = None,
     pooling: ModelPooling = None,
     dtype: ModelDtype = "auto",
     backend: ModelBackend = "torch",
-    overwrite: Overwrite = False,
-    batch_tokens: BatchTokens = None,
+    overwrite: bool = False,
+    batch_tokens: Count = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -114,32 +62,60 @@ def evaluate(
 
     A recipe is evaluated untrained. Of a language model without embedding settings, the pooling is chosen on the dev
     splits of the data, unless --pooling says it. Processes of torchrun share the tasks.
+
+    Args:
+        data (DIR): Data folder. Repeatable.
+        suite: Name of a shipped suite (quick, sts, …) or a YAML file; --data is the folder of its data sets.
+        mteb (TASK): Name of an MTEB task. Repeatable.
+        split: Split to evaluate; by default test, or dev where there is no test split.
+        kind (KIND): Kind of task, such as sts or rag; an unknown one lists all. Default: by the data's columns.
+        generator (MODEL): Causal language model that answers the questions of rag tasks: nano, a folder or a Hub id. By
+            default none.
+        context: Name of a context of the model to encode with: queries, and all texts of symmetric tasks. By default
+            none.
+        output (DIR): Folder for the results; by default they are printed only.
+        report (FILE.html): Also write a page about the model; embrew compare writes one about several. Results are
+            kept beside it, unless --output is given.
+        overwrite: Evaluate every task again and replace results in the output folder.
+        batch_tokens: Maximum number of tokens per batch, padding included; default: 16384, on a CPU 2048.
+            Sentence-Transformers has batches of 32 texts.
     """
     loading(model)
     from embrew import evaluation, opening
     from embrew.cli.compare import page_model, write_page
     from embrew.evaluation.paths import write_paths
-    from embrew.report.untrained import choose
+    from embrew.report.untrained import choose_pooling
 
     tasks, named = _tasks(data or (), suite, mteb or (), split, kind)  # before a model is opened
     name, page = ("", None) if report is None else page_model(model, report, output)
     output = output if page is None else page.results
     finished = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
     processes = evaluation.Processes.of_launch()
-    common: Any = {"batch_tokens": batch_tokens, "processes": processes}
     with stopping(lambda: f"{finished}; the same command {'starts again' if output is None else 'resumes'}"):
-        choice = choose(model, tasks, output, dtype=dtype, **common) if pooling is None else None
-        how_read = choice.pooling if choice else pooling
-        how_opened: Any = {"dtype": dtype, "backend": backend, "as_trained": True}
-        encoder: Any = opening.open_model(model, overrides or (), pooling=how_read, **how_opened)
-        common |= {"generator": generator, "context": context, "overwrite": overwrite, "show_progress_bar": True}
-        results = evaluation.evaluate(encoder, tasks, output_dir=output, **common)
+        choice = None
+        if pooling is None:
+            choice = choose_pooling(model, tasks, output, dtype=dtype, batch_tokens=batch_tokens, processes=processes)
+        model_pooling = choice.pooling if choice else pooling
+        encoder: Any = opening.open_model(
+            model, overrides or (), pooling=model_pooling, dtype=dtype, backend=backend, as_trained=True
+        )
+        results = evaluation.evaluate(
+            encoder,
+            tasks,
+            output_dir=output,
+            batch_tokens=batch_tokens,
+            processes=processes,
+            generator=generator,
+            context=context,
+            overwrite=overwrite,
+            show_progress_bar=True,
+        )
         if output is not None and processes.rank == 0:
-            write_paths(output, model, tasks, pooling=how_read)
+            write_paths(output, model, tasks, pooling=model_pooling)
         if page is not None and report is not None and processes.rank == 0:
-            write_page(name, replace(page, pooling=how_read), tasks, report, encoder)
+            write_page(name, replace(page, pooling=model_pooling), tasks, report, encoder)
     if choice is not None:
-        say(f"{model}: {choice}")
+        print_line(f"{model}: {choice}")
     _show(results, named)
     print_json(
         {
@@ -183,19 +159,8 @@ def _show(results: Sequence[Result], named: Mapping[str, Sequence[str]]) -> None
     header, rows = grid_table(results)
     if named or len(rows) < len(results):
         texts = ("task", "split", "metric", "size")
-        out().print(_plain_table(*table(results, named), bold=("task", "score"), texts=texts))
+        out().print(plain_table(*table(results, named), bold=("task", "score"), left=texts))
     if rows:
         two_lines = [name.replace(" ", "\n") for name in header]
-        out().print(_plain_table(two_lines, rows, bold=("task", "answer\nrecall@1", "exact\nmatch")))
-
-
-def _plain_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, bold: Sequence[str], texts: Sequence[str] = ("task",)
-) -> Table:
-    shown = Table(box=None, pad_edge=False)
-    for name in header:
-        style, side = "bold" if name in bold else None, "left" if name in texts else "right"
-        shown.add_column(name, style=style, justify=side, no_wrap=name in bold)  # type: ignore[arg-type]
-    for row in rows:
-        shown.add_row(*row)
-    return shown
+        bold = ("task", "answer\nrecall@1", "exact\nmatch")
+        out().print(plain_table(two_lines, rows, bold=bold, left=("task",)))

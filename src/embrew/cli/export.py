@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
 
 from embrew.cli.arguments import Model, ModelPooling, Quiet
 from embrew.cli.console import loading, out
+from embrew.cli.options import options_of
 
 if TYPE_CHECKING:
-    from embrew.export.parts import Int8
+    from embrew.runtimes.portable import Int8
     from embrew.text_encoder import TextEncoder
 
 
@@ -44,94 +45,48 @@ class Target(StrEnum):
     TEI = "tei"
 
 
-Targets = Annotated[
-    list[Target] | None,
-    typer.Option("--for", help="Runtime that will read DIR, repeatable; sentence-transformers by default."),
-]
-Weights = Annotated[
-    Literal["fp32", "fp16", "bf16", "int8"] | None,
-    typer.Option(help="Type of the weights, for runtimes that have a choice; by default fp32, llama.cpp fp16."),
-]
-Verification = Annotated[
-    Literal["full", "off"],
-    typer.Option(
-        help="Verify the export: full = open DIR in a fresh process without embrew and compare vectors, off = do not."
-    ),
-]
-PromptName = Annotated[
-    str | None,
-    typer.Option(
-        help="Prompt to export where the template has the instruction after the text, so that the folder can hold one "
-        "only."
-    ),
-]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Maximum number of tokens per text, prompts and contexts included; by default the model's. "
-        "Required where the model has different limits for queries and documents.",
-    ),
-]
-Layers = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Number of layers to keep, from the first on; by default all."),
-]
-Dimensions = Annotated[
-    int | None,
-    typer.Option(
-        min=1, metavar="K", help="Number of leading dimensions to keep, normalised afterwards; by default all."
-    ),
-]
-Calibrate = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="TEXTS",
-        help="With --for openvino --weights int8: texts like yours, in a file or folder that encode reads; "
-        "activations are quantised too, by the ranges of 300 of them. By default weights alone.",
-    ),
-]
-MinCosine = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        max=1,
-        metavar="C",
-        help="With int8 for openvino: smallest mean cosine to the model's vectors; below it, nothing is written. By "
-        "default 0.99.",
-    ),
-]
-Dev = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DATA",
-        help="With int8 for openvino: data folder, as of evaluate, that both models are scored on; its dev split "
-        "where it has one.",
-    ),
-]
-
-
+@options_of(
+    "embrew.export.exporting:export_encoder",
+    "prompt_name",
+    max_length=typer.Option(min=1),
+    num_layers=typer.Option("--layers", min=1),
+    truncate_dim=typer.Option("--dim", min=1),
+)
 def export(
     model: Model,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
-    runtimes: Targets = None,
-    weights: Weights = None,
+    folder: Path,
+    *,
+    runtimes: Annotated[list[Target] | None, typer.Option("--for")] = None,
+    weights: Literal["fp32", "fp16", "bf16", "int8"] | None = None,
     pooling: ModelPooling = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")] = False,
-    verify: Verification = "full",
-    prompt_name: PromptName = None,
-    max_length: MaxLength = None,
-    layers: Layers = None,
-    dim: Dimensions = None,
-    calibrate: Calibrate = None,
-    min_cosine: MinCosine = None,
-    dev: Dev = None,
+    overwrite: bool = False,
+    verify: Literal["full", "off"] = "full",
+    calibrate: Path | None = None,
+    min_cosine: Annotated[float | None, typer.Option(min=0, max=1)] = None,
+    dev: Path | None = None,
     quiet: Quiet = False,
+    **options: Any,
 ) -> None:
     """Export a model for software that opens it without embrew.
 
     The vectors are the same. By default it is a folder for Sentence-Transformers.
+
+    Args:
+        folder (DIR): Folder to write.
+        runtimes: Runtime that will read DIR, repeatable; sentence-transformers by default.
+        weights: Type of the weights, for runtimes that have a choice; by default fp32, llama.cpp fp16.
+        overwrite: Replace DIR if it exists.
+        verify: Verify the export: full = open DIR in a fresh process without embrew and compare vectors, off = do not.
+        max_length (N): Maximum number of tokens per text, prompts and contexts included; by default the model's.
+            Required where the model has different limits for queries and documents.
+        num_layers (N): Number of layers to keep, from the first on; by default all.
+        truncate_dim (K): Number of leading dimensions to keep, normalised afterwards; by default all.
+        calibrate (TEXTS): With --for openvino --weights int8: texts like yours, in a file or folder that encode reads;
+            activations are quantised too, by the ranges of 300 of them. By default weights alone.
+        min_cosine (C): With int8 for openvino: smallest mean cosine to the model's vectors; below it, nothing is
+            written. By default 0.99.
+        dev (DATA): With int8 for openvino: data folder, as of evaluate, that both models are scored on; its dev split
+            where it has one.
     """
     if folder.exists() and not overwrite:
         raise FileExistsError(f"{folder} exists; give another folder, or --overwrite to replace it")
@@ -140,13 +95,13 @@ def export(
     from embrew import opening
     from embrew.encoder import Encoder
     from embrew.export.exporting import export_encoder
-    from embrew.runtimes.encoder import RuntimeEncoder
+    from embrew.runtimes.openvino_encoder import OpenVINOEncoder
     from embrew.variants import VariantEncoder
 
     encoder = opening.open_model(model, pooling=pooling)
     if isinstance(encoder, VariantEncoder):
         raise ValueError(f"{model} writes variants of each text, which no export does; leave encoder.variants out")
-    is_graph = isinstance(encoder, RuntimeEncoder)
+    is_graph = isinstance(encoder, OpenVINOEncoder)
     if is_graph or not isinstance(encoder, Encoder):
         what = "an export for OpenVINO" if is_graph else "a Sentence-Transformers model"
         raise ValueError(
@@ -162,11 +117,8 @@ def export(
             weights=weights,
             overwrite=overwrite,
             verify=verify,
-            prompt_name=prompt_name,
-            max_length=max_length,
-            num_layers=layers,
-            truncate_dim=dim,
             int8=int8,
+            **options,
         )
     except RuntimeError as error:  # a runtime gives other vectors, which a user has to read, and not a traceback
         raise ValueError(str(error)) from error
@@ -175,7 +127,7 @@ def export(
 
 def _show_how_it_is_opened(folder: Path, targets: Sequence[str], family: str) -> None:
     """Print one line per runtime: how it opens the folder; `family` is the `model_type` of the model."""
-    from embrew.export.runtimes.tei import ON_CUDA
+    from embrew.runtimes.tei import ON_CUDA
 
     parity = json.loads((folder / "parity.json").read_text(encoding="utf-8"))
     names = {
@@ -195,7 +147,7 @@ def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) ->
     if calibrate is None and min_cosine is None and dev is None:
         return None
     from embrew.corpus.rows import sample_texts
-    from embrew.export.parts import Int8
+    from embrew.runtimes.portable import Int8
 
     return Int8(
         texts=() if calibrate is None else sample_texts(calibrate, CALIBRATION_TEXTS),

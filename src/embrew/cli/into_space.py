@@ -3,88 +3,58 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import AsJson, Overrides, Quiet
+from embrew.cli.arguments import AsJson, Output, Overrides, Quiet
 from embrew.cli.console import out, plain_table, print_json
+from embrew.cli.options import options_of
 from embrew.cli.signals import stopping
 from embrew.inspection import command
 
 
+@options_of(
+    "embrew.adapting.space:train_into_space",
+    "teacher",
+    "queries",
+    "judged",
+    layers=typer.Option(min=1),
+    minutes=typer.Option(min=0.01),
+    seed=typer.Option(min=0),
+)
 def into_space(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Model to train: a causal language model, or a BERT-type encoder such as the teacher itself, of which "
-            "--layers trains the first layers.",
-        ),
-    ],
-    teacher: Annotated[
-        str,
-        typer.Option(
-            metavar="MODEL",
-            help="Embedding model that made the index: folder or Hub id of a Sentence-Transformers model, or folder "
-            "that embrew trained.",
-        ),
-    ],
-    queries: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="Texts of queries, without labels: file, folder or Hub id; or '{path: FILE, columns: {text: …}}'.",
-        ),
-    ],
-    index: Annotated[
-        str,
-        typer.Option(
-            metavar="DIR", help="Index of embrew search, or vectors of embrew encode. It is read and not changed."
-        ),
-    ],
+    model: str,
     overrides: Overrides = None,
-    judged: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="BEIR folder whose test queries have judgements of the index's documents; they are held out. Without "
-            "it, a fifth of the queries is held out.",
-        ),
-    ] = None,
-    layers: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", min=1, help="Number of layers to train at; repeatable. All layers by default."),
-    ] = None,
-    minutes: Annotated[float, typer.Option(min=0.01, help="Minutes of training.")] = 30.0,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the split and of training.")] = 42,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for queries, recipe, vectors and the model.")
-    ] = Path("student"),
+    *,
+    index: str,
+    output: Output = Path("student"),
     as_json: AsJson = False,
     quiet: Quiet = False,
+    **options: Any,
 ) -> None:
     """Train a model to encode queries for another model's index.
 
     The index stays as it is. The table compares the student with its teacher on held-out queries, by number of layers
     and of dimensions. The same command resumes a run that was stopped.
+
+    Args:
+        model: Model to train: a causal language model, or a BERT-type encoder such as the teacher itself, of which
+            --layers trains the first layers.
+        teacher (MODEL): Embedding model that made the index: folder or Hub id of a Sentence-Transformers model, or
+            folder that embrew trained.
+        queries (FILE): Texts of queries, without labels: file, folder or Hub id; or '{path: FILE, columns: {text: …}}'.
+        judged (DIR): BEIR folder whose test queries have judgements of the index's documents; they are held out.
+            Without it, a fifth of the queries is held out.
+        layers (N): Number of layers to train at; repeatable. All layers by default.
+        index (DIR): Index of embrew search, or vectors of embrew encode. It is read and not changed.
+        output (DIR): Folder for queries, recipe, vectors and the model.
     """
     from embrew.adapting import train_into_space
 
     with stopping(lambda: f"finished parts are in {output}; the same command resumes"):
-        report = train_into_space(
-            model,
-            teacher=teacher,
-            queries=queries,
-            index=index,
-            output=output,
-            judged=judged,
-            layers=layers,
-            minutes=minutes,
-            seed=seed,
-            overrides=overrides or (),
-        )
+        report = train_into_space(model, index=index, output=output, overrides=overrides or (), **options)
     has_scores = report["queries"]["judged"]
     names = ("", "layers", "dimensions", "of its top 10", *(["nDCG@10"] if has_scores else []), "ms per query")
     table = plain_table(names)

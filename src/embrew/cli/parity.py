@@ -3,86 +3,57 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
 from embrew.cli.arguments import AsJson, ModelPooling, Quiet
-from embrew.cli.console import loading, out, print_json, say
-from embrew.parity import Kind
+from embrew.cli.console import loading, out, print_json, print_line
+from embrew.cli.options import options_of
 
 if TYPE_CHECKING:
     from embrew.parity.compare import Comparison
 
 
-Reference = Annotated[
-    str,
-    typer.Argument(metavar="A", help="Encoder (folder, Hub id or recipe), or folder of an export with parity.json."),
-]
-Against = Annotated[
-    str,
-    typer.Option(
-        metavar="B",
-        help="What to compare: a folder of Sentence-Transformers, embrew or OpenVINO, a .gguf or .onnx file, or "
-        "the address of a server (OpenAI's API, Text Embeddings Inference, Ollama).",
-    ),
-]
-KindOf = Annotated[Kind | None, typer.Option(help="Kind of B; by default found by its name, or by asking the server.")]
-ModelName = Annotated[str | None, typer.Option(metavar="NAME", help="Model of a server; by default its only one.")]
-Timeout = Annotated[
-    float, typer.Option(min=0.001, metavar="SECONDS", help="Seconds to wait for an answer of a server.")
-]
-MinCosine = Annotated[
-    float | None,
-    typer.Option(
-        metavar="C",
-        help="Cosine that the vector of every text has to reach; by default 0.9999 if the compared weights are "
-        "float32, 0.999 if they have 16 bits, else 0.99.",
-    ),
-]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Limit in tokens of B, where A has different limits for queries and documents; by default that of "
-        "the export which B is.",
-    ),
-]
-
-
+@options_of(
+    "embrew.parity.compare:compare",
+    "kind",
+    "model",
+    "min_cosine",
+    timeout=typer.Option(metavar="SECONDS", min=0.001),
+    max_length=typer.Option(min=1),
+)
 def parity(
-    a: Reference,
-    against: Against,
-    kind: KindOf = None,
-    model: ModelName = None,
-    timeout: Timeout = 60.0,
-    min_cosine: MinCosine = None,
-    max_length: MaxLength = None,
+    a: str,
+    *,
+    against: str,
     pooling: ModelPooling = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    **options: Any,
 ) -> None:
     """Compare a runtime's vectors with a model's; say why they differ.
 
     The key of a server is read from the environment variable EMBREW_API_KEY. The exit code is 0 if the vectors are
     equal, 1 if they are not, and 2 if they cannot be compared.
+
+    Args:
+        a: Encoder (folder, Hub id or recipe), or folder of an export with parity.json.
+        against (B): What to compare: a folder of Sentence-Transformers, embrew or OpenVINO, a .gguf or .onnx file, or
+            the address of a server (OpenAI's API, Text Embeddings Inference, Ollama).
+        kind: Kind of B; by default found by its name, or by asking the server.
+        model (NAME): Model of a server; by default its only one.
+        min_cosine (C): Cosine that the vector of every text has to reach; by default 0.9999 if the compared weights
+            are float32, 0.999 if they have 16 bits, else 0.99.
+        max_length: Limit in tokens of B, where A has different limits for queries and documents; by default that of
+            the export which B is.
     """
     loading(against)
     from embrew.parity.compare import compare
 
-    result = compare(
-        a,
-        against,
-        kind=kind,
-        model=model,
-        timeout=timeout,
-        min_cosine=min_cosine,
-        max_length=max_length,
-        pooling=pooling,
-        show_progress_bar=True,
-    )
+    result = compare(a, against, pooling=pooling, show_progress_bar=True, **options)
     _show(result)
     print_json(asdict(result))
     if not result.equal:
@@ -91,7 +62,7 @@ def parity(
 
 def _show(result: Comparison) -> None:
     """Print a comparison: one line per condition and prompt, notes, and the verdict."""
-    say(f"{result.runtime} against {result.reference}")
+    print_line(f"{result.runtime} against {result.reference}")
     numbers = [Column(name, justify="right") for name in ("texts", "mean cosine", "lowest", "difference")]
     table = Table("texts sent", "prompt", *numbers)
     for line in result.conditions:
@@ -103,7 +74,7 @@ def _show(result: Comparison) -> None:
     if result.token_ids["compared"]:
         out().print(f"token ids: {result.token_ids['different']} of {result.token_ids['compared']} texts differ")
     if result.assumed_weights:
-        say(f"assumed weights: {result.assumed_weights}; every text has to reach {result.min_cosine:g}")
+        print_line(f"assumed weights: {result.assumed_weights}; every text has to reach {result.min_cosine:g}")
     for note in result.notes:
         out().print(Text(note), style="yellow", soft_wrap=True)
     out().print(Text(result.verdict), style="green" if result.equal else "bold red", soft_wrap=True)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Column, Table
 
-from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Overrides
-from embrew.cli.console import out, print_json, say
+from embrew.cli.arguments import AsJson, Count, Overrides, RecipeName
+from embrew.cli.console import out, print_json, print_line
 
 if TYPE_CHECKING:
     from embrew.planning.plan import RecipePlan
@@ -23,42 +22,39 @@ Gpu = Literal["h200", "h100", "a100-80", "a100-40", "l40s", "4090", "cpu"]
 
 
 def plan(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE",
-            autocompletion=completion.recipes,
-            help="A shipped recipe's name or a YAML file; with --texts also a model's folder or id.",
-        ),
-    ],
+    name: RecipeName,
     overrides: Overrides = None,
-    gpu: Annotated[Gpu, typer.Option("--gpu", help="Device to plan for; cpu = this machine.")] = "h100",
-    gpus: Annotated[int, typer.Option("--gpus", min=1, help="Number of such devices.")] = 1,
-    utilization: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Share of a device's peak FLOP/s that is reached.")
-    ] = 0.4,
-    tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Tokens of each text of a stage whose data is not here; by default as many as its limits allow. With "
-            f"--texts: mean number of tokens, by default {TOKENS}.",
-        ),
-    ] = None,
-    texts: Annotated[
-        float | None, typer.Option(min=1, help="Plan the encoding of this number of texts, for example 1e9.")
-    ] = None,
-    truncate_dim: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --texts: dimensions of truncated vectors; a quarter of all by default."),
-    ] = None,
+    *,
+    gpu: Gpu = "h100",
+    gpus: Annotated[int, typer.Option(min=1)] = 1,
+    utilization: Annotated[float, typer.Option(min=0.01, max=1.0)] = 0.4,
+    tokens: Count = None,
+    texts: Annotated[float | None, typer.Option(min=1)] = None,
+    truncate_dim: Count = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan the training of a recipe; with --texts, encoding a corpus."""
+    """Plan the training of a recipe; with --texts, encoding a corpus.
+
+    Args:
+        name: A shipped recipe's name or a YAML file; with --texts also a model's folder or id.
+        gpu: Device to plan for; cpu = this machine.
+        gpus: Number of such devices.
+        utilization: Share of a device's peak FLOP/s that is reached.
+        tokens: Tokens of each text of a stage whose data is not here; by default as many as its limits allow. With
+            --texts: mean number of tokens, by default 180.
+        texts: Plan the encoding of this number of texts, for example 1e9.
+        truncate_dim: With --texts: dimensions of truncated vectors; a quarter of all by default.
+    """
     if texts is None:
         if truncate_dim is not None:
             raise ValueError("--truncate-dim is of the encoding of a corpus; give --texts, too")
-        _plan_training(name, overrides or (), gpu=gpu, processes=gpus, utilization=utilization, tokens=tokens)
+        from embrew.planning.plan import plan_recipe
+        from embrew.recipe import build
+
+        recipe = build.load_recipe(name, overrides or ())
+        planned = plan_recipe(recipe, gpu=gpu, processes=gpus, utilization=utilization, tokens=tokens)
+        _show_training(f"{name} on {recipe.encoder.model}", planned)
+        print_json(planned.as_dict())
         return
     from embrew.planning.encoding import plan_encoding
 
@@ -79,22 +75,16 @@ def plan(
     print_json(document)
 
 
-def _plan_training(name: str, overrides: Any, **options: Any) -> None:
-    from embrew import assembly
-    from embrew.planning.plan import plan_recipe
-
-    recipe = assembly.load_recipe(name, overrides)
-    planned = plan_recipe(recipe, **options)
-    say(f"{name} on {recipe.encoder.model}, {_devices(planned.device.name, planned.processes)}")
+def _show_training(title: str, planned: RecipePlan) -> None:
+    print_line(f"{title}, {_devices(planned.device.name, planned.processes)}")
     out().print(_table(planned))
     for note in [*planned.notes, *_assumed(planned)]:
-        say(f"note: {note}")
+        print_line(f"note: {note}")
     for stage in planned.stages:
         if stage.changes:
-            say(f"{stage.name} does not fit; any of these helps, or several together:")
+            print_line(f"{stage.name} does not fit; any of these helps, or several together:")
             for change in stage.changes:
-                say(f"    {change}")
-    print_json(planned.as_dict())
+                print_line(f"    {change}")
 
 
 def _table(plan: RecipePlan) -> Table:
@@ -147,9 +137,9 @@ def _assumed(plan: RecipePlan) -> list[str]:
 
 def _show_encoding(plan: dict[str, Any]) -> None:
     texts = f"{plan['texts']:,} texts of {plan['tokens']} tokens with {plan['model']}"
-    say(f"{texts}, {_devices(plan['device'], plan['devices'])}")
+    print_line(f"{texts}, {_devices(plan['device'], plan['devices'])}")
     hours = f"{plan['hours']:,.3g} hours at {plan['utilization']:.0%} of the peak FLOP/s"
-    say(f"{hours}; {plan['flop_per_text'] / 1e9:,.3g} GFLOP per text; {plan['parameters']:,} parameters")
+    print_line(f"{hours}; {plan['flop_per_text'] / 1e9:,.3g} GFLOP per text; {plan['parameters']:,} parameters")
     table = Table(title="GB on disk, with ids", title_justify="left", box=None)
     for name in ("dimensions", "float32", "int8", "binary"):
         table.add_column(name, justify="right")
@@ -157,10 +147,10 @@ def _show_encoding(plan: dict[str, Any]) -> None:
         table.add_row(str(dimensions), *map(_gb, sizes.values()))
     out().print(table)
     lost = f"a lost worker costs at most one shard: {plan['lost_worker_seconds']:,.3g} s of one device"
-    say(f"{plan['shards']:,} shards of {plan['shard_rows']:,} texts; {lost}")
+    print_line(f"{plan['shards']:,} shards of {plan['shard_rows']:,} texts; {lost}")
     if not plan["own_config"]:
-        say("note: the model's config.json is not on this machine: its shape is from embrew's table")
-    say("note: computed, not measured")
+        print_line("note: the model's config.json is not on this machine: its shape is from embrew's table")
+    print_line("note: computed, not measured")
 
 
 def _short(value: float) -> str:

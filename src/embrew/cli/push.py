@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.filesize import decimal
@@ -11,45 +11,38 @@ from rich.markup import escape
 from rich.text import Text
 
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import can_ask, loading, out, plain_table, print_json, say, show_transfers
+from embrew.cli.console import can_ask, loading, out, plain_table, print_json, print_line, show_transfers
 
 if TYPE_CHECKING:
     from embrew.hub import Publication
 
 
 def push(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder, of a training run, or of an export.")
-    ],
-    repo: Annotated[str, typer.Argument(metavar="USER/NAME", help="Repository on the Hub.")],
-    public: Annotated[bool, typer.Option("--public", help="Create a public repository; private by default.")] = False,
-    license: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID", help="Licence of the base model, as the Hub's identifier; the card gives it for the model."
-        ),
-    ] = None,
-    data_license: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data-license",
-            metavar="[NAME=]ID",
-            help="Licence of a data set that the model was trained on, repeatable; without NAME, of all.",
-        ),
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option(metavar="BRANCH", help="Branch to upload to; created if it does not exist.")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace another model that the repository holds.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be uploaded, and send nothing.")] = False,
+    model: Path,
+    repo: str,
+    *,
+    public: bool = False,
+    license: str | None = None,
+    data_license: list[str] | None = None,
+    revision: str | None = None,
+    overwrite: bool = False,
+    dry_run: bool = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Upload a saved encoder or an export to the Hugging Face Hub.
 
     Files are compared with their checksums first and go up in one commit. Needs a token: `hf auth login`, or HF_TOKEN.
+
+    Args:
+        model: Folder of a trained encoder, of a training run, or of an export.
+        repo (USER/NAME): Repository on the Hub.
+        public: Create a public repository; private by default.
+        license (ID): Licence of the base model, as the Hub's identifier; the card gives it for the model.
+        data_license ([NAME=]ID): Licence of a data set that the model was trained on, repeatable; without NAME, of all.
+        revision (BRANCH): Branch to upload to; created if it does not exist.
+        overwrite: Replace another model that the repository holds.
+        dry_run: List what would be uploaded, and send nothing.
     """
     loading(model)
     from embrew import hub
@@ -107,4 +100,4 @@ def _show(model: Publication, licences: dict[str, str | None], where: str) -> No
     if model.left_out:
         lines.append(f"not uploaded, since checksums.json does not list them: {', '.join(model.left_out)}")
     for line in lines:
-        say(line)
+        print_line(line)

@@ -14,26 +14,16 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Overrides
-from embrew.cli.console import out, print_json, say
+from embrew.cli.arguments import AsJson, Overrides, RecipeName
+from embrew.cli.console import out, print_json, print_line
+from embrew.cli.options import command
 
 app = typer.Typer(no_args_is_help=True)
-Name = Annotated[
-    str,
-    typer.Argument(metavar="RECIPE", autocompletion=completion.recipes, help="A shipped recipe's name or a YAML file."),
-]
-NameOrLaunch = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE",
-        autocompletion=completion.recipes_and_launches,
-        help="Name of a shipped recipe or launcher configuration, or a YAML file.",
-    ),
-]
+RecipeOrLaunch = Annotated[str, typer.Argument(metavar="RECIPE", autocompletion=completion.recipes_and_launches)]
 
 
-@app.command("list")
-def list_(as_json: AsJson = False) -> None:
+@command(app, "list")
+def list_(*, as_json: AsJson = False) -> None:
     """List the shipped recipes, the configurations for several GPUs or a cluster, and the sweeps."""
     from embrew.config.yaml_files import list_shipped, read_shipped
     from embrew.recipe import Recipe, list_launches, list_recipes, read_recipe
@@ -91,20 +81,20 @@ def _table(kind: str, about: str, described: Mapping[str, str], models: Mapping[
     return table
 
 
-@app.command()
-def show(
-    name: NameOrLaunch,
-    overrides: Overrides = None,
-    resolved: Annotated[bool, typer.Option("--resolved", help="Fill in all defaults and leave out comments.")] = False,
-) -> None:
-    """Show a recipe as it was written; with overrides or --resolved, with all defaults filled in."""
-    from embrew import assembly
-    from embrew.recipe import list_launches, read_recipe
+@command(app)
+def show(name: RecipeOrLaunch, overrides: Overrides = None, *, resolved: bool = False) -> None:
+    """Show a recipe as it was written; with overrides or --resolved, with all defaults filled in.
+
+    Args:
+        name: Name of a shipped recipe or launcher configuration, or a YAML file.
+        resolved: Fill in all defaults and leave out comments.
+    """
+    from embrew.recipe import build, list_launches, read_recipe
 
     if name in list_launches() and not overrides and not resolved:
         text = read_launch(name)
     else:
-        recipe = assembly.load_recipe(name, overrides or ())
+        recipe = build.load_recipe(name, overrides or ())
         text = recipe.to_yaml() if resolved or overrides else read_recipe(name)[0]
     console = out()
     if console.is_terminal:
@@ -113,15 +103,15 @@ def show(
         console.out(text, end="")
 
 
-@app.command()
-def copy(
-    name: NameOrLaunch,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="File to write; by default the recipe's name with - for /.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
-) -> None:
-    """Copy a recipe, or a configuration for several GPUs or a cluster, to a file, with its comments."""
+@command(app)
+def copy(name: RecipeOrLaunch, file: Path | None = None, *, overwrite: bool = False) -> None:
+    """Copy a recipe, or a configuration for several GPUs or a cluster, to a file, with its comments.
+
+    Args:
+        name: Name of a shipped recipe or launcher configuration, or a YAML file.
+        file: File to write; by default the recipe's name with - for /.
+        overwrite: Replace FILE if it exists.
+    """
     from embrew.files.writing import atomic_path
     from embrew.recipe import list_launches, read_recipe
 
@@ -132,31 +122,31 @@ def copy(
         raise FileExistsError(f"{target} exists; give another file, or --overwrite to replace it")
     with atomic_path(target, overwrite=overwrite) as temporary:
         temporary.write_text(text, encoding="utf-8")
-    use = (
+    instruction = (
         f"use it with {launch_command(name, target)}"
         if launch
         else f"train it with embrew train {quote(str(target))} --output DIR"
     )
-    say(f"{target}: {use}")
+    print_line(f"{target}: {instruction}")
 
 
-@app.command()
-def check(name: Name, overrides: Overrides = None) -> None:
+@command(app)
+def check(name: RecipeName, overrides: Overrides = None) -> None:
     """Check a recipe without loading a model: keys, values, objectives, LoRA, optimiser and learning rate schedule."""
-    from embrew import assembly
+    from embrew.recipe import build
 
-    recipe = assembly.load_recipe(name, overrides or ())
-    assembly.check_recipe(recipe)
+    recipe = build.load_recipe(name, overrides or ())
+    build.check_recipe(recipe)
     stages = ", ".join(stage.name for stage in recipe.stages) or "no stages"
-    say(f"{name}: valid ({stages})")
+    print_line(f"{name}: valid ({stages})")
 
 
-@app.command()
+@command(app)
 def schema() -> None:
     """Print the JSON schema of recipes, for editors."""
-    from embrew.assembly.checking import LORA
-    from embrew.assembly.stages import TRAINING
     from embrew.recipe import Recipe
+    from embrew.recipe.build.checking import LORA
+    from embrew.recipe.build.stages import TRAINING
 
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()}
     definitions, arguments, adapter = schema["$defs"], TRAINING.model_json_schema(), LORA.model_json_schema()

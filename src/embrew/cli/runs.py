@@ -4,34 +4,29 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from embrew.cli.arguments import AsJson
-from embrew.cli.console import out, print_json, say
+from embrew.cli.console import out, print_json, print_line
 from embrew.inspection import Contents, inspect, percentages
 
 STYLES = {"running": "cyan", "stopped": "yellow", "damaged": "bold red"}
 
 
-def runs(
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Folder that embrew wrote, or a folder that contains such folders."),
-    ],
-    as_json: AsJson = False,
-) -> None:
+def runs(folder: Path, *, as_json: AsJson = False) -> None:
     """Show what a folder holds, and how to resume or open it.
 
     Knows training runs, sweeps, encoders, exports, vectors, indexes, results and adaptations. Reads JSON files only.
+
+    Args:
+        folder (DIR): Folder that embrew wrote, or a folder that contains such folders.
     """
     contents = inspect(folder)
     console = out()
-    if contents.holds:
+    if contents.subfolders:
         console.print(_table(contents))
     else:
         _print(console, contents)
@@ -50,7 +45,7 @@ def _print(console: Console, contents: Contents) -> None:
             stages.add_row(f"  {stage.name}", stage.state, stage.progress, percentages(stage.scores))
         console.print(stages)
     for fact in contents.facts:
-        say(f"  {fact}")
+        print_line(f"  {fact}")
     for problem in contents.problems:
         console.print(Text(f"  {problem}", style="yellow"), soft_wrap=True)
     for purpose, command in contents.commands.items():
@@ -61,7 +56,7 @@ def _table(contents: Contents) -> Table:
     """One row per folder."""
     columns = [Column(name, overflow="fold") for name in ("folder", "what it is", "state", "")]
     table = Table(*columns, box=None, pad_edge=False)
-    for each in contents.holds:
-        state = Text(each.state, style=STYLES.get(each.state, ""))
-        table.add_row(Text(each.path.name, style="bold"), each.kind, state, Text(each.summary))
+    for folder in contents.subfolders:
+        state = Text(folder.state, style=STYLES.get(folder.state, ""))
+        table.add_row(Text(folder.path.name, style="bold"), folder.kind, state, Text(folder.summary))
     return table

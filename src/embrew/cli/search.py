@@ -22,64 +22,55 @@ if TYPE_CHECKING:
 SNIPPET = 320  # characters
 
 
-Index = Annotated[
-    str, typer.Option("--index", "-i", metavar="DIR", help="Index, or folder or URL of vectors of embrew encode.")
-]
-Questions = Annotated[
-    list[str] | None, typer.Argument(metavar="QUESTION", help="Questions; by default lines of stdin.")
-]
-Build = Annotated[
-    str | None,
-    typer.Option(metavar="DOCUMENTS", help="Build the index first: a file or folder, as of embrew encode."),
-]
-Update = Annotated[
-    str | None,
-    typer.Option(metavar="DOCUMENTS", help="Update the index first; vectors of texts that it holds are kept."),
-]
-Corpus = Annotated[
-    str | None, typer.Option(help="With vectors of embrew encode: the corpus (path or URL), to show its texts.")
-]
-
-
 def search(
     model: Model,
-    index: Index,
-    questions: Questions = None,
-    build: Build = None,
-    update: Update = None,
-    corpus: Corpus = None,
+    questions: Annotated[list[str] | None, typer.Argument(metavar="QUESTION")] = None,
+    *,
+    index: Annotated[str, typer.Option("--index", "-i")],
+    build: str | None = None,
+    update: str | None = None,
+    corpus: str | None = None,
     pooling: ModelPooling = None,
     dtype: ModelDtype = "auto",
     backend: ModelBackend = "torch",
-    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results per question.")] = 5,
-    hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Fuse the ranking with that of BM25, which compares words.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build, replace DIR if it exists.")] = False,
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1)] = 5,
+    hybrid: bool = False,
+    overwrite: bool = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Search documents with an index of their vectors."""
+    """Search documents with an index of their vectors.
+
+    Args:
+        questions: Questions; by default lines of stdin.
+        index (DIR): Index, or folder or URL of vectors of embrew encode.
+        build (DOCUMENTS): Build the index first: a file or folder, as of embrew encode.
+        update (DOCUMENTS): Update the index first; vectors of texts that it holds are kept.
+        corpus: With vectors of embrew encode: the corpus (path or URL), to show its texts.
+        top_k: Number of results per question.
+        hybrid: Fuse the ranking with that of BM25, which compares words.
+        overwrite: With --build, replace DIR if it exists.
+    """
     from embrew.stores import place_of
 
-    place = place_of(index)
+    location = place_of(index)
     if build is not None and update is not None:
         raise ValueError("--build makes a new index and --update changes an existing one; give one of them")
     documents = update if build is None else build
-    if documents is not None and not isinstance(place, Path):
+    if documents is not None and not isinstance(location, Path):
         raise ValueError(
             f"--index {index}: an index is built in a folder of this machine; of a store, vectors are searched"
         )
-    if build is not None and place.exists() and not overwrite:
+    if build is not None and location.exists() and not overwrite:
         raise FileExistsError(f"{index} exists; leave out --build to search it, or --overwrite to build it again")
-    if build is None and not place.is_dir():
+    if build is None and not location.is_dir():
         raise FileNotFoundError(f"{index} is not an index; build one with --build DOCUMENTS")
     loading(model)
     from embrew.corpus import holds_vectors, open_index
     from embrew.opening import open_model
     from embrew.text_encoder import fixed
 
-    encoded = build is None and holds_vectors(place)
+    encoded = build is None and holds_vectors(location)
     if update is not None and encoded:
         raise ValueError(
             f"--update: {index} holds vectors of embrew encode; give: "
@@ -87,7 +78,7 @@ def search(
         )
     if corpus is not None and not encoded:
         raise ValueError(f"--corpus {corpus}: {index} has its own texts; leave out the option")
-    if not encoded and not isinstance(place, Path):
+    if not encoded and not isinstance(location, Path):
         raise FileNotFoundError(f"{index} holds no vectors; make them with embrew encode")
     encoder: Any = open_model(model, dtype=dtype, backend=backend, pooling=pooling)
     if documents is None:

@@ -7,75 +7,55 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from embrew.cli import completion
-from embrew.cli.arguments import Overrides, Quiet, Verify
+from embrew.cli.arguments import Output, Overrides, Quiet, RecipeName, Verify
 from embrew.cli.console import out, rank
 from embrew.cli.signals import stopping
 from embrew.files.writing import check_unclaimed
 
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
-    from embrew.training.stage_evaluation import DevSets
+    from embrew.training.stage_evaluation import EvaluateSets
 
 
 def train(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE",
-            autocompletion=completion.recipes,
-            help="Name of a shipped recipe (embrew recipe list) or a YAML file.",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder in which the stages are saved, one folder per stage."
-        ),
-    ],
+    recipe: RecipeName,
     overrides: Overrides = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Resume the run in DIR: skip finished stages, continue the stage that was stopped."
-        ),
-    ] = False,
-    start: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="DIR",
-            help="Start from the trained encoder in this folder, not from the recipe's language model.",
-        ),
-    ] = None,
+    *,
+    output: Output,
+    resume: bool = False,
+    start: Annotated[Path | None, typer.Option("--from")] = None,
     verify: Verify = "fast",
-    sweep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            autocompletion=completion.sweeps,
-            help="Train and evaluate several settings of the recipe: name of a shipped sweep or a YAML file.",
-        ),
-    ] = None,
+    sweep: Annotated[str | None, typer.Option(autocompletion=completion.sweeps)] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train a recipe; each stage saves a complete model in DIR."""
+    """Train a recipe; each stage saves a complete model in DIR.
+
+    Many GPUs: accelerate launch -m embrew train RECIPE --output DIR
+
+    Args:
+        recipe: Name of a shipped recipe (embrew recipe list) or a YAML file.
+        output (DIR): Folder in which the stages are saved, one folder per stage.
+        resume: Resume the run in DIR: skip finished stages, continue the stage that was stopped.
+        start (DIR): Start from the trained encoder in this folder, not from the recipe's language model.
+        sweep (FILE): Train and evaluate several settings of the recipe: name of a shipped sweep or a YAML file.
+    """
     if sweep is not None:
         _sweep(recipe, sweep, overrides or (), output, resume=resume, verify=verify, start=start)
         return
-    from embrew import assembly
+    from embrew.recipe import build
 
-    loaded = assembly.load_recipe(recipe, overrides or ())
+    loaded = build.load_recipe(recipe, overrides or ())
     if rank() == 0:  # before anything is loaded; training locks the folder itself
         check_unclaimed(output, "training into")
     console = out()
     _announce(recipe, loaded)
-    evaluate: DevSets | None = None
+    evaluate: EvaluateSets | None = None
     if loaded.evaluation is not None:  # missing data is found before anything is loaded
         from embrew.analysis.dev_uniformity import evaluation_of
 
@@ -98,7 +78,16 @@ def train(
     console.print(f"trained model: [bold]{escape(str(output / loaded.stages[-1].name))}[/]", soft_wrap=True)
 
 
-def _sweep(recipe: str, sweep: str, overrides: Sequence[str], output: Path, **options: Any) -> None:
+def _sweep(
+    recipe: str,
+    sweep: str,
+    overrides: Sequence[str],
+    output: Path,
+    *,
+    resume: bool,
+    verify: str,
+    start: Path | None,
+) -> None:
     from embrew.report.making import report_of_folder
     from embrew.sweep import read_sweep, run_sweep
 
@@ -106,7 +95,7 @@ def _sweep(recipe: str, sweep: str, overrides: Sequence[str], output: Path, **op
     console = out()
     console.print(f"[bold]{escape(recipe)}[/], {escape(rows.source)}: {len(rows.rows)} rows", soft_wrap=True)
     with stopping(lambda: f"finished rows are in {output}; the same command with --resume resumes"):
-        run_sweep(rows, output, **options)
+        run_sweep(rows, output, resume=resume, verify=verify, start=start)
     page = report_of_folder(output, command=shlex.join(["embrew", *sys.argv[1:]])) if rank() == 0 else None
     console.print((output / "sweep.md").read_text(encoding="utf-8"), markup=False, soft_wrap=True)
     if page is not None:
@@ -120,5 +109,5 @@ def _announce(name: str, recipe: Recipe) -> None:
 
 
 def _finished(recipe: Recipe, output: Path) -> str:
-    found = [output / stage.name for stage in recipe.stages if (output / stage.name / "embrew.json").is_file()]
-    return f"finished: {', '.join(map(str, found))}" if found else f"no stage is finished in {output}"
+    finished = [output / stage.name for stage in recipe.stages if (output / stage.name / "embrew.json").is_file()]
+    return f"finished: {', '.join(map(str, finished))}" if finished else f"no stage is finished in {output}"

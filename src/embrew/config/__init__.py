@@ -1,1 +1,1 @@
-"""YAML files that users write (recipes, suites, sweeps): reading, overrides, checks of keys, error messages."""
+"""YAML files that users write (recipes, suites, sweeps): reading, checks of keys, error messages."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, InstanceOf, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
-from embrew.config.suggestions import MOST, choose_from, did_you_mean
+from embrew.config.suggestions import MAX_LISTED, choose_from, did_you_mean
 
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -25,7 +25,7 @@ def explain(
     values: Any,
     *,
     prefix: KeyPath = (),
-    place: Callable[[KeyPath], str] | None = None,
+    location: Callable[[KeyPath], str] | None = None,
 ) -> str:
     """Return the message of a validation error, one line per problem.
 
@@ -34,21 +34,21 @@ def explain(
         root: the pydantic model or dataclass that was validated.
         values: the validated values.
         prefix: keys of `root` in the recipe, for example `("stages", 0, "objective")`.
-        place: returns the prefix of a problem's line from its path, such as file and line number.
+        location: returns the prefix of a problem's line from its path, such as file and line number.
     """
     lines: dict[KeyPath, str] = {}
     vague: dict[KeyPath, bool] = {}  # whether the line only names the expected type
     for problem in error.errors(include_url=False):
         path = _path(problem["loc"], values, missing=problem["type"] in ("missing", "missing_argument"))
-        words = _words(problem, (*prefix, *path), _owner(root, path[:-1]), _owner(root, path))
+        message = _message(problem, (*prefix, *path), _owner(root, path[:-1]), _owner(root, path))
         is_vague = problem["type"].endswith("_type")
         if path not in lines or (vague[path] and not is_vague):
-            lines[path], vague[path] = words, is_vague
+            lines[path], vague[path] = message, is_vague
         elif vague[path] == is_vague:  # the other members of a union
-            lines[path] += f" or {words.rpartition('; allowed: ')[2]}"
-    inner = {path[:end] for path in lines for end in range(len(path))}  # for a union, show the best match
-    shown = {path: words for path, words in lines.items() if path not in inner or not path}
-    return "\n".join((place((*prefix, *path)) if place else "") + words for path, words in shown.items())
+            lines[path] += f" or {message.rpartition('; allowed: ')[2]}"
+    parents = {path[:end] for path in lines for end in range(len(path))}  # for a union, show the best match
+    messages = {path: line for path, line in lines.items() if path not in parents or not path}
+    return "\n".join((location((*prefix, *path)) if location else "") + message for path, message in messages.items())
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -56,7 +56,7 @@ def dotted(path: Sequence[str | int]) -> str:
     return ".".join(str(key) for key in path)
 
 
-def keys_of(owner: type | None) -> list[str]:
+def field_names(owner: type | None) -> list[str]:
     """Return the keys of a pydantic model or a dataclass."""
     if owner is None:
         return []
@@ -65,10 +65,10 @@ def keys_of(owner: type | None) -> list[str]:
     return [field.name for field in dataclasses.fields(owner) if field.init] if dataclasses.is_dataclass(owner) else []
 
 
-def _words(problem: Any, path: KeyPath, owner: type | None, target: type | None) -> str:
+def _message(problem: Any, path: KeyPath, owner: type | None, target: type | None) -> str:
     key, kind, value = dotted(path), problem["type"], problem["input"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown key {key}; {_valid(str(path[-1]), owner)}"
+        return f"unknown key {key}; {_valid_keys(str(path[-1]), owner)}"
     if kind == REFUSED:
         return f"{key} {problem['msg']}"
     if kind in ("missing", "missing_argument"):
@@ -79,17 +79,17 @@ def _words(problem: Any, path: KeyPath, owner: type | None, target: type | None)
         allowed = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         return f"{key}={_short(value)}; {choose_from(str(value), allowed)}"
     if kind in ("too_short", "string_too_short"):
-        least, unit = problem["ctx"]["min_length"], "item" if kind == "too_short" else "character"
-        return f"{key}={_short(value)}; allowed: at least {least} {unit}{'' if least == 1 else 's'}"
+        minimum, unit = problem["ctx"]["min_length"], "item" if kind == "too_short" else "character"
+        return f"{key}={_short(value)}; allowed: at least {minimum} {unit}{'' if minimum == 1 else 's'}"
     if kind in ("model_type", "dataclass_type"):
-        return f"{key or 'recipe'}={_short(value)}; allowed: a mapping with keys {', '.join(keys_of(target))}"
+        return f"{key or 'recipe'}={_short(value)}; allowed: a mapping with keys {', '.join(field_names(target))}"
     allowed = problem["msg"].removeprefix("Input should be ").replace("valid dictionary", "mapping")
     return f"{key}={_short(value)}; allowed: {allowed}"
 
 
-def _valid(word: str, owner: type | None) -> str:
-    valid = keys_of(owner)
-    if owner is not None and len(valid) > MOST:
+def _valid_keys(word: str, owner: type | None) -> str:
+    valid = field_names(owner)
+    if owner is not None and len(valid) > MAX_LISTED:
         return (
             f"it is none of the {len(valid)} keys of {owner.__name__} that are allowed here{did_you_mean(word, valid)}"
         )
@@ -97,8 +97,8 @@ def _valid(word: str, owner: type | None) -> str:
 
 
 def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _path(loc: Sequence[str | int], values: Any, *, missing: bool) -> KeyPath:
@@ -148,27 +148,29 @@ def fields_model(
 
     Args:
         kind: the dataclass.
-        types: types instead of its own, by field.
+        types: types that replace those of the dataclass, by field.
         refused: patterns of fields that are left out.
     """
     hints = typing.get_type_hints(kind, include_extras=True)
     annotated: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
-        if field.init and not reason(field.name, refused or {}):
+        if field.init and not refusal(field.name, refused or {}):
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
             hint = (types or {}).get(field.name) or _checkable(hints[field.name])
             annotated[field.name] = (hint, ... if required else None)
     return create_model(kind.__name__, __base__=Fields, **annotated)
 
 
-def check_fields(model: type[Model], values: Mapping[str, Any], *, path: KeyPath = (), words: str = "") -> Model:
+def check_fields(
+    model: type[Model], values: Mapping[str, Any], *, path: KeyPath = (), message_prefix: str = ""
+) -> Model:
     """Return checked values, each of its type and within its range.
 
     Args:
-        model: what they have to fit, for example from `fields_model`.
-        values: by name; those that are left out are at their defaults.
+        model: types and ranges, for example from `fields_model`.
+        values: values by name; those that are left out are at their defaults.
         path: their path in a recipe, for messages.
-        words: what comes before each message.
+        message_prefix: text before each message.
 
     Raises:
         ValueError: values that do not fit; names all of them.
@@ -176,10 +178,10 @@ def check_fields(model: type[Model], values: Mapping[str, Any], *, path: KeyPath
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        raise ValueError(explain(error, model, values, prefix=path, place=lambda _: words)) from None
+        raise ValueError(explain(error, model, values, prefix=path, location=lambda _: message_prefix)) from None
 
 
-def reason(name: str, refused: Mapping[str, str]) -> str | None:
+def refusal(name: str, refused: Mapping[str, str]) -> str | None:
     """Return the reason of the first pattern that matches a key; None: it is not refused."""
     return next((words for pattern, words in refused.items() if fnmatch(name, pattern)), None)
 
@@ -188,9 +190,9 @@ def refusing(refused: Mapping[str, str]) -> AfterValidator:
     """Return a check of a key: no pattern of `refused` matches it."""
 
     def check(name: str) -> str:
-        words = reason(name, refused)
-        if words is not None:
-            raise PydanticCustomError(REFUSED, "{reason}", {"reason": words})
+        reason = refusal(name, refused)
+        if reason is not None:
+            raise PydanticCustomError(REFUSED, "{reason}", {"reason": reason})
         return name
 
     return AfterValidator(check)
@@ -198,7 +200,7 @@ def refusing(refused: Mapping[str, str]) -> AfterValidator:
 
 def _checkable(hint: Any) -> Any:
     """Return a type hint that accepts an enum by its values, and instances of dataclasses as they are."""
-    enum = next((one for one in typing.get_args(hint) if isinstance(one, type) and issubclass(one, Enum)), None)
+    enum = next((arg for arg in typing.get_args(hint) if isinstance(arg, type) and issubclass(arg, Enum)), None)
     if enum is not None:
-        return Literal[tuple(one.value for one in enum)]
+        return Literal[tuple(member.value for member in enum)]
     return Annotated[hint, InstanceOf()] if isinstance(hint, type) and dataclasses.is_dataclass(hint) else hint

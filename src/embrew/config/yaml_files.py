@@ -13,12 +13,12 @@ from typing import Any
 
 import yaml
 
-from embrew.config.suggestions import did_you_mean, one_of, quoted
+from embrew.config.suggestions import did_you_mean, join_with_or, quoted
 from embrew.files.names import from_home
 from embrew.files.reading import content_of
 
-MAX_CHARACTERS = 1_000_000  # of a YAML text; shipped files have up to 10,000
-MAX_DEPTH = 50  # of nested lists and mappings; shipped files are up to 7 deep
+MAX_CHARACTERS = 1_000_000  # characters of a YAML text; shipped files have up to 10,000
+MAX_DEPTH = 50  # depth of nested lists and mappings; shipped files are up to 7 deep
 MAX_VALUES = 20_000  # values of a YAML text, aliases expanded
 TOO_DEEP = f"lists and mappings are more than {MAX_DEPTH} deep"
 
@@ -67,10 +67,10 @@ class Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep=deep)
         except (ValueError, LookupError, AttributeError, ArithmeticError, TypeError):  # `!!int x`, 5000 digits
-            tag, shown = node.tag.rpartition(":")[2], str(node.value)
-            shown = shown if len(shown) <= 40 else shown[:37] + "..."
+            tag, text = node.tag.rpartition(":")[2], str(node.value)
+            text = text if len(text) <= 40 else text[:37] + "..."
             raise yaml.constructor.ConstructorError(
-                None, None, f"{shown!r} cannot be read as {tag}", node.start_mark
+                None, None, f"{text!r} cannot be read as {tag}", node.start_mark
             ) from None
 
 
@@ -139,8 +139,8 @@ def parse_yaml(text: str, *, source: str = "YAML") -> Any:
         return yaml.load(text, Loader=Loader)  # noqa: S506 -- it is a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f"{source}:{mark.line + 1}" if mark else source
-        raise ValueError(f"{place}: {error.problem or error.context}") from None
+        location = f"{source}:{mark.line + 1}" if mark else source
+        raise ValueError(f"{location}: {error.problem or error.context}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ValueError(f"{source}:{line}: the character U+{error.character:04X} is not allowed in YAML") from None
@@ -171,7 +171,7 @@ def line_of(text: str, path: Sequence[str | int]) -> int | None:
     return line
 
 
-LISTED = 15  # names that a message lists; for more, it names the command that lists them
+MAX_LISTED = 15  # names that a message lists; for more, it names the command that lists them
 
 
 def list_shipped(folder: str) -> list[str]:
@@ -213,9 +213,9 @@ def read_shipped(
         raise ValueError(f"{quoted(name)} is a pipe or a device, not a file; give a {what}'s YAML file")
     if _looks_like_path(name, shipped):
         raise FileNotFoundError(f"no file {quoted(name)}{_near_path(path, shipped, what)}")
-    hint = did_you_mean(name, files, most=3)
+    hint = did_you_mean(name, files, limit=3)
     choices = f"give a YAML file, or choose from {', '.join(sorted(shipped))}"
-    if len(shipped) > LISTED:
+    if len(shipped) > MAX_LISTED:
         choices = f"embrew recipe list shows all {len(shipped)}"
     raise FileNotFoundError(f"no {what} named {quoted(name)}{hint}; {choices}")
 
@@ -246,12 +246,12 @@ def _looks_like_path(name: str, shipped: dict[str, Traversable]) -> bool:
 def _near_path(path: Path, shipped: dict[str, Traversable], what: str) -> str:
     """Return `; did you mean …?` with similar files of the same folder, or a shipped name; or an empty string."""
     folder = path.parent
-    beside = [one.name for one in folder.iterdir() if one.suffix in (".yaml", ".yml")] if folder.is_dir() else []
-    close = [repr(str(folder / one)) for one in difflib.get_close_matches(path.name, beside, n=2)]
+    names = [file.name for file in folder.iterdir() if file.suffix in (".yaml", ".yml")] if folder.is_dir() else []
+    close = [repr(str(folder / name)) for name in difflib.get_close_matches(path.name, names, n=2)]
     stem = str(path).removesuffix(".yaml").removesuffix(".yml")
     if stem in shipped:
         close.append(f"the shipped {what} {stem!r}")
-    return f"; did you mean {one_of(close)}?" if close else ""
+    return f"; did you mean {join_with_or(close)}?" if close else ""
 
 
 def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:

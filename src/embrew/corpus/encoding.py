@@ -26,7 +26,7 @@ from embrew.corpus.shards import (
 )
 from embrew.data.rejects import Rejects
 from embrew.files.writing import claimed, recover
-from embrew.model.batching import ahead
+from embrew.model.batching import compute_ahead
 from embrew.progress import progress
 from embrew.search import Changes
 from embrew.stores import Place, StorePath, locked
@@ -196,17 +196,17 @@ def encode_shards(
 ) -> None:
     """Encode shards, write them and add them to the manifest; a GPU does not wait for the next one to be read."""
     with (
-        progress(total, "encode", "text", shown=options["show_progress_bar"], initial=manifest.rows) as bar,
-        closing(ahead(stream) if device_of(encoder).type != "cpu" else stream) as items,
+        progress(total, "encode", "text", show=options["show_progress_bar"], initial=manifest.rows) as bar,
+        closing(compute_ahead(stream) if device_of(encoder).type != "cpu" else stream) as items,
     ):
         for shard in items:
             with bar.shared():
                 vectors = shard_vectors(encoder, shard, job, options)
-            settle(manifest, vectors, job)
-            add(manifest, shard.number, write_shard(shard, vectors, job, manifest.ranges), job)
+            set_dimensions(manifest, vectors, job)
+            add_shard(manifest, shard.number, write_shard(shard, vectors, job, manifest.ranges), job)
 
 
-def settle(manifest: Manifest, vectors: np.ndarray, job: Job) -> None:
+def set_dimensions(manifest: Manifest, vectors: np.ndarray, job: Job) -> None:
     """Set dimensions and int8 ranges by the first vectors, and write them into the manifest before the first shard."""
     if manifest.dimensions is None:
         manifest.dimensions = vectors.shape[1]
@@ -216,7 +216,7 @@ def settle(manifest: Manifest, vectors: np.ndarray, job: Job) -> None:
         raise ValueError(f"vectors of {vectors.shape[1]} dimensions; {job.folder} holds some of {manifest.dimensions}")
 
 
-def add(manifest: Manifest, number: int, entry: Entry, job: Job) -> None:
+def add_shard(manifest: Manifest, number: int, entry: Entry, job: Job) -> None:
     """Add a finished shard to the manifest."""
     manifest.shards[number] = entry
     manifest.complete = False

@@ -29,14 +29,14 @@ class Job:
         input: a `.jsonl`, `.json`, `.csv`, `.tsv`, `.txt` (all may be `.gz`) or `.parquet` file, a folder of them, a
             folder of `datasets.save_to_disk`, or a BEIR folder; a path, or a URL (`s3://`, `gs://`, `hf://`, `file://`).
         output: the folder of shards; a path, or a URL.
-        prompt_name: encode as documents or as queries.
-        precision: `float32`; `int8`, a quarter of the bytes; `binary`, signs only, a 32nd.
-        truncate_dim: number of leading dimensions that are kept.
-        num_layers: number of layers that are computed.
-        batch_tokens: padded tokens per batch; 16,384 on an accelerator and 2,048 on a CPU by default.
-        shard_rows: rows per shard.
-        id_column: column of the ids; by default `_id` or `id`, else the number of the line or row.
-        text_column: column of the texts; by default `text`, preceded by `title` if there is one.
+        prompt_name: prompt and length limit of documents or of queries.
+        precision: data type of the stored vectors; `int8` needs 1/4 of the bytes of `float32`, `binary` (signs) 1/32.
+        truncate_dim: number of leading dimensions to keep; default: all.
+        num_layers: number of layers to run; default: all.
+        batch_tokens: tokens per batch, with padding; default: 16384, on a CPU 2048.
+        shard_rows: rows per shard; a killed run loses at most one shard.
+        id_column: column of the ids; default: `_id` or `id`, else the number of the line or row.
+        text_column: column of the texts; default: `text`, after `title` where there is one.
         on_bad_rows: `strict` stops at a row that cannot be encoded; `skip` writes it to `__embrew__/rejects.jsonl` and
             continues.
         max_reject_rate: with `skip`, stop when more than this share of the rows is bad, or of 100 rows if there are

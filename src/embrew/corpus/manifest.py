@@ -96,8 +96,8 @@ def read_manifest(folder: Place) -> Manifest:
         if [entry.file for entry in entries] != [shard_name(number) for number in shards]:
             raise ValueError("it names a file that is not a shard of this folder")
         ranges = values["ranges"] and Ranges(**{name: tuple(each) for name, each in values["ranges"].items()})
-        own = {field.name: values[field.name] for field in fields(Manifest)}
-        return Manifest(**{**own, "shards": shards, "ranges": ranges})
+        stored = {field.name: values[field.name] for field in fields(Manifest)}
+        return Manifest(**{**stored, "shards": shards, "ranges": ranges})
 
 
 def shard_name(number: int) -> str:
@@ -132,10 +132,10 @@ def require_same(earlier: Manifest, now: Manifest, folder: Place, *, apart_from:
     Raises:
         FileExistsError: they were; names what differs.
     """
-    one, other = earlier.made_of, now.made_of
-    different = [key for key in sorted({*one, *other} - {*apart_from}) if one.get(key) != other.get(key)]
+    before, current = earlier.made_of, now.made_of
+    different = [key for key in sorted({*before, *current} - {*apart_from}) if before.get(key) != current.get(key)]
     if different:
-        names = ", ".join(_difference(key, one.get(key), other.get(key)) for key in different)
+        names = ", ".join(_difference(key, before.get(key), current.get(key)) for key in different)
         todo = "choose another folder, or give the command as it was"
         if different == ["input"]:
             todo += ", or update the folder to the current corpus (--update, update_corpus)"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from embrew.corpus.encoding import Summary, add, run, settle, unfinished
+from embrew.corpus.encoding import Summary, add_shard, run, set_dimensions, unfinished
 from embrew.corpus.job import Job
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, shard_name
 from embrew.corpus.rows import Shard, Text, job_rejects, shards, unlisted_rejects
@@ -48,26 +48,26 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
         import ray.data
     except ImportError as error:
         raise ImportError('the ray engine needs Ray Data; install it with: pip install "embrew[ray]"') from error
-    job = Job(input=_anywhere(expand(str(input))), output=_anywhere(output), **settings)
+    job = Job(input=_absolute(expand(str(input))), output=_absolute(output), **settings)
     if not ray.is_initialized():
         ray.init(include_dashboard=False)
     gpus = int(ray.cluster_resources().get("GPU", 0))
     devices = gpus or sum(node["Alive"] for node in ray.nodes())
-    each: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
+    resources: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
     tries: Any = ray.remote(_tries()).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
 
     def on_device(function: Callable[..., Any], *arguments: Any) -> Any:
-        return ray.get(ray.remote(function).options(**each).remote(open_encoder, job, *arguments))
+        return ray.get(ray.remote(function).options(**resources).remote(open_encoder, job, *arguments))
 
     def work(manifest: Manifest, finished: set[int]) -> tuple[int, int]:
         if manifest.dimensions is None:
-            settle(manifest, on_device(_first_vectors), job)
+            set_dimensions(manifest, on_device(_first_vectors), job)
         context = ray.data.DataContext.get_current()
         block_size = context.target_max_block_size
         context.target_max_block_size = 1  # bytes: each shard is a block, which any actor may encode
         counts = (0, 0)
         try:
-            actors = {"compute": ray.data.ActorPoolStrategy(size=devices), **each}
+            actors = {"compute": ray.data.ActorPoolStrategy(size=devices), **resources}
             for row in _encoded(open_encoder, job, manifest, finished, tries, actors).iter_rows():
                 done = json.loads(row["done"])
                 if "died" in done:
@@ -78,7 +78,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
                 if "counts" in done:
                     counts = (done["counts"][0], done["counts"][1])
                 else:
-                    add(manifest, done["number"], Entry(**done["entry"]), job)
+                    add_shard(manifest, done["number"], Entry(**done["entry"]), job)
         finally:
             context.target_max_block_size = block_size
         return counts
@@ -105,10 +105,10 @@ def _encoded(
     )
 
 
-def _anywhere(path: str | Place) -> str:
+def _absolute(path: str | Place) -> str:
     """Return a path or URL that means the same in every process."""
-    place = place_of(path)
-    return str(place.resolve() if isinstance(place, Path) else place)
+    location = place_of(path)
+    return str(location.resolve() if isinstance(location, Path) else location)
 
 
 def _begin(open_encoder: Opener, job: Job) -> Manifest:
@@ -172,7 +172,7 @@ class _Encode:
                     continue
                 shard = Shard(number, [Text(*row) for row in rows], sha256)
                 vectors = shard_vectors(self.encoder, shard, self.job, self.options)
-                settle(self.manifest, vectors, self.job)
+                set_dimensions(self.manifest, vectors, self.job)
                 entry = write_shard(shard, vectors, self.job, self.manifest.ranges)
                 packed = {"number": number, "entry": asdict(entry)}
             done.append(json.dumps(packed))

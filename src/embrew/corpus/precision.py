@@ -38,8 +38,8 @@ def quantize(vectors: np.ndarray, precision: Precision, ranges: Ranges | None = 
 
     Args:
         vectors: `(rows, dimensions)` float32.
-        precision: of the codes.
-        ranges: for int8.
+        precision: precision of the codes.
+        ranges: ranges of int8 codes.
 
     Returns:
         `float32` and `int8`: `(rows, dimensions)`; `binary`: uint8 `(rows, ceil(dimensions / 8))`, the first dimension
@@ -60,8 +60,8 @@ def dequantize(codes: np.ndarray, *, dimensions: int, ranges: Ranges | None = No
 
     Args:
         codes: as `quantize` gives them; their dtype says which precision they have.
-        dimensions: of the vectors.
-        ranges: of int8 codes.
+        dimensions: dimensions of the vectors.
+        ranges: ranges of int8 codes.
     """
     if codes.dtype == np.uint8:
         bits = np.unpackbits(codes, axis=-1, count=dimensions)

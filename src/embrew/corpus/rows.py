@@ -82,11 +82,11 @@ def corpus_files(path: str | Place) -> list[Place]:
 
 def warn_unread(path: str | Place) -> None:
     """Warn of data files in a local folder that are not part of the corpus."""
-    place = place_of(expand(str(path)))
-    if not isinstance(place, Path) or not place.is_dir() or find_file(place, "corpus") or is_saved(place):
+    folder = place_of(expand(str(path)))
+    if not isinstance(folder, Path) or not folder.is_dir() or find_file(folder, "corpus") or is_saved(folder):
         return
-    others = {file for file in place.rglob("*") if file.name.lower().endswith((*SUFFIXES, *TABLES)) and file.is_file()}
-    names = (file.relative_to(place).as_posix() for file in others - {*corpus_files(place)})
+    others = {file for file in folder.rglob("*") if file.name.lower().endswith((*SUFFIXES, *TABLES)) and file.is_file()}
+    names = (file.relative_to(folder).as_posix() for file in others - {*corpus_files(folder)})
     unread = sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
     if unread:
         logger.warning(
@@ -98,9 +98,9 @@ def warn_unread(path: str | Place) -> None:
         )
 
 
-def fingerprint(files: Sequence[Place]) -> list[dict[str, Any]]:
+def fingerprint(files: Sequence[Place]) -> list[dict[str, str | int]]:
     """Return name, size and a hash of both ends of each file, to recognise another corpus without reading it all."""
-    prints = []
+    prints: list[dict[str, str | int]] = []
     for path in files:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -160,12 +160,12 @@ def in_shards(texts: Iterator[Text], size: int, *, first: int = 0) -> Generator[
         first += 1
 
 
-def sample_texts(path: str | Path, most: int, *, seed: int = 42) -> tuple[str, ...]:
+def sample_texts(path: str | Path, count: int, *, seed: int = 42) -> tuple[str, ...]:
     """Return a seeded sample of the distinct texts of a corpus, in their order, blank ones left out.
 
     Args:
         path: whatever `encode_corpus` reads.
-        most: size of the sample.
+        count: size of the sample.
         seed: random seed of the sample.
 
     Raises:
@@ -175,7 +175,7 @@ def sample_texts(path: str | Path, most: int, *, seed: int = 42) -> tuple[str, .
     texts = list(dict.fromkeys(row.text for row in rows if row.text.strip()))
     if not texts:
         raise ValueError(f"{path} holds no text that is not blank; give rows with a text")
-    return tuple(sample_in_order(texts, most, seed=seed))
+    return tuple(sample_in_order(texts, count, seed=seed))
 
 
 def _unique(job: Job, rejects: Rejects) -> Iterator[Text]:

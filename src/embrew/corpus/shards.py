@@ -23,7 +23,7 @@ from embrew.corpus.precision import Ranges, quantize
 from embrew.corpus.rows import Shard, text_hashes
 from embrew.files.checksums import file_sha256
 from embrew.files.writing import atomic_path
-from embrew.model.batching import NotFinite, usual_tokens
+from embrew.model.batching import NotFinite, default_batch_tokens
 from embrew.storage.base_model import check_speed
 from embrew.stores import Place, local_copy
 from embrew.text_encoder import BLOCK, TextEncoder, encode_options
@@ -43,7 +43,7 @@ def encode_options_of(encoder: TextEncoder, job: Job, *, show_progress_bar: bool
     device = device_of(encoder)
     parameters = encoder.parameters() if hasattr(encoder, "parameters") else iter(())
     check_speed(getattr(next(parameters, None), "dtype", torch.float32), device)
-    batch_tokens = job.batch_tokens or usual_tokens(device)
+    batch_tokens = job.batch_tokens or default_batch_tokens(device)
     options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     if job.truncate_dim is not None:
         options["truncate_dim"] = job.truncate_dim
@@ -67,7 +67,7 @@ def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: dict[st
     try:
         vectors: np.ndarray = np.asarray(method([row.text for row in shard.rows], **options), dtype=np.float32)
     except NotFinite as error:
-        raise _bad_vector(shard, error.place, "not finite") from error
+        raise _bad_vector(shard, error.index, "not finite") from error
     if vectors.ndim != 2 or len(vectors) != len(shard.rows):
         raise ValueError(f"the encoder gave an array {vectors.shape} for {len(shard.rows)} texts")
     norms = np.linalg.norm(vectors, axis=-1)
@@ -78,8 +78,8 @@ def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: dict[st
     return vectors
 
 
-def _bad_vector(shard: Shard, place: int, state: str) -> ValueError:
-    row = shard.rows[place]
+def _bad_vector(shard: Shard, index: int, state: str) -> ValueError:
+    row = shard.rows[index]
     return ValueError(
         f"{row.where}: the vector of the row with id {row.id!r} is {state}; the model has diverged, or its dtype "
         "overflows: try dtype float32"

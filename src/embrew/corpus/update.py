@@ -108,8 +108,8 @@ class _Lookup:
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Return the position of every key; -1 for other keys."""
-        at = np.minimum(np.searchsorted(self._keys, keys), self.count)
-        return np.where(self._keys[at] == keys, self._positions[at], -1)
+        indices = np.minimum(np.searchsorted(self._keys, keys), self.count)
+        return np.where(self._keys[indices] == keys, self._positions[indices], -1)
 
 
 class _Rows:
@@ -183,18 +183,18 @@ def _keys(names: Iterable[str]) -> np.ndarray:
 
 def _encode_unknown(encoder: TextEncoder, job: Job, manifest: Manifest, rows: _Rows, options: dict[str, Any]) -> int:
     """Encode the texts without a vector into shards of their own and add them to `rows`; return how many they were."""
-    folder, begun = job.local_folder, _begun(job, manifest)
+    folder, begun = job.local_folder, _resumed_manifest(job, manifest)
     earlier = [(folder, entry) for entry in begun.shards.values()]
     rows.add(earlier)
     before, first = begun.rows, max(begun.shards, default=-1) + 1
-    stream = in_shards(_unknown(job, rows), job.shard_rows, first=first)
+    stream = in_shards(_unknown_texts(job, rows), job.shard_rows, first=first)
     encode_shards(encoder, stream, job, begun, options)
     rows.add([(folder, entry) for number, entry in begun.shards.items() if number >= first])
     manifest.dimensions, manifest.ranges = begun.dimensions, begun.ranges
     return begun.rows - before
 
 
-def _begun(job: Job, manifest: Manifest) -> Manifest:
+def _resumed_manifest(job: Job, manifest: Manifest) -> Manifest:
     """Return the manifest of what a stopped update has encoded, if it can be used; else a new one."""
     folder = job.local_folder
     try:
@@ -209,7 +209,7 @@ def _begun(job: Job, manifest: Manifest) -> Manifest:
     return replace(manifest, shards={})
 
 
-def _unknown(job: Job, rows: _Rows) -> Iterator[Text]:
+def _unknown_texts(job: Job, rows: _Rows) -> Iterator[Text]:
     """Yield the rows whose texts have no vector, one per text."""
     seen = Seen()
     for shard in shards(job, unlisted_rejects(job)):

@@ -131,7 +131,7 @@ def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, Any]:
             "tokenizer": (made_of["tokenizer_sha256"], tokenizer_sha256(encoder)),
             "prompt": (made_of["prompt"], resolved_prompts(encoder)["document"]),
         }
-    different = [name for name, (earlier, own) in now.items() if earlier != own]
+    different = [name for name, (earlier, current) in now.items() if earlier != current]
     if different:
         dtype = describe_run(encoder)["dtype"]
         other = f" (encoded in {made_of['dtype']}, opened in {dtype})" if dtype != made_of["dtype"] else ""
@@ -164,20 +164,20 @@ def texts_of(vectors: Vectors, input: str | Place) -> list[str]:
     )
 
 
-def open_index(place: str | Place, encoder: TextEncoder, corpus: str | Place | None = None) -> SearchIndex:
+def open_index(folder: str | Place, encoder: TextEncoder, corpus: str | Place | None = None) -> SearchIndex:
     """Open an index for an encoder that made it, or whose `space` it is.
 
     Args:
-        place: folder of a `SearchIndex`, or vectors that `encode_corpus` wrote; a path, or a URL of the latter.
+        folder: folder of a `SearchIndex`, or vectors that `encode_corpus` wrote; a path, or a URL of the latter.
         encoder: encodes the queries.
         corpus: of vectors, the corpus, for texts; without it, documents have ids only.
 
     Raises:
         FileNotFoundError, ValueError: as `SearchIndex.load`, `read_vectors`, `query_options` and `texts_of`.
     """
-    if not holds_vectors(place):
-        return SearchIndex.load(str(place), encoder)
-    vectors = read_vectors(place)
+    if not holds_vectors(folder):
+        return SearchIndex.load(str(folder), encoder)
+    vectors = read_vectors(folder)
     options = query_options(vectors, encoder)
     texts = [""] * len(vectors) if corpus is None else texts_of(vectors, corpus)
     ids, array = vectors.load()

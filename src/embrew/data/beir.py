@@ -47,16 +47,16 @@ def read_documents(path: str | Path) -> list[Document]:
     return documents
 
 
-def check_unique(documents: Sequence[Document], place: Path) -> None:
+def check_unique(documents: Sequence[Document], source: Path) -> None:
     """Raise if two documents of a place have the same id."""
     seen: set[str] = set()
     for document in documents:
         if document.id in seen:
-            raise ValueError(f"{place}: two documents have the id {document.id!r}; make ids unique")
+            raise ValueError(f"{source}: two documents have the id {document.id!r}; make ids unique")
         seen.add(document.id)
 
 
-def text_id(record: Record, prefix: str = "") -> str:
+def record_id(record: Record, prefix: str = "") -> str:
     """Return the `_id` or `id` of a row as text; its number, after a prefix, if it has no such column.
 
     Raises:
@@ -82,15 +82,18 @@ def documents_of(records: Iterable[Record], prefix: str = "") -> Iterator[Docume
             raise ValueError(
                 f"{record.where}: a document needs a column text (and may have _id, title); found {columns}"
             )
-        yield Document(id=text_id(record, prefix), text=text, title=title or "")
+        yield Document(id=record_id(record, prefix), text=text, title=title or "")
 
 
 @dataclass(frozen=True)
 class RetrievalData:
-    """A corpus, queries by id, and relevance grades by query and document of one split.
+    """Retrieval data of one split.
 
     Attributes:
-        ignore_identical_ids: Whether a document with a query's id is a self-match whatever its text, judged or not, as
+        corpus: all documents.
+        queries: texts of the queries that have judgements in the split, by id.
+        qrels: relevance grades, by query and document.
+        ignore_identical_ids: whether a document with a query's id is a self-match whatever its text, judged or not, as
             in mteb's tasks with this attribute.
     """
 
@@ -143,7 +146,7 @@ def read_beir(folder: Path, split: str) -> RetrievalData:
         raise FileNotFoundError(f"{folder} has no queries.jsonl or queries.jsonl.gz")
     queries: dict[str, str] = {}
     for record in read_file(queries_file):
-        name, text = text_id(record), record.get("text")
+        name, text = record_id(record), record.get("text")
         if not isinstance(text, str):
             raise ValueError(f"{record.where}: a query needs a column text; found {', '.join(record.values)}")
         if name in qrels:

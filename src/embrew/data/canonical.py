@@ -11,12 +11,31 @@ Values of other libraries become plain texts first:
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from embrew.data.columns import SYSTEM, Kind, Layout
 
 MULTIMODAL = re.compile(r"<(image|video|audio)>")
+
+
+class Cell(NamedTuple):
+    """One value of a row.
+
+    Attributes:
+        value: the value, as the file has it.
+        column: name of its column.
+        where: the row, for messages.
+    """
+
+    value: Any
+    column: str
+    where: str
+
+    @property
+    def location(self) -> str:
+        """Row and column, for messages: `train.jsonl, line 3: column 'score'`."""
+        return f"{self.where}: column {self.column!r}"
 
 
 def canonical_rows(
@@ -33,20 +52,24 @@ def canonical_rows(
     A pair has `scores` (the positive's, then the negatives') and `document_instruction` only where they are given.
     """
     used = {column for sources in layout.values() for column in sources}
-    values = _plain_values(values, used, one=kind in ("scored", "labelled_pairs"), where=where)
+    values = _plain_values(values, used, single=kind in ("scored", "labelled_pairs"), where=where)
+
+    def cell(column: str) -> Cell:
+        return Cell(values[column], column, where)
+
     if kind != "pairs":
         if values.get(SYSTEM) is not None:
             raise ValueError(f"{where}: there is a system message, and {kind} rows have no instruction; remove it")
-        yield {column: _READ.get(column, _text)(values, source[0], where) for column, source in layout.items()}
+        yield {column: _READ.get(column, _text)(cell(source[0])) for column, source in layout.items()}
         return
-    query = _text(values, layout["query"][0], where)
-    negatives = [text for column in layout.get("negatives", ()) for text in _texts(values, column, where)]
+    query = _text(cell(layout["query"][0]))
+    negatives = [text for column in layout.get("negatives", ()) for text in _texts(cell(column))]
     if instruction is None and "instruction" in layout and values[layout["instruction"][0]] is not None:
-        instruction = _text(values, layout["instruction"][0], where)
-    positives = _texts(values, layout["positive"][0], where)
+        instruction = _text(cell(layout["instruction"][0]))
+    positives = _texts(cell(layout["positive"][0]))
     if not positives:
         raise ValueError(f"{where}: column {layout['positive'][0]!r} holds no text; every row needs a positive")
-    scores = _scores(values, layout.get("scores"), len(positives), len(negatives), where)
+    scores = _scores([cell(column) for column in layout.get("scores", ())], len(positives), len(negatives))
     for number, positive in enumerate(positives):
         row: dict[str, Any] = {"query": query, "positive": positive, "negatives": negatives}
         row["instruction"] = instruction
@@ -65,93 +88,88 @@ def check_filled(row: Mapping[str, Any], *, where: str) -> None:
                 raise ValueError(f"{where}: {column} is empty; remove the row, or set min_chars to drop short texts")
 
 
-def _text(values: Mapping[str, Any], column: str, where: str) -> str:
-    value = values[column]
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: column {column!r} holds {_name(value)}, not a text; repair or remove the row")
-    return value
+def _text(cell: Cell) -> str:
+    if not isinstance(cell.value, str):
+        raise ValueError(f"{cell.location} holds {_name(cell.value)}, not a text; repair or remove the row")
+    return cell.value
 
 
-def _texts(values: Mapping[str, Any], column: str, where: str) -> list[str]:
+def _texts(cell: Cell) -> list[str]:
     """Return a list of texts: a text alone as a list of one, missing negatives as an empty one.
 
     Of a table's `negative_1`, `negative_2`, …, the last cells of a row may be empty.
     """
-    value = values[column]
-    if value is None and re.fullmatch(r"negatives|neg|negative_\d+", column.strip().lower()):
+    if cell.value is None and re.fullmatch(r"negatives|neg|negative_\d+", cell.column.strip().lower()):
         return []
-    if not isinstance(value, list):
-        return [_text(values, column, where)]
-    for item in value:
+    if not isinstance(cell.value, list):
+        return [_text(cell)]
+    for item in cell.value:
         if not isinstance(item, str):
-            raise ValueError(f"{where}: column {column!r} holds {_name(item)} in its list, not a text; repair the row")
-    return value
+            raise ValueError(f"{cell.location} holds {_name(item)} in its list, not a text; repair the row")
+    return cell.value
 
 
-def _answers(values: Mapping[str, Any], column: str, where: str) -> list[str]:
+def _answers(cell: Cell) -> list[str]:
     """Return answers: a text, a list of texts, or SQuAD's form on the Hub, an object with such a list under `text`."""
-    value = values[column]
-    texts = value["text"] if isinstance(value, Mapping) and "text" in value else value
-    return _texts({column: texts}, column, where)
+    if isinstance(cell.value, Mapping) and "text" in cell.value:
+        cell = cell._replace(value=cell.value["text"])
+    return _texts(cell)
 
 
-def _number(values: Mapping[str, Any], column: str, where: str) -> float:
+def _number(cell: Cell) -> float:
     """Return a finite number, also if it is written as text, as in CSV files."""
-    value = values[column]
+    value = cell.value
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        shown = repr(value) if isinstance(value, str) else _name(value)
-        raise ValueError(f"{where}: column {column!r} holds {shown}, not a finite number; repair or remove the row")
+        text = repr(value) if isinstance(value, str) else _name(value)
+        raise ValueError(f"{cell.location} holds {text}, not a finite number; repair or remove the row")
     return number
 
 
-def _numbers(values: Mapping[str, Any], column: str, where: str) -> list[float]:
-    numbers = values[column]
-    if not isinstance(numbers, list):
-        raise ValueError(f"{where}: column {column!r} holds {_name(numbers)}, not a list of numbers; repair the row")
-    return [_number({column: number}, column, where) for number in numbers]
+def _numbers(cell: Cell) -> list[float]:
+    if not isinstance(cell.value, list):
+        raise ValueError(f"{cell.location} holds {_name(cell.value)}, not a list of numbers; repair the row")
+    return [_number(cell._replace(value=number)) for number in cell.value]
 
 
-def _vector(values: Mapping[str, Any], column: str, where: str) -> list[float]:
-    numbers = _numbers(values, column, where)
+def _vector(cell: Cell) -> list[float]:
+    numbers = _numbers(cell)
     length = math.hypot(*numbers)
     if not 1e-18 < length < 1e18:  # its square is computed in float32
-        raise ValueError(f"{where}: column {column!r} holds a vector of length {length:g}; repair or remove the row")
+        raise ValueError(f"{cell.location} holds a vector of length {length:g}; repair or remove the row")
     return numbers
 
 
-def _scores(
-    values: Mapping[str, Any], columns: tuple[str, ...] | None, positives: int, negatives: int, where: str
-) -> list[list[float]]:
+def _scores(cells: Sequence[Cell], positives: int, negatives: int) -> list[list[float]]:
     """Return a teacher's scores for each positive: its own, then the negatives'; empty if the row has none."""
-    if columns is None or values[columns[0]] is None:
+    if not cells or cells[0].value is None:
         return []
-    lists = [_numbers(values, column, where) for column in columns]
-    scores = [lists[0]] if len(lists) == 1 else [[own, *lists[1]] for own in lists[0]]
+    lists = [_numbers(cell) for cell in cells]
+    scores = [lists[0]] if len(lists) == 1 else [[score, *lists[1]] for score in lists[0]]
     if len(scores) != positives or any(len(row) != 1 + negatives for row in scores):
+        columns, lengths = " and ".join(cell.column for cell in cells), [len(numbers) for numbers in lists]
         raise ValueError(
-            f"{where}: {' and '.join(columns)} hold {[len(numbers) for numbers in lists]} scores for {positives} "
-            f"positives and {negatives} negatives; give each text one, or leave the column out"
+            f"{cells[0].where}: {columns} hold {lengths} scores for {positives} positives and {negatives} "
+            "negatives; give each text one, or leave the column out"
         )
     return scores
 
 
-def _label(values: Mapping[str, Any], column: str, where: str) -> str:
+def _label(cell: Cell) -> str:
     """Return a class as text: an integer or a name."""
-    value = values[column]
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{where}: column {column!r} holds {_name(value)}; a label is an integer or a text")
-    return str(value)
+    if isinstance(cell.value, bool) or not isinstance(cell.value, int | str):
+        raise ValueError(f"{cell.location} holds {_name(cell.value)}; a label is an integer or a text")
+    return str(cell.value)
 
 
-def _subset(values: Mapping[str, Any], column: str, where: str) -> str | None:
-    return None if values[column] is None else str(values[column])
+def _subset(cell: Cell) -> str | None:
+    return None if cell.value is None else str(cell.value)
 
 
-_READ: dict[str, Callable[[Mapping[str, Any], str, str], Any]] = {
+_READ: dict[str, Callable[[Cell], Any]] = {
     "score": _number,
     "subset": _subset,
     "label": _label,
@@ -170,13 +188,15 @@ def _name(value: Any) -> str:
     return "null" if value is None else repr(value) if isinstance(value, float) else f"a {type(value).__name__}"
 
 
-def _plain_values(values: Mapping[str, Any], columns: Collection[str], *, one: bool, where: str) -> Mapping[str, Any]:
+def _plain_values(
+    values: Mapping[str, Any], columns: Collection[str], *, single: bool, where: str
+) -> Mapping[str, Any]:
     """Return a row with plain texts in place of passages and messages; other rows unchanged.
 
     Args:
-        values: of the row.
-        columns: those that are read.
-        one: `positive_messages` are one text, not a list.
+        values: values of the row, by column.
+        columns: names of the columns that are read.
+        single: whether `positive_messages` are one text, not a list.
         where: the row, for messages.
 
     Raises:
@@ -184,49 +204,49 @@ def _plain_values(values: Mapping[str, Any], columns: Collection[str], *, one: b
     """
     plain: dict[str, Any] = {}
     for column in columns & values.keys():
-        name, place = column.strip().lower(), f"{where}: column {column!r}"
+        name, location = column.strip().lower(), f"{where}: column {column!r}"
         if name == "messages":
-            plain[column], plain[SYSTEM] = _conversation(values[column], place)
+            plain[column], plain[SYSTEM] = _conversation(values[column], location)
         elif name in ("positive_passages", "negative_passages"):
-            plain[column] = [_passage(item, place) for item in _list(values[column], place)]
+            plain[column] = [_passage(item, location) for item in _list(values[column], location)]
         elif name in ("positive_messages", "negative_messages"):
-            parts = [_conversation(item, place) for item in _list(values[column], place)]
+            parts = [_conversation(item, location) for item in _list(values[column], location)]
             if any(system is not None for _, system in parts):
                 raise ValueError(
-                    f"{place} has a system message, and documents take the encoder's own prompt; remove it, and set "
+                    f"{location} has a system message, and documents take the encoder's own prompt; remove it, and set "
                     "encoder.prompts.document"
                 )
             texts = [text for text, _ in parts]
-            plain[column] = texts[0] if one and len(texts) == 1 else texts
+            plain[column] = texts[0] if single and len(texts) == 1 else texts
     return {**values, **plain} if plain else values
 
 
-def _list(value: Any, place: str) -> list[Any]:
+def _list(value: Any, location: str) -> list[Any]:
     if value is not None and not isinstance(value, list):
-        raise ValueError(f"{place} holds a {type(value).__name__}, not a list; repair the row")
+        raise ValueError(f"{location} holds a {type(value).__name__}, not a list; repair the row")
     return value or []
 
 
-def _passage(value: Any, place: str) -> str:
+def _passage(value: Any, location: str) -> str:
     """Return title and text, joined by a space as in Tevatron."""
     text = value.get("text") if isinstance(value, Mapping) else None
     title = value.get("title") if isinstance(value, Mapping) else None
     if not isinstance(text, str) or not isinstance(title, str | None):
-        raise ValueError(f'{place} holds {value!r:.80}, not a passage; write {{"docid": …, "title": …, "text": …}}')
+        raise ValueError(f'{location} holds {value!r:.80}, not a passage; write {{"docid": …, "title": …, "text": …}}')
     return f"{title} {text}" if title else text
 
 
-def _conversation(value: Any, place: str) -> tuple[str, str | None]:
+def _conversation(value: Any, location: str) -> tuple[str, str | None]:
     """Return the user's message, and the system's message if there is one."""
     messages = [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
     roles: dict[Any, Any] = {message.get("role"): message.get("content") for message in messages}
     is_plain = "user" in roles and roles.keys() <= {"system", "user"} and len(roles) == len(value)
     if not is_plain or not all(isinstance(content, str) for content in roles.values()):
         raise ValueError(
-            f"{place} holds {value!r:.120}; an embedding is trained on one user message, after a system message if "
+            f"{location} holds {value!r:.120}; an embedding is trained on one user message, after a system message if "
             'there is an instruction: write [{"role": "user", "content": …}]'
         )
     tag = MULTIMODAL.search(roles["user"])
     if tag:
-        raise ValueError(f"{place} holds {tag.group()}; embrew reads text only: remove the row")
+        raise ValueError(f"{location} holds {tag.group()}; embrew reads text only: remove the row")
     return roles["user"], f"{roles['system']} " if "system" in roles else None

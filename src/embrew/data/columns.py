@@ -144,13 +144,17 @@ def _names(columns: Collection[str], kind: Kind, mapping: Mapping[str, str]) -> 
         ValueError: more than one of the others is there.
     """
     first, *others = _layouts(kind)
-    complete = [] if _complete(columns, first, mapping) else [one for one in others if _complete(columns, one, mapping)]
+    if _complete(columns, first, mapping):
+        return first
+    complete = [names for names in others if _complete(columns, names, mapping)]
     if len(complete) > 1:
         needed = required(kind)
-        sides = [", ".join(str(_candidates(columns, names[one])[0][0]) for one in needed) for names in complete]
+        sides = [
+            ", ".join(str(_candidates(columns, names[canonical])[0][0]) for canonical in needed) for names in complete
+        ]
         raise ValueError(
             f"{' and '.join(sides)} could both be {', '.join(needed)}; say which, e.g. columns: "
-            f"{{{', '.join(f'{one}: {column}' for one, column in zip(needed, sides[0].split(', '), strict=True))}}}"
+            f"{{{', '.join(f'{name}: {column}' for name, column in zip(needed, sides[0].split(', '), strict=True))}}}"
         )
     return complete[0] if complete else first
 

@@ -17,7 +17,7 @@ from embrew.config.suggestions import shortened
 from embrew.data.beir import read_beir
 from embrew.data.canonical import canonical_rows, check_filled
 from embrew.data.columns import ACCEPTED, Kind, Layout, match, matched_columns
-from embrew.data.fingerprints import RESERVED, holds
+from embrew.data.fingerprints import RESERVED, has_reserved
 from embrew.data.formats import Record
 from embrew.data.reading import expand, is_beir, read
 from embrew.data.rejects import Rejects
@@ -83,7 +83,7 @@ def load(
     rows = reader.rows(paths, name, split, revision)
     dataset = _dataset(rows if shuffle_seed is not None else islice(rows, max_rows), kind, marked=reserved is not None)
     dataset.info.description = "\n".join(reader.layouts)
-    reader.report(", ".join(str(one) for one in paths), len(dataset))
+    reader.report(", ".join(str(source) for source in paths), len(dataset))
     if shuffle_seed is not None:
         order = np.random.default_rng(shuffle_seed).permutation(len(dataset))
         dataset = dataset.select(order[:max_rows])
@@ -105,12 +105,12 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 def row_text(row: Mapping[str, Any]) -> str:
     """Return the columns of a row that hold something, as `query: "a"; negatives: "b", "c"`."""
 
-    def shown(value: Any) -> str:
+    def as_text(value: Any) -> str:
         if isinstance(value, list):
-            return ", ".join(map(shown, value))
+            return ", ".join(map(as_text, value))
         return json.dumps(value, ensure_ascii=False)
 
-    return "; ".join(f"{name}: {shown(value)}" for name, value in row.items() if value not in (None, []))
+    return "; ".join(f"{name}: {as_text(value)}" for name, value in row.items() if value not in (None, []))
 
 
 @dataclass
@@ -143,8 +143,8 @@ class _Reader:
         for path in paths:
             folder = Path(expand(path))
             if is_beir(folder):
-                for row, place in self._pairs(folder, split):
-                    yield from self._filtered(row, place)
+                for row, location in self._pairs(folder, split):
+                    yield from self._filtered(row, location)
                 continue
             by_columns: dict[tuple[str, ...], Layout] = {}  # rows of one file may differ in their optional columns
             for record in read(path, name=name, split=split, revision=revision, rejects=self.rejects):
@@ -191,15 +191,15 @@ class _Reader:
         for query, grades in data.qrels.items():
             for document, grade in grades.items():
                 if grade > 0:
-                    place = f"{folder}, query {query!r} and document {document!r}"
+                    location = f"{folder}, query {query!r} and document {document!r}"
                     if document not in texts:
-                        raise ValueError(f"{place}: the document is not in the corpus; repair the qrels")
+                        raise ValueError(f"{location}: the document is not in the corpus; repair the qrels")
                     row = {"query": data.queries[query], "positive": texts[document], "negatives": []}
-                    yield {**row, "instruction": self.instruction}, place
+                    yield {**row, "instruction": self.instruction}, location
 
-    def _filtered(self, row: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
+    def _filtered(self, row: dict[str, Any], location: str) -> Iterator[dict[str, Any]]:
         """Yield a row, or what `sentences` makes of it, within the limits."""
-        is_reserved = self.reserved is not None and holds(row, self.reserved)
+        is_reserved = self.reserved is not None and has_reserved(row, self.reserved)
         parts = [row]
         if self.sentences and "text" in row:
             parts = [{"text": sentence} for sentence in split_sentences(row["text"])]
@@ -209,12 +209,12 @@ class _Reader:
         for part in parts:
             self.counts["read"] += 1
             lengths = [len(part[column].strip()) for column in LENGTH_OF if isinstance(part.get(column), str)]
-            least, most = self.min_chars or 0, float("inf") if self.max_chars is None else self.max_chars
-            if not part or not all(least <= length <= most for length in lengths):
+            shortest, longest = self.min_chars or 0, float("inf") if self.max_chars is None else self.max_chars
+            if not part or not all(shortest <= length <= longest for length in lengths):
                 self.counts["dropped"] += 1
                 continue
-            check_filled(part, where=place)
-            marked = {} if self.reserved is None else {RESERVED: is_reserved or holds(part, self.reserved)}
+            check_filled(part, where=location)
+            marked = {} if self.reserved is None else {RESERVED: is_reserved or has_reserved(part, self.reserved)}
             yield {**part, **marked}
 
     def report(self, names: str, rows: int) -> None:

@@ -24,20 +24,20 @@ SHORTEST = 200  # characters of a paragraph
 WORD = re.compile(r"\w+")
 
 
-def fetch(source: HubSet | FileSet, place: Path) -> bool:
-    """Download a data set, or a set of files, and write it into `place`; return False if it is there already.
+def fetch(source: HubSet | FileSet, folder: Path) -> bool:
+    """Download a data set, or a set of files, and write it into `folder`; return False if it is there already.
 
     The number of rows of each split or file is written into `source.json`, and the commit of a data set of the Hub.
 
     Raises:
-        FileExistsError: `place` holds something else.
+        FileExistsError: `folder` holds something else.
         FileNotFoundError: no such data set, commit or file, or there is no network.
         ValueError: rows are not of the form that the conversion reads, or of a data set none is left.
     """
     about: dict[str, Any] = {"source": asdict(source)}
-    if (place / ABOUT).is_file() and is_intact(place) and read_json(place / ABOUT).get("source") == about["source"]:
+    if (folder / ABOUT).is_file() and is_intact(folder) and read_json(folder / ABOUT).get("source") == about["source"]:
         return False
-    with atomic_folder(place, marker=ABOUT, overwrite=True) as new:
+    with atomic_folder(folder, marker=ABOUT, overwrite=True) as new:
         if isinstance(source, FileSet):
             counts = {name: write_jsonl(new / f"{name}.jsonl", _download(source, name)) for name in source.files}
         else:
@@ -142,8 +142,8 @@ def _answer_sentences(record: Record) -> Iterator[dict[str, Any]]:
     answering = [sentence for sentence in sentences if answers[0] in sentence]
     others = [sentence for sentence in sentences if not any(answer in sentence for answer in answers)]
     if len(answering) == 1 and others:
-        asked = _words(question)
-        closest = max(others, key=lambda sentence: len(asked & _words(sentence)))
+        question_words = _words(question)
+        closest = max(others, key=lambda sentence: len(question_words & _words(sentence)))
         yield {"query": question, "positive": answering[0], "negative": closest}
 
 

@@ -29,17 +29,17 @@ def fingerprints(texts: Iterable[str]) -> np.ndarray:
     return np.fromiter((int.from_bytes(digest, "little") for digest in hashes), dtype=np.uint64)
 
 
-def holds(row: Mapping[str, Any], reserved: Collection[int]) -> bool:
+def has_reserved(row: Mapping[str, Any], reserved: Collection[int]) -> bool:
     """Return whether a canonical row contains a text with one of these fingerprints."""
-    _, texts = flat([row[column] for column in TEXTS if column in row])
+    _, texts = flatten([row[column] for column in TEXTS if column in row])
     return any(mark in reserved for mark in fingerprints(texts).tolist())
 
 
-def flat(column: list[Any]) -> tuple[np.ndarray, list[str]]:
+def flatten(column: list[Any]) -> tuple[np.ndarray, list[str]]:
     """Return the texts of a column and the index of each one's row; lists are flattened, missing values left out."""
     listed = [value if isinstance(value, list) else [] if value is None else [value] for value in column]
-    places = np.repeat(np.arange(len(listed)), [len(texts) for texts in listed])
-    return places, [text for texts in listed for text in texts]
+    row_indices = np.repeat(np.arange(len(listed)), [len(texts) for texts in listed])
+    return row_indices, [text for texts in listed for text in texts]
 
 
 ONE_IN = 20  # texts; more would take too much of a small data set
@@ -71,14 +71,14 @@ def set_aside(parts: Sequence[Dataset], count: int) -> tuple[list[Dataset], list
         return list(parts), []
     left: list[Dataset] = []
     rows: dict[int, dict[str, Any]] = {}
-    for number, (part, own) in enumerate(zip(parts, marks, strict=True)):
-        is_chosen = np.isin(own, chosen)
+    for number, (part, part_marks) in enumerate(zip(parts, marks, strict=True)):
+        is_chosen = np.isin(part_marks, chosen)
         if is_chosen.all():
             raise ValueError(
                 f"all {len(part)} rows of data set {number} hold texts that would be set aside; leave it out, or set "
                 "objective.held_out: 0"
             )
         for index in np.flatnonzero(is_chosen).tolist():
-            rows.setdefault(int(own[index]), part[index])
+            rows.setdefault(int(part_marks[index]), part[index])
         left.append(part.select(np.flatnonzero(~is_chosen)))
     return left, [rows[int(mark)] for mark in chosen]

@@ -5,6 +5,8 @@ are read one by one, or in batches of Parquet and Arrow files; an array of a JSO
 quotes are read twice, see `embrew.data.quotes`.
 """
 
+from __future__ import annotations
+
 import codecs
 import csv
 import gzip
@@ -19,12 +21,15 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, NoReturn, cast
 
 from embrew.data.documents import PROSE, read_prose
 from embrew.data.quotes import Finding, check_quotes
 from embrew.files.checksums import check_listed
 from embrew.files.reading import CONTENT, Place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -393,8 +398,8 @@ def _finding(path: Place, separator: str, columns: int, state: str) -> Finding |
 def _refusal(finding: Finding) -> str:
     """Return why a table is refused for its quotes, and what to do."""
     if finding.kind == "broken":
-        how = 'write cells with quotes as pandas does, "5"" pipe", or the table as JSON Lines'
-        return f"not valid CSV ({finding.reason}); {how}"
+        remedy = 'write cells with quotes as pandas does, "5"" pipe", or the table as JSON Lines'
+        return f"not valid CSV ({finding.reason}); {remedy}"
     return (
         f"{finding.reason}, and each of these lines is a whole row if quotes have no meaning; write the table as JSON "
         "Lines, which has one reading"
@@ -405,7 +410,7 @@ def _separator(header: str, path: Place) -> str:
     """Return the separator that the header has most often outside quotes, by default that of the file's suffix."""
     default = "\t" if ".tsv" in path.suffixes else ","
     plain = re.sub(r'"[^"]*"', "", header)
-    separator = max(SEPARATORS, key=lambda one: (plain.count(one), one == default))
+    separator = max(SEPARATORS, key=lambda candidate: (plain.count(candidate), candidate == default))
     if separator != default:
         logger.info("%s: columns are separated by %s, as in its header line", path, SEPARATORS[separator])
     return separator
@@ -447,7 +452,7 @@ def _read_arrow(path: Place) -> Iterator[Record | Bad]:
         yield _broken(path, number, f"broken {kind} file ({reason}); write it again", unit="row")
 
 
-def _values(column: Any, name: str, path: Place, failed: set[str]) -> list[Any]:
+def _values(column: pa.Array, name: str, path: Place, failed: set[str]) -> list[Any]:
     """Return the values of a column; one without a Python value, such as the year 10000, is left as pyarrow's scalar.
 
     So a column that is not used stops nothing; of one that is used, such a value is none of the type that is needed.
@@ -465,7 +470,7 @@ def _values(column: Any, name: str, path: Place, failed: set[str]) -> list[Any]:
     return values
 
 
-def _parquet_batches(path: Place) -> Iterator[Any]:
+def _parquet_batches(path: Place) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a Parquet file; pages are compared with checksums, if the writer stored them."""
     import pyarrow.parquet as pq
 
@@ -473,7 +478,7 @@ def _parquet_batches(path: Place) -> Iterator[Any]:
         yield from file.iter_batches(batch_size=BATCH)
 
 
-def _arrow_batches(path: Place) -> Iterator[Any]:
+def _arrow_batches(path: Place) -> Iterator[pa.RecordBatch]:
     """Yield the batches of an Arrow stream, or of an Arrow (Feather) file, by its first bytes."""
     import pyarrow as pa
 
@@ -482,14 +487,13 @@ def _arrow_batches(path: Place) -> Iterator[Any]:
     with pa.PythonFile(path.open("rb")) as file:
         if is_file:
             with pa.ipc.open_file(file) as reader:
-                batches: Iterable[Any] = map(reader.get_batch, range(reader.num_record_batches))
-                yield from _small(batches)
+                yield from _small(map(reader.get_batch, range(reader.num_record_batches)))
         else:
             with pa.ipc.open_stream(file) as stream:
                 yield from _small(stream)
 
 
-def _small(batches: Iterable[Any]) -> Iterator[Any]:
+def _small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield Arrow batches, validated, in parts of `BATCH` rows."""
     for batch in batches:
         batch.validate(full=True)

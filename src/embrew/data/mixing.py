@@ -42,8 +42,8 @@ class MixedOrder:
         probabilities: probability of each data set.
         block: number of consecutive rows of one data set.
         seed: random seed of the order.
-        instructions: of each data set, the instructions of which a block has one, drawn uniformly; empty where no data
-            set has any. Row r with instruction n is the number r + n · rows, which `InstructedRows` reads.
+        instructions: instructions of each data set, of which a block has one, drawn uniformly; empty where no data set
+            has any. Row r with instruction n is the number r + n · rows, which `InstructedRows` reads.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class InstructedRows:
     Documents that have an instruction get the same.
 
     Args:
-        rows: of all data sets.
-        order: their sizes, and the instructions of each; none: rows keep theirs.
+        rows: rows of all data sets.
+        order: sizes and instructions of the data sets; without instructions, rows keep theirs.
     """
 
     def __init__(self, rows: Dataset, order: MixedOrder) -> None:
@@ -113,11 +113,11 @@ class InstructedRows:
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return the rows of several numbers of a `MixedOrder`."""
-        places = [number % len(self.rows) for number in numbers]
-        some = self.rows.__getitems__(places)
+        indices = [number % len(self.rows) for number in numbers]
+        rows = self.rows.__getitems__(indices)
         instructed = []
-        for row, place, number in zip(some, places, numbers, strict=True):
-            wordings = self.instructions[int(np.searchsorted(self.ends, place, side="right"))]
+        for row, index, number in zip(rows, indices, numbers, strict=True):
+            wordings = self.instructions[int(np.searchsorted(self.ends, index, side="right"))]
             columns = [name for name in ("instruction", "document_instruction") if row.get(name) is not None]
             drawn = wordings[number // len(self.rows)] if wordings else None
             instructed.append({**row, **dict.fromkeys(columns, drawn)} if wordings else row)

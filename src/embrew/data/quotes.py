@@ -17,8 +17,8 @@ class Finding(NamedTuple):
     Attributes:
         kind: `broken`: they break the rule; `rows`: they keep it, and a cell of several lines is as many whole rows
             if quotes have no meaning; `lines`: the same in a table of one column.
-        line: where.
-        reason: what is there.
+        line: number of the line.
+        reason: description of the quote, for messages.
     """
 
     kind: Literal["broken", "rows", "lines"]
@@ -34,13 +34,13 @@ def check_quotes(lines: Iterable[str], separator: str, columns: int) -> Finding 
     """Return what is wrong with the quotes of a table, or doubtful; None: nothing.
 
     Args:
-        lines: of the table, with their ends.
-        separator: of cells.
-        columns: number of them.
+        lines: lines of the table, with their ends.
+        separator: separator of cells.
+        columns: number of columns.
     """
     edge = re.escape(separator)
     cell = rf'(?:"{INSIDE}"|[^"{edge}\r\n]*+)'
-    whole = re.compile(rf"{cell}(?:{edge}{cell})*+[\r\n]*+")
+    complete = re.compile(rf"{cell}(?:{edge}{cell})*+[\r\n]*+")
     opened = re.compile(rf'(?:{cell}{edge})*+"{INSIDE}')
     doubtful: Finding | None = None
     start = number = 0  # the line in which an open cell begins; 0: none is open
@@ -52,7 +52,7 @@ def check_quotes(lines: Iterable[str], separator: str, columns: int) -> Finding 
         if '"' not in line:
             continue
         text = f'"{line}' if start else line
-        if whole.fullmatch(text):
+        if complete.fullmatch(text):
             if start and are_rows and doubtful is None:
                 what = f"a quoted cell goes on to line {number}"
                 doubtful = Finding("rows" if columns > 1 else "lines", start, what)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from embrew.data.documents import PROSE
 from embrew.data.formats import SUFFIXES, TABLES, Bad, Record, records
 from embrew.data.rejects import Rejects
 from embrew.data.sets import fetch_hint
-from embrew.data.splits import SHARD, SPLITS, exact, names_by_split, without_number
+from embrew.data.splits import SHARD, SPLITS, known_split, names_by_split, without_number
 from embrew.files.checksums import digest_of
 from embrew.files.names import base_name, check_path_known
 from embrew.files.reading import Place, content_of, read_json
@@ -99,7 +99,7 @@ def read(
                 yield item
 
 
-def corpus_files(place: AnyPlace) -> list[AnyPlace]:
+def corpus_files(path: AnyPlace) -> list[AnyPlace]:
     """Return the files of a corpus in order: the file, the `corpus` of a BEIR folder, or all data files of a folder.
 
     Markdown and HTML files of a folder are read if its other files are text, or if there are no others.
@@ -107,17 +107,17 @@ def corpus_files(place: AnyPlace) -> list[AnyPlace]:
     Raises:
         FileNotFoundError: there is no such file or folder, or no file to read in it.
     """
-    require_regular(place)
-    if place.is_file():
-        return [place]
-    if not place.is_dir():
-        raise FileNotFoundError(f"no file or folder {str(place)!r}; give a path, or a URL of s3://, gs:// or hf://")
-    corpus = find_file(place, "corpus")
+    require_regular(path)
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise FileNotFoundError(f"no file or folder {str(path)!r}; give a path, or a URL of s3://, gs:// or hf://")
+    corpus = find_file(path, "corpus")
     if corpus is not None:
         return [corpus]
-    prose = _with_suffix(place, (*PROSE, *map(str.upper, PROSE)))
+    prose = _with_suffix(path, (*PROSE, *map(str.upper, PROSE)))
     try:
-        files = data_files(place)
+        files = data_files(path)
     except FileNotFoundError:
         if not prose:
             raise
@@ -125,7 +125,7 @@ def corpus_files(place: AnyPlace) -> list[AnyPlace]:
     return sorted(files + prose) if all(".txt" in file.suffixes for file in files) else files
 
 
-def id_prefixes(files: Sequence[Place], place: Place) -> list[str]:
+def id_prefixes(files: Sequence[Place], folder: Place) -> list[str]:
     """Return, for each file of a corpus, what comes before a row's number where the row has no id.
 
     It is empty for a file alone; else the file's name, or its path where several have one name, as the splits of a
@@ -134,7 +134,7 @@ def id_prefixes(files: Sequence[Place], place: Place) -> list[str]:
     if len(files) < 2:
         return [""] * len(files)
     unique = len({file.name for file in files}) == len(files)
-    return [f"{file.name if unique else str(file).removeprefix(str(place)).lstrip('/' + os.sep)}:" for file in files]
+    return [f"{file.name if unique else str(file).removeprefix(str(folder)).lstrip('/' + os.sep)}:" for file in files]
 
 
 def stem(path: Place) -> str:
@@ -157,15 +157,15 @@ def data_files(folder: AnyPlace) -> list[AnyPlace]:
     """
     if is_saved(folder):
         return [file for parts in saved_files(folder).values() for file in parts]
-    for place in (folder, folder / "data"):
-        files: list[AnyPlace] = _with_suffix(place, SUFFIXES)
-        tables: list[AnyPlace] = _with_suffix(place, TABLES)
-        named = {"", *(exact(without_number(stem(file))) for file in files)}
-        chosen = files + [file for file in tables if exact(without_number(stem(file))) not in named]
+    for directory in (folder, folder / "data"):
+        files: list[AnyPlace] = _with_suffix(directory, SUFFIXES)
+        tables: list[AnyPlace] = _with_suffix(directory, TABLES)
+        named = {"", *(known_split(without_number(stem(file))) for file in files)}
+        chosen = files + [file for file in tables if known_split(without_number(stem(file))) not in named]
         if chosen and not files:  # with the name of a split, of tables alone the others are read if words tell theirs
             by_split = names_by_split(map(stem, tables))
-            told = {name for split in SPLITS for name in by_split.get(split, ())}
-            chosen = [file for file in tables if stem(file) in told]
+            in_splits = {name for split in SPLITS for name in by_split.get(split, ())}
+            chosen = [file for file in tables if stem(file) in in_splits]
         if chosen or tables:
             return sorted(chosen or tables)
     suffixes = ", ".join((*SUFFIXES, *TABLES))
@@ -239,16 +239,16 @@ def split_files(folder: Path, split: str) -> list[Path]:
         if not chosen and split == "train" and not {*by_split} & {*SPLITS}:
             if len({without_number(stem(file)) for file in files}) > 1:
                 raise ValueError(
-                    f"{folder} has several files that could be the split 'train': {_shown([f.name for f in files])}; "
+                    f"{folder} has several files that could be the split 'train': {_listed([f.name for f in files])}; "
                     "name one train and others dev or test, or give the files that are meant"
                 )
             chosen = files
         twice = [file.name for file in chosen if sum(stem(file) == stem(other) for other in chosen) > 1]
         if twice:
-            raise ValueError(f"{folder} has a file of the split {split!r} twice: {_shown(twice)}; keep one of them")
+            raise ValueError(f"{folder} has a file of the split {split!r} twice: {_listed(twice)}; keep one of them")
     if not chosen:
         others = [] if is_saved(folder) else _other_names(folder)
-        unread = f" (in none of dev, test and train: {_shown(others)})" if others else ""
+        unread = f" (in none of dev, test and train: {_listed(others)})" if others else ""
         raise FileNotFoundError(f"{folder} has no split {split!r}; it has {', '.join(splits(folder))}{unread}")
     return chosen
 
@@ -257,18 +257,18 @@ def _other_names(folder: Path) -> list[str]:
     """Return the names of a folder's data files that are in no known split, and of its tables that are not data."""
     files = data_files(folder)
     by_split = names_by_split(map(stem, files))
-    known = {name for split in SPLITS for name in by_split.get(split, ())}
+    in_splits = {name for split in SPLITS for name in by_split.get(split, ())}
     others = _with_suffix(files[0].parent, (*SUFFIXES, *TABLES[:4]))  # a .json file is often no data
-    return sorted(file.name for file in others if file not in files or stem(file) not in known)
+    return sorted(file.name for file in others if file not in files or stem(file) not in in_splits)
 
 
 @lru_cache(maxsize=256)  # once per folder
 def _warn_unread(folder: Path, names: tuple[str, ...]) -> None:
     if names:
-        logger.warning("%s: not read: %s", folder, _shown(names))
+        logger.warning("%s: not read: %s", folder, _listed(names))
 
 
-def _shown(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     """Return the first names of a list, and the number of the others."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
@@ -336,7 +336,7 @@ def _saved_split(folder: AnyPlace) -> tuple[str, list[AnyPlace]]:
 
 def data_identity(
     path: str, *, split: str | None, revision: str | None = None, sha256: Callable[[Path], str]
-) -> dict[str, Any]:
+) -> dict[str, str | None]:
     """Return what identifies a data set: `name`, and `sha256` of its files, or `hub` and `revision`.
 
     For missing files, only `name` is returned. A data set of the Hub is compared by its id and by the revision that the
@@ -348,38 +348,38 @@ def data_identity(
         revision: revision on the Hub.
         sha256: returns the sha256 of a file.
     """
-    identity: dict[str, Any] = {"name": base_name(path)}
+    identity: dict[str, str | None] = {"name": base_name(path)}
     try:
         text = expand(path)
-        place = Path(text)
-        if place.exists():
-            return {**identity, "sha256": files_digest(place, files_of(place, split), sha256)}
+        local = Path(text)
+        if local.exists():
+            return {**identity, "sha256": files_digest(local, files_of(local, split), sha256)}
     except (ValueError, FileNotFoundError):  # a path stored by name, a variable that is not set, or no such split
         return identity
     return {**identity, "hub": text, "revision": revision} if _is_hub_id(text) else identity
 
 
-def files_of(place: Path, split: str | None) -> list[Path]:
+def files_of(path: Path, split: str | None) -> list[Path]:
     """Return the files of a folder's split (None: of all splits), or the file itself.
 
     Raises:
         FileNotFoundError: there is no such split.
     """
-    if place.is_file():
-        return [place]
-    if is_beir(place):
-        parts = [find_file(place, name) for name in ("corpus", "queries")]
-        judged = [file for name, file in qrels_files(place).items() if split in (None, name)]
-        return [*(file for file in parts if file is not None), *judged]
+    if path.is_file():
+        return [path]
+    if is_beir(path):
+        parts = [find_file(path, name) for name in ("corpus", "queries")]
+        qrels = [file for name, file in qrels_files(path).items() if split in (None, name)]
+        return [*(file for file in parts if file is not None), *qrels]
     if split is not None:
-        return split_files(place, split)
-    files = {file for file in place.rglob("*") if file.name.endswith((*SUFFIXES, ".csv", ".tsv", ".tsv.gz"))}
+        return split_files(path, split)
+    files = {file for file in path.rglob("*") if file.name.endswith((*SUFFIXES, ".csv", ".tsv", ".tsv.gz"))}
     with suppress(FileNotFoundError):  # data files in subfolders only
-        files.update(data_files(place))
+        files.update(data_files(path))
     return [file for file in sorted(files) if file.is_file() and not file.name.startswith(".")]
 
 
-def files_digest(place: Path, files: list[Path], sha256: Callable[[Path], str]) -> str:
-    """Return the sha256 of the names, below `place`, and contents of some files."""
-    names = [file.relative_to(place).as_posix() if place.is_dir() else "" for file in files]
+def files_digest(path: Path, files: list[Path], sha256: Callable[[Path], str]) -> str:
+    """Return the sha256 of the names, below `path`, and contents of some files."""
+    names = [file.relative_to(path).as_posix() if path.is_dir() else "" for file in files]
     return digest_of([[name, sha256(file)] for name, file in zip(names, files, strict=True)])

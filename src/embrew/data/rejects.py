@@ -33,11 +33,11 @@ class Rejects:
     """
 
     def __init__(
-        self, file: IO[str] | None = None, *, max_rate: float = 0.0, use: str = "encoded", listed: str = ""
+        self, file: IO[str] | None = None, *, max_rate: float = 0.0, purpose: str = "encoded", listed: str = ""
     ) -> None:
         self.file = file
         self.max_rate = max_rate
-        self.use = use
+        self.purpose = purpose
         self.listed = listed
         self.rows = 0
         self.files: Counter[str] = Counter()
@@ -99,7 +99,7 @@ class Rejects:
         assert self.first is not None
         listed = f"; they are in {self.listed}, and" if self.listed else ";"
         raise ValueError(
-            f"{self.count} of the {which}{self.rows} rows cannot be {self.use}, more than max_reject_rate="
+            f"{self.count} of the {which}{self.rows} rows cannot be {self.purpose}, more than max_reject_rate="
             f"{self.max_rate:g}{listed} the first is {self.first.where}: {self.first.reason}"
         )
 

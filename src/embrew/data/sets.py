@@ -18,14 +18,14 @@ class HubSet:
 
     Attributes:
         hub: id on the Hub.
-        about: what the rows are, for people.
-        licence: of the texts.
+        about: description of the rows, for people.
+        licence: licence of the texts.
         config: configuration on the Hub.
         revision: a commit on the Hub; None: the newest.
         splits: splits to write.
-        every: take every n-th row.
-        columns: column of the folder -> column on the Hub.
-        make: in place of `columns`, a function of `embrew.data.fetching`.
+        every: number n, where every n-th row is taken.
+        columns: names of columns, folder -> Hub.
+        make: name of a function of `embrew.data.fetching`, in place of `columns`.
     """
 
     hub: str
@@ -45,10 +45,10 @@ class FileSet:
 
     Attributes:
         url: address of a file, with `{name}`; it names a commit.
-        about: what the rows are, for people.
-        licence: of the texts.
+        about: description of the rows, for people.
+        licence: licence of the texts.
         columns: columns of every row; others are left out.
-        files: names.
+        files: names of the files.
     """
 
     url: str
@@ -63,7 +63,7 @@ def data_sets() -> dict[str, HubSet | FileSet]:
     """Return the data sets that can be fetched, by name; those with a `url` are files."""
     texts = {name: read_shipped("sets", name, what="data set") for name in list_shipped("sets")}
     values = {name: parse_yaml(text, source=source) for name, (text, source) in texts.items()}
-    return {name: FileSet(**one) if "url" in one else HubSet(**one) for name, one in values.items()}
+    return {name: FileSet(**fields) if "url" in fields else HubSet(**fields) for name, fields in values.items()}
 
 
 def fetch_hint(path: str | Path) -> str:

@@ -27,7 +27,7 @@ def names_by_split(stems: Iterable[str]) -> dict[str, list[str]]:
     """
     stems = list(stems)
     names = dict.fromkeys(map(without_number, stems))
-    splits = {name: split for name in names if (split := exact(name))}
+    splits = {name: split for name in names if (split := known_split(name))}
     for split in SPLITS:
         having = [name for name in names if name not in splits and {*words(name)} & {*SPLITS} == {split}]
         if split not in splits.values() and len(having) == 1:
@@ -44,7 +44,7 @@ def without_number(stem: str) -> str:
     return _NUMBER.sub("", stem)
 
 
-def exact(name: str) -> str:
+def known_split(name: str) -> str:
     """Return the split that a name is, in any case, or an empty text: `Train` and `training` give `train`."""
     name = _ALIASES.get(name.lower(), name.lower())
     return name if name in SPLITS else ""

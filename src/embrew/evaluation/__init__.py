@@ -125,8 +125,8 @@ def _evaluate(
             continue  # another process evaluates it
         for number in unit:
             task = tasks[number]
-            shown = task.name if len(tasks) == 1 else f"{task.name} ({number + 1} of {len(tasks)})"
-            with within(shown), fixed(encoder), suppress(FinishedByOthers):
+            label = task.name if len(tasks) == 1 else f"{task.name} ({number + 1} of {len(tasks)})"
+            with within(label), fixed(encoder), suppress(FinishedByOthers):
                 if isinstance(task, MtebTask):
                     mteb_cache = folder / "mteb" if folder else None
                     result = evaluate_mteb(encoder, task, cache=mteb_cache, options=options, overwrite=overwrite)
@@ -135,7 +135,7 @@ def _evaluate(
                     scores, counts = prepare(task, cache, corpora.get(number))(encoder, options)
                     main_score, examples = scores.pop("main_score"), scores.pop("examples", {})
                     seconds = round(time.perf_counter() - start, 3)
-                    about = (task.name, task.shown_split, task.kind)
+                    about = (task.name, task.split_label, task.kind)
                     result = Result(*about, main_score, scores, seconds, counts, examples)
                 if folder:
                     if not overwrite:
@@ -145,7 +145,7 @@ def _evaluate(
             if results[number] is not None:
                 name = in_context(f"{result.task} {result.split}")
                 logger.info("%s: %.4f in %.1f s", name, result.main_score, result.seconds)
-    processes.meet()
+    processes.barrier()
     if folder is None:
         return [result for result in results if result is not None]
     if processes.rank == 0:
@@ -166,12 +166,12 @@ def _corpora(
     processes.begin()
     if overwrite and folder is not None and processes.rank == 0:
         _remove_parts(folder, runs.values())
-    processes.meet()
+    processes.barrier()
     corpora = {
         number: CorpusChunks(processes, f"task {number}", None if folder is None else _parts(folder, run))
         for number, run in runs.items()
     }
-    processes.meet()  # all have read what earlier runs ranked
+    processes.barrier()  # all have read what earlier runs ranked
     return corpora
 
 

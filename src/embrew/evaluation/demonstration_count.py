@@ -24,7 +24,7 @@ from embrew.evaluation.find import find_task
 from embrew.evaluation.report import label_of, mean_score
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.task import Task
-from embrew.evaluation.task_texts import TRIED, check_apart
+from embrew.evaluation.task_texts import TRIAL_CONTEXT, check_demonstrations
 from embrew.model.contexts import Context
 from embrew.recipe import DevRows
 
@@ -74,42 +74,42 @@ def choose_demonstrations(
         ValueError: a number larger than the number of demonstrations; a folder without a dev split;
             demonstrations that are rows of a dev or test set.
     """
-    most, there = max(counts, default=0), len(context.demonstrations)
-    if not 0 < most <= there:
+    maximum, there = max(counts, default=0), len(context.demonstrations)
+    if not 0 < maximum <= there:
         raise ValueError(
-            f"counts up to {most}, but the context has {there} demonstrations; give numbers from 0 to that"
+            f"counts up to {maximum}, but the context has {there} demonstrations; give numbers from 0 to that"
         )
     if from_train is None:
         tasks: Sequence[Task] = dev_sets(data).dev
     else:  # rows that hold no text of a demonstration
-        shown = [text for pair in context.demonstrations for text in (pair.query, pair.passage)]
-        tasks = [dev_task(DevRows(path=str(folder), rows=from_train), left_out=shown) for folder in data]
+        demonstrated = [text for pair in context.demonstrations for text in (pair.query, pair.passage)]
+        tasks = [dev_task(DevRows(path=str(folder), rows=from_train), left_out=demonstrated) for folder in data]
     if tests is None:
         tested = [task for task in tasks if task.path.is_dir() and "test" in split_names(task.path)]
         all_tested = len(tested) == len(tasks)
         tests = [find_task(task.path, split="test", name=task.name) for task in tested] if all_tested else []
-    check_apart([pair.query for pair in context.demonstrations], (*tasks, *tests))
+    check_demonstrations([pair.query for pair in context.demonstrations], (*tasks, *tests))
     with TemporaryDirectory() as folder:
-        cached = _DocumentsOnce(encoder.with_settings(), Path(folder))
+        cached = _CachedDocuments(encoder.with_settings(), Path(folder))
         cached.encoder.contexts = {}
         on_dev = {count: _results(cached, context, count, tasks, batch_tokens) for count in sorted({0, *counts})}
         dev = {count: mean_score(results) for count, results in on_dev.items()}
         chosen = max(dev, key=lambda count: (dev[count], -count))
-        on_test = {n: _results(cached, context, n, tests, batch_tokens) for n in sorted({0, chosen, most}) if tests}
+        on_test = {n: _results(cached, context, n, tests, batch_tokens) for n in sorted({0, chosen, maximum}) if tests}
     test = {count: mean_score(results) for count, results in on_test.items()}
     labels = [tuple(label_of(result) for result in on.get(0, ())) for on in (on_dev, on_test)]
     return Choice(dev, test, chosen, *labels)
 
 
 def _results(
-    cached: _DocumentsOnce, context: Context, count: int, tasks: Sequence[Task], batch_tokens: int | None
+    cached: _CachedDocuments, context: Context, count: int, tasks: Sequence[Task], batch_tokens: int | None
 ) -> list[Result]:
     """Return the results of the encoder with the first `count` demonstrations."""
-    cached.encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
-    return evaluate(cached, list(tasks), context=TRIED, batch_tokens=batch_tokens)
+    cached.encoder.add_context(TRIAL_CONTEXT, replace(context, demonstrations=context.demonstrations[:count]))
+    return evaluate(cached, list(tasks), context=TRIAL_CONTEXT, batch_tokens=batch_tokens)
 
 
-class _DocumentsOnce:
+class _CachedDocuments:
     """`encoder` with document vectors cached in a folder, since contexts are not a prefix of documents."""
 
     def __init__(self, encoder: Encoder, folder: Path) -> None:

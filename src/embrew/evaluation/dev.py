@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from embrew import evaluation
 from embrew.data.reading import expand, stem
 from embrew.data.sets import fetch_hint
-from embrew.data.splits import DEV_SPLITS, SPLITS, exact, without_number, words
+from embrew.data.splits import DEV_SPLITS, SPLITS, known_split, without_number, words
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.overlap import Overlap, in_words, known_texts, overlap
+from embrew.evaluation.overlap import Overlap, count_overlaps, hash_texts, overlap_lines
 from embrew.evaluation.report import size_of
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.task import Part, Task
@@ -69,7 +69,7 @@ class DevSets:
         about = {}
         for name, task in self._named().items():
             size = {"size": self.sizes[name]} if name in self.sizes else {}
-            about[name] = {"kind": task.kind, "split": task.shown_split, "metric": KINDS[task.kind].metric, **size}
+            about[name] = {"kind": task.kind, "split": task.split_label, "metric": KINDS[task.kind].metric, **size}
         return about
 
     def __call__(self, encoder: TextEncoder) -> dict[str, float]:
@@ -90,14 +90,14 @@ class DevSets:
 
     def overlap(self, stage: str, data: str, rows: Dataset) -> dict[str, Overlap]:
         """Return, and log, how many of a stage's training rows of a data set hold a text of each set."""
-        overlaps = overlap(rows, self._known)
-        for line in in_words(data, len(rows), overlaps):
+        overlaps = count_overlaps(rows, self._text_hashes)
+        for line in overlap_lines(data, len(rows), overlaps):
             logger.info("%s  overlap: %s", stage, line)
         return overlaps
 
     @cached_property
-    def _known(self) -> dict[str, np.ndarray]:
-        return known_texts(self.texts())
+    def _text_hashes(self) -> dict[str, np.ndarray]:
+        return hash_texts(self.texts())
 
     def _named(self) -> dict[str, Task]:
         return {task.name: task for task in self.dev} | {GUARD + task.name: task for task in self.guard}
@@ -198,7 +198,8 @@ def _split_of(file: Path) -> str:
     Test and training splits are recognised by a word of the name: `sts-test`, `TEST_1`, `stsTest`, but not `latest`.
     """
     splits = {*words(stem(file))} & {*SPLITS}
-    return exact(without_number(stem(file))) or next((split for split in ("test", "train") if split in splits), FILE)
+    named = known_split(without_number(stem(file)))
+    return named or next((split for split in ("test", "train") if split in splits), FILE)
 
 
 def _name_of(file: Path) -> str | None:

@@ -80,12 +80,12 @@ def find_task(
 
 def _corpus_kind(folder: Path, kind: str | None) -> TaskKind:
     """Return the kind of a folder with a corpus: by default the first that reads one."""
-    readers = [one for one in KINDS.values() if one.corpus]
+    readers = [reader for reader in KINDS.values() if reader.corpus]
     task_kind = KINDS[kind] if kind else readers[0]
     if not task_kind.corpus:
-        *most, last = (one.name for one in readers)
+        *others, last = (reader.name for reader in readers)
         raise ValueError(
-            f"{folder} holds a corpus and queries: kind={kind!r} cannot read it; use {', '.join(most)} or {last}"
+            f"{folder} holds a corpus and queries: kind={kind!r} cannot read it; use {', '.join(others)} or {last}"
         )
     return task_kind
 
@@ -107,8 +107,8 @@ def cells(task: Task) -> list[Task]:
             raise ValueError(f"task {task.name}: {name}={value!r}; give numbers above 0, each once, e.g. [64, 128]")
         if isinstance(value, list | tuple):
             tasks = [
-                replace(one, name=f"{one.name}-{name[0]}{number}", settings={**one.settings, name: number})
-                for one in tasks
+                replace(cell, name=f"{cell.name}-{name[0]}{number}", settings={**cell.settings, name: number})
+                for cell in tasks
                 for number in numbers
             ]
     return tasks

@@ -78,13 +78,15 @@ class Generator:
         self.tokenizer.padding_side = "left"  # generation continues from the last position
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token or self.tokenizer.unk_token
-        own = self.model.generation_config
+        config = self.model.generation_config
         # Chat models come with temperature, repetition penalty and the like, which are not greedy decoding.
         self.model.generation_config = GenerationConfig(
             max_new_tokens=self.max_new_tokens,
             do_sample=False,
-            bos_token_id=own.bos_token_id if own else None,
-            eos_token_id=own.eos_token_id if own and own.eos_token_id is not None else self.tokenizer.eos_token_id,
+            bos_token_id=config.bos_token_id if config else None,
+            eos_token_id=config.eos_token_id
+            if config and config.eos_token_id is not None
+            else self.tokenizer.eos_token_id,
             pad_token_id=self.tokenizer.pad_token_id,
         )
 
@@ -96,7 +98,7 @@ class Generator:
         new = sorted(
             {prompt for prompt in prompts if prompt not in self.answered}, key=lambda prompt: (-len(prompt), prompt)
         )
-        with progress(len(new), "answer", "question", shown=show_progress_bar) as bar:
+        with progress(len(new), "answer", "question", show=show_progress_bar) as bar:
             for start in range(0, len(new), batch_size):
                 batch = new[start : start + batch_size]
                 self.answered.update(zip(batch, self._continue(batch), strict=True))

@@ -39,8 +39,8 @@ class HotpotQA:
         return "/".join(["hub", "+".join([name, *(split for split in self.corpus_splits if split != self.split)])])
 
 
-def keep(source: HotpotQA, place: Path) -> bool:
-    """Load the data set and write it into `place` as a BEIR folder; return False if it exists already.
+def store_hotpotqa(source: HotpotQA, folder: Path) -> bool:
+    """Load the data set and write it into `folder` as a BEIR folder; return False if it exists already.
 
     A paragraph of several questions is one document. The titles of the supporting facts give the relevant documents.
 
@@ -49,26 +49,28 @@ def keep(source: HotpotQA, place: Path) -> bool:
         ValueError: its rows are not of HotpotQA's form.
     """
     about = {"source": json.loads(json.dumps(asdict(source)))}
-    if (place / ABOUT).is_file() and is_intact(place) and read_json(place / ABOUT) == about:
+    if (folder / ABOUT).is_file() and is_intact(folder) and read_json(folder / ABOUT) == about:
         return False
     documents: dict[tuple[str, str], str] = {}  # title and text -> id
     queries: list[dict[str, Any]] = []
     judgements: list[str] = []
     for split in dict.fromkeys([source.split, *source.corpus_splits]):
         for record in read(source.path, name=source.subset, split=split, revision=source.revision):
-            own: dict[str, list[str]] = {}
+            documents_by_title: dict[str, list[str]] = {}
             for title, text in _paragraphs(record):
-                own.setdefault(title, []).append(documents.setdefault((title, text), f"d{len(documents)}"))
+                documents_by_title.setdefault(title, []).append(
+                    documents.setdefault((title, text), f"d{len(documents)}")
+                )
             if split != source.split:
                 continue
             query, facts = _question(record), record.values["supporting_facts"]["title"]
-            supporting = [document for title in dict.fromkeys(facts) for document in own.get(title, ())]
+            supporting = [document for title in dict.fromkeys(facts) for document in documents_by_title.get(title, ())]
             queries.append(query)
             # fullwiki's paragraphs may lack all supporting ones; a grade 0 keeps such a question in the split
             judgements += [f"{query['_id']}\t{document}\t1" for document in supporting]
             if not supporting:
-                judgements.append(f"{query['_id']}\t{next(iter(own.values()), ['d0'])[0]}\t0")
-    with atomic_folder(place, marker=ABOUT, overwrite=True) as new:
+                judgements.append(f"{query['_id']}\t{next(iter(documents_by_title.values()), ['d0'])[0]}\t0")
+    with atomic_folder(folder, marker=ABOUT, overwrite=True) as new:
         rows = ({"_id": name, "title": title, "text": text} for (title, text), name in documents.items())
         write_jsonl(new / "corpus.jsonl", rows)
         write_jsonl(new / "queries.jsonl", queries)

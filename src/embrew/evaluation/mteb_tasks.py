@@ -15,7 +15,7 @@ import numpy as np
 
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result
-from embrew.evaluation.task import inner, instructed
+from embrew.evaluation.task import instructed, without_instruction
 from embrew.files.checksums import check_files, is_intact, write_checksums
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, read_json
@@ -46,7 +46,7 @@ class MtebTask:
     data: Path | None = None
 
     @property
-    def shown_split(self) -> str | None:
+    def split_label(self) -> str | None:
         """The split's name in results."""
         return self.split
 
@@ -60,7 +60,7 @@ class MtebEncoder:
 
         self.encoder = encoder
         self.options = options
-        about = {"name": f"embrew/{name}", "revision": vectors_hash(inner(encoder))}
+        about = {"name": f"embrew/{name}", "revision": vectors_hash(without_instruction(encoder))}
         self.mteb_model_meta = ModelMeta.create_empty(
             overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE}
         )
@@ -132,7 +132,7 @@ def evaluate_mteb(
 
     theirs = load_task(task)
     if task.data is not None:
-        use_kept(theirs, task.data)
+        load_stored(theirs, task.data)
     with_prefix = instructed(encoder, {"instruction": task.instruction or None})
     model = MtebEncoder(with_prefix, name=_model_name(encoder, task), options=options)
     start = time.perf_counter()
@@ -164,22 +164,22 @@ def fetched_folder(folder: Path, task: MtebTask) -> Path:
     return folder / "mteb" / (task.mteb if task.subset is None else f"{task.mteb}-{task.subset}")
 
 
-def keep(task: Any, folder: Path) -> bool:
+def store_task(task: Any, folder: Path) -> bool:
     """Load the data of mteb's task and store it in `folder`; return False if that revision is already there."""
     if _revision(folder) == str(task.metadata.revision) and is_intact(folder):
         return False
     with atomic_folder(folder, marker=ABOUT, overwrite=True) as new:  # of another revision, or damaged
         parts = {}
-        for one in _parts(task):
-            one.load_data()
-            parts[one.metadata.name] = _save(one.dataset, new / one.metadata.name)
+        for part in _parts(task):
+            part.load_data()
+            parts[part.metadata.name] = _save(part.dataset, new / part.metadata.name)
         about = {"task": task.metadata.name, "revision": str(task.metadata.revision), "parts": parts}
         (new / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         write_checksums(new)
     return True
 
 
-def use_kept(task: Any, folder: Path) -> None:
+def load_stored(task: Any, folder: Path) -> None:
     """Load the data that is stored in `folder` into mteb's task.
 
     Raises:
@@ -193,9 +193,9 @@ def use_kept(task: Any, folder: Path) -> None:
         )
     check_files(folder, repair=f"R{AGAIN[1:]}")
     about = read_json(folder / ABOUT, keys=("parts",), repair=AGAIN)
-    for one in _parts(task):
-        one.dataset = _load(about["parts"][one.metadata.name], folder / one.metadata.name)
-        one.data_loaded = True
+    for part in _parts(task):
+        part.dataset = _load(about["parts"][part.metadata.name], folder / part.metadata.name)
+        part.data_loaded = True
 
 
 def _parts(task: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from embrew.config.suggestions import shortened
-from embrew.data.fingerprints import TEXTS, fingerprints, flat
+from embrew.data.fingerprints import TEXTS, fingerprints, flatten
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -25,17 +25,17 @@ class Overlap(TypedDict):
     examples: list[str]
 
 
-def known_texts(sets: Mapping[str, Iterable[str]]) -> dict[str, np.ndarray]:
+def hash_texts(sets: Mapping[str, Iterable[str]]) -> dict[str, np.ndarray]:
     """Return sorted hashes of the texts of each evaluation set; empty texts are left out."""
     return {name: np.unique(fingerprints(text for text in texts if text.strip())) for name, texts in sets.items()}
 
 
-def overlap(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, Overlap]:
+def count_overlaps(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, Overlap]:
     """Count the training rows that contain a text of each evaluation set, up to case, white space and Unicode form.
 
     Args:
         rows: canonical rows; one matching text of a list is enough.
-        sets: result of `known_texts`.
+        sets: result of `hash_texts`.
     """
     columns = [column for column in TEXTS if column in rows.column_names]
     overlaps: dict[str, Overlap] = {
@@ -44,27 +44,27 @@ def overlap(rows: Dataset, sets: Mapping[str, np.ndarray]) -> dict[str, Overlap]
     seen: dict[str, set[int]] = {name: set() for name in sets}
     for block in rows.select_columns(columns).iter(BLOCK):
         size = len(block[columns[0]])
-        hit = {name: np.zeros(size, dtype=bool) for name in sets}
+        hits = {name: np.zeros(size, dtype=bool) for name in sets}
         for column in columns:
-            places, texts = flat(block[column])
+            row_indices, texts = flatten(block[column])
             hashes = fingerprints(texts)
             for name, reserved in sets.items():
                 matches = np.flatnonzero(np.isin(hashes, reserved))
-                here = np.unique(places[matches])
-                overlaps[name]["columns"][column] += len(here)
-                hit[name][here] = True
+                matching_rows = np.unique(row_indices[matches])
+                overlaps[name]["columns"][column] += len(matching_rows)
+                hits[name][matching_rows] = True
                 for match in matches:
                     if len(overlaps[name]["examples"]) < EXAMPLES and int(hashes[match]) not in seen[name]:
                         seen[name].add(int(hashes[match]))
                         overlaps[name]["examples"].append(shortened(" ".join(texts[match].split()), WIDTH))
         for name in sets:
-            overlaps[name]["rows"] += int(hit[name].sum())
+            overlaps[name]["rows"] += int(hits[name].sum())
     for entry in overlaps.values():
         entry["share"] = entry["rows"] / len(rows)
     return overlaps
 
 
-def in_words(data: str, rows: int, overlaps: Mapping[str, Overlap]) -> list[str]:
+def overlap_lines(data: str, rows: int, overlaps: Mapping[str, Overlap]) -> list[str]:
     """Return one line per evaluation set that shares texts with a training set; one line if none does."""
     lines = []
     for name, entry in overlaps.items():

@@ -35,10 +35,10 @@ def write_paths(folder: Path, model: str, tasks: Iterable[Task | MtebTask], *, p
     with suppress(BrokenFile):
         data |= read_paths(folder).data
     for cell in (cell for task in tasks if isinstance(task, Task) for cell in cells(task)):
-        data[f"{cell.name}.{cell.shown_split}"] = cell.path.absolute()
+        data[f"{cell.name}.{cell.split_label}"] = cell.path.absolute()
     opened = str(Path(model).absolute()) if Path(model).is_dir() else None
-    places = {name: str(path) for name, path in data.items()}
-    write_json(folder / PATHS.file, {"format": PATHS.number, "model": opened, "pooling": pooling, "data": places})
+    paths = {name: str(path) for name, path in data.items()}
+    write_json(folder / PATHS.file, {"format": PATHS.number, "model": opened, "pooling": pooling, "data": paths})
 
 
 def read_paths(folder: Path) -> Paths:

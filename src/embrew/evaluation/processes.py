@@ -64,7 +64,7 @@ class Processes:
         """Add 1 to a counter of all processes; return what it was."""
         return int(self._store.add(f"{self._evaluations}/{name}", 1)) - 1
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until all processes are here."""
         self._meetings += 1
         name = f"meeting {self._meetings}"
@@ -117,13 +117,13 @@ class CorpusChunks:
         self._ranked: Ranked | None = None
         self._before: set[int] = set() if folder is None else _ranked_before(folder)
 
-    def left(self, total: int) -> Iterator[int]:
+    def remaining(self, total: int) -> Iterator[int]:
         """Yield the numbers of the chunks that this process is to rank."""
         if self._before:
             logger.info("%d of %d parts of the corpus were ranked before", len(self._before), total)
         left = [number for number in range(total) if number not in self._before]
-        while (at := self._processes.add(f"{self._name} chunk")) < len(left):
-            yield left[at]
+        while (index := self._processes.add(f"{self._name} chunk")) < len(left):
+            yield left[index]
 
     def add(self, number: int, scores: np.ndarray, documents: np.ndarray, k: int) -> None:
         """Keep the best `k` documents of a chunk and of those that this process has ranked before."""
@@ -152,7 +152,7 @@ class CorpusChunks:
                 f"{self._folder} does not hold each part of the corpus once: another evaluation writes there too; give "
                 "each its own output folder"
             )
-        return reduce(lambda one, other: one.merged(other, k), parts).documents
+        return reduce(lambda ranked, other: ranked.merged(other, k), parts).documents
 
 
 def _ranked_before(folder: Path) -> set[int]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from embrew.data.beir import RetrievalData, text_id
+from embrew.data.beir import RetrievalData, record_id
 from embrew.data.canonical import canonical_rows
 from embrew.data.columns import Layout
 from embrew.data.datasets import load
@@ -42,25 +42,29 @@ def read_questions(
     Raises:
         ValueError: there are no answers, or a query has none; names the first.
     """
-    answers_of = _own(folder, data, columns) if answers is None else _joined(data, answers, columns)
+    answers_of = (
+        _answers_of_queries(folder, data, columns) if answers is None else _answers_of_file(data, answers, columns)
+    )
     without = [query for query in data.qrels if not answers_of.get(query)]
     if without:
-        place = answers or folder
+        source = answers or folder
         raise ValueError(
-            f"{place} has no answer for {len(without)} of {len(data.qrels)} queries, the first: {without[0]!r} "
+            f"{source} has no answer for {len(without)} of {len(data.qrels)} queries, the first: {without[0]!r} "
             f"({data.queries[without[0]]!r}); the file must hold each question and the text of its relevant document "
             "verbatim"
         )
     return [Question(query, data.queries[query], tuple(dict.fromkeys(answers_of[query]))) for query in data.qrels]
 
 
-def _own(folder: Path, data: RetrievalData, columns: Mapping[str, str] | None) -> dict[str, Sequence[str]]:
+def _answers_of_queries(
+    folder: Path, data: RetrievalData, columns: Mapping[str, str] | None
+) -> dict[str, Sequence[str]]:
     file = find_file(folder, "queries")
     assert file is not None, "the folder was read before"
     wanted = (columns or {}).get("answers")
     answers: dict[str, Sequence[str]] = {}
     for record in read_file(file):
-        query = text_id(record)
+        query = record_id(record)
         if query not in data.qrels:
             continue
         column = wanted or named(record.values, "answers") or named(record.values, "answer")
@@ -76,7 +80,7 @@ def _own(folder: Path, data: RetrievalData, columns: Mapping[str, str] | None) -
     return answers
 
 
-def _joined(data: RetrievalData, answers: Path, columns: Mapping[str, str] | None) -> dict[str, Sequence[str]]:
+def _answers_of_file(data: RetrievalData, answers: Path, columns: Mapping[str, str] | None) -> dict[str, Sequence[str]]:
     rows = load(answers, kind="answered", columns=columns)
     texts = {document.id: document.text for document in data.corpus}
     by_context: dict[tuple[str, str | None], list[str]] = {}

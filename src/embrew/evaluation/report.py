@@ -232,13 +232,13 @@ def table(
 def grid_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
     """Return header and one row per cell of a grid: layers, dimensions, scores times 100, counts and seconds."""
     cells = [result for result in results if KINDS[result.kind].grid]
-    shown = {"answer_recall_at_1": "answer recall@1", "exact_match": "exact match"}
+    columns = {"answer_recall_at_1": "answer recall@1", "exact_match": "exact match"}
     if not any("exact_match" in result.scores for result in cells):
-        del shown["exact_match"]
-    header = ["task", "split", "layers", "dims", *shown.values(), "queries", "docs", "encode s", "search s"]
+        del columns["exact_match"]
+    header = ["task", "split", "layers", "dims", *columns.values(), "queries", "docs", "encode s", "search s"]
     rows = []
     for result in cells:
-        scores = [result.scores.get(name) for name in shown]
+        scores = [result.scores.get(name) for name in columns]
         size = [str(result.scores["layers"] or "all"), str(result.scores["dimensions"])]
         counts = [str(result.counts[name]) for name in ("queries", "documents")]
         seconds = [f"{result.scores['encode_seconds']:.1f}", f"{result.scores['search_seconds']:.4f}"]

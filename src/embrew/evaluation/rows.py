@@ -30,7 +30,7 @@ def task_rows(task: Task, kind: TaskKind, columns: Columns = None) -> Dataset:
     if task.part is None and not kind.train:
         return load(list(task.files), kind=kind.layout, columns=columns)
     rows = load(task.path, kind=kind.layout, split=task.split, columns=columns)
-    return rows if task.part is None else rows.select(_chosen_rows(task, task.part, kind, rows))
+    return rows if task.part is None else rows.select(_split_off_rows(task, task.part, kind, rows))
 
 
 def training_rows(task: Task, kind: TaskKind, columns: Columns = None) -> Dataset:
@@ -38,7 +38,7 @@ def training_rows(task: Task, kind: TaskKind, columns: Columns = None) -> Datase
     rows = load(task.path, kind=kind.layout, split="train", columns=columns)
     if task.part is None:
         return rows
-    chosen = set(_chosen_rows(task, task.part, kind, rows))
+    chosen = set(_split_off_rows(task, task.part, kind, rows))
     return rows.select([i for i in range(len(rows)) if i not in chosen])
 
 
@@ -59,7 +59,7 @@ def task_retrieval(task: Task) -> RetrievalData:
         return data
     names = list(data.queries)
     tested = read_beir(task.path, "test").queries.values() if "test" in split_names(task.path) else ()
-    chosen = [names[i] for i in _chosen(task, task.part, [[data.queries[name] for name in names]], tested)]
+    chosen = [names[i] for i in _split_off(task, task.part, [[data.queries[name] for name in names]], tested)]
     return replace(
         data, queries={name: data.queries[name] for name in chosen}, qrels={name: data.qrels[name] for name in chosen}
     )
@@ -73,14 +73,14 @@ def texts_of(rows: Dataset, columns: Sequence[str]) -> Iterator[str]:
             yield from value if isinstance(value, list) else [value]
 
 
-def _chosen_rows(task: Task, part: Part, kind: TaskKind, rows: Dataset) -> list[int]:
+def _split_off_rows(task: Task, part: Part, kind: TaskKind, rows: Dataset) -> list[int]:
     tested: Iterable[str] = ()
     if "test" in split_names(task.path):
         tested = texts_of(load(task.path, kind=kind.layout, split="test"), (*kind.about, *kind.other))
-    return _chosen(task, part, [list(rows[name]) for name in kind.about], tested)
+    return _split_off(task, part, [list(rows[name]) for name in kind.about], tested)
 
 
-def _chosen(task: Task, part: Part, columns: Sequence[Sequence[Any]], tested: Iterable[str]) -> list[int]:
+def _split_off(task: Task, part: Part, columns: Sequence[Sequence[Any]], tested: Iterable[str]) -> list[int]:
     """Return the indices of the rows that are split off: by hashes of the first text, so that its rows stay together.
 
     Args:

@@ -13,7 +13,7 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_tasks import MtebTask, kind_of, load_task
 from embrew.evaluation.suites import Suite
 from embrew.evaluation.task import Task, instructed
-from embrew.evaluation.task_texts import TRIED, check_apart
+from embrew.evaluation.task_texts import TRIAL_CONTEXT, check_demonstrations
 from embrew.files.checksums import content_hash
 from embrew.text_encoder import TextEncoder, describe_run
 
@@ -33,8 +33,8 @@ def tasks_to_run(
         ValueError: a setting that a task or the encoder does not have, or demonstrations that are rows of a task.
     """
     tasks: list[Task | MtebTask] = []
-    for one in data.tasks if isinstance(data, Suite) else data:
-        task = find_task(one, split=split, kind=kind) if isinstance(one, str | Path) else one
+    for item in data.tasks if isinstance(data, Suite) else data:
+        task = find_task(item, split=split, kind=kind) if isinstance(item, str | Path) else item
         if isinstance(task, Task):
             tasks += cells(_with_settings(task, encoder, generator, context))
             continue
@@ -42,12 +42,12 @@ def tasks_to_run(
             raise ValueError(f"task {task.name}: contexts apply to data folders only; give the folder of its data")
         load_task(task)
         tasks.append(task)
-    names = [(task.name, task.shown_split) for task in tasks]
+    names = [(task.name, task.split_label) for task in tasks]
     for name, split in names:
         if names.count((name, split)) > 1:
             raise ValueError(f"two tasks are called {name} ({split}); rename a folder, or evaluate it alone")
     if generator is not None and not any(_is_answered(task) for task in tasks):
-        kinds = ", ".join(one.name for one in KINDS.values() if "generator" in one.settings)
+        kinds = ", ".join(item.name for item in KINDS.values() if "generator" in item.settings)
         raise ValueError(f"generator={generator!r}, but no task of the kind {kinds} asks for answers; leave it out")
     for name in _generators(tasks):
         find_generator(name)
@@ -68,7 +68,7 @@ def describe_tasks(
             settings: dict[str, Any] = {"mteb": task.mteb, "subset": task.subset, "instruction": task.instruction}
             split, kind, revision = "+".join(theirs.eval_splits), kind_of(theirs), theirs.metadata.revision
         else:
-            settings, split, kind = _machine_independent(task, encoder, generators), task.shown_split, task.kind
+            settings, split, kind = _machine_independent(task, encoder, generators), task.split_label, task.kind
             revision = content_hash(task.files)
             files = {file.name: content_hash([file]) for file in task.files}
         run = {"task": task.name, "split": split, "kind": kind, "dataset_revision": revision, "data": files}
@@ -84,25 +84,25 @@ def _machine_independent(task: Task, encoder: TextEncoder, generators: Mapping[s
     if settings.get("generator") is not None:
         settings["generator"] = generators[settings["generator"]]
     if settings.get("context") is not None:
-        from embrew.storage.parts import digest  # imports torch, which tables do not need
+        from embrew.storage.parts import context_sha256  # imports torch, which tables do not need
 
         name, contexts = settings["context"], getattr(encoder, "contexts", {})
-        settings["context"] = {"name": name, "sha256": digest(contexts[name])}
+        settings["context"] = {"name": name, "sha256": context_sha256(contexts[name])}
     return settings
 
 
 def _with_settings(task: Task, encoder: TextEncoder, generator: str | None, context: str | None) -> Task:
     """Return the task with a generator, if it has such a setting, and a context, which the encoder must have."""
-    given = {"generator": generator if _is_answered(task) else None, "context": context}
-    chosen = {name: value for name, value in given.items() if value is not None}
+    added = {"generator": generator if _is_answered(task) else None, "context": context}
+    chosen = {name: value for name, value in added.items() if value is not None}
     task = replace(task, settings={**task.settings, **chosen})
     instructed(encoder, task.settings)  # raises if both an instruction and a context are set
     name, contexts = task.settings.get("context"), getattr(encoder, "contexts", {})
     if name is not None and name not in contexts:
         names = ", ".join(contexts) or "none"
         raise ValueError(f"task {task.name}: context={name!r}; this encoder has {names} (embrew context add)")
-    if name is not None and name != TRIED:
-        check_apart([pair.query for pair in contexts[name].context.demonstrations], [task])
+    if name is not None and name != TRIAL_CONTEXT:
+        check_demonstrations([pair.query for pair in contexts[name].context.demonstrations], [task])
     return task
 
 

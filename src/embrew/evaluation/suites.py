@@ -104,16 +104,16 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
         FileNotFoundError: no such suite, or missing data (all of it is named).
         ValueError: not YAML, an unknown key, or a setting that is not one of the task's kind.
     """
-    suite, source, at = _parse(name_or_path)
+    suite, source, position_of = _parse(name_or_path)
     instructions: Mapping[str, str] = {}
     if suite.instructions is not None:
         tables = yaml.safe_load((files("embrew") / "evaluation" / "instructions.yaml").read_text(encoding="utf-8"))
         if suite.instructions not in tables:
             what = f"instructions={suite.instructions!r}; choose from {', '.join(tables)}"
-            raise ValueError(f"{at(('instructions',))}{what}")
+            raise ValueError(f"{position_of(('instructions',))}{what}")
         instructions = tables[suite.instructions]
     if "{instruction}" not in suite.prompt:
-        raise ValueError(f"{at(('prompt',))}prompt={suite.prompt!r} has no {{instruction}} to fill in")
+        raise ValueError(f"{position_of(('prompt',))}prompt={suite.prompt!r} has no {{instruction}} to fill in")
     folders = {entry.folder for entry in suite.tasks if entry.folder is not None}
     needed = data is not None or folders or "EMBREW_DATA" in os.environ
     root = Path(expand("$EMBREW_DATA" if data is None else data)) if needed else Path()
@@ -131,13 +131,13 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
             else:
                 tasks += cells(_task(entry, suite.prompt, instructions, root / expand(entry.folder)))
         except (ValueError, FileNotFoundError) as error:
-            raise type(error)(f"{at(('tasks', i))}{error}") from None
+            raise type(error)(f"{position_of(('tasks', i))}{error}") from None
     names = {task.name for task in tasks}
     for average, members in suite.averages.items():
         unknown = ", ".join(member for member in members if member not in names)
         if unknown or not members:
             raise ValueError(
-                f"{at(('averages', average))}{unknown or 'nothing'} is not a task of the suite; "
+                f"{position_of(('averages', average))}{unknown or 'nothing'} is not a task of the suite; "
                 + choose_from(unknown, sorted(names))
             )
     return Suite(str(name_or_path), tuple(tasks), {name: tuple(members) for name, members in suite.averages.items()})
@@ -179,21 +179,21 @@ def _parse(name_or_path: str | Path) -> tuple[SuiteFile, str, Callable[[KeyPath]
     if not isinstance(values, dict):
         raise ValueError(f"{source}: a suite is a mapping with the keys {', '.join(SuiteFile.model_fields)}")
 
-    def at(path: KeyPath) -> str:
+    def position_of(path: KeyPath) -> str:
         line = line_of(text, path)
         return f"{source}:{line}: " if line else f"{source}: "
 
     try:
         suite = SuiteFile.model_validate(values)
     except ValidationError as error:
-        raise ValueError(explain(error, SuiteFile, values, place=at)) from None
+        raise ValueError(explain(error, SuiteFile, values, location=position_of)) from None
     if not suite.tasks:
         raise ValueError(f"{source}: tasks is empty; give at least one, e.g. tasks: [{{data: STSB}}]")
-    return suite, source, at
+    return suite, source, position_of
 
 
 def _task(entry: TaskEntry, prompt: str, instructions: Mapping[str, str], folder: Path) -> Task:
-    if sum(one is not None for one in (entry.data, entry.mteb, entry.hub)) > 1:
+    if sum(source is not None for source in (entry.data, entry.mteb, entry.hub)) > 1:
         raise ValueError("data, mteb and hub exclude each other; give one of them")
     settings = dict(entry.model_extra or {})
     kind, split, name = entry.kind, entry.split, entry.name or Path(entry.hub or entry.data or "").name

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from embrew.encoder import Encoder
-from embrew.generation import Bos, Source, check
+from embrew.generation import Bos, Source, check_can_generate
 from embrew.model.attention import Attention
-from embrew.model.batching import plan
+from embrew.model.batching import plan_batches
 from embrew.model.frozen import FrozenLM
 from embrew.text.texts import target_ids
 from embrew.text.tokens import Row, Segment, Tokens
@@ -48,7 +48,7 @@ def target_scores(
         bos: whether the target attends to BOS too.
         batch_tokens: padded tokens per batch.
     """
-    check(encoder, source)
+    check_can_generate(encoder, source)
     attention = Attention("causal", bottleneck=bos) if source == "memory" else Attention("causal")
     return scores_under(encoder, rows, attention, batch_tokens=batch_tokens)
 
@@ -61,7 +61,7 @@ def scores_under(
     bias = None if head.bias is None else head.bias.float()
     head = head._replace(weight=head.weight.float(), bias=bias)  # logits are not rounded to the states' precision
     scores: list[tuple[Tensor, Tensor] | None] = [None] * len(rows)
-    for group in plan([len(row.ids) for row in rows], batch_size=1, batch_tokens=batch_tokens):
+    for group in plan_batches([len(row.ids) for row in rows], batch_size=1, batch_tokens=batch_tokens):
         tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
         with torch.inference_mode():
             states = encoder.backbone.hidden_states(tokens, attention)[tokens.predicting(Segment.TARGET)]

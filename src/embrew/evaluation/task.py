@@ -16,8 +16,8 @@ from embrew.data.columns import Kind as RowKind
 from embrew.data.columns import find_layout
 from embrew.text_encoder import TextEncoder
 
-PART_OF = "dev-from-"  # prefix of the split's name where rows are split off another split
-COMMON = ("instruction", "context")  # settings of every kind
+PART_PREFIX = "dev-from-"  # prefix of the split's name where rows are split off another split
+COMMON_SETTINGS = ("instruction", "context")  # settings of every kind
 Evaluated = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and counts of what was evaluated
 Evaluate = Callable[[TextEncoder, Mapping[str, Any]], Evaluated]  # an encoder, and keywords for its encode methods
 Columns = Mapping[str, str] | None
@@ -81,7 +81,7 @@ class TaskKind:
     @property
     def settings(self) -> list[str]:
         """Names of the settings that a task of this kind can have."""
-        return list(dict.fromkeys([*self.scoring, *self.reading, *COMMON]))
+        return list(dict.fromkeys([*self.scoring, *self.reading, *COMMON_SETTINGS]))
 
     @property
     def scoring(self) -> list[str]:
@@ -100,7 +100,11 @@ class TaskKind:
 
 
 def _keywords(function: Callable[..., Any]) -> list[str]:
-    return [one.name for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    return [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
 
 
 @dataclass(frozen=True)
@@ -138,9 +142,9 @@ class Task:
     part: Part | None = None
 
     @property
-    def shown_split(self) -> str:
+    def split_label(self) -> str:
         """The split's name in results and tables."""
-        return self.split if self.part is None else f"{PART_OF}{self.split}"
+        return self.split if self.part is None else f"{PART_PREFIX}{self.split}"
 
 
 class GridCache:
@@ -207,6 +211,6 @@ def instructed(encoder: TextEncoder, settings: Mapping[str, Any]) -> TextEncoder
     return encoder if instruction is None else Instructed(encoder, {"prompt": instruction})
 
 
-def inner(encoder: TextEncoder) -> TextEncoder:
+def without_instruction(encoder: TextEncoder) -> TextEncoder:
     """Return the encoder without a task's instruction or context."""
     return encoder.encoder if isinstance(encoder, Instructed) else encoder

@@ -9,7 +9,7 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_retrieval, task_rows, texts_of
 from embrew.evaluation.task import Task
 
-TRIED = "being-chosen"  # temporary context name while a number of demonstrations is chosen; already checked
+TRIAL_CONTEXT = "being-chosen"  # temporary context name while a number of demonstrations is chosen; already checked
 
 
 def task_texts(task: Task) -> Iterator[tuple[str, Iterator[str]]]:
@@ -25,21 +25,21 @@ def task_texts(task: Task) -> Iterator[tuple[str, Iterator[str]]]:
         yield task.name, _texts(task, (*kind.about, *kind.other))
 
 
-def check_apart(demonstrations: Sequence[str], tasks: Sequence[Task]) -> None:
+def check_demonstrations(demonstrations: Sequence[str], tasks: Sequence[Task]) -> None:
     """Raise if the query of a demonstration is a text of one of the tasks.
 
     Raises:
         ValueError: the message gives their number, the task and one of them.
     """
-    shown = {normalised(text): text for text in demonstrations}
+    originals = {normalised(text): text for text in demonstrations}
     for task in tasks:
-        if not shown:
+        if not originals:
             continue
-        both = sorted(shown.keys() & {normalised(text) for text in next(task_texts(task))[1]})
+        both = sorted(originals.keys() & {normalised(text) for text in next(task_texts(task))[1]})
         if both:
             raise ValueError(
-                f"{len(both)} of {len(shown)} demonstrations are rows of {task.name} {task.shown_split}, for example "
-                f"{shown[both[0]]!r}; take demonstrations from other rows"
+                f"{len(both)} of {len(originals)} demonstrations are rows of {task.name} {task.split_label}, for "
+                f"example {originals[both[0]]!r}; take demonstrations from other rows"
             )
 
 
@@ -55,7 +55,9 @@ def reserved_texts(task: Task) -> list[str]:
 def relevant_texts(task: Task) -> Iterator[str]:
     """Yield the texts of the documents of a BEIR folder that answer a query of the task."""
     grades = task_retrieval(task).qrels.values()
-    yield from _corpus_texts(task, {name for judged in grades for name, grade in judged.items() if grade > 0})
+    yield from _corpus_texts(
+        task, {name for grades_of_query in grades for name, grade in grades_of_query.items() if grade > 0}
+    )
 
 
 def _corpus_texts(task: Task, only: Collection[str] | None = None) -> Iterator[str]:

@@ -45,7 +45,7 @@ def compare(a: Result, b: Result) -> Difference | None:
         return None
     check_same_examples([a, b])
     of_a, of_b = bootstrap([[a], [b]])
-    return of_samples(of_b - of_a, b.main_score - a.main_score)
+    return paired_test(of_b - of_a, b.main_score - a.main_score)
 
 
 def check_same_examples(results: Sequence[Result]) -> None:
@@ -78,14 +78,14 @@ def bootstrap(models: Sequence[Sequence[Result]], *, samples: int = SAMPLES, see
     draws = _draws(_count(results[0]), samples, seed)
     scores = np.concatenate([np.stack([_scores(result, times) for result in results]) for times in draws], axis=1)
     means = []
-    for number, own in enumerate(np.split(scores, np.cumsum([len(seeds) for seeds in models])[:-1])):
+    for number, seed_scores in enumerate(np.split(scores, np.cumsum([len(seeds) for seeds in models])[:-1])):
         # as many draws of the seeds as there are
-        drawn = np.random.default_rng((seed, number)).integers(0, len(own), size=own.shape)
-        means.append(np.take_along_axis(own, drawn, axis=0).mean(axis=0))
+        drawn = np.random.default_rng((seed, number)).integers(0, len(seed_scores), size=seed_scores.shape)
+        means.append(np.take_along_axis(seed_scores, drawn, axis=0).mean(axis=0))
     return np.stack(means)
 
 
-def of_samples(differences: np.ndarray, observed: float) -> Difference:
+def paired_test(differences: np.ndarray, observed: float) -> Difference:
     """Return the difference whose bootstrap samples are given, `(samples,)`."""
     low, high = quantiles(differences)
     # Ties count half on either side; one is added to numerator and denominator, so that no p-value is 0.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from embrew.export.runtimes.sentence_transformers import required_versions
+from embrew.runtimes.reference import Int8Result
+from embrew.runtimes.sentence_transformers import required_versions
 
 VERSIONS = """Needs transformers {transformers} and sentence-transformers {sentence-transformers}, or newer.
 transformers 4 would ignore a part of this folder (`is_causal`, `rope_parameters`, the tokenizer's class) and give other
@@ -62,7 +62,7 @@ def _training(modules: Sequence[str]) -> list[str]:
     return [TRAINING.format(line=line, reasons=reasons)]
 
 
-def int8_card(measured: Mapping[str, Any]) -> str:
+def int8_card(measured: Int8Result) -> str:
     """Return what the card says of weights in int8.
 
     Args:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from embrew.encoder import Encoder
 from embrew.export.card import int8_card, notes
 from embrew.export.fresh_process import verify_runtime
-from embrew.export.parts import Int8, Parts, fixed_form, make_parts
-from embrew.export.runtimes import RUNTIMES
-from embrew.export.runtimes.runtime import Runtime
 from embrew.export.wrong_vectors import FILE, wrong_vectors
 from embrew.files.checksums import CARD, write_checksums
 from embrew.files.formats import EXPORT
 from embrew.files.writing import atomic_folder, check_free
+from embrew.runtimes.portable import Int8, PortableEncoder, fixed_form, make_portable
+from embrew.runtimes.registry import RUNTIMES
+from embrew.runtimes.runtime import Runtime
 from embrew.storage.base_model import quiet
-from embrew.storage.card import STOCK as STOCK_CARD
+from embrew.storage.card import STOCK_CODE as STOCK_CARD
 from embrew.storage.card import model_card
 
 logger = logging.getLogger(__name__)
@@ -45,11 +45,12 @@ def export_encoder(
         encoder: what to export; it is not changed (its weights are copied once while merging).
         folder: where to; must not exist, unless `overwrite`.
         runtimes: names of the runtimes that will read it (`RUNTIMES`).
-        weights: type of the weights for runtimes that have a choice; None: their first.
+        weights: type of the weights for runtimes that have a choice; None: the first of each.
         overwrite: replace an existing folder.
         verify: `full` opens the files of each runtime as it does, in a fresh process, and compares token ids and
             vectors on 17 texts, one of them beyond every length limit, with every prompt; `off`: none.
-        prompt_name: the prompt to write into a template whose instruction follows the text. Export once per prompt.
+        prompt_name: prompt to export where the template has the instruction after the text, so that a folder holds one
+            only; export once per prompt.
         max_length: limit in tokens of every text, with template and prompt; required if the encoder has two limits.
         num_layers: number of layers to keep, from the first.
         truncate_dim: number of leading dimensions to keep, before vectors are normalised.
@@ -62,43 +63,45 @@ def export_encoder(
     """
     if verify not in ("full", "off"):
         raise ValueError(f"verify={verify!r}; choose from full (in a fresh process), off")
-    chosen = _chosen(runtimes)
-    types = {runtime.name: _weights(runtime, weights, alone=len(chosen) == 1) for runtime in chosen}
+    selected = _select(runtimes)
+    types = {runtime.name: _weights(runtime, weights, alone=len(selected) == 1) for runtime in selected}
     if int8 is not None and types.get("openvino") != "int8":
         raise ValueError("calibration texts, dev data and a smallest cosine are for openvino with int8 weights only")
     check_free(Path(folder), marker=EXPORT.file, overwrite=overwrite)
     with quiet():
-        fixed, live = fixed_form(
+        fixed, reference = fixed_form(
             encoder, prompt_name=prompt_name, max_length=max_length, num_layers=num_layers, truncate_dim=truncate_dim
         )
-        for runtime in chosen:
+        for runtime in selected:
             runtime.check(fixed)
-        parts = make_parts(fixed, live, int8)
-        if not parts.empty_texts:
+        portable = make_portable(fixed, reference, int8)
+        if not portable.empty_texts:
             logger.warning(
                 "%s: an empty text has no tokens in the export and gets another vector; see the card", folder
             )
         with atomic_folder(Path(folder), marker=EXPORT.file, overwrite=overwrite) as out:
-            _write(parts, chosen, types, verify, out)
+            _write(portable, selected, types, verify, out)
             if verify == "full":
-                parts.parity["verified"] = {
-                    runtime.name: verify_runtime(runtime, out, parts.parity, str(encoder.device)) for runtime in chosen
-                }
-                (out / EXPORT.file).write_text(json.dumps(parts.parity, ensure_ascii=False))
+                device = str(encoder.device)
+                verified = {runtime.name: verify_runtime(runtime, out, portable.parity, device) for runtime in selected}
+                portable.parity["verified"] = verified
+                (out / EXPORT.file).write_text(json.dumps(portable.parity, ensure_ascii=False))
             write_checksums(out)
 
 
-def _write(parts: Parts, chosen: Sequence[Runtime], types: Mapping[str, str], verify: str, out: Path) -> None:
+def _write(
+    portable: PortableEncoder, runtimes: Sequence[Runtime], types: dict[str, str], verify: str, out: Path
+) -> None:
     """Write the files of runtimes, the reference vectors, and the card."""
-    for runtime in chosen:
-        runtime.write(parts, out, types[runtime.name])
-    parts.parity["runtimes"], parts.parity["checks"] = types, {"verify": verify}
-    (out / EXPORT.file).write_text(json.dumps(parts.parity, ensure_ascii=False))
-    wrong_vectors(parts).write(out / FILE)
-    (out / CARD).write_text(_card(parts, chosen, out), encoding="utf-8")
+    for runtime in runtimes:
+        runtime.write(portable, out, types[runtime.name])
+    portable.parity["runtimes"], portable.parity["checks"] = types, {"verify": verify}
+    (out / EXPORT.file).write_text(json.dumps(portable.parity, ensure_ascii=False))
+    wrong_vectors(portable).write(out / FILE)
+    (out / CARD).write_text(_card(portable, runtimes, out), encoding="utf-8")
 
 
-def _chosen(names: Sequence[str]) -> list[Runtime]:
+def _select(names: Sequence[str]) -> list[Runtime]:
     """Return the runtimes by their names, and Sentence-Transformers first if one of them reads its folder."""
     for name in names:
         if name not in RUNTIMES:
@@ -118,25 +121,25 @@ def _weights(runtime: Runtime, weights: str | None, *, alone: bool) -> str:
     return weights
 
 
-def _card(parts: Parts, chosen: Sequence[Runtime], out: Path) -> str:
+def _card(portable: PortableEncoder, runtimes: Sequence[Runtime], out: Path) -> str:
     """Return the card of a folder, with what users of its runtimes must know, which is logged, too."""
     path = out / "modules.json"
     entries = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
     modules = [str(entry["type"]).rpartition(".")[2] for entry in entries]
-    cautions = [words for runtime in chosen if runtime.caution and (words := runtime.caution(parts.encoder))]
-    for words in cautions:
-        logger.warning("%s", words)
-    own = [runtime.note(parts) for runtime in chosen if runtime.note is not None]
-    opening = own.pop(0) if own and not modules else STOCK_CARD
+    cautions = [text for runtime in runtimes if runtime.caution and (text := runtime.caution(portable.encoder))]
+    for text in cautions:
+        logger.warning("%s", text)
+    usages = [runtime.usage(portable) for runtime in runtimes if runtime.usage is not None]
+    opening = usages.pop(0) if usages and not modules else STOCK_CARD
     return model_card(
-        parts.encoder,
-        stock=parts.prompts,
-        lengths=parts.lengths,
+        portable.encoder,
+        stock=portable.prompts,
+        lengths=portable.lengths,
         notes=[
-            *notes(modules, empty_texts=parts.empty_texts),
-            *([int8_card(parts.parity["int8"])] if "int8" in parts.parity else []),
-            *(f"{words}." for words in cautions),
-            *own,
+            *notes(modules, empty_texts=portable.empty_texts),
+            *([int8_card(portable.parity["int8"])] if "int8" in portable.parity else []),
+            *(f"{text}." for text in cautions),
+            *usages,
         ],
         opening=opening,
     )

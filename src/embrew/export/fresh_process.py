@@ -6,28 +6,25 @@ import json
 import logging
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from embrew.runtimes.reference import Parity, cosines
+from embrew.runtimes.runtime import INSTALLED_ONLY, Runtime
 from embrew.storage.parts import first_difference, open_tokenizer
 
-if TYPE_CHECKING:
-    from embrew.export.runtimes.runtime import Runtime
-
 logger = logging.getLogger(__name__)
-NOT_HERE = "import sys; sys.path[:] = filter(None, sys.path)\n"
-"""Begins what `python -c` runs: modules are not taken from the current folder. `-P` does this from Python 3.11 on."""
-BEFORE = """
+Answer = tuple[list[int] | None, list[float] | None]  # token ids and vector of a text, as `Runtime.script` gives them
+PROLOGUE = """
 import json
 folder, out, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 parity = json.load(open(folder + "/parity.json", encoding="utf-8"))
 batch_size = max(1, min(8, 16384 // parity["max_length"]))
 """
-AFTER = """
+EPILOGUE = """
 def answers(case):
     texts = [text["text"] for text in case["texts"]]
     batches = [texts[:1], *(texts[i : i + batch_size] for i in range(1, len(texts), batch_size))]
@@ -37,16 +34,16 @@ json.dump({"version": version, "cases": [answers(case) for case in parity["cases
 """
 
 
-def verify_runtime(runtime: Runtime, out: Path, parity: Mapping[str, Any], device: str) -> dict[str, Any]:
+def verify_runtime(runtime: Runtime, out: Path, parity: Parity, device: str) -> dict[str, str | float | None]:
     """Open a folder as a runtime does, in a fresh process, and compare token ids and vectors of all reference texts.
 
     The first text of each prompt comes alone, the others in padded batches.
 
     Args:
-        runtime: opens the folder.
+        runtime: runtime that opens the folder.
         out: the folder.
         parity: content of its `parity.json`.
-        device: where runtimes that have a choice compute.
+        device: device on which runtimes that have a choice compute.
 
     Returns:
         What was run and compared, for `parity.json`.
@@ -62,30 +59,31 @@ def verify_runtime(runtime: Runtime, out: Path, parity: Mapping[str, Any], devic
         options = {"device": device, "threads": torch.get_num_threads(), **runtime.options(out, parity)}
     except ValueError as error:
         raise RuntimeError(f"{runtime.title} would refuse the folder: {error}") from error
-    code = NOT_HERE + BEFORE + runtime.opening + AFTER
+    code = INSTALLED_ONLY + PROLOGUE + runtime.script + EPILOGUE
     with tempfile.TemporaryDirectory(prefix="embrew-export-") as scratch:
         target = Path(scratch) / "answers.json"
         command = [python, "-c", code, str(out), str(target), json.dumps(options)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{runtime.title} cannot open the exported folder:\n{done.stderr[-2000:]}")
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            raise RuntimeError(f"{runtime.title} cannot open the exported folder:\n{process.stderr[-2000:]}")
         answers = json.loads(target.read_text())
     least = runtime.least_cosine(parity, parity["runtimes"][runtime.name])
-    result = _compared(runtime.title, out, parity, answers["cases"], least)
+    result = _compare(runtime.title, out, parity, answers["cases"], least)
     logger.info("%s %s: %s", runtime.title, answers["version"], result)
     return {"run": f"{runtime.title} {answers['version']}", **result}
 
 
-def _compared(
-    title: str, out: Path, parity: Mapping[str, Any], answers: Sequence[Any], least: float | None
-) -> dict[str, Any]:
+def _compare(
+    title: str, out: Path, parity: Parity, answers: Sequence[Sequence[Answer]], least: float | None
+) -> dict[str, float]:
     """Raise unless ids are equal, and vectors by the tolerance or the least cosine; return what was compared."""
     similarities, largest, beyond = [], 0.0, 0
-    for case, texts in zip(parity["cases"], answers, strict=True):
-        for text, (ids, values) in zip(case["texts"], texts, strict=True):
+    for case, case_answers in zip(parity["cases"], answers, strict=True):
+        for text, (ids, values) in zip(case["texts"], case_answers, strict=True):
             if values is None and (ids is None or len(text["ids"]) == parity["max_length"]):
                 beyond += ids is not None
                 continue
+            assert ids is not None  # only together with the vector
             prompt = "no prompt" if case["prompt_name"] is None else f"prompt {case['prompt_name']}"
             what = f"for {text['text'][:40]!r} ({prompt}, {case['method']})"
             if ids != text["ids"]:
@@ -93,10 +91,12 @@ def _compared(
                 raise RuntimeError(
                     f"{title} gives other token ids {what}: {len(ids)} instead of {len(text['ids'])}; {where}"
                 )
-            vector, wanted = np.array(values, dtype=np.float32), np.array(text["vector"], dtype=np.float32)
-            if vector.shape != wanted.shape:
-                raise RuntimeError(f"{title} gives {len(vector)} dimensions instead of {len(wanted)} {what}")
-            difference, similarity = float(np.abs(wanted - vector).max()), float(cosines(vector, wanted))
+            if values is None:
+                raise RuntimeError(f"{title} gives no vector {what}")
+            vector, expected = np.array(values, dtype=np.float32), np.array(text["vector"], dtype=np.float32)
+            if vector.shape != expected.shape:
+                raise RuntimeError(f"{title} gives {len(vector)} dimensions instead of {len(expected)} {what}")
+            difference, similarity = float(np.abs(expected - vector).max()), float(cosines(vector, expected))
             if least is None and not difference <= parity["tolerance"]:
                 raise RuntimeError(
                     f"{title} gives other vectors {what}: largest difference {difference:.2e}, allowed "
@@ -120,11 +120,3 @@ def _compared(
         "lowest_cosine": round(min(similarities), 7),
         "mean_cosine": round(float(np.mean(similarities)), 7),
     }
-
-
-def cosines(vectors: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the cosine of each pair of rows; 1 where both are zero, which is the vector of an empty text."""
-    vectors, wanted = vectors.astype(np.float64), wanted.astype(np.float64)
-    norms = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(wanted, axis=-1)
-    both_zero = ~vectors.any(axis=-1) & ~wanted.any(axis=-1)
-    return np.where(both_zero, 1.0, (vectors * wanted).sum(-1) / np.maximum(norms, 1e-12))

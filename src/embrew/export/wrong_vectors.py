@@ -18,13 +18,13 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from embrew.export.parts import Parts
-from embrew.export.stock import pools_last_token
 from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of
 from embrew.model.attention import Attention
 from embrew.model.forward import bidirectional_by
 from embrew.model.pooling import embed
+from embrew.runtimes.portable import PortableEncoder
+from embrew.runtimes.stock_folder import pools_last_token
 from embrew.settings.encoder import AttentionMode, Pooling
 from embrew.storage.saving import TEXTS
 from embrew.text.tokens import Row, Segment, Tokens
@@ -42,9 +42,9 @@ class WrongVectors:
 
     Attributes:
         rows: prompt and text of each row.
-        vectors: `(rows, dimensions)` by fault; `+` separates faults that come together.
+        vectors: vectors `(rows, dimensions)` by fault; `+` separates faults that come together.
         long: prompt and text of the row that is truncated.
-        truncated: `(dimensions,)` of that text by fault.
+        truncated: vector `(dimensions,)` of that text by fault.
     """
 
     rows: list[tuple[str, str]]
@@ -83,18 +83,18 @@ class WrongVectors:
         save_file(tensors, path, metadata={"texts": json.dumps(about, ensure_ascii=False)})
 
 
-def wrong_vectors(parts: Parts) -> WrongVectors:
+def wrong_vectors(portable: PortableEncoder) -> WrongVectors:
     """Compute the wrong vectors of an encoder, about 15 short forward passes and some on one long text."""
-    return _Faults(parts).wrong_vectors()
+    return _Faults(portable).wrong_vectors()
 
 
 class _Faults:
     """Applies faults to the token ids, attention and pooling of an encoder."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.parts, self.encoder = parts, parts.encoder
-        template, tokenizer = self.encoder.template, parts.tokenizer
-        self.own = {stock: own for own, stock in parts.ids.items()}  # ids in the encoder by ids in the export
+    def __init__(self, portable: PortableEncoder) -> None:
+        self.portable, self.encoder = portable, portable.encoder
+        template, tokenizer = self.encoder.template, portable.tokenizer
+        self.encoder_ids = {exported: learned for learned, exported in portable.ids.items()}
         self.bos, self.first, self.end = template.bos_ids, template.first_ids, template.suffix_ids
         self.other_bos = [] if self.bos or tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         has_eos = tokenizer.eos_token_id is None or tokenizer.eos_token_id in self.end
@@ -102,16 +102,17 @@ class _Faults:
         self.right = Pooling("last") if pools_last_token(self.encoder) else self.encoder.pooling
 
     def wrong_vectors(self) -> WrongVectors:
-        words = [
-            case["prompt"] for case in self.parts.parity["cases"] if case["prompt_name"] not in self.parts.contexts
-        ]
-        prompts = [*([""] if "" in words else []), *[prompt for prompt in dict.fromkeys(words) if prompt]][:2]
+        cases = self.portable.parity["cases"]
+        prompts = [case["prompt"] for case in cases if case["prompt_name"] not in self.portable.contexts]
+        prompts = sorted(dict.fromkeys(prompts), key=bool)[:2]  # the empty one first
         rows = [(prompt, text) for prompt in prompts for text in CHOSEN]
         by_fault = dict(self._by_tokens([self._body(prompt + text) for prompt, text in rows]))
         by_fault |= self._by_prompts(rows)
         right = by_fault.pop("")
-        differing = {name: each for name, each in by_fault.items() if each.any(-1).all() and _differs(each, right)}
-        long = (prompts[0], self.parts.parity["cases"][0]["texts"][len(TEXTS)]["text"])
+        differing = {
+            name: vectors for name, vectors in by_fault.items() if vectors.any(-1).all() and _differs(vectors, right)
+        }
+        long = (prompts[0], cases[0]["texts"][len(TEXTS)]["text"])
         return WrongVectors(rows, differing, long, self._truncated(self._body("".join(long))))
 
     def _by_tokens(self, bodies: Sequence[list[int]]) -> Iterator[tuple[str, np.ndarray]]:
@@ -193,8 +194,8 @@ class _Faults:
 
     def _body(self, text: str) -> list[int]:
         """Return what the exported tokenizer makes of a text alone, with the encoder's own ids."""
-        ids: Any = self.parts.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return [self.own.get(i, i) for i in ids]
+        ids: Any = self.portable.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return [self.encoder_ids.get(i, i) for i in ids]
 
     def _row(self, first: list[int], body: list[int], end: list[int]) -> Row:
         memory = set(self.encoder.template.memory_ids)

@@ -207,15 +207,16 @@ def _hashes(folder: Path, listed: Mapping[str, str], *, large: bool) -> dict[str
 
 def _added(folder: Path, listed: Collection[str], read: Collection[str]) -> Iterator[str]:
     """Yield files of certain names that are not listed, from the folders that hold listed files."""
-    for place in sorted({PurePosixPath(name).parent for name in listed} | {PurePosixPath()}):
-        if (folder / place).is_dir():
-            names = {path.name for path in (folder / place).iterdir() if path.is_file()}
-            yield from (str(place / name) for name in sorted(names & set(read)) if str(place / name) not in listed)
+    for subfolder in sorted({PurePosixPath(name).parent for name in listed} | {PurePosixPath()}):
+        if (folder / subfolder).is_dir():
+            names = {path.name for path in (folder / subfolder).iterdir() if path.is_file()}
+            paths = (str(subfolder / name) for name in sorted(names & set(read)))
+            yield from (path for path in paths if path not in listed)
 
 
 def _files(folder: Path) -> Iterator[str]:
-    for place, folders, names in os.walk(folder):
-        here = Path(place)
+    for directory, folders, names in os.walk(folder):
+        here = Path(directory)
         below = here != folder
         if below and NAME in names:
             folders.clear()

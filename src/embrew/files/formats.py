@@ -67,8 +67,8 @@ RESULT = Format("a result", "TASK.SPLIT.run.json")
 SWEEP = Format("a sweep", "sweep.json", sealed=True)
 PATHS = Format("paths of results", "paths.json")  # within results, and not a kind of folder
 REPORT = Format("files of a report", "comparison.json", sealed=True)
-ADAPTED = Format("data of an adaptation", "manifest.json", 6)
-FORMATS = {name.lower(): one for name, one in list(globals().items()) if isinstance(one, Format)}
+ADAPTED = Format("data of an adaptation", "manifest.json", 7)
+FORMATS = {name.lower(): value for name, value in list(globals().items()) if isinstance(value, Format)}
 PACKAGES = ("embrew", "torch", "transformers", "sentence-transformers")
 
 

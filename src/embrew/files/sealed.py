@@ -20,7 +20,7 @@ SHA256 = "sha256"
 UNSEALED = {SHA256: "0" * 64}
 """Metadata of a safetensors file, for `seal_file`."""
 CHANGED = f"it has changed since it was written: its {SHA256} differs"
-_told: set[str] = set()
+_warned: set[str] = set()
 LONGEST = 100_000_000  # bytes of a safetensors header, by its own definition
 
 
@@ -47,7 +47,7 @@ def unsealed(values: Mapping[str, Any], path: object, what: str) -> dict[str, An
     """
     rest = {key: value for key, value in values.items() if key != SHA256}
     if SHA256 not in values:
-        _say_without(path, what)
+        _warn_unsealed(path, what)
     elif values[SHA256] != content_sha256(rest):
         raise ValueError(f"{CHANGED} (if you changed it on purpose, remove the key {SHA256})")
     return rest
@@ -58,9 +58,9 @@ def seal_file(path: Path, name: str) -> None:
 
     So two files whose names were exchanged are noticed.
     """
-    place, _, sha256 = _of_file(path, name)
+    offset, _, sha256 = _of_file(path, name)
     with path.open("r+b") as file:
-        file.seek(place)
+        file.seek(offset)
         file.write(sha256.encode())
 
 
@@ -70,9 +70,9 @@ def check_file(path: Path) -> None:
     Raises:
         ValueError: it differs.
     """
-    place, stored, sha256 = _of_file(path, path.name)
-    if not place:
-        _say_without(path, "safetensors files")
+    offset, stored, sha256 = _of_file(path, path.name)
+    if not offset:
+        _warn_unsealed(path, "safetensors files")
     elif stored != sha256:
         raise ValueError(CHANGED)
 
@@ -89,9 +89,9 @@ def _of_file(path: Path, name: str) -> tuple[int, str, str]:
     return start, head[start:end].decode("latin-1"), digest.hexdigest()
 
 
-def _say_without(path: object, what: str) -> None:
-    if what not in _told:
-        _told.add(what)
+def _warn_unsealed(path: object, what: str) -> None:
+    if what not in _warned:
+        _warned.add(what)
         logger.warning(
             "%s has no %s, as one made by hand or by an earlier version: it is read, and changes of it are not noticed "
             "(said once for %s)",

@@ -100,7 +100,7 @@ def _refusal(folder: Path, doing: str) -> FileExistsError:
     return FileExistsError(f"another process is {doing} {folder}; wait until it ends, or choose another folder")
 
 
-def _let_go() -> None:
+def _close_locks_in_child() -> None:
     """Close the parent's descriptors in a forked process; otherwise a lock would last as long as the last child."""
     for handle in _locks:
         with suppress(OSError):
@@ -108,7 +108,7 @@ def _let_go() -> None:
     _locks.clear()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_close_locks_in_child)
 
 
 PARTIAL = ".partial"
@@ -199,7 +199,7 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
                 if path.is_file() or path.is_dir():
                     flush(path)
             check_free(folder, marker=marker, overwrite=overwrite)
-            put(new, folder, aside=scratch / "old")
+            replace_folder(new, folder, aside=scratch / "old")
             flush(folder.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -227,7 +227,7 @@ def recover(folder: Path) -> None:
 
     If one was killed after it moved the old folder away and before it moved the new one in, the old one is moved back.
     """
-    for scratch in _beside(folder):
+    for scratch in _temporary_paths(folder):
         with _lock_of(scratch) as ours:
             if not ours:
                 continue
@@ -285,7 +285,7 @@ def _identity(path: Path) -> tuple[int, ...] | None:
 
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files of killed processes that were writing `path`."""
-    for leftover in _beside(path):
+    for leftover in _temporary_paths(path):
         with _lock_of(leftover) as ours:
             if ours and not leftover.is_dir():
                 leftover.unlink(missing_ok=True)
@@ -338,7 +338,7 @@ def _text_file(path: Path, *, zipped: bool) -> Iterator[IO[str]]:
         yield stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline="\n"))
 
 
-def put(new: Path, folder: Path, *, aside: Path) -> None:
+def replace_folder(new: Path, folder: Path, *, aside: Path) -> None:
     """Move `new` to `folder`; an existing folder ends up at `new` or, if they cannot be exchanged, at `aside`."""
     if not folder.exists() or not any(folder.iterdir()):
         os.rename(new, folder)  # fails if something is in it by now
@@ -364,12 +364,12 @@ def _is_written(folder: Path, *, but: Path) -> bool:
     """Return whether another process writes a folder; processes that only clean up are waited for."""
     for pause in (0.0, 0.1, 0.3):
         time.sleep(pause)
-        if not any(is_held(other) for other in _beside(folder) if other.name != but.name):
+        if not any(is_held(other) for other in _temporary_paths(folder) if other.name != but.name):
             return False
     return True
 
 
-def _beside(path: Path) -> list[Path]:
+def _temporary_paths(path: Path) -> list[Path]:
     """Return the temporary files and folders of `path`."""
     named = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
     try:
@@ -406,7 +406,7 @@ def _lock_of(path: Path) -> Iterator[bool | None]:
         os.close(handle)
 
 
-def exchange(one: Path, other: Path) -> bool:
+def exchange(first: Path, second: Path) -> bool:
     """Exchange two folders of one file system in one step; return False if system or file system cannot."""
     name, here = ("renameatx_np", -2) if sys.platform == "darwin" else ("renameat2", -100)
     rename: Any = getattr(ctypes.CDLL(None, use_errno=True), name, None)
@@ -415,12 +415,12 @@ def exchange(one: Path, other: Path) -> bool:
     rename.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
     rename.restype = ctypes.c_int
     ctypes.set_errno(0)
-    if rename(here, os.fsencode(one), here, os.fsencode(other), 2) == 0:  # 2: RENAME_EXCHANGE, RENAME_SWAP
+    if rename(here, os.fsencode(first), here, os.fsencode(second), 2) == 0:  # 2: RENAME_EXCHANGE, RENAME_SWAP
         return True
     number = ctypes.get_errno()
     if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
+    raise OSError(number, os.strerror(number), str(first), None, str(second))
 
 
 DISK = {
@@ -471,7 +471,7 @@ def writing_to(path: Path, temporary: Path | None = None) -> Iterator[None]:
         raise DiskError(error.errno or errno.EIO, path) from error
     except Exception as error:
         number = disk_error(error, path)
-        if number is None or (temporary is not None and not _about(error, temporary)):
+        if number is None or (temporary is not None and not _is_about(error, temporary)):
             raise
         raise DiskError(number, path) from error
 
@@ -489,7 +489,7 @@ def disk_error(error: Exception, path: Path) -> int | None:
     return number
 
 
-def _about(error: Exception, temporary: Path) -> bool:
+def _is_about(error: Exception, temporary: Path) -> bool:
     names = [getattr(error, name, None) for name in ("filename", "filename2")]
     paths = [Path(os.fsdecode(name)) for name in names if isinstance(name, str | bytes | os.PathLike)]
     return not paths or any(_is_in(path, temporary) for path in paths)
@@ -501,8 +501,8 @@ def _is_in(path: Path, folder: Path) -> bool:
 
 
 def _is_full(path: Path) -> bool:
-    place = next((place for place in (path, *path.parents) if place.exists()), None)
-    if place is None:
+    existing = next((existing for existing in (path, *path.parents) if existing.exists()), None)
+    if existing is None:
         return False
-    about = os.statvfs(place)
+    about = os.statvfs(existing)
     return about.f_bavail * about.f_frsize < 1 << 16

@@ -35,7 +35,7 @@ def info_nce(
         0.3133
     """
     with full_float32(queries.device.type):
-        scores = _cosines(queries, candidates) / _checked(temperature)
+        scores = _cosines(queries, candidates) / _check_temperature(temperature)
         if mask is not None:
             if mask.device.type == "cpu" and bool(mask.gather(1, labels[:, None]).any()):
                 raise ValueError("mask covers a query's own positive")
@@ -52,7 +52,7 @@ def same_text_mask(
         query_keys: `(batch,)` int64, equal where texts are equal.
         candidate_keys: `(columns,)` int64, likewise.
         labels: `(batch,)` each query's own positive, which is not masked.
-        labelled: as in `labelled_mask`; None: a query has no other positive than its own.
+        labelled: keys of labelled pairs, as in `labelled_mask`; None: a query has no other positive than its own.
 
     Returns:
         `(batch, columns)` bool for `info_nce`.
@@ -60,8 +60,8 @@ def same_text_mask(
     same = (candidate_keys == candidate_keys[labels][:, None]) | (candidate_keys == query_keys[:, None])
     if labelled is not None:
         same |= labelled_mask(query_keys, candidate_keys, labelled)
-    own = torch.arange(len(candidate_keys), device=labels.device) == labels[:, None]
-    return same & ~own
+    is_positive = torch.arange(len(candidate_keys), device=labels.device) == labels[:, None]
+    return same & ~is_positive
 
 
 def labelled_mask(query_keys: Tensor, candidate_keys: Tensor, labelled: tuple[Tensor, Tensor]) -> Tensor:
@@ -87,8 +87,8 @@ def labelled_mask(query_keys: Tensor, candidate_keys: Tensor, labelled: tuple[Te
 
 def _first(keys: Tensor, ordered: Tensor) -> Tensor:
     """Return the first index of each key in sorted keys, and their number for a key that is not among them."""
-    at = torch.searchsorted(ordered, keys)
-    return torch.where(torch.cat([ordered, ordered.new_zeros(1)])[at] == keys, at, len(ordered))
+    index = torch.searchsorted(ordered, keys)
+    return torch.where(torch.cat([ordered, ordered.new_zeros(1)])[index] == keys, index, len(ordered))
 
 
 def spread_out(vectors: Tensor, keys: Tensor) -> Tensor:
@@ -123,9 +123,9 @@ def closer_than_positive(queries: Tensor, candidates: Tensor, labels: Tensor, *,
     takes them from a second model.
 
     Args:
-        queries: as for `info_nce`.
-        candidates: likewise.
-        labels: likewise.
+        queries: `(batch, hidden)`, as for `info_nce`.
+        candidates: `(columns, hidden)`.
+        labels: `(batch,)` each query's own positive.
         margin: columns above the positive's cosine minus `margin` are masked.
 
     Returns:
@@ -147,10 +147,10 @@ def score_kl(queries: Tensor, documents: Tensor, teacher: Tensor, *, temperature
     """
     with full_float32(queries.device.type):
         q, d = normalize(full_precision(queries), dim=-1), normalize(full_precision(documents), dim=-1)
-        there = teacher > float("-inf")
-        student = (torch.einsum("bh,bch->bc", q, d) / temperature).masked_fill(~there, float("-inf"))
+        is_pad = ~(teacher > float("-inf"))
+        student = (torch.einsum("bh,bch->bc", q, d) / temperature).masked_fill(is_pad, float("-inf"))
         target, log_probs = teacher.to(student.dtype).log_softmax(-1), student.log_softmax(-1)
-        terms = target.exp() * (target.masked_fill(~there, 0) - log_probs.masked_fill(~there, 0))
+        terms = target.exp() * (target.masked_fill(is_pad, 0) - log_probs.masked_fill(is_pad, 0))
         return terms.sum(-1).mean() if len(terms) else terms.sum()
 
 
@@ -181,7 +181,7 @@ def cosent(left: Tensor, right: Tensor, grades: Tensor, *, temperature: float = 
 
     Args:
         left: `(pairs, hidden)`, not normalised.
-        right: likewise.
+        right: `(pairs, hidden)`.
         grades: `(pairs,)` how similar the texts of a pair are; only the order of grades matters.
         temperature: τ; its inverse is called scale elsewhere.
 
@@ -192,7 +192,7 @@ def cosent(left: Tensor, right: Tensor, grades: Tensor, *, temperature: float = 
     """
     with full_float32(left.device.type):
         cosines = cosine_similarity(full_precision(left), full_precision(right), dim=-1)
-        return pair_ranking(cosines / _checked(temperature), grades)
+        return pair_ranking(cosines / _check_temperature(temperature), grades)
 
 
 def angle(left: Tensor, right: Tensor, grades: Tensor, *, temperature: float = 0.05) -> Tensor:
@@ -203,15 +203,15 @@ def angle(left: Tensor, right: Tensor, grades: Tensor, *, temperature: float = 0
 
     Args:
         left: `(pairs, hidden)`, of any length; hidden is even.
-        right: likewise.
-        grades: as in `cosent`.
+        right: `(pairs, hidden)`.
+        grades: `(pairs,)`, as in `cosent`.
         temperature: τ.
 
     Raises:
         ValueError: an odd number of dimensions.
     """
     with full_float32(left.device.type):
-        return pair_ranking(angle_similarity(left, right) / _checked(temperature), grades)
+        return pair_ranking(angle_similarity(left, right) / _check_temperature(temperature), grades)
 
 
 def angle_similarity(left: Tensor, right: Tensor) -> Tensor:
@@ -227,15 +227,15 @@ def angle_similarity(left: Tensor, right: Tensor) -> Tensor:
     return (cosine_similarity(x, y, dim=-1) + cosine_similarity(x, turned, dim=-1)).abs()
 
 
-def _checked(temperature: float) -> float:
+def _check_temperature(temperature: float) -> float:
     if temperature <= 0:
         raise ValueError(f"temperature={temperature}; it must be positive")
     return temperature
 
 
-def _cosines(one: Tensor, other: Tensor) -> Tensor:
-    """Return the cosines of all pairs, `(rows of one, rows of the other)`."""
-    return normalize(full_precision(one), dim=-1) @ normalize(full_precision(other), dim=-1).T
+def _cosines(queries: Tensor, candidates: Tensor) -> Tensor:
+    """Return the cosines of all pairs, `(queries, candidates)`."""
+    return normalize(full_precision(queries), dim=-1) @ normalize(full_precision(candidates), dim=-1).T
 
 
 def full_precision(vectors: Tensor) -> Tensor:

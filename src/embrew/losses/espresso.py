@@ -25,12 +25,12 @@ Compression = Literal["dependencies", "direct", "max_k"]
 SVD = Literal["auto", "exact"]
 OVERSAMPLING = 32
 ROUNDS = 1  # products with AᵀA before the spectrum of a subspace is checked
-WORTH = 48  # the exact solver is as fast as width / `WORTH` rounds
+ROUND_WIDTH = 48  # the exact solver is as fast as width / `ROUND_WIDTH` rounds
 WIDE = 1024  # dimensions above which no matrix is solved exactly unless asked: the time grows with their third power
-MOST = 32  # products with AᵀA for a wider matrix, whatever its spectrum
+MAX_PRODUCTS = 32  # with AᵀA for a wider matrix, whatever its spectrum
 GRADED = 1e5  # ratio of a filter's largest to its smallest gain, up to which float32 columns stay independent
 TOLERANCE = 2e-4  # expected relative error of a target above which a subspace is iterated further
-MISSED = 5.0  # measured errors ÷ (σ_last / σ_j)ⁿ, with `OVERSAMPLING` columns more than asked for
+ERROR_FACTOR = 5.0  # measured errors ÷ (σ_last / σ_j)ⁿ, with `OVERSAMPLING` columns more than asked for
 RANKS = ((1.0, 10), (10.0, 26), (50.0, 72))  # (c, terms): enough for float64 where c bounds the kernel's argument
 
 
@@ -88,14 +88,14 @@ def compression_target(
     precision = torch.float64 if vectors.dtype == torch.float64 else torch.float32
     with full_float32(vectors.device.type):
         x = vectors.detach().to(precision)
-        seen = x if source is None else source.detach().to(precision)
+        texts = x if source is None else source.detach().to(precision)
         if per_text:
             return per_text_target(x, k)
         if compression == "direct":
-            return _direct(x, seen, k)
+            return _direct(x, texts, k)
         if compression == "max_k":
-            return x @ dependency(seen).topk(k, dim=-1).values
-        return x @ principal_dependencies(seen, k, svd=svd)
+            return x @ dependency(texts).topk(k, dim=-1).values
+        return x @ principal_dependencies(texts, k, svd=svd)
 
 
 def compression_loss(leading: Tensor, target: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -145,23 +145,28 @@ def principal_dependencies(vectors: Tensor, k: int, *, svd: SVD = "auto") -> Ten
     columns: list[Tensor | None] = [None] * len(layers)
     if svd == "auto" and k + OVERSAMPLING < width:
         columns = _iterated(layers, k)
-        if any(one is None for one in columns):
-            _say_flat(width)
+        if any(solution is None for solution in columns):
+            _log_flat(width)
             if width > WIDE:
-                columns = [_filtered(layers[i], k) if one is None else one for i, one in enumerate(columns)]
-    exact = iter(_exact([layers[i] for i, one in enumerate(columns) if one is None], k))
-    stacked = torch.stack([next(exact) if one is None else one for one in columns])
+                columns = [
+                    _filtered(layers[i], k) if solution is None else solution for i, solution in enumerate(columns)
+                ]
+    exact = iter(_exact([layers[i] for i, solution in enumerate(columns) if solution is None], k))
+    stacked = torch.stack([next(exact) if solution is None else solution for solution in columns])
     return with_signs(stacked.view(*vectors.shape[:-2], width, k))
 
 
 @cache
-def _say_flat(width: int) -> None:
+def _log_flat(width: int) -> None:
     """Log once per width that the spectrum is flat."""
     if width <= WIDE:
-        how = "are solved exactly, which takes longer"
+        method = "are solved exactly, which takes longer"
     else:
-        how = f"are iterated {MOST} times; directions whose singular values differ by less than about 1 % may be mixed"
-    logger.info("dependency matrices of %d dimensions with a flat spectrum %s", width, how)
+        method = (
+            f"are iterated {MAX_PRODUCTS} times; directions whose singular values differ by less than about 1 % may be "
+            "mixed"
+        )
+    logger.info("dependency matrices of %d dimensions with a flat spectrum %s", width, method)
 
 
 def _exact(layers: Sequence[Tensor], k: int) -> list[Tensor]:
@@ -196,12 +201,12 @@ def _iterated(layers: Tensor, k: int) -> list[Tensor | None]:
     bases, images = [], []
     for layer in layers:
         matrix = dependency(layer)
-        bases.append(_further(matrix, torch.linalg.qr(matrix.mT @ drawn).Q, ROUNDS))
+        bases.append(_iterated_basis(matrix, torch.linalg.qr(matrix.mT @ drawn).Q, ROUNDS))
         images.append(matrix @ bases[-1])
     targets = [_gram(layer @ image) for layer, image in zip(layers, images, strict=True)]
     grams = torch.stack([*map(_gram, images), *targets]).cpu()
     columns: list[Tensor | None] = [None] * len(layers)
-    further = {}
+    unfinished = {}
     for i, (gram, target) in enumerate(zip(*grams.chunk(2), strict=True)):
         values, rotation = _spectrum(gram, k)
         sizes = (rotation * (target @ rotation)).sum(0).clamp(min=0).sqrt()  # of the target's columns
@@ -210,9 +215,11 @@ def _iterated(layers: Tensor, k: int) -> list[Tensor | None]:
             columns[i] = _rotated(images[i], rotation)
         elif rounds is not None:
             matrix = dependency(layers[i])
-            further[i] = matrix @ _further(matrix, bases[i], rounds)
-    if further:
-        for (i, image), gram in zip(further.items(), torch.stack([*map(_gram, further.values())]).cpu(), strict=True):
+            unfinished[i] = matrix @ _iterated_basis(matrix, bases[i], rounds)
+    if unfinished:
+        for (i, image), gram in zip(
+            unfinished.items(), torch.stack([*map(_gram, unfinished.values())]).cpu(), strict=True
+        ):
             columns[i] = _rotated(image, _spectrum(gram, k)[1])
     return columns
 
@@ -226,10 +233,10 @@ def _missing_rounds(values: Tensor, sizes: Tensor, width: int) -> int | None:
         width: dimensions of A.
     """
     missing = values[-1] / values[: len(sizes)].clamp(min=torch.finfo(values.dtype).tiny)
-    most = max(ROUNDS, min(width // WORTH, WIDE // WORTH))
-    rounds = torch.arange(ROUNDS, most + 1, dtype=values.dtype)
+    limit = max(ROUNDS, min(width, WIDE) // ROUND_WIDTH)
+    rounds = torch.arange(ROUNDS, limit + 1, dtype=values.dtype)
     products = 1 + 2 * rounds
-    errors = MISSED * (sizes * missing ** products[:, None]).norm(dim=-1)
+    errors = ERROR_FACTOR * (sizes * missing ** products[:, None]).norm(dim=-1)
     tolerated = TOLERANCE * sizes.norm()
     if errors[0] <= tolerated:
         return 0
@@ -238,7 +245,7 @@ def _missing_rounds(values: Tensor, sizes: Tensor, width: int) -> int | None:
 
 
 def _filtered(vectors: Tensor, k: int) -> Tensor:
-    """Return U_kΣ_k of one matrix after `MOST` products of a block with AᵀA, for a flat spectrum.
+    """Return U_kΣ_k of one matrix after `MAX_PRODUCTS` products of a block with AᵀA, for a flat spectrum.
 
     Chebyshev polynomials of AᵀA, small on the squares below that of the block's last singular value, amplify a
     direction above it exponentially in √gap, where powers do so in the gap (Zhou, Saad, Tiago and Chelikowsky,
@@ -249,15 +256,15 @@ def _filtered(vectors: Tensor, k: int) -> Tensor:
     matrix = dependency(vectors)
     basis = torch.linalg.qr(matrix.mT @ _drawn(len(matrix), min(k + OVERSAMPLING, len(matrix))).to(matrix)).Q
     done = 0
-    while done < MOST:
-        squares = _within(matrix, basis, k)[1].square()
+    while done < MAX_PRODUCTS:
+        squares = _principal_columns(matrix, basis, k)[1].square()
         end = max(float(squares[-1]), torch.finfo(matrix.dtype).eps * float(squares[0]))
         span = math.acosh(max(2 * float(squares[0]) / end - 1, 1.0))
         degree = max(1, int(math.acosh(GRADED) / max(span, 1e-3)))
-        degree = min(degree, max(2, done), MOST - done)  # not many at once while the spectrum's end is uncertain
+        degree = min(degree, max(2, done), MAX_PRODUCTS - done)  # few while the spectrum's end is uncertain
         basis = _chebyshev(matrix, basis, degree, end / 2)
         done += degree
-    return _within(dependency(vectors.double()), basis.double(), k)[0].to(vectors.dtype)
+    return _principal_columns(dependency(vectors.double()), basis.double(), k)[0].to(vectors.dtype)
 
 
 def _chebyshev(matrix: Tensor, basis: Tensor, degree: int, half: float) -> Tensor:
@@ -268,14 +275,14 @@ def _chebyshev(matrix: Tensor, basis: Tensor, degree: int, half: float) -> Tenso
     return torch.linalg.qr(now).Q
 
 
-def _further(matrix: Tensor, basis: Tensor, rounds: int) -> Tensor:
+def _iterated_basis(matrix: Tensor, basis: Tensor, rounds: int) -> Tensor:
     """Return a basis after `rounds` more products with AᵀA; one QR per round, since columns of Q are graded."""
     for _ in range(rounds):
         basis = torch.linalg.qr(matrix.mT @ (matrix @ basis)).Q
     return basis
 
 
-def _within(matrix: Tensor, basis: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _principal_columns(matrix: Tensor, basis: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return U_kΣ_k = A V_k with the best V in the span of a basis, and all singular values, descending, in float64.
 
     V are eigenvectors of a small Gram matrix, whose squares in float64 are as precise as the float32 products.
@@ -311,10 +318,10 @@ def with_signs(columns: Tensor) -> Tensor:
     return columns * torch.where(negative, -1.0, 1.0).to(columns.dtype)
 
 
-def _direct(x: Tensor, seen: Tensor, k: int) -> Tensor:
+def _direct(x: Tensor, texts: Tensor, k: int) -> Tensor:
     """Return principal components of the centred texts, padded with zeros to k."""
-    mean = seen.mean(-2, keepdim=True)
-    _, _, v = torch.linalg.svd(seen - mean, full_matrices=False)
+    mean = texts.mean(-2, keepdim=True)
+    _, _, v = torch.linalg.svd(texts - mean, full_matrices=False)
     target = (x - mean) @ with_signs(v.mT[..., :k])
     return torch.nn.functional.pad(target, (0, k - target.shape[-1]))
 
@@ -339,8 +346,8 @@ def per_text_target(vectors: Tensor, k: int) -> Tensor:
             rank = min(k, terms)
             target[rows, :rank] = _expanded(x[rows], low[rows], high[rows], terms)[:, :rank]
     for i in (~done).nonzero()[:, 0].tolist():
-        one = x[i : i + 1]  # the matrix of a batch of one
-        target[i] = x[i] @ with_signs(_exact([one], k)[0] if width <= WIDE else _filtered(one, k))
+        text = x[i : i + 1]  # the matrix of a batch of one
+        target[i] = x[i] @ with_signs(_exact([text], k)[0] if width <= WIDE else _filtered(text, k))
     return target.view(*shape, k).to(vectors.dtype)
 
 

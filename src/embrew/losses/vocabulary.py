@@ -20,6 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from embrew.float32 import full_float32
 
+Head = tuple[Tensor, Tensor | None, float, float | None]
+"""A language model's head: weight, bias, scale and softcap, as in `token_kl`."""
 TEXTS_AT_A_TIME = 4  # texts whose logits are held; they are recomputed in the backward pass
 
 
@@ -72,7 +74,7 @@ def token_nll(
     scale: float = 1.0,
     softcap: float | None = None,
     *,
-    row_weights: Tensor | None = None,
+    row_weights: Tensor | float | None = None,
     chunk_size: int | None = None,
 ) -> Tensor:
     """Negative log-likelihood of the next token: Σ_r −w_r log softmax(head(h_r))[y_r].
@@ -82,10 +84,10 @@ def token_nll(
         labels: `(rows,)` int64, each below the size of the vocabulary.
         weight: `(vocabulary, hidden)` of the head.
         bias: `(vocabulary,)` or None.
-        scale: as in `token_kl`, likewise `softcap`.
-        softcap: or None.
-        row_weights: `(rows,)` w; the mean by default.
-        chunk_size: as in `token_kl`.
+        scale: factor of the logits.
+        softcap: c in logits = c tanh(logits / c), or None.
+        row_weights: `(rows,)` w, or one w for all rows; the mean by default.
+        chunk_size: rows per projection, as in `token_kl`.
 
     Returns:
         A scalar, float32 (float64 for float64 input). Differentiable once, in `hidden`, `weight` and `bias`.
@@ -131,8 +133,10 @@ def head_logits(
     return logits if softcap is None else softcap * torch.tanh(logits / softcap)
 
 
-def _weighted(losses: Tensor, row_weights: Tensor | None) -> Tensor:
-    return losses.sum() / max(len(losses), 1) if row_weights is None else (losses * row_weights.to(losses.dtype)).sum()
+def _weighted(losses: Tensor, row_weights: Tensor | float | None) -> Tensor:
+    if row_weights is None:
+        return losses.sum() / max(len(losses), 1)
+    return (losses * (row_weights.to(losses.dtype) if isinstance(row_weights, Tensor) else row_weights)).sum()
 
 
 def chunked_losses(
@@ -246,10 +250,10 @@ def _chunk_nll(
     All results overwrite `logits`, so that no chunk allocates memory.
     """
     q, slope = _shifted_logits(hidden, weight, bias, logits[: len(hidden)], softcap)
-    at = labels[:, None]
-    loss = -q.gather(1, at)
+    columns = labels[:, None]
+    loss = -q.gather(1, columns)
     z_q = q.exp_().sum(-1, keepdim=True)
-    wanted = q.div_(z_q).scatter_add_(1, at, torch.full_like(at, -1, dtype=q.dtype))
+    wanted = q.div_(z_q).scatter_add_(1, columns, torch.full_like(columns, -1, dtype=q.dtype))
     return (loss + z_q.log())[:, 0], wanted if slope is None else wanted.mul_(slope)
 
 
@@ -314,7 +318,7 @@ def bag_of_words_nll(
 
     Args:
         hidden: `(texts, slots, hidden)` states.
-        targets: `(texts, most)` int64, the distinct tokens of each target, padded with −1. A text without any does
+        targets: `(texts, tokens)` int64, the distinct tokens of each target, padded with −1. A text without any does
             not contribute.
         weight: `(vocabulary, hidden)` of the head, differentiable as `hidden` is.
         bias: `(vocabulary,)` or None.
@@ -333,25 +337,26 @@ def bag_of_words_nll(
         raise ValueError(f"targets of {len(targets)} texts for states of {len(hidden)}; give one row per text")
     if targets.device.type == "cpu" and targets.numel() and int(targets.max()) >= len(weight):
         raise ValueError(f"target {int(targets.max())}; the vocabulary has {len(weight)}")
-    there = targets >= 0
     if row_weights is None:
-        row_weights = there.any(1).float() / there.any(1).sum().clamp(min=1)
-    total: Any = torch.zeros((), device=hidden.device)
+        has_targets = (targets >= 0).any(1)
+        row_weights = has_targets.float() / has_targets.sum().clamp(min=1)
+    head: Head = weight, bias, scale, softcap
+    total = torch.zeros((), device=hidden.device)
     for start in range(0, len(hidden), TEXTS_AT_A_TIME):
         rows = slice(start, start + TEXTS_AT_A_TIME)
-        losses = checkpoint(_bag_losses, hidden[rows], targets[rows], weight, bias, scale, softcap, use_reentrant=False)
+        losses: Tensor = checkpoint(_bag_losses, hidden[rows], targets[rows], head, use_reentrant=False)
         total = total + (losses * row_weights[rows]).sum()
     return total
 
 
-def _bag_losses(hidden: Tensor, targets: Tensor, *head: Any) -> Tensor:
+def _bag_losses(hidden: Tensor, targets: Tensor, head: Head) -> Tensor:
     """Return losses `(texts,)`, each the mean over the targets of a text."""
     with full_float32(hidden.device.type):
         logits = head_logits(hidden, *head).float()
         log_p = logits.amax(1).log_softmax(-1)
-        there = (targets >= 0).float()
-        log_probs = log_p.gather(1, targets.clamp(min=0)) * there
-        return -log_probs.sum(1) / there.sum(1).clamp(min=1)
+        is_target = (targets >= 0).float()
+        log_probs = log_p.gather(1, targets.clamp(min=0)) * is_target
+        return -log_probs.sum(1) / is_target.sum(1).clamp(min=1)
 
 
 def conditional_alignment_loss(
@@ -387,8 +392,8 @@ def conditional_alignment_loss(
 
 
 def token_divergences(
-    one: Tensor,
-    other: Tensor,
+    p_hidden: Tensor,
+    q_hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     scale: float = 1.0,
@@ -402,30 +407,31 @@ def token_divergences(
     Differentiable in both sides, unlike `token_kl`, and in the head; the backward pass computes the logits again.
 
     Args:
-        one: `(rows, hidden)` states of P.
-        other: `(rows, hidden)` states of Q.
+        p_hidden: `(rows, hidden)` states of P.
+        q_hidden: `(rows, hidden)` states of Q.
         weight: `(vocabulary, hidden)` of the head.
         bias: `(vocabulary,)` or None.
-        scale: as in `token_kl`, likewise `softcap`.
-        softcap: or None.
+        scale: factor of the logits.
+        softcap: c in logits = c tanh(logits / c), or None.
         kind: KL or Jensen–Shannon.
         chunk_size: rows per projection.
 
     Raises:
         ValueError: the shapes differ.
     """
-    if one.shape != other.shape:
-        raise ValueError(f"states {tuple(one.shape)} and {tuple(other.shape)} must have the same rows")
+    if p_hidden.shape != q_hidden.shape:
+        raise ValueError(f"states {tuple(p_hidden.shape)} and {tuple(q_hidden.shape)} must have the same rows")
+    head: Head = weight, bias, scale, softcap
     parts = [
-        checkpoint(_divergences, kind, p, q, weight, bias, scale, softcap, use_reentrant=False)
-        for p, q in zip(one.split(chunk_size), other.split(chunk_size), strict=True)
+        checkpoint(_divergences, kind, p, q, head, use_reentrant=False)
+        for p, q in zip(p_hidden.split(chunk_size), q_hidden.split(chunk_size), strict=True)
     ]
-    return torch.cat(parts) if parts else one.new_zeros(0, dtype=torch.float32)
+    return torch.cat(parts) if parts else p_hidden.new_zeros(0, dtype=torch.float32)
 
 
-def _divergences(kind: str, one: Tensor, other: Tensor, *head: Any) -> Tensor:
-    with full_float32(one.device.type):
-        p, q = (head_logits(h, *head).log_softmax(-1) for h in (one, other))
+def _divergences(kind: Literal["kl", "js"], p_hidden: Tensor, q_hidden: Tensor, head: Head) -> Tensor:
+    with full_float32(p_hidden.device.type):
+        p, q = (head_logits(states, *head).log_softmax(-1) for states in (p_hidden, q_hidden))
         if kind == "kl":
             return (p.exp() * (p - q)).sum(-1)
         middle = torch.logaddexp(p, q) - math.log(2.0)

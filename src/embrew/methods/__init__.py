@@ -5,6 +5,7 @@ from __future__ import annotations
 from embrew.methods.angle import Angle
 from embrew.methods.autoregembed import Alignment
 from embrew.methods.base import Objective
+from embrew.methods.compression import Compression
 from embrew.methods.distillation import EmbeddingDistillation
 from embrew.methods.embedding import EmbeddingObjective as EmbeddingObjective
 from embrew.methods.epic import Epic, InContext
@@ -13,7 +14,6 @@ from embrew.methods.generative import Joint, LanguageModel, SupervisedFineTuning
 from embrew.methods.info_nce import Contrastive
 from embrew.methods.lbr import Bottleneck
 from embrew.methods.llama2vec import Llama2Vec
-from embrew.methods.llm2comp import Compression
 from embrew.methods.llm2vec import MaskedNextToken
 from embrew.methods.matryoshka import Matryoshka, Matryoshka2d
 

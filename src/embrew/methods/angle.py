@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -12,15 +12,9 @@ from torch import Tensor
 from embrew.distributed import gather, global_rows, world_size
 from embrew.encoder import Encoder
 from embrew.losses.contrastive import angle, cosent, info_nce, labelled_mask, same_text_mask
-from embrew.methods.base import NotNegative, Temperature, are_equal
-from embrew.methods.embedding import (
-    EmbeddingObjective,
-    Inputs,
-    Pairs,
-    ScoredPairs,
-    candidates_of,
-    in_batch_info_nce,
-)
+from embrew.methods.base import Batch, NotNegative, Temperature, are_equal
+from embrew.methods.embedding import EmbeddingObjective, Inputs, Pairs, ScoredPairs
+from embrew.methods.info_nce import candidates_of, in_batch_info_nce
 from embrew.text.tokens import select_rows
 
 if TYPE_CHECKING:
@@ -44,7 +38,7 @@ class Angle(EmbeddingObjective):
     CoSENT alone: `angle_weight: 0, in_batch_weight: 0`.
 
     Attributes:
-        rows: the kind of rows.
+        rows: kind of the rows.
         cosine_weight: w_cos.
         in_batch_weight: w_ibn.
         angle_weight: w_ang; needs an even number of dimensions.
@@ -90,7 +84,7 @@ class Angle(EmbeddingObjective):
                 "scores"
             )
 
-    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return the weighted sum and its terms."""
         if self.rows == "scored":
             left, right = embeddings["text"].chunk(2)
@@ -119,7 +113,7 @@ class Angle(EmbeddingObjective):
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return {"loss": total, **{name: value.detach() for name, (_, value) in parts.items()}}
 
-    def _graded(self, batch: dict[str, Any]) -> Tensor:
+    def _graded(self, batch: Batch) -> Tensor:
         """Return the documents that are ranked with their queries: no negative that another row has as the positive."""
         query_keys, document_keys, owners = batch["query_keys"], batch["document_keys"], batch["owners"]
         size, documents = len(query_keys), torch.arange(len(document_keys), device=owners.device)
@@ -129,28 +123,31 @@ class Angle(EmbeddingObjective):
         positive = labelled_mask(query_keys, document_keys, labelled)[owners, documents]
         return documents[(documents < size) | ~positive]
 
-    def _partners(self, vectors: Tensor, batch: dict[str, Any]) -> Tensor:
+    def _partners(self, vectors: Tensor, batch: Batch) -> Tensor:
         """Return InfoNCE of each text of a graded pair against all others; other texts count as 0 in the mean."""
         keys, device = batch["text_keys"], vectors.device
-        own = torch.arange(len(vectors), device=device)
-        partner = own.roll(len(own) // 2)
-        candidates, candidate_keys, total = vectors, keys, float(len(own))
+        columns = torch.arange(len(vectors), device=device)
+        partner = columns.roll(len(columns) // 2)
+        candidates, candidate_keys, total = vectors, keys, float(len(columns))
         labelled = select_rows(keys, batch["graded"]), select_rows(keys[partner], batch["graded"])
         if self.gather:
             labelled = gather(labelled[0]), gather(labelled[1])
-            rows_here = global_rows(len(own), device)
-            own, partner, total = own + rows_here.offset, partner + rows_here.offset, rows_here.total / world_size()
+            position = global_rows(len(columns), device)
+            columns, partner = columns + position.offset, partner + position.offset
+            total = position.total / world_size()
             candidates, candidate_keys = gather(vectors), gather(keys)
         count = len(batch["graded"])
         if not count:
             return candidates.sum() * 0.0  # not of `vectors`: every process needs the gather in its backward pass
-        vectors, keys, own, partner = (select_rows(each, batch["graded"]) for each in (vectors, keys, own, partner))
+        vectors, keys, columns, partner = (
+            select_rows(values, batch["graded"]) for values in (vectors, keys, columns, partner)
+        )
         mask = same_text_mask(keys, candidate_keys, partner, labelled=labelled)
-        mask |= torch.arange(len(candidates), device=device) == own[:, None]
+        mask |= torch.arange(len(candidates), device=device) == columns[:, None]
         loss = info_nce(vectors, candidates, partner, temperature=self.temperature, mask=mask)
         return loss * count / total
 
-    def _in_batch(self, embeddings: dict[str, Tensor], batch: dict[str, Any], count: int) -> Tensor:
+    def _in_batch(self, embeddings: dict[str, Tensor], batch: Batch, count: int) -> Tensor:
         """Return InfoNCE of queries against the first `count` documents: the positives, or hard negatives too."""
         queries, documents = embeddings["query"], embeddings["document"][:count]
         query_keys, document_keys = batch["query_keys"], batch["document_keys"][:count]

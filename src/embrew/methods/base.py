@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -17,6 +17,7 @@ from embrew.config.validation import Fields, check_fields, fields_model
 from embrew.distributed import sum_over_processes, world_size
 from embrew.encoder import Encoder
 from embrew.settings.encoder import EncoderSettings
+from embrew.text.tokens import Tokens
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -30,6 +31,10 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 CosineMargin = Annotated[float, Field(ge=-2, le=2)]  # a difference of two cosines
 Count = Annotated[int, Field(ge=1)]
 CountOrNone = Annotated[int, Field(ge=0)]  # 0: none
+DataRow = dict[str, Any]
+"""A row of a data set, by column."""
+Batch = dict[str, Any]
+"""What an objective makes of rows: tokens, tensors and numbers by name; `collate` describes them."""
 RowsKind = Literal["text", "pairs", "scored"]
 """What a row holds: `text`; `pairs`: query, positive, negatives; `scored`: sentence1, sentence2, score."""
 COLUMNS = {"query": "instruction", "document": "document_instruction"}
@@ -40,11 +45,22 @@ settings_of: Callable[[type], type[Fields]] = cache(fields_model)
 
 @dataclass(kw_only=True)
 class Objective:
-    """A training method for one stage. The fields of the dataclass are its settings; it holds no weights."""
+    """A training method for one stage. The fields of the dataclass are its settings; it holds no weights.
+
+    Attributes:
+        trains_head: whether the language model's head is trained too, where all weights are.
+        reads_original_lm: whether the loss reads the original language model; where training changes its weights, a
+            second copy is kept.
+        needs_negatives: whether pairs without negatives are left out.
+    """
+
+    trains_head: ClassVar[bool] = False
+    reads_original_lm: ClassVar[bool] = False
+    needs_negatives: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
-        check_fields(settings_of(type(self)), settings, words=f"{type(self).__name__}: ")
+        check_fields(settings_of(type(self)), settings, message_prefix=f"{type(self).__name__}: ")
         self.check_settings()
 
     def check_settings(self) -> None:
@@ -59,6 +75,16 @@ class Objective:
     def skips_layers(self) -> bool:
         """Whether layers above those that the loss reads are not run, so that their weights have no gradient."""
         return False
+
+    @property
+    def held_out(self) -> int:
+        """The number of texts that are set aside, to measure the share of the gap closed (`methods.gap`)."""
+        return 0
+
+    @property
+    def single_instruction(self) -> str | None:
+        """The settings by which rows of a data set cannot have several instructions, and the reason; None: they can."""
+        return None
 
     def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
         """Raise where an encoder's settings do not fit; called with those of a recipe, before its model is opened."""
@@ -88,7 +114,7 @@ class Objective:
         """
         return dataset
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int = 0) -> Batch:
         """Convert rows to a batch, on the CPU.
 
         Random choices depend on `seed`, which changes with the epoch, and on the row only. Batches are prefetched, so
@@ -96,7 +122,11 @@ class Objective:
         """
         raise NotImplementedError(f"{type(self).__name__} has no collate")
 
-    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+    def passes(self, encoder: Encoder, batch: Batch) -> tuple[list[Tokens], list[Tokens]]:
+        """Return the tokens of a batch that pass through layers with a gradient, and those without, for a plan."""
+        return [part for part in batch.values() if isinstance(part, Tokens)], []
+
+    def counts(self, batch: Batch) -> dict[str, int]:
         """Return, by name, the numbers of tokens or rows in this batch over which parts of the loss are means.
 
         Such a mean is over all micro-batches of an optimiser step, of all processes. A loss that compares the rows of a
@@ -104,7 +134,7 @@ class Objective:
         """
         return {}
 
-    def unit_weights(self, batch: dict[str, Any], device: torch.device) -> Mapping[str, float]:
+    def unit_weights(self, batch: Batch, device: torch.device) -> Mapping[str, float]:
         """Return the factor for the loss of one token or row, by the names of `counts`.
 
         The trainer puts them into the batch. Without, the step is this batch and those of the other processes.
@@ -112,9 +142,28 @@ class Objective:
         weights: Mapping[str, float] | None = batch.get(UNIT_WEIGHTS)
         return weights_of_units([self.counts(batch)], device) if weights is None else weights
 
-    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Tensor]:
         """Return `loss`, a scalar with gradient, and detached parts for the log."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+
+@dataclass(kw_only=True)
+class TokenObjective(Objective):
+    """An objective that predicts tokens with the language model's head, and trains it where all weights are trained.
+
+    Attributes:
+        learning: name of the training, for messages.
+    """
+
+    trains_head = True
+    learning: ClassVar[str]
+
+    def setup(self, encoder: Encoder) -> None:
+        """Train the head, without attention dropout; raise unless the encoder is a causal LM that fits."""
+        encoder.backbone.check_decoder(self.learning)
+        super().setup(encoder)
+        encoder.backbone.set_attention_dropout(0.0)
+        encoder.backbone.train_head()
 
 
 def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) -> dict[str, float]:
@@ -124,7 +173,7 @@ def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) 
     therefore not the mean of the means of its micro-batches, which have different numbers of tokens.
 
     Args:
-        counts: of this process, one entry per micro-batch of the step; all have the same names.
+        counts: counts of this process, one entry per micro-batch of the step; all have the same names.
         device: device on which the processes exchange their counts; all processes must call this.
 
     Examples:
@@ -134,20 +183,20 @@ def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) 
     names = sorted(counts[0])
     if not names:
         return {}
-    own = torch.tensor([[one[name] for name in names] for one in counts], dtype=torch.float64).sum(0)
-    totals = (own if world_size() == 1 else sum_over_processes(own.to(device))).tolist()
+    sums = torch.tensor([[count[name] for name in names] for count in counts], dtype=torch.float64).sum(0)
+    totals = (sums if world_size() == 1 else sum_over_processes(sums.to(device))).tolist()
     return {name: len(counts) * world_size() / max(total, 1.0) for name, total in zip(names, totals, strict=True)}
 
 
 def instructions_of(
-    rows: Sequence[dict[str, Any]], encoder: Encoder, side: Literal["query", "document"] = "query"
+    rows: Sequence[DataRow], encoder: Encoder, side: Literal["query", "document"] = "query"
 ) -> list[str]:
     """Return each row's instruction for its query or documents, by default the encoder's prompt."""
     instructions = [row.get(COLUMNS[side]) for row in rows]
-    return [encoder.prompts[side] if one is None else one for one in instructions]
+    return [encoder.prompts[side] if instruction is None else instruction for instruction in instructions]
 
 
-def are_equal(values: Iterable[Any]) -> bool:
+def are_equal(values: Iterable[str | float]) -> bool:
     """Return whether there is one value only; reads no further than to a second one."""
     remaining = iter(values)
     first = next(remaining, None)
@@ -178,10 +227,16 @@ def text_ids(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:
     return [list(ids) for ids in tokenized(texts, encoder)["input_ids"]] if texts else []
 
 
-def tokenized(texts: Sequence[str], encoder: Encoder, **options: Any) -> Any:
-    """Return what the tokenizer makes of texts, as `text_ids` reads them."""
-    how: dict[str, Any] = {"add_special_tokens": False, "split_special_tokens": True, "return_attention_mask": False}
-    return encoder.tokenizer(list(texts), **how, verbose=False, **options)
+def tokenized(texts: Sequence[str], encoder: Encoder, *, offsets: bool = False) -> Mapping[str, Any]:
+    """Return `input_ids` of texts, as `text_ids`; with `offsets` also `offset_mapping`, characters of each token."""
+    return encoder.tokenizer(
+        list(texts),
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_offsets_mapping=offsets,
+        verbose=False,
+    )
 
 
 def end_ids(encoder: Encoder, *, end: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""Objectives whose loss depends on embeddings only: their texts, and the candidates of all processes."""
+"""Objectives whose loss depends on embeddings only, and their texts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from embrew.distributed import gather, global_rows, share_of_rows
+from embrew.distributed import gather
 from embrew.encoder import Encoder
-from embrew.losses.contrastive import info_nce, spread_out
-from embrew.methods.base import NotNegative, Objective, RowsKind, are_equal, instructions_of, usable
+from embrew.losses.contrastive import spread_out
+from embrew.methods.base import Batch, DataRow, NotNegative, Objective, RowsKind, are_equal, instructions_of, usable
 from embrew.model.batching import embed_by_length
 from embrew.text.tokens import Tokens
 
@@ -31,7 +31,7 @@ class Inputs:
     """The texts of a batch by role, and how they are embedded.
 
     Attributes:
-        rows_kind: the kind of rows that `collate` reads.
+        rows_kind: kind of the rows that `collate` reads.
         roles: names of the texts to embed in a batch; one that it lacks is left out.
         embed: function of encoder and tokens that returns embeddings `(..., rows, hidden)`.
         vectors: whether embeddings may be inserted into further texts (`prompted`, `prompt_vectors`).
@@ -49,30 +49,30 @@ class Inputs:
     def check_rows(self, dataset: Dataset) -> None:
         """Raise where the texts of a stage are equal, so that a row has no other candidate than its own positive."""
 
-    def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    def strings(self, rows: Sequence[DataRow]) -> dict[str, list[str]]:
         """Return the texts of rows by role, as `collate` orders them."""
         raise NotImplementedError(f"{type(self).__name__} has no list of its texts")
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int) -> Batch:
         """Convert rows to a batch, as `Objective.collate`."""
         raise NotImplementedError(f"{type(self).__name__} has no collate")
 
-    def complete(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Any]:
+    def complete(self, encoder: Encoder, batch: Batch) -> Batch:
         """Add the parts of a batch that depend on the batches of other processes; called once per step."""
         return batch
 
-    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+    def texts(self, batch: Batch) -> dict[str, Tokens]:
         """Return the texts to embed, by role."""
         return {role: batch[role] for role in self.roles if role in batch}
 
     def embed_all(
-        self, encoder: Encoder, batch: dict[str, Any], embed: Callable[[str, Tokens], Tensor]
+        self, encoder: Encoder, batch: Batch, embed: Callable[[str, Tokens], Tensor]
     ) -> tuple[dict[str, Tensor], list[str]]:
         """Return embeddings by role, each `(..., rows, hidden)`, and the roles that were embedded after the others.
 
         Args:
             encoder: embeds texts.
-            batch: as `complete` returned it.
+            batch: batch as `complete` returned it.
             embed: function of a role and its tokens.
         """
         embeddings = {role: embed(role, tokens) for role, tokens in self.texts(batch).items()}
@@ -84,11 +84,11 @@ class Inputs:
                 embeddings[role] = embed(role, tokens.with_soft(table)) if len(tokens) else none
         return embeddings, list(prompted)
 
-    def prompted(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+    def prompted(self, batch: Batch) -> dict[str, Tokens]:
         """Return texts to embed after `texts`, with SOFT positions and without their vectors; there may be no rows."""
         return {}
 
-    def prompt_vectors(self, encoder: Encoder, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> Tensor:
+    def prompt_vectors(self, encoder: Encoder, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         """Return vectors `(vectors, hidden)` for the SOFT positions of `prompted`, from the embeddings of `texts`."""
         raise NotImplementedError(f"{type(self).__name__} has no prompts with vectors")
 
@@ -101,11 +101,11 @@ class RepeatedTexts(Inputs):
         """Raise where all texts are equal."""
         check_differ("texts", dataset["text"])
 
-    def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    def strings(self, rows: Sequence[DataRow]) -> dict[str, list[str]]:
         """Return the texts, twice."""
         return {role: [row["text"] for row in rows] for role in ("query", "document")}
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int) -> Batch:
         """Return tokens under the encoder's default prompt, and keys that are equal where texts are equal."""
         texts = self.strings(rows)["query"]
         tokens, keys = plain_tokens(texts, encoder), text_keys(texts)
@@ -119,11 +119,11 @@ class ScoredPairs(Inputs):
     rows_kind = "scored"
     roles = ("text",)
 
-    def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    def strings(self, rows: Sequence[DataRow]) -> dict[str, list[str]]:
         """Return all first texts, then all second ones."""
         return {"text": [row[side] for side in ("sentence1", "sentence2") for row in rows]}
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int) -> Batch:
         """Return tokens, keys, the scores as `grades` `(rows,)`, and the texts of pairs whose score is not 0."""
         texts = self.strings(rows)["text"]
         grades = torch.tensor([float(row["score"]) for row in rows])
@@ -167,7 +167,7 @@ class Pairs(Inputs):
         if not any(rows):
             check_differ("queries", dataset["query"])
 
-    def strings(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    def strings(self, rows: Sequence[DataRow]) -> dict[str, list[str]]:
         """Return queries; all positives, then all negatives."""
         negatives = [text for row in rows for text in row.get("negatives") or []]
         return {
@@ -175,21 +175,24 @@ class Pairs(Inputs):
             "document": [row["positive"] for row in rows] + negatives,
         }
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int) -> Batch:
         """Return tokens by role, keys of their texts, and `owners`: the row of each document.
 
-        With `scores` also `teacher` and `candidates`, `(batch, 1 + most negatives)`: the scores of each query's own
-        documents, padded with −inf, and the indices of these documents, padded with 0.
+        With `scores` also `teacher` and `candidates`, `(batch, 1 + largest number of negatives)`: the scores of each
+        query's own documents, padded with −inf, and the indices of these documents, padded with 0.
         """
         lengths = encoder.max_length
         queries, documents = self.strings(rows).values()
         counts = [len(row.get("negatives") or []) for row in rows]
         owners = [*range(len(rows)), *(i for i, count in enumerate(counts) for _ in range(count))]
-        instructions, shown = instructions_of(rows, encoder), instructions_of(rows, encoder, "document")
-        shown = [shown[i] for i in owners]
+        template, instructions = encoder.template, instructions_of(rows, encoder)
+        row_instructions = instructions_of(rows, encoder, "document")
+        document_instructions = [row_instructions[owner] for owner in owners]
         batch = {
-            "query": Tokens.pad(encoder.template.rows(queries, instruction=instructions, max_length=lengths["query"])),
-            "document": Tokens.pad(encoder.template.rows(documents, instruction=shown, max_length=lengths["document"])),
+            "query": Tokens.pad(template.rows(queries, instruction=instructions, max_length=lengths["query"])),
+            "document": Tokens.pad(
+                template.rows(documents, instruction=document_instructions, max_length=lengths["document"])
+            ),
             "query_keys": text_keys(queries),
             "document_keys": text_keys(documents),
             "owners": torch.tensor(owners),
@@ -197,13 +200,13 @@ class Pairs(Inputs):
         return {**batch, **teacher_scores(rows, counts)} if self.scores else batch
 
 
-def check_differ(what: str, texts: Iterable[str]) -> None:
-    """Raise if all texts are equal; `what` they are is for the message."""
+def check_differ(kind: str, texts: Iterable[str]) -> None:
+    """Raise if all texts are equal; their kind, such as `queries`, is for the message."""
     if are_equal(texts):
-        raise ValueError(f"all {what} are equal, so there is nothing to tell apart; give rows with different {what}")
+        raise ValueError(f"all {kind} are equal, so there is nothing to tell apart; give rows with different {kind}")
 
 
-def teacher_scores(rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> dict[str, Tensor]:
+def teacher_scores(rows: Sequence[DataRow], counts: Sequence[int]) -> dict[str, Tensor]:
     """Return `teacher` and `candidates` of `Pairs.collate` for rows with `counts` negatives.
 
     Raises:
@@ -227,7 +230,7 @@ def teacher_scores(rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> dic
 
 @dataclass(kw_only=True)
 class EmbeddingObjective(Objective):
-    """An objective that says what is embedded (`inputs`) and what the loss of embeddings is (`loss`).
+    """An objective whose loss (`loss`) depends on embeddings only: those of its `inputs`.
 
     Its batches can be gradient-cached and gathered, and it can be nested in another objective.
 
@@ -243,11 +246,11 @@ class EmbeddingObjective(Objective):
         """The texts of a batch, and how they are embedded."""
         raise NotImplementedError(f"{type(self).__name__} has no inputs")
 
-    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return the loss of embeddings, by the roles of `inputs`, and parts as `Objective.__call__` does."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
-    def total(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+    def total(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return the loss with the term of `spread_weight`, and parts."""
         parts = self.loss(embeddings, batch)
         if not self.spread_weight:
@@ -266,11 +269,16 @@ class EmbeddingObjective(Objective):
         """Return the data set without rows that the inputs cannot use."""
         return self.inputs.prepare(dataset)
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int = 0) -> Batch:
         """Convert rows to a batch of the inputs."""
         return self.inputs.collate(rows, encoder, seed=seed)
 
-    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def passes(self, encoder: Encoder, batch: Batch) -> tuple[list[Tokens], list[Tokens]]:
+        """Return the texts that are embedded."""
+        batch = self.inputs.complete(encoder, batch)
+        return [*self.inputs.texts(batch).values(), *self.inputs.prompted(batch).values()], []
+
+    def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Tensor]:
         """Embed the texts of a batch and return the loss of the embeddings."""
         inputs = self.inputs
         batch, embed = inputs.complete(encoder, batch), partial(inputs.embed, encoder)
@@ -308,7 +316,7 @@ class Nested(EmbeddingObjective):
         """Set up the base objective."""
         self.base.setup(encoder)
 
-    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         """Return the counts of the base objective."""
         return self.base.counts(batch)
 
@@ -331,47 +339,3 @@ def text_keys(texts: Sequence[str]) -> Tensor:
     """Return hashes of texts, `(texts,)` int64, the same in every process and on every machine."""
     keys = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True) for text in texts]
     return torch.tensor(keys, dtype=torch.long)
-
-
-class Candidates(NamedTuple):
-    """The documents that queries are compared with: positives of all processes in order, then negatives.
-
-    Attributes:
-        vectors: `(columns, hidden)`.
-        keys: `(columns,)` int64, equal where texts are equal.
-        labels: `(queries,)` the column of each query's own positive.
-        positives: number of columns that are positives.
-        labelled: keys of the query and of the positive of each row, `(positives,)` each.
-    """
-
-    vectors: Tensor
-    keys: Tensor
-    labels: Tensor
-    positives: int
-    labelled: tuple[Tensor, Tensor]
-
-
-def candidates_of(
-    queries: Tensor, documents: Tensor, query_keys: Tensor, document_keys: Tensor, *, shared: bool
-) -> Candidates:
-    """Return the candidates of queries: documents `(documents, hidden)`, positives first.
-
-    With `shared`, they are gathered over all processes.
-    """
-    size = len(queries)
-    labels = torch.arange(size, device=queries.device)
-    if not shared:
-        return Candidates(documents, document_keys, labels, size, (query_keys, document_keys[:size]))
-    parts = [gather(documents[:size]), gather(documents[size:])]
-    part_keys = [gather(document_keys[:size]), gather(document_keys[size:])]
-    labels = labels + global_rows(size, queries.device).offset
-    labelled = gather(query_keys), part_keys[0]
-    return Candidates(torch.cat(parts), torch.cat(part_keys), labels, len(parts[0]), labelled)
-
-
-def in_batch_info_nce(
-    queries: Tensor, candidates: Candidates, *, temperature: float, mask: Tensor | None, shared: bool
-) -> Tensor:
-    """Return InfoNCE; with `shared`, its mean over processes is the mean over the queries of all processes."""
-    loss = info_nce(queries, candidates.vectors, candidates.labels, temperature=temperature, mask=mask)
-    return loss * (share_of_rows(len(queries), queries.device) if shared else 1.0)

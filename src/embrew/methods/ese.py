@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +13,14 @@ from embrew.distributed import gather, share_of_rows, world_size
 from embrew.encoder import Encoder
 from embrew.losses.espresso import SVD, Compression, compression_loss, compression_target, layer_weights
 from embrew.methods.angle import Angle
-from embrew.methods.base import Count, NotNegative, Temperature
+from embrew.methods.base import Batch, Count, NotNegative, Temperature
 from embrew.methods.embedding import EmbeddingObjective, Inputs, Nested
 from embrew.text.tokens import Tokens, upload
 
 logger = logging.getLogger(__name__)
 
 
-class _Form(NamedTuple):
+class _Terms(NamedTuple):
     """The terms of the sum, in the paper, in its code and here.
 
     Attributes:
@@ -35,9 +35,9 @@ class _Form(NamedTuple):
 
 
 PRESETS = {
-    "default": _Form(mean=True, full_width=True, offset=False),
-    "paper": _Form(mean=False, full_width=False, offset=False),
-    "official": _Form(mean=True, full_width=True, offset=True),
+    "default": _Terms(mean=True, full_width=True, offset=False),
+    "paper": _Terms(mean=False, full_width=False, offset=False),
+    "official": _Terms(mean=True, full_width=True, offset=True),
 }
 
 
@@ -112,13 +112,13 @@ class Espresso(Nested):
             raise ValueError(f"compression_size={k} of {width} dimensions; give 1 to {width}")
         if depth < 2:
             raise ValueError(f"the model has {depth} layer; ESE trains shallow layers and the last")
-        form = PRESETS[self.preset]
+        terms = PRESETS[self.preset]
         logger.info(
             "espresso, preset %s: shallow layers %s, last layer on %s, %s",
             self.preset,
-            "averaged" if form.mean else "summed",
-            f"all dimensions and the first {k}" if form.full_width else f"the first {k} dimensions",
-            "layers counted from the embedding layer" if form.offset else "layer i is the model truncated to i layers",
+            "averaged" if terms.mean else "summed",
+            f"all dimensions and the first {k}" if terms.full_width else f"the first {k} dimensions",
+            "layers counted from the embedding layer" if terms.offset else "layer i is the model truncated to i layers",
         )
         super().setup(encoder)
 
@@ -133,19 +133,19 @@ class Espresso(Nested):
         """The base objective's texts, embedded at every layer."""
         return replace(self.base.inputs, embed=official_layers if PRESETS[self.preset].offset else Encoder.layers)
 
-    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return α · express + β · compress, and the two terms."""
-        form, k = PRESETS[self.preset], self.compression_size
+        terms, k = PRESETS[self.preset], self.compression_size
         count = len(next(iter(embeddings.values())))
         weights = upload(self._weights(count, batch), next(iter(embeddings.values())).device)
-        shallow = 1.0 / (count - 1) if form.mean else 1.0
+        shallow = 1.0 / (count - 1) if terms.mean else 1.0
         scale = torch.cat([weights[:-1] * shallow, weights[-1:]])
         losses = []
         for i in range(count):
             leading = {role: vectors[i, :, :k] for role, vectors in embeddings.items()}
             losses.append(self.base.loss(leading, batch)["loss"])
         express = (scale * torch.stack(losses)).sum()
-        if form.full_width:
+        if terms.full_width:
             last = {role: vectors[-1] for role, vectors in embeddings.items()}
             express = express + self.base.loss(last, batch)["loss"]
         parts = {"express": express.detach()}
@@ -156,7 +156,7 @@ class Espresso(Nested):
             total = total + self.compress_weight * compress
         return {"loss": total, **parts}
 
-    def _weights(self, count: int, batch: dict[str, Any]) -> Tensor:
+    def _weights(self, count: int, batch: Batch) -> Tensor:
         if self.layers == "none":
             return torch.ones(count)
         if self.layers == "log":

@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 
 from embrew.encoder import Encoder
-from embrew.methods.base import UNIT_WEIGHTS, Objective
+from embrew.methods.base import UNIT_WEIGHTS, Batch, DataRow
+from embrew.methods.compression import Compression
 from embrew.methods.frozen_decoder import memory_states
-from embrew.methods.llm2comp import Compression
-from embrew.model.attention import at_rest
+from embrew.model.attention import evaluating
 from embrew.model.layers import known_positions
 from embrew.text.tokens import Tokens
 
-ROWS = 8  # of a batch
+BATCH_ROWS = 8
 
 
 class Shares(NamedTuple):
     """Shares of the gap closed: by a text's own memory, and by another text's."""
 
-    own: float
-    other: float
+    same_text: float
+    other_text: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +46,21 @@ class Gap:
     that of the first. A share near or below 0 says that the memory carries the text, not only its position or style.
 
     Attributes:
-        objective: whose loss it is.
-        batches: the held-out texts, as the objective collates them, with the weights of the loss.
+        objective: objective whose loss is measured.
+        batches: held-out texts, as the objective collates them, with the weights of the loss.
         none: L(none).
         context: L(context).
         counts: numbers of texts and of scored tokens.
     """
 
     objective: Compression
-    batches: Sequence[dict[str, Any]]
+    batches: Sequence[Batch]
     none: float
     context: float
     counts: dict[str, int]
 
     @classmethod
-    def measure(cls, objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder) -> Gap:
+    def measure(cls, objective: Compression, rows: Sequence[DataRow], encoder: Encoder) -> Gap:
         """Measure the loss without and with the context, which do not change, since the original LM does not.
 
         Texts are split as training splits them with seed 0. No random numbers are drawn, and no process is waited for.
@@ -68,14 +68,14 @@ class Gap:
         Args:
             objective: set up for the encoder.
             rows: held-out rows; at least 2.
-            encoder: its tokenizer, template and frozen LM; no weights are sharded.
+            encoder: encoder whose tokenizer, template and frozen LM are used; no weights are sharded.
 
         Raises:
             ValueError: fewer than 2 rows.
         """
         if len(rows) < 2:
             raise ValueError(f"{len(rows)} held-out rows; the control needs another text, so give 2 or more")
-        groups = [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)]
+        groups = [rows[start : start + BATCH_ROWS] for start in range(0, len(rows), BATCH_ROWS)]
         batches = [_moved(objective.collate(group, encoder), encoder) for group in groups]
         counts = Counter[str]()
         for batch in batches:
@@ -111,15 +111,15 @@ class Gap:
         """
         if not self.exists:
             raise ValueError(f"the loss is {self.context:.4g} with the context and {self.none:.4g} without; no gap")
-        with at_rest(encoder), torch.no_grad():
+        with evaluating(encoder), torch.no_grad():
             memory = torch.cat([memory_states(encoder, batch["context"]) for batch in self.batches])
         sizes = [len(batch["context"]) for batch in self.batches]
         losses = [
             sum(
                 _loss(self.objective, encoder, states, batch)
-                for states, batch in zip(one.split(sizes), self.batches, strict=True)
+                for states, batch in zip(memories.split(sizes), self.batches, strict=True)
             )
-            for one in (memory, memory.roll(-1, 0))
+            for memories in (memory, memory.roll(-1, 0))
         ]
         return Shares(*map(self.share, losses))
 
@@ -128,50 +128,39 @@ class Gap:
         return 1.0 - (loss - self.context) / (self.none - self.context)
 
 
-def rows_that_fit(
-    objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder
-) -> tuple[list[dict[str, Any]], float]:
-    """Return the rows whose whole context and target the frozen LM can read in a row, and the most tokens that it can.
+def rows_that_fit(objective: Compression, rows: Sequence[DataRow], encoder: Encoder) -> tuple[list[DataRow], float]:
+    """Return the rows whose whole context and target the frozen LM can read in a row, and its maximum of tokens.
 
     Training reads the memory in place of the context, so that it may take longer texts than L(context) can be measured
     on.
     """
-    most, fit = known_positions(encoder.backbone.inner), []
+    limit, fit = known_positions(encoder.backbone.inner), []
     for row in rows:
         parts = objective.parts([row], encoder)
-        target = max(len(of[0].ids) for of in parts.targets.values())
-        if len(parts.read[0].ids) + target <= most:
+        target = max(len(targets[0].ids) for targets in parts.targets.values())
+        if len(parts.uncompressed[0].ids) + target <= limit:
             fit.append(row)
-    return fit, most
+    return fit, limit
 
 
-def held_out_of(objective: Objective) -> int:
-    """Return how many texts an objective sets aside for the share of the gap closed; 0: it has no such share."""
-    return objective.held_out if isinstance(objective, Compression) else 0
-
-
-def _loss(objective: Compression, encoder: Encoder, memory: Tensor | None, batch: Mapping[str, Any]) -> float:
-    """Return a batch's part of the loss of memory states `(batch, k, hidden)`; None: its rows have no place for any."""
+def _loss(objective: Compression, encoder: Encoder, memory: Tensor | None, batch: Batch) -> float:
+    """Return a batch's part of the loss of memory states `(batch, k, hidden)`; None: its rows have no SOFT position."""
     if memory is None:
         memory = torch.zeros(len(batch["context"]), 0, encoder.backbone.hidden_size, device=encoder.device)
-    with at_rest(encoder), torch.no_grad(), encoder.backbone.frozen_lm() as lm:
-        return float(sum(objective.decoder_losses(lm, memory, dict(batch))))
+    with evaluating(encoder), torch.no_grad(), encoder.backbone.frozen_lm() as lm:
+        return float(sum(objective.decoder_losses(lm, memory, batch)))
 
 
-def _readings(
-    objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder, *, context: bool
-) -> dict[str, Tokens]:
+def _readings(objective: Compression, rows: Sequence[DataRow], encoder: Encoder, *, context: bool) -> dict[str, Tokens]:
     """Return students that read the whole context as text, or BOS alone, in place of the memory."""
     parts = objective.parts(rows, encoder)
-    alone = [encoder.template.start_row] * len(rows)
-    return _moved(
-        {
-            "student" + suffix: Tokens.pad([a + b for a, b in zip(parts.read if context else alone, of, strict=True)])
-            for suffix, of in parts.targets.items()
-        },
-        encoder,
-    )
+    before = parts.uncompressed if context else [encoder.template.start_row] * len(rows)
+    students = {
+        "student" + suffix: Tokens.pad([read + target for read, target in zip(before, targets, strict=True)])
+        for suffix, targets in parts.targets.items()
+    }
+    return _moved(students, encoder)
 
 
-def _moved(batch: Mapping[str, Tokens], encoder: Encoder) -> dict[str, Any]:
+def _moved(batch: Mapping[str, Tokens], encoder: Encoder) -> Batch:
     return {name: tokens.to(encoder.device) for name, tokens in batch.items()}

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from embrew.encoder import Encoder
-from embrew.methods.base import NotNegative, RowsKind, check_target_fits, end_ids, instructions_of, text_ids, usable
+from embrew.methods.base import (
+    Batch,
+    DataRow,
+    NotNegative,
+    RowsKind,
+    check_target_fits,
+    end_ids,
+    instructions_of,
+    text_ids,
+    usable,
+)
 from embrew.methods.embedding import EmbeddingObjective
 from embrew.methods.lbr import Bottleneck, Generative
 from embrew.text.texts import target_ids
@@ -38,7 +48,7 @@ class SupervisedFineTuning(Generative):
         super().setup(encoder)
         check_target_fits(encoder, encoder.max_length["query"], encoder.max_length["document"])
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int = 0) -> Batch:
         """Return `text`: queries as the encoder reads them, followed by their positives as TARGET."""
         queries = encoder.template.rows(
             [row["query"] for row in rows],
@@ -77,7 +87,7 @@ class LanguageModel(Generative):
         none = f"none of {len(dataset)} texts has {shortest} tokens; there is nothing to predict"
         return usable(dataset, keep, otherwise=none)
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int = 0) -> Batch:
         """Return `text`: BOS and the text as TARGET; without BOS, the first token of the text is not predicted."""
         begin = Row.labelled(encoder.template.bos_ids, Segment.PROMPT)
         end = end_ids(encoder, end=self.end)
@@ -121,15 +131,15 @@ class Joint(Bottleneck):
         super().setup(encoder)
         self.base.setup(encoder)
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int = 0) -> Batch:
         """Return the base's batch, and `text`: query, memory and positive concatenated."""
         return {**self.base.collate(rows, encoder, seed=seed), **super().collate(rows, encoder, seed=seed)}
 
-    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         """Return the counts of the base, and the number of target tokens."""
         return {**self.base.counts(batch), **super().counts(batch)}
 
-    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Tensor]:
         """Return the sum, and its parts `contrast` and `generate`."""
         contrast, generate = self.base(encoder, batch)["loss"], super().__call__(encoder, batch)["loss"]
         parts = {"contrast": contrast.detach(), "generate": generate.detach()}

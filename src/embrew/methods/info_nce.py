@@ -1,28 +1,70 @@
-"""InfoNCE over the candidates of all processes: settings, loss, and contrastive learning with it."""
+"""InfoNCE over the candidates of all processes, and contrastive learning with it.
+
+For queries q_b and candidates d_j, of which d_b is the positive of q_b, with temperature τ:
+
+    L = mean_b −log [ exp(cos(q_b, d_b) / τ) / Σ_j exp(cos(q_b, d_j) / τ) ]
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from embrew.distributed import gather, global_rows, share_of_rows
 from embrew.encoder import Encoder
-from embrew.losses.contrastive import closer_than_positive, same_text_mask, score_kl
-from embrew.methods.base import CosineMargin, Dropout, NotNegative, Share, Temperature
-from embrew.methods.embedding import (
-    Candidates,
-    EmbeddingObjective,
-    Inputs,
-    Pairs,
-    RepeatedTexts,
-    candidates_of,
-    in_batch_info_nce,
-)
+from embrew.losses.contrastive import closer_than_positive, info_nce, same_text_mask, score_kl
+from embrew.methods.base import Batch, CosineMargin, Dropout, NotNegative, Share, Temperature
+from embrew.methods.embedding import EmbeddingObjective, Inputs, Pairs, RepeatedTexts
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+
+class Candidates(NamedTuple):
+    """The documents that queries are compared with: positives of all processes in order, then negatives.
+
+    Attributes:
+        vectors: `(columns, hidden)`.
+        keys: `(columns,)` int64, equal where texts are equal.
+        labels: `(queries,)` the column of each query's own positive.
+        positives: number of columns that are positives.
+        labelled: keys of the query and of the positive of each row, `(positives,)` each.
+    """
+
+    vectors: Tensor
+    keys: Tensor
+    labels: Tensor
+    positives: int
+    labelled: tuple[Tensor, Tensor]
+
+
+def candidates_of(
+    queries: Tensor, documents: Tensor, query_keys: Tensor, document_keys: Tensor, *, shared: bool
+) -> Candidates:
+    """Return the candidates of queries: documents `(documents, hidden)`, positives first.
+
+    With `shared`, they are gathered over all processes.
+    """
+    size = len(queries)
+    labels = torch.arange(size, device=queries.device)
+    if not shared:
+        return Candidates(documents, document_keys, labels, size, (query_keys, document_keys[:size]))
+    parts = [gather(documents[:size]), gather(documents[size:])]
+    part_keys = [gather(document_keys[:size]), gather(document_keys[size:])]
+    labels = labels + global_rows(size, queries.device).offset
+    labelled = gather(query_keys), part_keys[0]
+    return Candidates(torch.cat(parts), torch.cat(part_keys), labels, len(parts[0]), labelled)
+
+
+def in_batch_info_nce(
+    queries: Tensor, candidates: Candidates, *, temperature: float, mask: Tensor | None, shared: bool
+) -> Tensor:
+    """Return InfoNCE; with `shared`, its mean over processes is the mean over the queries of all processes."""
+    loss = info_nce(queries, candidates.vectors, candidates.labels, temperature=temperature, mask=mask)
+    return loss * (share_of_rows(len(queries), queries.device) if shared else 1.0)
 
 
 @dataclass(kw_only=True)
@@ -103,16 +145,16 @@ class Contrastive(EmbeddingObjective):
         """Repeated texts for dropout positives, pairs otherwise."""
         return RepeatedTexts() if self.positives == "dropout" else self.pairs
 
-    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         """Return the number of rows, if a term compares a query with its own documents only."""
-        alone = not self.in_batch_negatives or self.distillation_weight
-        return {"rows": len(batch["query_keys"])} if alone else {}
+        rowwise = not self.in_batch_negatives or self.distillation_weight
+        return {"rows": len(batch["query_keys"])} if rowwise else {}
 
-    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return InfoNCE against the candidates of all processes."""
         return self.compare(embeddings["query"], embeddings["document"], batch)
 
-    def columns(self, queries: Tensor, documents: Tensor, batch: dict[str, Any]) -> Candidates:
+    def columns(self, queries: Tensor, documents: Tensor, batch: Batch) -> Candidates:
         """Return the candidates of all processes, or of this one: documents, then queries with `candidates: both`."""
         keys = batch["document_keys"]
         if self.candidates == "both":
@@ -124,7 +166,7 @@ class Contrastive(EmbeddingObjective):
         self,
         queries: Tensor,
         documents: Tensor,
-        batch: dict[str, Any],
+        batch: Batch,
         *,
         candidates: Candidates | None = None,
         excluded: Tensor | None = None,
@@ -134,7 +176,7 @@ class Contrastive(EmbeddingObjective):
         Args:
             queries: `(batch, hidden)`.
             documents: `(documents, hidden)`: positives, then negatives.
-            batch: as `Pairs` or `RepeatedTexts` collate it.
+            batch: batch as `Pairs` or `RepeatedTexts` collate it.
             candidates: result of `columns`, if already computed.
             excluded: `(batch, columns)` bool: further candidates to leave out of the softmax.
         """
@@ -149,8 +191,9 @@ class Contrastive(EmbeddingObjective):
         if not self.in_batch_negatives:
             loss = loss * share
         if self.distillation_weight:
-            own, teacher = documents[batch["candidates"]], batch["teacher"] / self.distillation_temperature
-            kl = share * score_kl(queries, own, teacher, temperature=temperature)
+            documents_of_query = documents[batch["candidates"]]
+            teacher = batch["teacher"] / self.distillation_temperature
+            kl = share * score_kl(queries, documents_of_query, teacher, temperature=temperature)
             parts["distillation"] = kl.detach()
             loss = loss + self.distillation_weight * kl
         if not self.symmetric:
@@ -163,7 +206,7 @@ class Contrastive(EmbeddingObjective):
         return {"loss": (loss + back) / 2, **parts}
 
     def _mask(
-        self, rows: Tensor, candidates: Candidates, keys: Tensor, batch: dict[str, Any]
+        self, rows: Tensor, candidates: Candidates, keys: Tensor, batch: Batch
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Return what each row leaves out of its softmax, and the share that only the model's scores leave out."""
         columns, column_keys, labels, _, labelled = candidates

@@ -5,17 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from torch import Tensor
 
 from embrew.encoder import Encoder
 from embrew.losses.vocabulary import token_nll
 from embrew.methods.base import (
+    Batch,
     Count,
-    Objective,
+    DataRow,
     RowsKind,
+    TokenObjective,
     check_target_fits,
     end_ids,
     instructions_of,
@@ -34,15 +36,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Generative(Objective):
+class Generative(TokenObjective):
     """−mean log p(y_t | visible tokens, y_<t) over targets, a token mean over the optimiser step.
 
     Attributes:
-        learning: name of the training, for messages.
         end: predict EOS after the target, unless the target is truncated.
     """
 
-    learning: ClassVar[str]
     end: bool = True
 
     def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
@@ -51,31 +51,27 @@ class Generative(Objective):
             raise ValueError(f"attention={settings.attention}: writing a text needs encoder.attention: causal")
 
     def setup(self, encoder: Encoder) -> None:
-        """Train the head; raise unless the encoder is a causal LM."""
-        encoder.backbone.check_decoder(self.learning)
+        """Train the head; raise unless the encoder is a causal LM whose tokenizer has the EOS token of `end`."""
         super().setup(encoder)
-        end_ids(encoder, end=self.end)  # raises without an EOS token
-        encoder.backbone.set_attention_dropout(0.0)
-        encoder.backbone.train_head()
+        end_ids(encoder, end=self.end)
 
     def attention(self, encoder: Encoder) -> Attention:
         """Return the attention pattern under which targets are predicted."""
         return encoder.attention
 
-    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         """Return the number of target tokens."""
         return {"tokens": int(batch["text"].host.where(Segment.TARGET).sum())}
 
-    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Tensor]:
         """Return the negative log-likelihood of the targets."""
         tokens: Tokens = batch["text"]
         weight = self.unit_weights(batch, encoder.device)["tokens"]
         states = encoder.backbone.hidden_states(tokens, self.attention(encoder))
         labels = select_masked(tokens.input_ids, tokens.host.where(Segment.TARGET))
-        weights = torch.full((len(labels),), weight, device=states.device)
         head = trained_head(encoder.backbone.causal_lm)
         scored = select_masked(states, tokens.host.predicting(Segment.TARGET))
-        return {"loss": token_nll(scored, labels, *head, row_weights=weights)}
+        return {"loss": token_nll(scored, labels, *head, row_weights=weight)}
 
 
 @dataclass(kw_only=True)
@@ -152,28 +148,29 @@ class Bottleneck(Generative):
         none = f"none of {len(dataset)} texts has {2 * self.min_tokens} tokens; lower min_tokens"
         return usable(dataset, keep, otherwise=none)
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int = 0) -> Batch:
         """Return `text`: the text read, memory and target. Seed and text decide the position for `rest`."""
-        end = end_ids(encoder, end=self.end)
-        limit: dict[str, Any] = {"limit": encoder.max_length["document"], "end": end}
+        target = partial(target_ids, end=end_ids(encoder, end=self.end), limit=encoder.max_length["document"])
         if self.target == "positive":
             read = self._read([row["query"] for row in rows], encoder, instructions_of(rows, encoder))
-            targets = [target_ids(ids, **limit) for ids in text_ids([row["positive"] for row in rows], encoder)]
+            targets = [target(ids) for ids in text_ids([row["positive"] for row in rows], encoder)]
         else:
             texts = text_ids([row["text"] for row in rows], encoder)
             read = self._read(texts, encoder)
-            fits = [row.segments.count(Segment.TEXT) for row in read]
+            lengths = [row.segments.count(Segment.TEXT) for row in read]
             if self.target == "text":
-                pairs = zip(texts, fits, strict=True)
-                targets = [target_ids(ids[:room], complete=room == len(ids), **limit) for ids, room in pairs]
+                pairs = zip(texts, lengths, strict=True)
+                targets = [target(ids[:length], complete=length == len(ids)) for ids, length in pairs]
             else:
-                splits = [self._split(ids, room, seed) for ids, room in zip(texts, fits, strict=True)]
-                read = self._read([ids[:at] for ids, at in zip(texts, splits, strict=True)], encoder)
-                targets = [target_ids(ids[at:], **limit) for ids, at in zip(texts, splits, strict=True)]
-        written = [Row.labelled(target, Segment.TARGET) for target in targets]
-        return {"text": Tokens.pad([one + other for one, other in zip(read, written, strict=True)])}
+                splits = [self._split(ids, length, seed) for ids, length in zip(texts, lengths, strict=True)]
+                read = self._read([ids[:split] for ids, split in zip(texts, splits, strict=True)], encoder)
+                targets = [target(ids[split:]) for ids, split in zip(texts, splits, strict=True)]
+        rows_read = zip(read, targets, strict=True)
+        return {"text": Tokens.pad([row + Row.labelled(ids, Segment.TARGET) for row, ids in rows_read])}
 
-    def _read(self, texts: Sequence[Any], encoder: Encoder, instructions: list[str] | None = None) -> list[Row]:
+    def _read(
+        self, texts: Sequence[str] | Sequence[list[int]], encoder: Encoder, instructions: list[str] | None = None
+    ) -> list[Row]:
         prompt = encoder.prompts["document"] if instructions is None else instructions
         return encoder.template.rows(texts, instruction=prompt, max_length=encoder.max_length["query"])
 

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from embrew.data.sentences import split_sentences
 from embrew.encoder import Encoder
 from embrew.losses.vocabulary import bag_of_words_nll, token_nll
-from embrew.methods.base import NotNegative, Objective, text_ids, usable
+from embrew.methods.base import Batch, DataRow, NotNegative, TokenObjective, text_ids, usable
 from embrew.model.frozen import trained_head
 from embrew.model.layers import check_takes_branches
 from embrew.settings.encoder import EncoderSettings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Llama2Vec(Objective):
+class Llama2Vec(TokenObjective):
     """EBAE and EBAR in one forward pass, and the next-token loss on the text.
 
     "Making Large Language Models A Better Foundation For Dense Retrieval" (arXiv 2312.15503), section 3. A text is
@@ -37,11 +37,12 @@ class Llama2Vec(Objective):
     Encoding a text uses one of the two blocks.
 
     Attributes:
-        bag_weight: of the mean of the two bag-of-words losses (the authors: 0.1).
-        language_weight: of the next-token loss on the text (1).
+        bag_weight: weight of the mean of the two bag-of-words losses (the authors: 0.1).
+        language_weight: weight of the next-token loss on the text (the authors: 1).
         stop_words: words left out of both bags: `english` is scikit-learn's list.
     """
 
+    learning = "embedding-based auto-encoding"
     bag_weight: NotNegative = 0.1
     language_weight: NotNegative = 1.0
     stop_words: Literal["english", "none"] = "english"
@@ -72,12 +73,9 @@ class Llama2Vec(Objective):
 
     def setup(self, encoder: Encoder) -> None:
         """Train the head; raise unless the encoder is a causal LM that reads both blocks."""
-        encoder.backbone.check_decoder("embedding-based auto-encoding")
         super().setup(encoder)
         encoder.template.check_all_memory("llama2vec")
         check_takes_branches(encoder.backbone.inner)
-        encoder.backbone.set_attention_dropout(0.0)
-        encoder.backbone.train_head()
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Leave out texts with a single sentence.
@@ -89,22 +87,23 @@ class Llama2Vec(Objective):
         none = f"none of {len(dataset)} texts has two sentences, one to read and one that follows"
         return usable(dataset, keep, otherwise=none)
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """Return texts with both blocks, and `targets` `(texts, 2, most)`: the bags of the two parts.
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int = 0) -> Batch:
+        """Return texts with both blocks, and `targets` `(texts, 2, tokens)`: the bags of the two parts.
 
         Seed and text decide where a text is split. If the length limit truncates the first part, its bag holds the
         words that are read, and the second part begins directly after them.
         """
-        shown, rest = [], []
+        read_texts, rests = [], []
         for row in rows:
             sentences = split_sentences(row["text"])
             site = random.Random(f"{seed} {row['text']}").randint(1, max(len(sentences) - 1, 1))
-            shown.append(" ".join(sentences[:site]))
-            rest.append(" ".join(sentences[site:]))
+            read_texts.append(" ".join(sentences[:site]))
+            rests.append(" ".join(sentences[site:]))
         first, second = self._blocks(encoder)
         limit = encoder.max_length["document"] - max(0, len(second.ids) - len(first.ids))
-        trunks = encoder.template.rows(shown, instruction=encoder.prompts["document"], max_length=limit)
-        halves = split_where_truncated(encoder.template, shown, trunks, instruction=encoder.prompts["document"])
+        prompt = encoder.prompts["document"]
+        trunks = encoder.template.rows(read_texts, instruction=prompt, max_length=limit)
+        halves = split_where_truncated(encoder.template, read_texts, trunks, instruction=prompt)
         tokens = Tokens.pad([trunk + second for trunk in trunks])
         branches = torch.zeros_like(tokens.input_ids)
         for i, trunk in enumerate(trunks):
@@ -112,13 +111,13 @@ class Llama2Vec(Objective):
             branches[i, end - len(first.ids) : end] = 1
             branches[i, end : end + len(second.ids)] = 2
         bags = []
-        for (read, cut_off), after in zip(halves, rest, strict=True):
+        for (read, cut_off), after in zip(halves, rests, strict=True):
             bags += [self._bag(read, encoder), self._bag(f"{cut_off} {after}", encoder)]
-        most = max(1, *(len(bag) for bag in bags))
-        targets = torch.tensor([bag + [-1] * (most - len(bag)) for bag in bags])
+        width = max(1, *(len(bag) for bag in bags))
+        targets = torch.tensor([bag + [-1] * (width - len(bag)) for bag in bags])
         filled = [sum(map(bool, bags[block::2])) for block in range(2)]
         text = replace(tokens, branch_ids=branches)
-        return {"text": text, "targets": targets.view(len(rows), 2, most), "filled": filled}
+        return {"text": text, "targets": targets.view(len(rows), 2, width), "filled": filled}
 
     @staticmethod
     def _blocks(encoder: Encoder) -> tuple[Row, Row]:
@@ -136,12 +135,12 @@ class Llama2Vec(Objective):
         (ids,) = text_ids([" ".join(words)], encoder)
         return sorted(set(ids))
 
-    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         """Return the number of text tokens, and of texts with a non-empty bag of each kind."""
         language = int(batch["text"].host.predicting(Segment.TEXT).sum())
         return {"language": language, "self": batch["filled"][0], "next": batch["filled"][1]}
 
-    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Tensor]:
         """Return the weighted sum, and its parts `language`, `self` and `next`."""
         tokens: Tokens = batch["text"]
         states = encoder.hidden_states(tokens)
@@ -149,14 +148,13 @@ class Llama2Vec(Objective):
         scored = tokens.host.predicting(Segment.TEXT)
         labels = select_masked(tokens.input_ids[:, 1:], scored[:, :-1])
         weights = self.unit_weights(batch, states.device)
-        each = torch.full((len(labels),), weights["language"], device=states.device)
-        language = token_nll(select_masked(states, scored), labels, *head, row_weights=each)
+        language = token_nll(select_masked(states, scored), labels, *head, row_weights=weights["language"])
         slots = select_masked(states, tokens.host.where(Segment.MEMORY)).view(len(tokens), 2, -1, states.shape[-1])
         bags = []
         for block, name in enumerate(("self", "next")):
             targets = batch["targets"][:, block]
-            each = (targets >= 0).any(1) * weights[name]
-            bags.append(bag_of_words_nll(slots[:, block], targets, *head, row_weights=each))
+            text_weights = (targets >= 0).any(1) * weights[name]
+            bags.append(bag_of_words_nll(slots[:, block], targets, *head, row_weights=text_weights))
         loss = self.language_weight * language + self.bag_weight * (bags[0] + bags[1]) / 2
         parts = {"language": language, "self": bags[0], "next": bags[1]}
         return {"loss": loss, **{name: value.detach() for name, value in parts.items()}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from embrew.encoder import Encoder
 from embrew.losses.vocabulary import token_nll
-from embrew.methods.base import Objective, text_ids
+from embrew.methods.base import Batch, DataRow, TokenObjective, text_ids
 from embrew.model.frozen import trained_head
 from embrew.settings.encoder import EncoderSettings
 from embrew.text.tokens import Row, Segment, Tokens
 
 
 @dataclass(kw_only=True)
-class MaskedNextToken(Objective):
+class MaskedNextToken(TokenObjective):
     """−mean log p(x_t | text with some tokens masked), from the state at position t − 1.
 
     *LLM2Vec: Large Language Models Are Secretly Powerful Text Encoders* (arXiv 2404.05961), section 2.2. As in
@@ -34,6 +34,7 @@ class MaskedNextToken(Objective):
         mask_token: text of the mask token; a causal LM has no mask token, and the paper uses an underscore.
     """
 
+    learning = "masked next-token prediction"
     mask_probability: Annotated[float, Field(gt=0, le=1)] = 0.2
     replacement: Literal["bert", "mask"] = "bert"
     mask_token: Annotated[str, Field(min_length=1)] = "_"
@@ -48,11 +49,8 @@ class MaskedNextToken(Objective):
 
     def setup(self, encoder: Encoder) -> None:
         """Train the head; raise unless `mask_token` is a single token."""
-        encoder.backbone.check_decoder("masked next-token prediction")
         super().setup(encoder)
         self._mask_id(encoder)
-        encoder.backbone.set_attention_dropout(0.0)
-        encoder.backbone.train_head()
 
     def _mask_id(self, encoder: Encoder) -> int:
         (ids,) = text_ids([self.mask_token], encoder)
@@ -62,7 +60,7 @@ class MaskedNextToken(Objective):
             )
         return ids[0]
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+    def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int = 0) -> Batch:
         """Return BOS and text with some tokens replaced, `labels` and `positions`.
 
         Labels are `(batch, tokens)`, at t − 1 token t, or −100; `positions` are the indices of those that are tokens,
@@ -78,18 +76,18 @@ class MaskedNextToken(Objective):
             positions = range(0 if bos else 1, len(ids))  # a token is predicted from the position before it
             chosen = [t for t in positions if generator.random() < self.mask_probability]
             chosen = chosen or ([generator.choice(positions)] if len(positions) else [])  # at least one per text
-            shown, wanted = list(ids), [-100] * (len(bos) + len(ids))
+            masked, targets = list(ids), [-100] * (len(bos) + len(ids))
             for t in chosen:
-                wanted[len(bos) + t - 1] = ids[t]
+                targets[len(bos) + t - 1] = ids[t]
                 kind = generator.random()
                 if self.replacement == "mask" or kind < 0.8:
-                    shown[t] = mask_id
+                    masked[t] = mask_id
                 elif kind < 0.9:
-                    shown[t] = generator.randrange(min(words, encoder.backbone.vocab_size))
-            texts.append(Row.labelled(bos, Segment.PROMPT) + Row.labelled(shown, Segment.TEXT))
-            labels.append(wanted)
-        width = max(len(wanted) for wanted in labels)
-        padded = [wanted + [-100] * (width - len(wanted)) for wanted in labels]
+                    masked[t] = generator.randrange(min(words, encoder.backbone.vocab_size))
+            texts.append(Row.labelled(bos, Segment.PROMPT) + Row.labelled(masked, Segment.TEXT))
+            labels.append(targets)
+        width = max(len(targets) for targets in labels)
+        padded = [targets + [-100] * (width - len(targets)) for targets in labels]
         all_labels = torch.tensor(padded, dtype=torch.long)
         return {
             "text": Tokens.pad(texts),
@@ -97,15 +95,14 @@ class MaskedNextToken(Objective):
             "positions": (all_labels.flatten() != -100).nonzero()[:, 0],
         }
 
-    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+    def counts(self, batch: Batch) -> dict[str, int]:
         """Return the number of chosen tokens."""
         return {"tokens": len(batch["positions"])}
 
-    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Tensor]:
         """Return the negative log-likelihood of the chosen tokens."""
         states = encoder.hidden_states(batch["text"])
         scored, labels = (part.flatten(0, 1).index_select(0, batch["positions"]) for part in (states, batch["labels"]))
         weight = self.unit_weights(batch, states.device)["tokens"]
-        weights = torch.full((len(labels),), weight, device=states.device)
         head = trained_head(encoder.backbone.causal_lm)
-        return {"loss": token_nll(scored, labels, *head, row_weights=weights)}
+        return {"loss": token_nll(scored, labels, *head, row_weights=weight)}

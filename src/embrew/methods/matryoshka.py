@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 from torch import Tensor, cat
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from embrew.distributed import share_of_rows
 from embrew.encoder import Encoder
-from embrew.methods.base import Count, CountOrNone, NotNegative, Temperature
+from embrew.methods.base import Batch, Count, CountOrNone, NotNegative, Temperature
 from embrew.methods.embedding import Inputs, Nested
 
 logger = logging.getLogger(__name__)
@@ -50,14 +50,14 @@ class Matryoshka(Nested):
             logger.warning("dims=%s leave out all %d dimensions, which are then trained in part only", self.dims, width)
         super().setup(encoder)
 
-    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return the weighted sum, and the base loss at each width as `loss_m`."""
         return self.truncated(embeddings, batch, self.dims)
 
-    def truncated(self, embeddings: dict[str, Tensor], batch: dict[str, Any], dims: Sequence[int]) -> dict[str, Tensor]:
+    def truncated(self, embeddings: dict[str, Tensor], batch: Batch, dims: Sequence[int]) -> dict[str, Tensor]:
         """Return the weighted sum of the base loss at some widths, and the loss at each width as `loss_m`."""
         parts: dict[str, Tensor] = {}
-        total: Any = 0.0
+        total = next(iter(embeddings.values())).new_zeros(())
         for m in dims:
             weight = 1.0 if self.weights is None else self.weights[self.dims.index(m)]
             value = self.base.loss({role: vectors[..., :m] for role, vectors in embeddings.items()}, batch)["loss"]
@@ -116,7 +116,7 @@ class Matryoshka2d(Matryoshka):
         """The base objective's texts, embedded at every layer."""
         return replace(self.base.inputs, embed=Encoder.layers)
 
-    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+    def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return the weighted sum, and its parts `last`, `shallow` and `kl`."""
         layers, dims = self._draw(len(next(iter(embeddings.values()))), batch)
         at_last = {role: vectors[-1] for role, vectors in embeddings.items()}
@@ -132,7 +132,7 @@ class Matryoshka2d(Matryoshka):
         loss = self.last_layer_weight * last + self.layer_weight * shallow + self.kl_weight * kl
         return {"loss": loss, "last": last.detach(), "shallow": shallow.detach(), "kl": kl.detach()}
 
-    def _draw(self, layers: int, batch: dict[str, Any]) -> tuple[list[int], list[int]]:
+    def _draw(self, layers: int, batch: Batch) -> tuple[list[int], list[int]]:
         """Return layers, counted from 0, and dimensions of this step."""
         generator = random.Random(f"{float(batch.get('progress', 0.0))}")
         chosen = sorted(generator.sample(range(layers - 1), self.layers_per_step))

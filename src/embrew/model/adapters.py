@@ -20,8 +20,8 @@ from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
+from embrew.model.cpu.lora_linear import use_lora_linear
 from embrew.model.dropout import probabilities
-from embrew.model.lora_linear import use_lora_linear
 from embrew.settings.base import BLOCK, Quantization
 
 
@@ -42,7 +42,7 @@ def adapter_state(model: PeftModel) -> AdapterState:
     return AdapterState(config, {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()})
 
 
-BEFORE = "base_model.model."  # what peft puts before the name of a layer
+KEY_PREFIX = "base_model.model."  # before the name of a layer in every key that peft saves
 Factors = dict[str, tuple[Tensor, Tensor]]
 """By the name of a layer: down `(rank, in)` and up `(out, rank)`, scaled; the change of its weights is up · down."""
 
@@ -61,7 +61,7 @@ def lora_factors(model: PeftModel) -> Factors | None:
                 return None
             down, up = (each[adapter].weight.detach().float().cpu() for each in (lora.lora_A, lora.lora_B))
             factors[name] = down, up * lora.scaling[adapter]
-    plain = {f"{BEFORE}{name}.lora_{part}.weight" for name in factors for part in "AB"}
+    plain = {f"{KEY_PREFIX}{name}.lora_{part}.weight" for name in factors for part in "AB"}
     is_sum = adapter_state(model).tensors.keys() == plain and all(down.ndim == 2 for down, _ in factors.values())
     return factors if is_sum else None
 
@@ -70,12 +70,12 @@ def lora_of(factors: Factors, config: Mapping[str, Any]) -> AdapterState:
     """Return a LoRA with given factors, which need not be of one rank; other settings are those of `config`."""
     ranks = {name: len(down) for name, (down, _) in factors.items()}
     rank = max(ranks.values())
-    pattern = {re.escape(name): own for name, own in ranks.items() if own != rank}
+    pattern = {re.escape(name): layer_rank for name, layer_rank in ranks.items() if layer_rank != rank}
     chosen: dict[str, Any] = {"r": rank, "lora_alpha": rank, "rank_pattern": pattern, "alpha_pattern": dict(pattern)}
     chosen |= {"target_modules": sorted(factors), "use_rslora": False, "init_lora_weights": True}
     chosen |= dict.fromkeys(("exclude_modules", "layers_to_transform", "layers_pattern"))
-    tensors = {f"{BEFORE}{name}.lora_A.weight": down.contiguous() for name, (down, _) in factors.items()}
-    tensors |= {f"{BEFORE}{name}.lora_B.weight": up.contiguous() for name, (_, up) in factors.items()}
+    tensors = {f"{KEY_PREFIX}{name}.lora_A.weight": down.contiguous() for name, (down, _) in factors.items()}
+    tensors |= {f"{KEY_PREFIX}{name}.lora_B.weight": up.contiguous() for name, (_, up) in factors.items()}
     return AdapterState({**config, **chosen}, tensors)
 
 
@@ -83,8 +83,8 @@ class LowRank(nn.Module):
     """Up · down, float32: merged LoRAs, their factors concatenated, so that nothing is rounded.
 
     Attributes:
-        down: `(rank, in)`.
-        up: `(out, rank)`, scaled.
+        down: factor `(rank, in)`.
+        up: factor `(out, rank)`, scaled.
     """
 
     down: Tensor
@@ -114,7 +114,7 @@ class LowRank(nn.Module):
         return nn.functional.linear(nn.functional.linear(x.to(self.down.dtype), self.down), self.up)
 
 
-LIBRARY = "bitsandbytes"
+BITSANDBYTES = "bitsandbytes"
 
 
 def check_library() -> None:
@@ -135,9 +135,9 @@ def loading_options(settings: Quantization, *, dtype: torch.dtype, device: torch
     """Return what `from_pretrained` needs to quantise the linear layers of a model, all but the head.
 
     Args:
-        settings: how.
-        dtype: of the products.
-        device: where the weights are quantised.
+        settings: type and scales of 4-bit weights.
+        dtype: dtype of the matrix products.
+        device: device on which weights are quantised.
 
     Raises:
         ValueError: bitsandbytes is not installed.
@@ -199,7 +199,7 @@ def dequantize(model: Any, dtype: torch.dtype) -> None:
 
 
 logger = logging.getLogger(__name__)
-ROUNDED = 0.1  # share of an adapter's change that rounding may take without a warning
+MAX_ROUNDED_SHARE = 0.1  # share of an adapter's change that rounding may take without a warning
 
 
 def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> PeftModel:
@@ -252,8 +252,8 @@ def lora_config(settings: Mapping[str, Any], *, decoder: bool = True) -> LoraCon
         raise ValueError(f"lora={settings}: {error}; the keys are those of peft.LoraConfig") from None
 
 
-MATCHING = 10  # seconds
-MATCH = """
+MATCH_SECONDS = 10  # seconds
+MATCH_SCRIPT = """
 import json, re, sys
 patterns, names = json.load(sys.stdin)
 for pattern in patterns:
@@ -276,19 +276,19 @@ def check_patterns(settings: Mapping[str, Any], model: nn.Module) -> None:
         patterns = [value] if isinstance(value, str) else value if key.endswith("_pattern") else None
         if not patterns or value == "all-linear":
             continue
-        command = [sys.executable, "-I", "-S", "-c", MATCH]
+        command = [sys.executable, "-I", "-S", "-c", MATCH_SCRIPT]
         try:
             subprocess.run(
                 command,
                 input=json.dumps([patterns, names]),
                 capture_output=True,
                 text=True,
-                timeout=MATCHING,
+                timeout=MATCH_SECONDS,
                 check=True,
             )
         except subprocess.TimeoutExpired:
             raise ValueError(
-                f"lora.{key}={value!r} takes more than {MATCHING} seconds to match with the names of the model's "
+                f"lora.{key}={value!r} takes more than {MATCH_SECONDS} seconds to match with the names of the model's "
                 "modules; give a list of names, or a pattern without repeats within repeats"
             ) from None
         except subprocess.CalledProcessError as error:
@@ -349,7 +349,7 @@ def peft_warnings_off() -> Iterator[None]:
 def check_rounding(model: PeftModel, dtype: torch.dtype) -> None:
     """Warn if more than a tenth of an adapter's change is lost when the sum is rounded to `dtype`."""
     share = lost_to_rounding(model, dtype)
-    if share > ROUNDED:
+    if share > MAX_ROUNDED_SHARE:
         logger.warning(
             "an adapter merged into %s weights: rounding is %.0f %% of what it changes; open the encoder in float32 "
             "(encoder.dtype: float32 in a recipe) to keep it",
@@ -370,7 +370,7 @@ def lost_to_rounding(model: PeftModel, dtype: torch.dtype) -> float:
             for name in layer.active_adapters:
                 if name in getattr(layer, "lora_A", {}):
                     delta = layer.get_delta_weight(name).float()
-                    total = getattr(layer.get_base_layer(), _held(layer)).float() + delta
+                    total = getattr(layer.get_base_layer(), _parameter_name(layer)).float() + delta
                     error += float((total.to(dtype).float() - total).square().sum())
                     change += float(delta.square().sum())
     return (error / change) ** 0.5 if change else 0.0
@@ -384,7 +384,7 @@ def merge(model: PeftModel) -> PreTrainedModel:
     return model.unload()
 
 
-def _held(layer: BaseTunerLayer) -> str:
+def _parameter_name(layer: BaseTunerLayer) -> str:
     """Return the name of the parameter that a LoRA is on; experts of a layer are one parameter of three dimensions."""
     return getattr(layer, "parameter_name", "weight")
 
@@ -400,7 +400,7 @@ def _merge_layer(layer: BaseTunerLayer) -> None:
                     base.register_forward_hook(_with_merged)
                 base.merged.add(lora.lora_A[name].weight, lora.lora_B[name].weight.float() * lora.scaling[name])
         return
-    weight = getattr(base, _held(layer), None)
+    weight = getattr(base, _parameter_name(layer), None)
     if not hasattr(layer, "get_delta_weight") or weight is None:
         raise ValueError(f"{type(layer).__name__} cannot be merged; embrew merges LoRA on linear layers and experts")
     with torch.no_grad():
@@ -429,8 +429,10 @@ class AdapterSwitch:
         self.layers: list[Any] = [
             m for m in model.modules() if isinstance(m, BaseTunerLayer | AuxiliaryTrainingWrapper)
         ]
-        own = {id(dropout) for layer in self.layers for dropout in getattr(layer, "lora_dropout", {}).values()}
-        self.dropouts = [pair for pair in probabilities(model) if id(pair[0]) not in own]
+        lora_dropouts = {
+            id(dropout) for layer in self.layers for dropout in getattr(layer, "lora_dropout", {}).values()
+        }
+        self.dropouts = [pair for pair in probabilities(model) if id(pair[0]) not in lora_dropouts]
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -444,7 +446,7 @@ class AdapterSwitch:
                 setattr(module, name, 0.0)
             yield
         finally:
-            for layer, flag in zip(self.layers, before, strict=True):
-                layer._disable_adapters = flag
+            for layer, was_off in zip(self.layers, before, strict=True):
+                layer._disable_adapters = was_off
             for module, name, value in active:
                 setattr(module, name, value)

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -72,9 +72,9 @@ class Attention:
         """
         segment_ids = tokens.segment_ids
         width = segment_ids.shape[1]
-        at = torch.arange(width, device=segment_ids.device)
+        positions = torch.arange(width, device=segment_ids.device)
         reader, read = segment_ids[:, :, None], segment_ids[:, None, :]
-        before = at[None, :, None] >= at[None, None, :]
+        before = positions[None, :, None] >= positions[None, None, :]
         seen = (reader != Segment.PAD) & (read != Segment.PAD)
         if tokens.branch_ids is not None:
             read_branch = tokens.branch_ids[:, None, :]
@@ -91,10 +91,10 @@ class Attention:
         for reading, hidden in self.hide:
             seen = seen & ~((reader == reading) & (read == hidden))
         if window is not None:
-            place = at[None] if tokens.position_ids is None else tokens.position_ids
-            distance = place[:, :, None] - place[:, None, :]
+            position_ids = positions[None] if tokens.position_ids is None else tokens.position_ids
+            distance = position_ids[:, :, None] - position_ids[:, None, :]
             seen = seen & (distance < window if self.mode == "causal" else distance.abs() <= window)
-        return seen | (at[:, None] == at[None, :])
+        return seen | (positions[:, None] == positions[None, :])
 
     @staticmethod
     def takes_mask(config: PreTrainedConfig) -> bool:
@@ -132,17 +132,17 @@ class Attention:
         return form(None if kinds else window)  # dots1 has a window, and layers without one
 
 
-WIDTH, MEMORY, PADDING = 6, 2, 3  # tokens of the probe, memory tokens among them, and padding after them
-WINDOWS, SHORT = ("sliding_window", "attention_chunk_size"), 3
-MOVED = 1e-6  # of the largest state
+PROBE_WIDTH, MEMORY, PADDING = 6, 2, 3  # tokens of the probe, memory tokens among them, and padding after them
+WINDOWS, SHORT_WINDOW = ("sliding_window", "attention_chunk_size"), 3
+MIN_CHANGE = 1e-6  # of the largest state
 logger = logging.getLogger(__name__)
-FAILED = (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError, NotImplementedError)
+PROBE_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError, NotImplementedError)
 
 
 _CONFIGS: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
 
 
-def key_of(inner: Any, *more: Any) -> tuple[Any, ...]:
+def key_of(inner: Any, *more: Hashable) -> tuple[Hashable, ...]:
     """Return what decides how a model reads texts: class, configuration, kernel, arithmetic, and what is given."""
     if inner not in _CONFIGS:
         settings = {key: value for key, value in inner.config.to_dict().items() if not key.startswith("_")}
@@ -170,7 +170,7 @@ def library_states(inner: Any, embedded: Tensor, tokens: Tokens) -> Tensor:
 
 def with_short_windows(inner: Any) -> list[Any]:
     """Return a model, and a shallow copy whose windows are shorter than the texts of `agree`, if it has any."""
-    short = {name: SHORT for name in WINDOWS if (getattr(inner.config, name, None) or 0) > SHORT}
+    short = {name: SHORT_WINDOW for name in WINDOWS if (getattr(inner.config, name, None) or 0) > SHORT_WINDOW}
     if not short:
         return [inner]
     copied = copy.copy(inner)
@@ -189,7 +189,7 @@ def has_own_window(config: PreTrainedConfig) -> bool:
     return hasattr(type(config), field) and getattr(config, field) is True
 
 
-def follows(
+def follows_pattern(
     inner: Any, attention: Attention, run: Callable[[Tensor, Tokens], Tensor], *, num_layers: int | None = None
 ) -> bool:
     """Return whether the states that `run` gives depend on each other as an attention pattern says.
@@ -199,41 +199,41 @@ def follows(
     Args:
         inner: the model without its head.
         attention: the pattern.
-        run: from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
-        num_layers: how many layers it runs; all by default.
+        run: function from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
+        num_layers: number of layers that it runs; all by default.
     """
     layers = num_layers or int(inner.config.num_hidden_layers)
     window = getattr(inner.config, "sliding_window", None)
-    width = max(2, min(WIDTH, window)) if isinstance(window, int) and window > 0 else WIDTH
+    width = max(2, min(PROBE_WIDTH, window)) if isinstance(window, int) and window > 0 else PROBE_WIDTH
     states_by_padding: list[Tensor] = []
     try:
-        with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
+        with evaluating(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
             for padding in (0, PADDING):
                 tokens = _probe(inner, attention, width, padding)
                 states = run(inner.get_input_embeddings()(tokens.input_ids).to(inner.dtype), tokens)[:, :width].float()
                 moved = (states[1:] - states[:1]).abs().amax(-1).T  # [i, j]: state i under a change of token j
                 reads = attention.visible(tokens)[0, :width, :width].double()
                 reaches = torch.linalg.matrix_power(reads, layers) > 0
-                scale, noise = states[0].abs().max(), max(MOVED, 4 * torch.finfo(inner.dtype).eps)
+                scale, noise = states[0].abs().max(), max(MIN_CHANGE, 4 * torch.finfo(inner.dtype).eps)
                 if not torch.isfinite(states).all():
                     return False
-                if not ((moved[reaches] > MOVED * scale).all() and (moved[~reaches] <= noise * scale).all()):
+                if not ((moved[reaches] > MIN_CHANGE * scale).all() and (moved[~reaches] <= noise * scale).all()):
                     return False
                 states_by_padding.append(states[0])
     except torch.OutOfMemoryError:
         raise
-    except FAILED:
+    except PROBE_ERRORS:
         logger.debug("%s cannot take %s", type(inner).__name__, attention, exc_info=True)
         return False
     same = 1e-4 if inner.dtype == torch.float32 else 5e-2
     return bool((states_by_padding[0] - states_by_padding[1]).abs().max() <= same * states_by_padding[0].abs().max())
 
 
-def agree(
+def give_same_states(
     inner: Any,
-    one: Callable[[Tensor, Tokens], Tensor],
-    other: Callable[[Tensor, Tokens], Tensor],
-    lengths: Sequence[int] = (WIDTH + 1, 2, 4, 3),
+    first: Callable[[Tensor, Tokens], Tensor],
+    second: Callable[[Tensor, Tokens], Tensor],
+    lengths: Sequence[int] = (PROBE_WIDTH + 1, 2, 4, 3),
     *,
     same: float | None = None,
 ) -> bool:
@@ -241,8 +241,8 @@ def agree(
 
     Args:
         inner: the model without its head.
-        one: from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
-        other: likewise.
+        first: function from embeddings `(batch, tokens, hidden)` and tokens to states `(batch, tokens, hidden)`.
+        second: likewise.
         lengths: tokens of each text.
         same: largest difference, of the largest state; 1e-4 in float32 and 5e-2 in shorter types by default.
     """
@@ -250,12 +250,14 @@ def agree(
         vocabulary = inner.get_input_embeddings().weight.shape[0]
         some = torch.linspace(0.05 * vocabulary, 0.9 * vocabulary, 2 * max(lengths)).long().tolist()
         tokens = Tokens.pad([Row.labelled(some[n - 1 : 2 * n - 1], Segment.TEXT) for n in lengths]).to(inner.device)
-        with at_rest(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
+        with evaluating(inner), torch.no_grad(), torch.autocast(inner.device.type, enabled=False):
             embedded = inner.get_input_embeddings()(tokens.input_ids).to(inner.dtype)
-            states, others = (select_masked(run(embedded, tokens), tokens.attention_mask.bool()).float() for run in (one, other))
+            states, others = (
+                select_masked(run(embedded, tokens), tokens.attention_mask.bool()).float() for run in (first, second)
+            )
     except torch.OutOfMemoryError:
         raise
-    except FAILED:
+    except PROBE_ERRORS:
         logger.debug("%s cannot run in one of two ways", type(inner).__name__, exc_info=True)
         return False
     if same is None:
@@ -278,7 +280,7 @@ def _probe(inner: Any, attention: Attention, width: int, padding: int) -> Tokens
 
 
 @contextmanager
-def at_rest(module: torch.nn.Module) -> Iterator[None]:
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
     """Within this context, a module is in evaluation mode; the training flags of its parts are restored."""
     flags = [(part, part.training) for part in module.modules() if part.training]
     try:

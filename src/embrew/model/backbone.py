@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 from embrew.model.adapters import AdapterSwitch, attach_lora, check_rounding, dequantize, merge, quantized_layers
 from embrew.model.attention import Attention
 from embrew.model.dropout import set_attention_dropout
-from embrew.model.forward import check_attention, forward, packing, raw_states, read_layers, write_soft
+from embrew.model.forward import check_attention, forward, pack, raw_states, read_layers, write_soft
 from embrew.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
-from embrew.model.layers import check_positions, layers_of, max_positions, view
-from embrew.model.prefix import Prefix, Shared
-from embrew.model.weights import differing, tensors_under_adapter, without_adapter
+from embrew.model.layers import check_positions, layers_of, max_positions, with_configuration
+from embrew.model.prefix import PrefixCache, SharedPrefix
+from embrew.model.weights import describe_difference, tensors_under_adapter, without_adapter
 from embrew.text.tokens import Segment, Tokens, select_rows, upload, write_masked
 
 MemoryInit = Literal["vocab", "noise", "mean"]
@@ -33,13 +33,13 @@ class Backbone(nn.Module):
     original LM, to the bit.
 
     Attributes:
-        vocab_size: rows of the base model's embedding matrix; memory tokens are numbered from here.
+        vocab_size: number of rows of the base model's embedding matrix; memory tokens are numbered from here.
         hidden_size: width of a hidden state.
-        memory: `(k, hidden)` float32, on the scale of the embedding matrix, or None.
-        soft_prompt: `(tokens, hidden)`, likewise.
+        memory: memory tokens `(k, hidden)` float32, on the scale of the embedding matrix, or None.
+        soft_prompt: soft prompt `(tokens, hidden)`, likewise.
         owns_weights: whether the weights under the adapter are saved whole, and not as the base's.
         merged: whether an adapter was merged into the weights, or trained weights were opened.
-        kept_prefix: prefixes for further calls, while the model must not change (`Encoder.fixed`); else None.
+        prefix_cache: prefixes kept for further calls, while the model must not change (`Encoder.fixed`); else None.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -52,7 +52,7 @@ class Backbone(nn.Module):
         self.soft_prompt: nn.Parameter | None = None
         self.owns_weights = False
         self.merged = False
-        self.kept_prefix: Prefix | None = None
+        self.prefix_cache: PrefixCache | None = None
         self._switch: AdapterSwitch | None = None
         self._clone: list[FrozenCopy] = []  # in a list, so that it is neither trained nor saved
 
@@ -136,13 +136,13 @@ class Backbone(nn.Module):
         attention: Attention,
         *,
         num_layers: int | None = None,
-        shared: Shared | None = None,
+        shared: SharedPrefix | None = None,
     ) -> Tensor:
         """Return final hidden states, after the final norm: `(batch, tokens, hidden)`.
 
         Args:
             tokens: a batch.
-            attention: who reads whom.
+            attention: attention pattern.
             num_layers: run only that many layers, from the first, and the final norm; equals the model with these only.
             shared: a prefix of all rows that is computed once; equals the forward pass without it,
                 under causal attention alone.
@@ -151,13 +151,13 @@ class Backbone(nn.Module):
             ValueError: a shared prefix under another attention.
         """
         if shared is None:
-            packed = packing(self.inner, tokens, attention)
+            packed = pack(self.inner, tokens, attention)
             return forward(self.inner, self.embed(tokens), tokens, attention, num_layers, packed=packed)
         before, rest = self.split_states(tokens, attention, shared, num_layers=num_layers)
         return torch.cat([before.expand(len(rest), -1, -1), rest], dim=1)
 
     def split_states(
-        self, tokens: Tokens, attention: Attention, shared: Shared, *, num_layers: int | None = None
+        self, tokens: Tokens, attention: Attention, shared: SharedPrefix, *, num_layers: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return final states of a shared prefix `(1, count, hidden)`, and of what follows `(batch, rest, hidden)`.
 
@@ -169,7 +169,7 @@ class Backbone(nn.Module):
                 "depends on what follows"
             )
         check_positions(self.inner, tokens)
-        seen = view(self.inner, is_causal=True, num_layers=num_layers)
+        seen = with_configuration(self.inner, is_causal=True, num_layers=num_layers)
         return shared.states(seen, self.embed, tokens)
 
     def read_layers(
@@ -188,9 +188,9 @@ class Backbone(nn.Module):
 
         Args:
             tokens: a batch.
-            attention: who reads whom.
+            attention: attention pattern.
             read: from `(batch, tokens, hidden)` to what is kept.
-            num_layers: run only that many layers, from the first.
+            num_layers: number of layers to run, from the first; None: all.
         """
         return read_layers(self.inner, self.embed(tokens), tokens, attention, read, num_layers)
 
@@ -344,7 +344,7 @@ class Backbone(nn.Module):
         if original is None or self.is_quantized:  # 4-bit weights are never trained
             is_original = not self.merged
         else:
-            is_original = differing(tensors_under_adapter(plain), original.state_dict(), exactly=True) is None
+            is_original = describe_difference(tensors_under_adapter(plain), original.state_dict(), exactly=True) is None
         trained = any(parameter.requires_grad for parameter in plain.parameters())
         if not self._clone and (trained or not is_original):
             self._clone = [FrozenCopy(copy.deepcopy(plain) if original is None else original)]
@@ -395,7 +395,7 @@ class Backbone(nn.Module):
 
     def check_not_fixed(self, what: str) -> None:
         """Raise RuntimeError within `Encoder.fixed`, where the model must not change."""
-        if self.kept_prefix is not None:
+        if self.prefix_cache is not None:
             raise RuntimeError(f"{what} within encoder.fixed(), where the model must not change; leave the block first")
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:

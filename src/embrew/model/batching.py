@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embrew.distributed import most_over_processes
+from embrew.distributed import max_over_processes
 from embrew.model.prefix import shared_prefix
 from embrew.progress import progress
 from embrew.text.tokens import Row, Tokens, select_rows
@@ -27,7 +27,7 @@ CPU = {  # milliseconds of a layer in a pass, of a million of its weights; of a 
 GPU = 0.12, 0.0, 0.0, 5e-6  # where nothing is measured: 0.12 ms to launch a layer, products at 400 TFLOP/s
 BFLOAT16 = 2.0  # on a CPU: a token takes half the time, a pass's overhead stays (benchmarks/results/pass-cost.md)
 PADDING = 0.05  # of packed rows, in tokens: in time it is less, but the embeddings of padding are held
-MOST = 8_192  # tokens
+MAX_OVERHEAD = 8_192  # tokens
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Cost:
     """What a forward pass takes, in units of the time of one of its positions.
 
     Attributes:
-        overhead: of a pass, however few its positions.
-        alike: every process runs as many passes as the others: sharded weights are gathered from all in each.
+        overhead: overhead of a pass, however few its positions.
+        alike: whether every process runs as many passes as the others: sharded weights are gathered from all in each.
     """
 
     overhead: float = 128.0
-    alike: bool = False
+    synchronized: bool = False
 
     @classmethod
     def for_layers(cls, layers: Sequence[nn.Module], *, training: bool, packed: bool = False) -> Cost:
@@ -57,7 +57,7 @@ class Cost:
         return cls(overhead * (BFLOAT16 if short else 1.0) / (PADDING if packed else 1.0), alike)
 
 
-USUAL = Cost()  # where a model is not at hand
+DEFAULT_COST = Cost()  # where a model is not at hand
 
 
 def by_shape(size: int, *, training: bool, on_cpu: bool = True) -> float:
@@ -69,10 +69,12 @@ def by_shape(size: int, *, training: bool, on_cpu: bool = True) -> float:
     layer, weights, per_token, weights_per_token = CPU[training] if on_cpu else GPU
     millions = size / 1e6
     overhead = (layer + weights * millions) / (per_token + weights_per_token * millions)
-    return float(min(MOST, max(1, round(overhead))))
+    return float(min(MAX_OVERHEAD, max(1, round(overhead))))
 
 
-def cheapest(lengths: Sequence[int], *, overhead: float, batch_size: int, batch_tokens: int | None) -> list[int]:
+def cheapest_batch_sizes(
+    lengths: Sequence[int], *, overhead: float, batch_size: int, batch_tokens: int | None
+) -> list[int]:
     """Return how many rows each pass takes, so that Σ (overhead + its rows × its longest row) is the least.
 
     Dynamic programming from the shortest row. In an optimal split, a pass begins where a length begins, or is full:
@@ -80,9 +82,9 @@ def cheapest(lengths: Sequence[int], *, overhead: float, batch_size: int, batch_
 
     Args:
         lengths: tokens of each row, in descending order.
-        overhead: of a pass, in tokens.
-        batch_size: the most rows of a pass, where there is no limit in tokens.
-        batch_tokens: the most padded tokens of a pass; a longer row goes alone.
+        overhead: overhead of a pass, in tokens.
+        batch_size: largest number of rows of a pass, where there is no limit in tokens.
+        batch_tokens: largest number of padded tokens of a pass; a longer row goes alone.
 
     >>> cheapest([9, 4, 3, 2], overhead=1, batch_size=32, batch_tokens=10)
     [1, 2, 1]
@@ -94,11 +96,11 @@ def cheapest(lengths: Sequence[int], *, overhead: float, batch_size: int, batch_
     negative, following, filled = [-count], {}, 1
     for i in range(count - 1, -1, -1):
         length = max(lengths[i], 1)
-        most = batch_size if batch_tokens is None else max(1, batch_tokens // length)
-        is_full = i + most <= count and begins[i + most]
+        maximum = batch_size if batch_tokens is None else max(1, batch_tokens // length)
+        is_full = i + maximum <= count and begins[i + maximum]
         if i and lengths[i - 1] == lengths[i] and not is_full:
             continue
-        first = bisect_left(negative, -(i + most))
+        first = bisect_left(negative, -(i + maximum))
         options = costs[first:filled] + length * (ends[first:filled] - i)
         chosen = int(options.argmin())
         begins[i], ends[filled], costs[filled] = True, i, overhead + options[chosen]
@@ -123,16 +125,16 @@ class NotFinite(ValueError):
     """A text got a NaN or infinite embedding.
 
     Attributes:
-        place: number of the text.
+        index: index of the text.
     """
 
-    def __init__(self, place: int) -> None:
-        super().__init__(f"text {place} has a NaN or infinite embedding; the model's weights are broken")
-        self.place = place
+    def __init__(self, index: int) -> None:
+        super().__init__(f"text {index} has a NaN or infinite embedding; the model's weights are broken")
+        self.index = index
 
 
-def plan(
-    lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = None, cost: Cost = USUAL
+def plan_batches(
+    lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = None, cost: Cost = DEFAULT_COST
 ) -> list[list[int]]:
     """Split row indices into batches of similar length, longest first.
 
@@ -142,7 +144,7 @@ def plan(
         lengths: tokens of each row.
         batch_size: rows per batch, where no token budget is given.
         batch_tokens: budget of a batch in padded tokens (rows × longest row); a longer single row goes alone.
-        cost: of a forward pass.
+        cost: cost of a forward pass.
 
     Returns:
         Batches of indices; every index exactly once, no batch empty.
@@ -154,18 +156,18 @@ def plan(
         raise ValueError(f"batch_size={batch_size}, batch_tokens={batch_tokens}; both must be 1 or more")
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])  # stable: equal lengths keep their order
     descending = [lengths[i] for i in order]
-    counts = cheapest(descending, overhead=cost.overhead, batch_size=batch_size, batch_tokens=batch_tokens)
+    counts = cheapest_batch_sizes(descending, overhead=cost.overhead, batch_size=batch_size, batch_tokens=batch_tokens)
     remaining = iter(order)
     return [list(islice(remaining, count)) for count in counts]
 
 
-def usual_tokens(device: torch.device) -> int:
+def default_batch_tokens(device: torch.device) -> int:
     """Return the padded tokens of a batch where neither rows nor tokens are limited."""
     return CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
 
 
 def batches_of(
-    rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0, cost: Cost = USUAL
+    rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0, cost: Cost = DEFAULT_COST
 ) -> list[list[int]]:
     """Return `plan` for sorted rows, so that batches, and the last bits of vectors, do not depend on the rows' order.
 
@@ -173,7 +175,7 @@ def batches_of(
     """
     order = sorted(range(len(rows)), key=lambda i: rows[i].ids)
     lengths = [len(rows[i].ids) - shared for i in order]
-    planned = plan(lengths, batch_size=batch_size, batch_tokens=batch_tokens, cost=cost)
+    planned = plan_batches(lengths, batch_size=batch_size, batch_tokens=batch_tokens, cost=cost)
     return [[order[i] for i in batch] for batch in planned]
 
 
@@ -194,9 +196,9 @@ def passes_by_length(
     most groups. The dummy passes read the shortest row; their backward passes must run too.
     """
     lengths = tokens.lengths
-    groups = plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
-    most = most_over_processes(len(groups), tokens.input_ids.device) if cost.alike else len(groups)
-    return [Pass(group) for group in groups] + [Pass(groups[-1][-1:], counts=False)] * (most - len(groups))
+    groups = plan_batches(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
+    count = max_over_processes(len(groups), tokens.input_ids.device) if cost.synchronized else len(groups)
+    return [Pass(group) for group in groups] + [Pass(groups[-1][-1:], counts=False)] * (count - len(groups))
 
 
 def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cost) -> Tensor:
@@ -206,15 +208,15 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cos
     dropout's draws differ.
 
     Args:
-        embed: from a batch to `(..., batch, width)`; called once a group.
+        embed: function from a batch to `(..., batch, width)`; called once per group.
         tokens: a batch whose rows are one text each.
-        cost: of a forward pass.
+        cost: cost of a forward pass.
     """
     passes = passes_by_length(tokens, cost)
-    parts = [embed(tokens.select(one.rows)) for one in passes]
-    order = torch.tensor([i for one in passes if one.counts for i in one.rows]).argsort()
-    vectors = torch.cat([part for part, one in zip(parts, passes, strict=True) if one.counts], dim=-2)
-    for part in parts[sum(one.counts for one in passes) :]:
+    parts = [embed(tokens.select(group.rows)) for group in passes]
+    order = torch.tensor([i for group in passes if group.counts for i in group.rows]).argsort()
+    vectors = torch.cat([part for part, group in zip(parts, passes, strict=True) if group.counts], dim=-2)
+    for part in parts[sum(group.counts for group in passes) :]:
         vectors = vectors + 0.0 * part.sum()
     return select_rows(vectors, order, dim=-2)
 
@@ -230,32 +232,32 @@ def encode_rows(
     show_progress_bar: bool,
     tokenize_ahead: bool = False,
     share: bool = False,
-    cost: Cost = USUAL,
+    cost: Cost = DEFAULT_COST,
 ) -> Tensor:
     """Embed `total` texts into a preallocated float32 CPU tensor `(total, width)`.
 
     A batch that does not fit into memory is halved, and so are later ones of its size; what fitted is logged.
 
     Args:
-        rows_of: gives the rows of texts start..stop-1.
+        rows_of: function that returns the rows of texts start..stop-1.
         total: number of texts.
-        embed: from a batch, and how many leading tokens its rows share, to `(batch, width)`.
+        embed: function from a batch, and the number of leading tokens that its rows share, to `(batch, width)`.
         width: dimensions of an embedding.
         batch_size: rows per batch, where no token budget is given.
         batch_tokens: token budget per batch.
         show_progress_bar: show one.
-        tokenize_ahead: make the next rows in a thread at the same time; on a CPU it would take turns with the model.
-        share: look for a prefix that all rows share.
-        cost: of a forward pass.
+        tokenize_ahead: whether a thread makes the next rows meanwhile; on a CPU it would take turns with the model.
+        share: whether a prefix that all rows share is computed once.
+        cost: cost of a forward pass.
 
     Raises:
         NotFinite: an embedding is not finite; names the text.
     """
     out = torch.empty(total, width, dtype=torch.float32)
     windows = ((start, rows_of(start, min(start + WINDOW, total))) for start in range(0, total, WINDOW))
-    most: int | None = None  # padded tokens that fit into memory, once something did not
-    with progress(total, "encode", "text", shown=show_progress_bar) as bar:
-        for start, rows in ahead(windows) if tokenize_ahead else windows:
+    limit: int | None = None  # padded tokens that fit into memory, once something did not
+    with progress(total, "encode", "text", show=show_progress_bar) as bar:
+        for start, rows in compute_ahead(windows) if tokenize_ahead else windows:
             shared = shared_prefix(rows) if share else 0
             waiting = deque(
                 batches_of(rows, batch_size=batch_size, batch_tokens=batch_tokens, shared=shared, cost=cost)
@@ -264,14 +266,14 @@ def encode_rows(
                 batch = waiting.popleft()
                 padded = len(batch) * (len(rows[batch[0]].ids) - shared)
                 vectors = None
-                if most is None or padded <= most or len(batch) == 1:
+                if limit is None or padded <= limit or len(batch) == 1:
                     try:
                         vectors = embed(Tokens.pad([rows[i] for i in batch]), shared).float().cpu()
                     except RuntimeError as error:
                         is_memory = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
                         if len(batch) == 1 or not is_memory:
                             raise
-                        most = padded // 2
+                        limit = padded // 2
                 if vectors is None:  # handled here, where the error no longer holds on to the tensors
                     if torch.cuda.is_available():
                         torch.cuda.empty_cache()
@@ -282,12 +284,12 @@ def encode_rows(
                     raise NotFinite(start + batch[int((~finite).nonzero()[0])])
                 out[torch.tensor(batch) + start] = vectors
                 bar.update(len(batch))
-    if most is not None:
-        logger.warning("out of memory: continued with at most %d padded tokens per batch; begin there next time", most)
+    if limit is not None:
+        logger.warning("out of memory: continued with at most %d padded tokens per batch; begin there next time", limit)
     return out
 
 
-def ahead(items: Iterator[Item]) -> Generator[Item]:
+def compute_ahead(items: Iterator[Item]) -> Generator[Item]:
     """Yield the same items, each made in a worker thread while the previous one is used; at most two are held.
 
     >>> list(ahead(iter("abc")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -11,17 +11,18 @@ from torch import Tensor, nn
 
 from embrew.model.attention import (
     MODES,
+    PROBE_WIDTH,
     TWO_CALLS,
-    WIDTH,
     Attention,
-    agree,
-    follows,
+    follows_pattern,
+    give_same_states,
     key_of,
     library_states,
     with_short_windows,
 )
 from embrew.model.batching import Cost
-from embrew.model.kernels import Packed, Walls, fits, use
+from embrew.model.cpu.packing import Packed
+from embrew.model.kernels import Bottleneck, two_calls_apply, use_two_calls
 from embrew.model.layers import (
     SHARED,
     Wrapper,
@@ -32,7 +33,7 @@ from embrew.model.layers import (
     path_of_layers,
     per_layer_inputs,
     reads_both_ways,
-    view,
+    with_configuration,
     with_layers,
 )
 from embrew.text.tokens import Segment, Tokens, select_rows, write_masked
@@ -50,9 +51,9 @@ def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
     if tokens.soft is None:
         return embedded
     host = tokens.host
-    places = host.where(Segment.SOFT)
-    soft = select_rows(tokens.soft, host.input_ids[places]) if tokens.soft.ndim == 2 else tokens.soft.flatten(0, 1)
-    return write_masked(embedded, places, soft.to(embedded.dtype))
+    is_soft = host.where(Segment.SOFT)
+    soft = select_rows(tokens.soft, host.input_ids[is_soft]) if tokens.soft.ndim == 2 else tokens.soft.flatten(0, 1)
+    return write_masked(embedded, is_soft, soft.to(embedded.dtype))
 
 
 def forward(
@@ -71,8 +72,8 @@ def forward(
         inner: the model without its head.
         embedded: `(batch, tokens, hidden)` input embeddings.
         tokens: the batch.
-        attention: who reads whom.
-        num_layers: run only that many layers, from the first.
+        attention: attention pattern.
+        num_layers: number of layers to run, from the first; None: all.
         layers: modules to run in place of the layers.
         packed: the same batch as one row, which the layers then read.
     """
@@ -95,12 +96,12 @@ def _run(
     *,
     masks: Masks,
 ) -> Tensor:
-    options: dict[str, Any] = {}
-    mask: Any = None
+    options: dict[str, Bottleneck | Tensor] = {}
+    mask: Tensor | dict[str, Tensor] | None = None
     positions, unmasked = tokens.position_ids, False
     explicit = masks == "explicit" or attention.is_causal is None or positions is not None
-    if attention.bottleneck and not attention.hide and fits(inner, tokens) and masks != "explicit":
-        options, unmasked = {"walls": Walls.from_tokens(tokens.host, attention).to(tokens.device)}, True
+    if attention.bottleneck and not attention.hide and two_calls_apply(inner, tokens) and masks != "explicit":
+        options, unmasked = {"bottleneck": Bottleneck.from_tokens(tokens.host, attention).to(tokens.device)}, True
     elif masks == "library" and not explicit:
         mask = tokens.attention_mask
     elif explicit:
@@ -117,12 +118,12 @@ def _run(
         mask = attention.mask(tokens, inner.config, embedded.dtype)
         if not is_bert_type(inner):  # such encoders count positions themselves, RoBERTa from another number than 0
             positions = torch.arange(embedded.shape[1], device=embedded.device)[None]
-    own = masks == "library" and attention.is_causal is False  # as its configuration says, whose windows may differ
-    one_way = None if own else attention.is_causal is not False
-    seen = view(inner, is_causal=one_way, num_layers=num_layers, library_masks=not unmasked)
+    by_config = masks == "library" and attention.is_causal is False  # whose windows may differ
+    is_causal = None if by_config else attention.is_causal is not False
+    seen = with_configuration(inner, is_causal=is_causal, num_layers=num_layers, library_masks=not unmasked)
     if getattr(inner, "hidden_size_per_layer_input", None):
-        own = (tokens.input_ids < inner.vocab_size) & (tokens.segment_ids != Segment.SOFT)
-        options |= per_layer_inputs(inner, tokens.input_ids, own)
+        in_vocabulary = (tokens.input_ids < inner.vocab_size) & (tokens.segment_ids != Segment.SOFT)
+        options |= per_layer_inputs(inner, tokens.input_ids, in_vocabulary)
     states: Tensor = seen(
         inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False, **options
     ).last_hidden_state
@@ -130,15 +131,21 @@ def _run(
 
 
 def _run_packed(inner: Any, embedded: Tensor, tokens: Tokens, packed: Packed, num_layers: int | None = None) -> Tensor:
-    seen = view(inner, is_causal=packed.is_causal, num_layers=num_layers, library_masks=False)
-    how = {"attention_mask": None, "position_ids": packed.positions, "use_cache": False, "packed": packed}
-    return packed.unpack(seen(inputs_embeds=packed.pack(embedded), **how).last_hidden_state, tokens)
+    seen = with_configuration(inner, is_causal=packed.is_causal, num_layers=num_layers, library_masks=False)
+    states = seen(
+        inputs_embeds=packed.pack(embedded),
+        attention_mask=None,
+        position_ids=packed.positions,
+        use_cache=False,
+        packed=packed,
+    ).last_hidden_state
+    return packed.unpack(states, tokens)
 
 
-_PACKS: dict[Any, bool] = {}
+_PACKS: dict[Hashable, bool] = {}
 
 
-def packs(inner: Any, attention: Attention) -> bool:
+def can_pack(inner: Any, attention: Attention) -> bool:
     """Return whether a model on a CPU reads texts that follow each other in one row as it reads them apart.
 
     Measured once per model class, kernel and pattern in a process. Never where texts are encoded: batches sorted by
@@ -154,49 +161,49 @@ def packs(inner: Any, attention: Attention) -> bool:
         masks = masks_for(inner, attention)
 
         def together(embedded: Tensor, tokens: Tokens) -> Tensor:
-            return _run_packed(inner, embedded, tokens, Packed.of(tokens, is_causal=is_causal))
+            return _run_packed(inner, embedded, tokens, Packed.from_tokens(tokens, is_causal=is_causal))
 
-        _PACKS[key] = agree(inner, partial(_run, inner, attention=attention, masks=masks), together)
+        _PACKS[key] = give_same_states(inner, partial(_run, inner, attention=attention, masks=masks), together)
     return _PACKS[key]
 
 
-def packing(inner: Any, tokens: Tokens, attention: Attention) -> Packed | None:
+def pack(inner: Any, tokens: Tokens, attention: Attention) -> Packed | None:
     """Return a batch as one row without padding, which a model on a CPU reads faster; None where it does not."""
     width = tokens.input_ids.shape[1]
-    if len(tokens) == 1 or tokens.position_ids is not None or not packs(inner, attention):
+    if len(tokens) == 1 or tokens.position_ids is not None or not can_pack(inner, attention):
         return None
     if any(limit and width > limit for limit in _windows(inner)):
         return None
-    return Packed.of(tokens, is_causal=attention.is_causal is True)
+    return Packed.from_tokens(tokens, is_causal=attention.is_causal is True)
 
 
 def cost_of(inner: Any, attention: Attention, *, training: bool) -> Cost:
     """Return what a forward pass of a model takes."""
-    return Cost.for_layers(layers_of(inner), training=training, packed=packs(inner, attention))
+    return Cost.for_layers(layers_of(inner), training=training, packed=can_pack(inner, attention))
 
 
 def _windows(inner: Any) -> list[int | None]:
     return [getattr(inner.config, name, None) for name in ("sliding_window", "attention_chunk_size")]
 
 
-_CAUSAL: dict[Any, Masks | None] = {}
-_EXPLICIT: dict[Any, bool] = {}
+_CAUSAL: dict[Hashable, Masks | None] = {}
+_EXPLICIT: dict[Hashable, bool] = {}
 Way = Literal["flag", "mask", "own"]
-_BIDIRECTIONAL: dict[Any, Way] = {}  # a failure is not kept: another model's weights may be whole
-_VERIFIED: set[Any] = set()
+_BIDIRECTIONAL: dict[Hashable, Way] = {}  # a failure is not kept: another model's weights may be whole
+_VERIFIED: set[Hashable] = set()
 
 
 def masks_for(inner: Any, attention: Attention) -> Masks:
     """Return what masks a model is called with under an attention pattern that it was measured to follow."""
     if attention.is_causal:
-        return causal_by(inner)
+        return causal_masks(inner)
     if attention.is_causal is None:  # two calls of a bottleneck know nothing of the library's masks
-        return "explicit" if causal_by(inner) == "library" else "usual"
+        return "explicit" if causal_masks(inner) == "library" else "usual"
     ways: dict[Way | None, Masks] = {"mask": "explicit", "own": "library"}
     return ways.get(bidirectional_by(inner), "usual")
 
 
-def causal_by(inner: Any) -> Masks:
+def causal_masks(inner: Any) -> Masks:
     """Return the masks with which a model has the states of the library's own call, which is given a mask of ones.
 
     Measured once per configuration and kernel in a process, on a short text, with windows that are shorter than it.
@@ -236,11 +243,11 @@ def takes_explicit(inner: Any) -> bool:
 
 def _as_library(inner: Any, masks: Masks, attention: Attention = CAUSAL, *, same: float | None = None) -> bool:
     return all(
-        agree(
+        give_same_states(
             part,
             partial(library_states, part),
             partial(_run, part, attention=attention, masks=masks),
-            (WIDTH + 1,),
+            (PROBE_WIDTH + 1,),
             same=same,
         )
         for part in with_short_windows(inner)
@@ -257,10 +264,12 @@ def bidirectional_by(inner: Any) -> Way | None:
     if key not in _BIDIRECTIONAL:
         attention = Attention("bidirectional")
         ways: tuple[tuple[Way, Masks], ...] = (("flag", "usual"), ("mask", "explicit"))
-        own = reads_both_ways(inner.config)
-        for way, masks in (("flag", "usual"), ("own", "library")) if own else ways:
-            takes = _as_library(inner, masks, attention) if own else masks == "usual" or takes_explicit(inner)
-            if takes and follows(inner, attention, partial(_run, inner, attention=attention, masks=masks)):
+        is_bidirectional = reads_both_ways(inner.config)
+        for way, masks in (("flag", "usual"), ("own", "library")) if is_bidirectional else ways:
+            takes = (
+                _as_library(inner, masks, attention) if is_bidirectional else masks == "usual" or takes_explicit(inner)
+            )
+            if takes and follows_pattern(inner, attention, partial(_run, inner, attention=attention, masks=masks)):
                 _BIDIRECTIONAL[key] = way
                 break
     return _BIDIRECTIONAL.get(key)
@@ -272,7 +281,7 @@ def check_attention(inner: Any, attention: Attention, original: Attention = CAUS
     Args:
         inner: the model without its head.
         attention: the pattern.
-        original: that of the library's own call, in which its states must be the same here as there.
+        original: pattern of the library's own call, whose states must be the same here.
 
     Raises:
         ValueError: they are not, or it does not follow the pattern; says which patterns it does follow.
@@ -288,7 +297,7 @@ def check_attention(inner: Any, attention: Attention, original: Attention = CAUS
                 "read each other; set attention: bidirectional"
             )
     elif original.is_causal:
-        causal_by(inner)
+        causal_masks(inner)
     elif not _as_library(inner, "usual", original):
         _refuse(inner)
     if not _follows(inner, attention):
@@ -306,7 +315,7 @@ def check_attention(inner: Any, attention: Attention, original: Attention = CAUS
 
 def try_two_calls(inner: Any) -> bool:
     """Switch a model to the two calls of a bottleneck; back to sdpa where it does not follow them (StableLM)."""
-    if not use(inner):
+    if not use_two_calls(inner):
         return False
     try:
         check_attention(inner, Attention("causal", bottleneck="visible"))
@@ -324,7 +333,7 @@ def _follows(inner: Any, attention: Attention) -> bool:
     layers = 1 if attention.bottleneck else None  # through two layers, a target knows the text by way of the memory
     masks = masks_for(inner, attention)
     run = partial(_run, inner, attention=attention, num_layers=layers, masks=masks)
-    return follows(inner, attention, run, num_layers=layers)
+    return follows_pattern(inner, attention, run, num_layers=layers)
 
 
 def read_layers(
@@ -353,7 +362,7 @@ def read_layers(
         raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
     outputs: list[Tensor] = []
     *below, top = layers_of(inner)[:num_layers]
-    packed = packing(inner, tokens, attention)
+    packed = pack(inner, tokens, attention)
 
     def keep(states: Tensor) -> None:
         states = norm(states)

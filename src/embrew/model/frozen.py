@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,10 +10,10 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from embrew.model.attention import Attention, at_rest
+from embrew.model.attention import Attention, evaluating
 from embrew.model.batching import Cost
-from embrew.model.forward import cost_of, forward, packing, write_soft
-from embrew.model.lora_linear import Copies
+from embrew.model.cast_weight import CastWeight
+from embrew.model.forward import cost_of, forward, pack, write_soft
 from embrew.text.tokens import Tokens
 
 
@@ -39,7 +39,7 @@ def original_states(model: Any, tokens: Tokens) -> Tensor:
     """Return final states `(batch, tokens, hidden)` of a causal LM under causal attention."""
     embedded = write_soft(model.get_input_embeddings()(tokens.input_ids), tokens)
     inner, attention = model.base_model, Attention("causal")
-    return forward(inner, embedded, tokens, attention, packed=packing(inner, tokens, attention))
+    return forward(inner, embedded, tokens, attention, packed=pack(inner, tokens, attention))
 
 
 class FrozenCopy(nn.Module):
@@ -64,10 +64,10 @@ class FrozenLM:
     """The original causal LM: hidden states under causal attention, and its head.
 
     Attributes:
-        model: a causal LM.
-        hidden_states: returns final states `(batch, tokens, hidden)` under causal attention, differentiable in
-            `tokens.soft`; by default `original_states`. Where weights are sharded, it is a method of the module that
-            gathers them, and they stay gathered, the head among them, until a backward pass.
+        model: causal LM.
+        hidden_states: function that returns final states `(batch, tokens, hidden)` under causal attention,
+            differentiable in `tokens.soft`; by default `original_states`. Where weights are sharded, it is a method of
+            the module that gathers them, and they stay gathered, the head among them, until a backward pass.
     """
 
     def __init__(self, model: Any, *, hidden_states: Callable[[Tokens], Tensor] | None = None) -> None:
@@ -115,11 +115,11 @@ def _head(model: Any) -> Head:
     kind = head.weight.device.type
     if head.weight.requires_grad or not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return head  # trained; tensors without values; no autocast
-    copies: Copies = layer.__dict__.setdefault("autocast_copies", Copies())
-    return head._replace(weight=copies.of(head.weight, torch.get_autocast_dtype(kind)))
+    cast_weight: CastWeight = layer.__dict__.setdefault("cast_weight", CastWeight())
+    return head._replace(weight=cast_weight.cast(head.weight, torch.get_autocast_dtype(kind)))
 
 
-_CHECKED: set[Any] = set()
+_CHECKED: set[Hashable] = set()
 
 
 def check_head(model: Any) -> None:
@@ -135,7 +135,7 @@ def _check_logits(model: Any, head: Head) -> None:
         return
     ids = torch.linspace(0.1 * len(head.weight), 0.8 * len(head.weight), 4).long()[None].to(head.weight.device)
     mixed = torch.autocast(ids.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)  # float32 copies
-    with at_rest(model), torch.no_grad(), mixed:
+    with evaluating(model), torch.no_grad(), mixed:
         states = model.base_model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)[0]
         logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits.float()
         difference = float((head.logits(states) - logits).abs().max() / logits.abs().max().clamp(min=1e-6))

@@ -55,7 +55,7 @@ def causal_layers(inner: Any) -> list[str]:
     return [kind for kind in kinds if kind not in ATTENTION]
 
 
-def per_layer_inputs(inner: Any, input_ids: Tensor, own: Tensor) -> dict[str, Tensor]:
+def per_layer_inputs(inner: Any, input_ids: Tensor, in_vocabulary: Tensor) -> dict[str, Tensor]:
     """Return the second embedding that some families (Gemma 4) add in every layer, as an argument of the model.
 
     From `inputs_embeds` the library would look it up by a comparison with the whole vocabulary, which finds no learned
@@ -64,12 +64,16 @@ def per_layer_inputs(inner: Any, input_ids: Tensor, own: Tensor) -> dict[str, Te
     Args:
         inner: the model without its head.
         input_ids: `(batch, tokens)`.
-        own: where the ids are the vocabulary's.
+        in_vocabulary: bool `(batch, tokens)`, true where an id is one of the vocabulary.
     """
     if not getattr(inner, "hidden_size_per_layer_input", None):
         return {}
     padding = getattr(inner.config, "pad_token_id", None) or 0
-    return {"per_layer_inputs": inner.get_per_layer_inputs(input_ids.where(own, input_ids.new_tensor(padding)), None)}
+    return {
+        "per_layer_inputs": inner.get_per_layer_inputs(
+            input_ids.where(in_vocabulary, input_ids.new_tensor(padding)), None
+        )
+    }
 
 
 def with_module(module: Any, path: str, part: nn.Module) -> Any:
@@ -96,7 +100,9 @@ def reads_both_ways(config: Any) -> bool:
     return flags[0] is False or flags[1] is True
 
 
-def view(inner: Any, *, is_causal: bool | None, num_layers: int | None = None, library_masks: bool = True) -> Any:
+def with_configuration(
+    inner: Any, *, is_causal: bool | None, num_layers: int | None = None, library_masks: bool = True
+) -> Any:
     """Return the same modules and weights under another configuration: causal or not, all layers or the first few.
 
     With `is_causal` None, as their configuration says.
@@ -142,9 +148,9 @@ class Wrapper(nn.Module):
             return getattr(super().__getattr__("wrapped"), name)
 
 
-NAMED = re.compile(r"(^|[._])(wpe|pos|position|positions|positional)([._]|$)")
+POSITION_NAMES = re.compile(r"(^|[._])(wpe|pos|position|positions|positional)([._]|$)")
 COUNT_IN_ROW = ("bloom", "mpt", "gpt_neo")
-_KNOWN: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
+_MAX_POSITIONS: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 
 
 def max_positions(inner: Any) -> float:
@@ -153,7 +159,7 @@ def max_positions(inner: Any) -> float:
     A causal LM has as many as the rows of its embedding of positions (GPT-2, OPT, GPT-Neo), or of its table of angles
     (GPT-J, CodeGen); a BERT-type encoder what its configuration says.
     """
-    if inner not in _KNOWN:
+    if inner not in _MAX_POSITIONS:
         size, limits = getattr(inner.config, "max_position_embeddings", None), [float("inf")]
         if is_bert_type(inner):
             padding = getattr(inner.embeddings, "padding_idx", None)  # RoBERTa counts on from its padding
@@ -161,13 +167,18 @@ def max_positions(inner: Any) -> float:
         else:
             words = inner.get_input_embeddings()
             for name, module in inner.named_modules():
-                if isinstance(module, nn.Embedding) and module is not words and NAMED.search(name):
+                if isinstance(module, nn.Embedding) and module is not words and POSITION_NAMES.search(name):
                     limits.append(module.num_embeddings - int(getattr(module, "offset", 0)))
                 for key, table in module.named_buffers(recurse=False):
-                    if NAMED.search(key) and table.ndim == 2 and len(table) == size and table.is_floating_point():
+                    if (
+                        POSITION_NAMES.search(key)
+                        and table.ndim == 2
+                        and len(table) == size
+                        and table.is_floating_point()
+                    ):
                         limits.append(len(table))
-        _KNOWN[inner] = min(limits)
-    return _KNOWN[inner]
+        _MAX_POSITIONS[inner] = min(limits)
+    return _MAX_POSITIONS[inner]
 
 
 def known_positions(inner: Any) -> float:
@@ -193,8 +204,8 @@ def check_positions(inner: Any, tokens: Tokens) -> None:
     limit = max_positions(inner)
     if tokens.input_ids.shape[1] <= limit:
         return
-    places = tokens.host.position_ids
-    longest = tokens.input_ids.shape[1] if places is None else int(places.max()) + 1
+    position_ids = tokens.host.position_ids
+    longest = tokens.input_ids.shape[1] if position_ids is None else int(position_ids.max()) + 1
     if longest > limit:
         raise ValueError(
             f"a row has {longest} tokens, and {type(inner).__name__} has positions for {limit:g}; the text, its "

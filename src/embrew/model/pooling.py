@@ -23,11 +23,11 @@ class LatentAttention(nn.Module):
     once per text.
 
     Args:
-        width: of a token state.
+        width: width of a token state.
         latents: rows of the table (the paper: 512).
         heads: attention heads (8).
         head_width: width of a head; `width` without it, as released.
-        seed: of the initial values.
+        seed: random seed of the initial values.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Projection(nn.Module):
     It starts with orthogonal columns or rows: where it widens, cosines stay as they are.
 
     Args:
-        width: of a token state.
-        dimensions: of its output.
-        seed: of the initial values.
+        width: width of a token state.
+        dimensions: dimensions of the output.
+        seed: random seed of the initial values.
     """
 
     def __init__(self, width: int, dimensions: int, *, seed: int = 42) -> None:
@@ -95,8 +95,8 @@ class DenseLayers(nn.Module):
     """Layers on a pooled vector (`Dense`), in float32; those of a Sentence-Transformers model, which loads them.
 
     Args:
-        width: of a pooled vector.
-        layers: what they are.
+        width: width of a pooled vector.
+        layers: settings of each layer.
     """
 
     def __init__(self, width: int, layers: Sequence[Dense]) -> None:
@@ -138,7 +138,7 @@ def new_head(pooling: Pooling, width: int) -> LatentAttention | Projection | Den
     return LatentAttention(width, latents=pooling.latents, heads=pooling.heads or 8, head_width=pooling.head_width)
 
 
-def positions(pooling: Pooling, tokens: Tokens) -> Tensor:
+def pooled_positions(pooling: Pooling, tokens: Tokens) -> Tensor:
     """Return `(batch, tokens)` bool: the positions that are pooled (for `last`, those the last is taken from)."""
     if pooling.over == "all":
         return tokens.attention_mask.bool()
@@ -149,9 +149,9 @@ def positions(pooling: Pooling, tokens: Tokens) -> Tensor:
     return chosen
 
 
-def weights(pooling: Pooling, tokens: Tokens) -> Tensor:
+def pooling_weights(pooling: Pooling, tokens: Tokens) -> Tensor:
     """Return `(batch, tokens)` float32 weights that sum to 1 per row (0 where nothing is pooled)."""
-    chosen = positions(pooling, tokens)
+    chosen = pooled_positions(pooling, tokens)
     weight: Tensor = MODES[pooling.mode].weights(chosen, chosen.long().cumsum(-1)).float()
     return weight / weight.sum(-1, keepdim=True).clamp(min=1.0)
 
@@ -176,8 +176,12 @@ def pool(pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None
     with full_float32(states.device.type):
         count = 0 if before is None else before.shape[1]
         if pooling.mode == "concat":
-            return select_masked(states, positions(pooling, tokens.host)[:, count:]).float().reshape(len(states), -1)
-        each = upload(weights(pooling, tokens.host), states.device)
+            return (
+                select_masked(states, pooled_positions(pooling, tokens.host)[:, count:])
+                .float()
+                .reshape(len(states), -1)
+            )
+        each = upload(pooling_weights(pooling, tokens.host), states.device)
         if before is None:
             return torch.einsum("bt,bth->bh", each, states.float())
         rest = torch.einsum("bt,bth->bh", each[:, count:], states.float())

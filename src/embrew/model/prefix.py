@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from embrew.model.attention import WIDTH, agree, key_of, library_states, with_short_windows
-from embrew.model.layers import view
+from embrew.model.attention import PROBE_WIDTH, give_same_states, key_of, library_states, with_short_windows
+from embrew.model.layers import with_configuration
 from embrew.text.tokens import Row, Segment, Tokens
 
 WORTHWHILE = 16  # tokens; a shorter prefix costs less than the separate forward pass
@@ -47,7 +47,7 @@ def shared_prefix(rows: Sequence[Row]) -> int:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class PrefixStates:
     """What a model computed for the first positions of a row.
 
     Attributes:
@@ -64,23 +64,24 @@ class Beginning:
         return self.states.nbytes + sum(part.nbytes for pair in self.layers for part in pair)
 
 
-class Prefix:
+class PrefixCache:
     """Prefixes that a model computed, the least recently used first; it must not change as long as they are used.
 
     Only causal models allow this: under bidirectional attention, states depend on the positions that follow. A prefix
     is reused only for exactly the same positions, so that a vector does not depend on what was embedded before it.
 
     Attributes:
-        most: bytes of all kept prefixes together; the least recently used are dropped first, and the latest stays.
-        hits: forward passes that found their prefix.
-        misses: those that computed it.
-        users: blocks of `Encoder.fixed` that are open.
+        max_bytes: largest size of all kept prefixes together; the least recently used are dropped first, and the latest
+            stays.
+        hits: number of forward passes that found their prefix.
+        misses: number of those that computed it.
+        users: number of open blocks of `Encoder.fixed`.
     """
 
-    def __init__(self, most: int = KEPT_BYTES) -> None:
-        self.most = most
+    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+        self.max_bytes = max_bytes
         self.hits = self.misses = self.users = 0
-        self._kept: dict[Any, Beginning] = {}
+        self._entries: dict[Hashable, PrefixStates] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
@@ -89,10 +90,10 @@ class Prefix:
 
     @property
     def bytes(self) -> int:
-        """Size of what is kept."""
-        return sum(kept.bytes for kept in list(self._kept.values()))
+        """Size of all kept prefixes."""
+        return sum(entry.bytes for entry in list(self._entries.values()))
 
-    def at(self, tokens: Tokens, count: int) -> Shared:
+    def shared_by(self, tokens: Tokens, count: int) -> SharedPrefix:
         """Return the first `count` positions of a batch, which all its rows share.
 
         Call it with a batch on the CPU, where reading values does not wait for an accelerator.
@@ -104,32 +105,32 @@ class Prefix:
                 raise ValueError("vectors that differ between rows cannot be shared; give a table for all rows")
             used = tokens.soft[ids[segments == Segment.SOFT]].detach().float().cpu().contiguous()
             soft = hashlib.sha256(used.numpy().tobytes()).digest()
-        return Shared(self, count, (tuple(ids.tolist()), tuple(segments.tolist()), soft))
+        return SharedPrefix(self, count, (tuple(ids.tolist()), tuple(segments.tolist()), soft))
 
-    def beginning(self, key: Any, compute: Callable[[], Beginning]) -> Beginning:
+    def get_or_compute(self, key: Hashable, compute: Callable[[], PrefixStates]) -> PrefixStates:
         """Return the prefix kept under a key, else computed now."""
-        cached = self._kept.get(key)
-        beginning = compute() if cached is None else cached
+        cached = self._entries.get(key)
+        states = compute() if cached is None else cached
         with self._lock:
             self.hits += cached is not None
             self.misses += cached is None
-            self._kept.pop(key, None)
-            self._kept[key] = beginning
-            size = sum(kept.bytes for kept in self._kept.values())
-            for oldest in list(self._kept)[:-1]:
-                if size <= self.most:
+            self._entries.pop(key, None)
+            self._entries[key] = states
+            size = sum(entry.bytes for entry in self._entries.values())
+            for oldest in list(self._entries)[:-1]:
+                if size <= self.max_bytes:
                     break
-                size -= self._kept.pop(oldest).bytes
-        return beginning
+                size -= self._entries.pop(oldest).bytes
+        return states
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedPrefix:
     """The prefix that all rows of a batch share."""
 
-    prefix: Prefix
+    prefix: PrefixCache
     count: int
-    key: Any
+    key: Hashable
 
     def states(self, seen: Any, embed: Callable[[Tokens], Tensor], tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return final states of the prefix `(1, count, hidden)` and of what follows it `(batch, rest, hidden)`.
@@ -146,14 +147,16 @@ class Shared:
         cast = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
         config = seen.config
         key = (self.key, config.num_hidden_layers, config._attn_implementation, device, seen.dtype, cast)
-        begun = self.prefix.beginning(key, lambda: begin(seen, embed(first)))
+        computed = self.prefix.get_or_compute(key, lambda: compute_prefix(seen, embed(first)))
         rest = _columns(tokens, slice(self.count, None), slice(None))
-        places = torch.arange(self.count, tokens.input_ids.shape[1], device=device)[None]
-        states = seen(inputs_embeds=embed(rest), position_ids=places, **follow(begun.layers)).last_hidden_state
-        return begun.states, states
+        position_ids = torch.arange(self.count, tokens.input_ids.shape[1], device=device)[None]
+        states = seen(
+            inputs_embeds=embed(rest), position_ids=position_ids, **cache_arguments(computed.layers)
+        ).last_hidden_state
+        return computed.states, states
 
 
-_SHARED: dict[Any, bool] = {}
+_SHARED: dict[Hashable, bool] = {}
 
 
 def can_share(inner: Any) -> bool:
@@ -171,27 +174,32 @@ def can_share(inner: Any) -> bool:
             embeddings: Tensor = inner.get_input_embeddings()(part.input_ids)
             return embeddings.to(inner.dtype)
 
-        return torch.cat(Prefix().at(tokens, WIDTH // 2).states(view(model, is_causal=True), embed, tokens), dim=1)
+        return torch.cat(
+            PrefixCache()
+            .shared_by(tokens, PROBE_WIDTH // 2)
+            .states(with_configuration(model, is_causal=True), embed, tokens),
+            dim=1,
+        )
 
     key = key_of(inner)
     if key not in _SHARED:
         _SHARED[key] = all(
-            agree(model, partial(library_states, model), partial(after_prefix, model), (WIDTH + 1,))
+            give_same_states(model, partial(library_states, model), partial(after_prefix, model), (PROBE_WIDTH + 1,))
             for model in with_short_windows(inner)
         )
     return _SHARED[key]
 
 
-def begin(seen: Any, embedded: Tensor) -> Beginning:
+def compute_prefix(seen: Any, embedded: Tensor) -> PrefixStates:
     """Return what a model computes for embeddings `(1, count, hidden)`."""
     cache = DynamicCache()  # without a configuration: layers with a window keep what is beyond it, too
     states = seen(inputs_embeds=embedded, past_key_values=cache, use_cache=True).last_hidden_state
     layers: Any = cache.layers
-    return Beginning(tuple((layer.keys, layer.values) for layer in layers), states)
+    return PrefixStates(tuple((layer.keys, layer.values) for layer in layers), states)
 
 
-def follow(layers: tuple[tuple[Tensor, Tensor], ...]) -> dict[str, Any]:
-    """Return what a model is called with so that its input follows kept keys and values."""
+def cache_arguments(layers: tuple[tuple[Tensor, Tensor], ...]) -> dict[str, Any]:
+    """Return arguments of a model with which its input follows kept keys and values."""
     return {"past_key_values": Cache(layers=[_Before(*pair) for pair in layers]), "use_cache": True}
 
 

@@ -35,32 +35,32 @@ def tensors_under_adapter(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in without_adapter(model).state_dict().items()}
 
 
-def differing(ours: dict[str, Tensor], theirs: dict[str, Tensor], *, exactly: bool) -> str | None:
+def describe_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor], *, exactly: bool) -> str | None:
     """Return a description of the tensors that differ; None if none does.
 
     Args:
         ours: tensors by name.
-        theirs: those that they are compared with.
-        exactly: equal to the bit; otherwise up to a few roundings, as adapters that are merged again differ.
+        theirs: tensors to compare with.
+        exactly: whether to compare to the bit; otherwise up to a few roundings, by which merging again differs.
     """
     odd = sorted(ours.keys() ^ theirs.keys())
     if odd:
         return f"tensors that only one of them has: {', '.join(odd[:3])}"
     gaps: dict[str, float] = {}
     for name, tensor in ours.items():
-        one, other = tensor.cpu(), theirs[name].cpu()
-        if one.shape != other.shape:
-            return f"{name} has shape {tuple(one.shape)} and {tuple(other.shape)}"
-        if (one.dtype == other.dtype and torch.equal(one, other)) or not one.is_floating_point():
+        tensor, other = tensor.cpu(), theirs[name].cpu()
+        if tensor.shape != other.shape:
+            return f"{name} has shape {tuple(tensor.shape)} and {tuple(other.shape)}"
+        if (tensor.dtype == other.dtype and torch.equal(tensor, other)) or not tensor.is_floating_point():
             continue
-        gap, largest = (float(values.abs().max()) for values in (one.float() - other.float(), one.float()))
-        epsilon = max(torch.finfo(part.dtype).eps for part in (one, other))
-        if not gap <= (0.0 if exactly and one.dtype == other.dtype else 4 * epsilon * largest):
+        gap, largest = (float(values.abs().max()) for values in (tensor.float() - other.float(), tensor.float()))
+        epsilon = max(torch.finfo(part.dtype).eps for part in (tensor, other))
+        if not gap <= (0.0 if exactly and tensor.dtype == other.dtype else 4 * epsilon * largest):
             gaps[name] = gap
     if not gaps:
         return None
-    most = max(gaps, key=lambda name: gaps[name])
-    return f"{len(gaps)} of {len(ours)} tensors, most in {most} (by up to {gaps[most]:.2g})"
+    worst = max(gaps, key=lambda name: gaps[name])
+    return f"{len(gaps)} of {len(ours)} tensors, most in {worst} (by up to {gaps[worst]:.2g})"
 
 
 def train_in_float32(model: nn.Module) -> list[str]:

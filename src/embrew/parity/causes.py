@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from embrew.export.wrong_vectors import CHOSEN
+from embrew.parity.expected import Key
 from embrew.parity.measuring import ALONE, MIXED, NAMED, PAIRS, REORDERED, Condition, Measurements, distances
-from embrew.parity.reference import Key
 from embrew.storage.saving import TEXTS
 
 MARGIN = 2.0  # a fault is named if its vectors are nearer than those of all others by this factor
@@ -53,8 +53,8 @@ class Cause:
     """A cause of a difference.
 
     Attributes:
-        faults: their names; several come together.
-        words: what is wrong.
+        faults: names of faults that come together.
+        words: description of what is wrong.
     """
 
     faults: list[str]
@@ -67,10 +67,10 @@ class Verdict:
 
     Attributes:
         equal: whether the runtime gives the reference vectors.
-        verdict: in words.
-        causes: of the difference.
+        verdict: verdict in words.
+        causes: causes of the difference.
         ambiguous: whether several causes give the same vectors, so that they exclude each other.
-        notes: what else the user should know.
+        notes: further facts for the user.
     """
 
     equal: bool
@@ -105,7 +105,7 @@ def diagnose(measurements: Measurements) -> Verdict:
         causes += _of_truncation(measurements, every) or _of_texts(measurements, every)
     if not isinstance(directions, str):
         causes += [*_of_shape(measurements, faults), *_of_names(measurements), *_of_batches(measurements)]
-    reached = all(measurements.same(each.measured, each.expected) for each in conditions if each.texts)
+    reached = all(measurements.same(part.measured, part.expected) for part in conditions if part.texts)
     is_unknown = not causes and not reached
     if measurements.alone.refused:
         causes.append(Cause(["refused"], f"texts within the limit are refused: {measurements.alone.refused}"))
@@ -149,15 +149,15 @@ def _cosines(measurements: Measurements, condition: Condition) -> str:
 def _of_directions(measurements: Measurements) -> list[Cause] | str:
     """Return the faults whose vectors plain texts have; a sentence where they are neither right nor of a fault."""
     alone, wrong = measurements.alone, measurements.reference.wrong
-    place = {key: i for i, key in enumerate(wrong.rows)}
-    stored = alone.where(lambda text: text.key in place)
+    index_of = {key: index for index, key in enumerate(wrong.rows)}
+    stored = alone.where(lambda text: text.key in index_of)
     condition = stored if stored.texts else alone.where(lambda text: text.text in CHOSEN)
-    rows = [place[text.key] for text in stored.texts]
+    rows = [index_of[text.key] for text in stored.texts]
     faults = {name: vectors[rows] for name, vectors in wrong.vectors.items()} if rows else {}
     candidates = {"": condition.expected, **faults}  # "": right
     distance = {name: distances(condition.measured, vectors) for name, vectors in candidates.items()}
-    mean = {name: float(each.mean()) for name, each in distance.items()}
-    accepted = {name for name, each in distance.items() if each.max() <= 1 - measurements.min_cosine}
+    mean = {name: float(per_text.mean()) for name, per_text in distance.items()}
+    accepted = {name for name, per_text in distance.items() if per_text.max() <= 1 - measurements.min_cosine}
     best = min(mean.values())
     near = {name for name in candidates if mean[name] <= max(MARGIN * best, best + NOISE)}
     named = near & accepted - {""}
@@ -246,17 +246,18 @@ def _of_texts(measurements: Measurements, every: Condition) -> list[Cause]:
 
 def _of_shape(measurements: Measurements, faults: Sequence[Cause]) -> list[Cause]:
     """Return causes by dimensions and lengths of vectors; the latter, under a fault, only if they should be 1."""
-    conditions = [each for each in measurements.conditions.values() if each.texts]
+    conditions = [condition for condition in measurements.conditions.values() if condition.texts]
     sizes = [measurements.alone.measured.shape[1], measurements.alone.expected.shape[1]]
     causes = [] if sizes[0] == sizes[1] else [Cause(["dimensions"], f"{sizes[0]} dimensions instead of {sizes[1]}")]
-    lengths = np.concatenate([np.linalg.norm(each.measured, axis=1) for each in conditions])
-    expected = np.concatenate([np.linalg.norm(each.expected, axis=1) for each in conditions])
+    lengths = np.concatenate([np.linalg.norm(condition.measured, axis=1) for condition in conditions])
+    expected = np.concatenate([np.linalg.norm(condition.expected, axis=1) for condition in conditions])
     is_normalised = bool((np.abs(expected[expected > 0] - 1) < LENGTH).all())
     allowed = max(LENGTH, (2 * (1 - measurements.min_cosine)) ** 0.5)  # noise as large as the cosine allows sideways
     other = np.abs(lengths - expected) > allowed * expected
     if other.any() and (is_normalised or not faults):
-        measured, wanted = (f"{each[other].min():.3g} to {each[other].max():.3g}" for each in (lengths, expected))
-        what = "are not normalised: lengths" if is_normalised else f"have other lengths than {wanted}:"
+        ranges = (f"{norms[other].min():.3g} to {norms[other].max():.3g}" for norms in (lengths, expected))
+        measured, right = ranges
+        what = "are not normalised: lengths" if is_normalised else f"have other lengths than {right}:"
         words = f"{other.sum()} of {len(other)} vectors {what} {measured}"
         causes.append(Cause(["norm"], words))
     return causes
@@ -280,7 +281,7 @@ def _beside_alone(measurements: Measurements, condition: Condition) -> tuple[Con
 def _of_names(measurements: Measurements) -> list[Cause]:
     """Return a cause by prompts of the runtime, where prompts as words are right or have another fault."""
     condition = measurements.conditions.get(NAMED, Condition(NAMED))
-    bare = {text.text: each for text, each in measurements.alone.pairs if not text.prompt.words}
+    bare = {text.text: vector for text, vector in measurements.alone.pairs if not text.prompt.words}
     for part in condition.by_prompt():
         named, _, differs = _beside_alone(measurements, part)
         if differs:

@@ -9,11 +9,12 @@ import numpy as np
 
 from embrew.parity import Kind
 from embrew.parity.causes import Verdict, diagnose
+from embrew.parity.expected import Reference, export_around, reference_of_encoder, reference_of_export
 from embrew.parity.folders import open_folder
-from embrew.parity.measuring import Measurements, Runtime, measure
-from embrew.parity.reference import Reference, export_around, reference_of_encoder, reference_of_export
+from embrew.parity.measuring import Measurements, measure
 from embrew.parity.servers import EmbrewServer, open_server
 from embrew.progress import progress
+from embrew.runtimes.opened import OpenedRuntime
 from embrew.storage.base_model import quiet
 
 MIN_COSINE = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.999}
@@ -26,11 +27,11 @@ class Line:
     """The vectors of one condition, compared with the reference.
 
     Attributes:
-        condition: how texts were sent.
+        condition: name of the way in which texts were sent.
         prompt: name of the prompt; "" without one.
-        texts: how many.
-        mean: of the cosines; None: the runtime refused all texts.
-        lowest: of the cosines.
+        texts: number of texts.
+        mean: mean of the cosines; None: the runtime refused all texts.
+        lowest: lowest of the cosines.
         difference: largest difference of a number.
     """
 
@@ -100,7 +101,7 @@ def compare(
         if reference is not None and (max_length or pooling):
             raise ValueError(f"{a} is an export, whose vectors are known; leave out max_length and pooling")
         if against.lower().startswith(("http://", "https://")):
-            runtime: Runtime = open_server(against, kind=kind, model=model, timeout=timeout)
+            runtime: OpenedRuntime = open_server(against, kind=kind, model=model, timeout=timeout)
         else:
             runtime = open_folder(against, kind=kind)
         around = export_around(Path(against))
@@ -110,7 +111,7 @@ def compare(
     weights = None
     if min_cosine is None:
         weights, min_cosine = _tolerance(reference, runtime, around.get("runtimes", {}))
-    with progress(None, "compare", "text", shown=show_progress_bar) as bar:
+    with progress(None, "compare", "text", show=show_progress_bar) as bar:
         measurements = measure(runtime, reference, min_cosine=min_cosine, progress=bar.update)
     return Comparison(
         **vars(diagnose(measurements)),
@@ -123,7 +124,7 @@ def compare(
     )
 
 
-def _tolerance(reference: Reference, runtime: Runtime, around: dict[str, str]) -> tuple[str, float]:
+def _tolerance(reference: Reference, runtime: OpenedRuntime, around: dict[str, str]) -> tuple[str, float]:
     """Return the least precise weights which the runtime may run, or the encoder has, and the cosine for them.
 
     Args:

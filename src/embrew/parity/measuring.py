@@ -8,73 +8,13 @@ from itertools import zip_longest
 
 import numpy as np
 
-from embrew.export.fresh_process import cosines
 from embrew.export.wrong_vectors import CHOSEN
-from embrew.parity.reference import Key, Prompt, Reference, Text
+from embrew.parity.expected import Key, Reference, Text
+from embrew.runtimes.opened import OpenedRuntime, Refused
+from embrew.runtimes.reference import cosines
 
 ALONE, LONG, NAMED = "alone", "beyond the limit", "prompt by name"
 PAIRS, MIXED, REORDERED = "pairs of equal length", "mixed lengths", "the same, reversed"
-
-
-class Refused(ValueError):
-    """A runtime refuses a text or a prompt, and says so; others may be given to it."""
-
-
-class Runtime:
-    """Software that turns texts into vectors.
-
-    Attributes:
-        name: for users.
-        by_words: whether a prompt can be put before a text as words.
-        by_name: whether it has prompts of its own, which a request names.
-        reads: names of the runtimes of `embrew export` whose files it may run.
-    """
-
-    name: str
-    by_words, by_name = True, False
-    reads: tuple[str, ...] = ()
-
-    def embed(self, texts: Sequence[str], prompt: Prompt | None) -> object:
-        """Return one vector a text, of one request.
-
-        Args:
-            texts: what is sent.
-            prompt: of the runtime, which is named; None: no prompt is applied.
-
-        Raises:
-            Refused: the runtime refuses one of the texts, or has no prompt of this name.
-            ValueError: it gives no vectors; the message says why and what to do.
-        """
-        raise NotImplementedError
-
-    def token_ids(self, text: str) -> list[int] | None:
-        """Return the token ids of a text with all that the runtime adds; None: it does not tell them."""
-        return None
-
-    def vectors(self, texts: Sequence[str], prompt: Prompt | None = None) -> np.ndarray:
-        """Return what `embed` does as float32 `(texts, dimensions)`.
-
-        Raises:
-            Refused: as `embed`.
-            ValueError: as `embed`; or it is not one vector of finite numbers a text.
-        """
-        vectors = self.embed(texts, prompt)
-        try:
-            array = np.asarray(vectors, dtype=np.float32)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"{self.name} gives vectors of different dimensions, or something that is no vector"
-            ) from None
-        if array.ndim != 2 or not array.shape[1] or len(array) != len(texts):
-            raise ValueError(
-                f"{self.name} gives an array of shape {array.shape} for {len(texts)} texts; one vector per text is "
-                "needed"
-            )
-        is_bad = ~np.isfinite(array).all(-1)
-        if is_bad.any():
-            text = texts[int(is_bad.argmax())]
-            raise ValueError(f"{self.name} gives a vector with NaN or infinity for {text[:60]!r}")
-        return array
 
 
 @dataclass
@@ -82,10 +22,10 @@ class Condition:
     """What a runtime gives under one condition.
 
     Attributes:
-        name: how texts were sent.
-        texts: those that got a vector, in the order in which these came.
-        vectors: of the runtime.
-        refused: the runtime's message where it refuses one of the texts.
+        name: name of the way in which texts were sent.
+        texts: texts that got a vector, in the order in which these came.
+        vectors: vectors of the runtime.
+        refused: message of the runtime where it refuses one of the texts; None: it refuses none.
     """
 
     name: str
@@ -93,9 +33,9 @@ class Condition:
     vectors: list[np.ndarray] = field(default_factory=list)
     refused: str | None = None
 
-    def where(self, wanted: Callable[[Text], bool]) -> Condition:
+    def where(self, condition: Callable[[Text], bool]) -> Condition:
         """Return the part with some of the texts."""
-        pairs = [pair for pair in self.pairs if wanted(pair[0])]
+        pairs = [pair for pair in self.pairs if condition(pair[0])]
         return Condition(self.name, [text for text, _ in pairs], [vector for _, vector in pairs], self.refused)
 
     def by_prompt(self) -> list[Condition]:
@@ -129,9 +69,9 @@ class Measurements:
     """What a runtime gives under all conditions.
 
     Attributes:
-        reference: the vectors that are right, and those under faults.
+        reference: vectors that are right, and those under faults.
         min_cosine: cosine that every text has to reach.
-        conditions: by name, in the order of measurement.
+        conditions: conditions by name, in the order of measurement.
         compared_ids: number of texts whose token ids were compared.
         other_ids: texts whose token ids differ.
     """
@@ -159,7 +99,7 @@ def distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def measure(
-    runtime: Runtime, reference: Reference, *, min_cosine: float, progress: Callable[[int], object]
+    runtime: OpenedRuntime, reference: Reference, *, min_cosine: float, progress: Callable[[int], object]
 ) -> Measurements:
     """Send the reference texts to a runtime under all conditions; `progress` is called with the number sent.
 
@@ -171,7 +111,7 @@ def measure(
         measurements.conditions[name] = _send(runtime, Condition(name), batches, progress)
         if not measurements.alone.texts:
             raise ValueError(f"{runtime.name} gives no vector for any reference text: {measurements.alone.refused}")
-    sizes = sorted({len(vector) for each in measurements.conditions.values() for vector in each.vectors})
+    sizes = sorted({len(vector) for condition in measurements.conditions.values() for vector in condition.vectors})
     if len(sizes) > 1:
         raise ValueError(f"{runtime.name} gives vectors of different dimensions: {', '.join(map(str, sizes))}")
     for text in reference.texts:
@@ -188,7 +128,7 @@ def measure(
 
 
 def _send(
-    runtime: Runtime, condition: Condition, batches: Iterable[Sequence[Text]], progress: Callable[[int], object]
+    runtime: OpenedRuntime, condition: Condition, batches: Iterable[Sequence[Text]], progress: Callable[[int], object]
 ) -> Condition:
     """Fill a condition with the vectors of batches, whose texts have one prompt each."""
     by_name = condition.name == NAMED or not runtime.by_words
@@ -206,7 +146,7 @@ def _send(
     return condition
 
 
-def _batches(runtime: Runtime, reference: Reference) -> dict[str, list[list[Text]]]:
+def _batches(runtime: OpenedRuntime, reference: Reference) -> dict[str, list[list[Text]]]:
     """Return the texts of each request, by condition; those beyond the limit and empty ones are in no larger batch."""
     unique = list({text.key: text for text in reversed(reference.texts)}.values())[::-1]
     short = [text for text in unique if len(text.ids) < reference.max_length]

@@ -13,15 +13,15 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx2
 import numpy as np
 
-from embrew.export.runtimes import RUNTIMES
 from embrew.parity import Kind
-from embrew.parity.measuring import Refused, Runtime
-from embrew.parity.reference import Prompt
+from embrew.runtimes.opened import OpenedRuntime, Prompt, Refused
+from embrew.runtimes.registry import RUNTIMES
 from embrew.text.texts import SIDES
 
+Body = Mapping[str, str | bool | list[str] | None]  # fields of a request
 KEY = "EMBREW_API_KEY"
 TRIES, WAIT, LONGEST_WAIT = 3, 1, 30  # of requests that are answered 429 or 503; seconds between them
-MOST = 300  # characters of a server's message that are shown
+EXCERPT = 300  # characters of a server's message that are shown
 PATHS: dict[str, Kind] = {"/v1/embeddings": "openai", "/v1": "openai", "/api/embed": "ollama", "/embed": "tei"}
 """Ends of addresses and the kind of server that has them; the longest first."""
 
@@ -45,14 +45,14 @@ class Client:
         parts = urlsplit(url)
         self.base, self.timeout = url.rstrip("/"), timeout
         netloc = parts.netloc.rpartition("@")[2]
-        self.shown = urlunsplit(parts._replace(netloc=netloc, query="", fragment="")).rstrip("/")
+        self.address = urlunsplit(parts._replace(netloc=netloc, query="", fragment="")).rstrip("/")
         if parts.query or parts.fragment:
-            raise ValueError(f"an address with a query or fragment; give {self.shown}, without them")
+            raise ValueError(f"an address with a query or fragment; give {self.address}, without them")
         self.key = os.environ.get(KEY, "")
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         self.http = httpx2.Client(timeout=timeout, headers=headers)
 
-    def answer(self, path: str, body: dict[str, Any] | None = None) -> Any:
+    def answer(self, path: str, body: Body | None = None) -> Any:
         """Return the JSON that a path answers a GET with, or a POST of a body.
 
         Raises:
@@ -67,38 +67,40 @@ class Client:
             seconds = response.headers.get("retry-after", "")
             time.sleep(min(int(seconds), LONGEST_WAIT) if seconds.isdigit() else WAIT)
         if response.status_code >= 300:
-            raise self._error(response, self.shown + path)
+            raise self._error(response, self.address + path)
         try:
             return response.json()
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.shown}{path} answers with invalid JSON: {self._hidden(response.text)}") from error
+            raise ValueError(
+                f"{self.address}{path} answers with invalid JSON: {self._without_key(response.text)}"
+            ) from error
 
-    def foreign(self, answer: object, path: str, api: str) -> ValueError:
+    def not_of_api(self, answer: object, path: str, api: str) -> ValueError:
         """Return the error for an answer that is none of an API's, with the server's message."""
-        message = self._hidden(_message(answer))
-        return ValueError(f"{self.shown}{path} does not answer as {api} does; check --kind. It says: {message}")
+        message = self._without_key(_message(answer))
+        return ValueError(f"{self.address}{path} does not answer as {api} does; check --kind. It says: {message}")
 
-    def _send(self, path: str, body: dict[str, Any] | None) -> httpx2.Response:
+    def _send(self, path: str, body: Body | None) -> httpx2.Response:
         try:
             return self.http.request("GET" if body is None else "POST", self.base + path, json=body)
         except httpx2.TimeoutException as error:
             raise NoAnswer(
-                f"{self.shown} gives no answer within {self.timeout:g} seconds; raise --timeout, or look at its log"
+                f"{self.address} gives no answer within {self.timeout:g} seconds; raise --timeout, or look at its log"
             ) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            what = self._hidden(str(error)) or type(error).__name__
+            reason = self._without_key(str(error)) or type(error).__name__
             if isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError | httpx2.DecodingError):
-                problem = f"{self.shown}{path} breaks off, or is no HTTP server ({what}); look at its log"
+                problem = f"{self.address}{path} breaks off, or is no HTTP server ({reason}); look at its log"
             else:
-                problem = f"{self.shown} cannot be reached ({what}); is the server running, and there?"
+                problem = f"{self.address} cannot be reached ({reason}); is the server running, and there?"
             raise NoAnswer(problem) from error
 
     def _error(self, response: httpx2.Response, where: str) -> ValueError:
         status = response.status_code
         try:
-            message = self._hidden(_message(response.json()))
+            message = self._without_key(_message(response.json()))
         except (ValueError, RecursionError):
-            message = self._hidden(response.text)
+            message = self._without_key(response.text)
         if status in (400, 413, 422):
             return Refused(f"{where} answers {status}: {message}")
         if status in (401, 403):
@@ -107,7 +109,7 @@ class Client:
         elif status in (429, 503):
             message = f"{TRIES} times (busy); try again later. {message}"
         elif status < 400:
-            to = self._hidden(response.headers.get("location", "nowhere"))
+            to = self._without_key(response.headers.get("location", "nowhere"))
             message = f"(redirects to {to}), which is not followed; give that address"
         elif status == 404:
             message = f"({message}); check the address, --model and --kind"
@@ -115,9 +117,9 @@ class Client:
             message = f"(error): {message}"
         return ValueError(f"{where} answers {status} {message}".rstrip(" ."))
 
-    def _hidden(self, text: str) -> str:
+    def _without_key(self, text: str) -> str:
         text = text.replace(self.key, "***") if self.key else text
-        return " ".join(text.split())[:MOST]
+        return " ".join(text.split())[:EXCERPT]
 
 
 def _message(answer: Any) -> str:
@@ -129,14 +131,14 @@ def _message(answer: Any) -> str:
 
 @dataclass(frozen=True)
 class Api:
-    """How a kind of server is asked for vectors.
+    """The requests and answers of a kind of server.
 
     Attributes:
-        title: its name.
-        path: where it is asked.
+        title: name of the kind.
+        path: path of requests for vectors.
         texts: key of the texts in a request.
-        vectors: returns the vectors of an answer.
-        reads: see `Runtime`.
+        vectors: function that returns the vectors of an answer.
+        reads: names of runtimes, as of `OpenedRuntime`.
         about: path that only this kind of server has, and a key of its answer: the list of models, if there is one.
         model: key of a model's name in that list; None: the server has one model.
         by_name: whether a request can name a prompt.
@@ -154,9 +156,10 @@ class Api:
 
 def _by_index(answer: Any) -> list[object]:
     """Return the vectors of OpenAI's API, which may come in any order, or as float32 in base64 without being asked."""
-    vectors = {item.get("index", place): item["embedding"] for place, item in enumerate(answer["data"])}
-    ordered = [vectors[i] for i in range(len(answer["data"]))]
-    return [np.frombuffer(b64decode(each), dtype="<f4") if isinstance(each, str) else each for each in ordered]
+    items = answer["data"]
+    by_index = {item.get("index", position): item["embedding"] for position, item in enumerate(items)}
+    vectors = [by_index[index] for index in range(len(items))]
+    return [np.frombuffer(b64decode(vector), dtype="<f4") if isinstance(vector, str) else vector for vector in vectors]
 
 
 APIS: dict[Kind, Api] = {
@@ -184,7 +187,7 @@ APIS: dict[Kind, Api] = {
 }
 
 
-class Server(Runtime):
+class Server(OpenedRuntime):
     """A server that is asked by an API. A prompt that it was started with is applied by it.
 
     Args:
@@ -195,24 +198,24 @@ class Server(Runtime):
 
     def __init__(self, client: Client, api: Api, model: str | None) -> None:
         self.client, self.api = client, api
-        self.name, self.reads, self.by_name = f"{client.shown}{api.path} ({api.title})", api.reads, api.by_name
+        self.name, self.reads, self.by_name = f"{client.address}{api.path} ({api.title})", api.reads, api.by_name
         self.fields = {} if api.model is None else {"model": model or self._only_model(api.model)}
 
     def embed(self, texts: Sequence[str], prompt: Prompt | None) -> object:
         """Return vectors of texts."""
         return self.request(texts, {} if prompt is None else {"prompt_name": prompt.name})
 
-    def request(self, texts: Sequence[str], fields: Mapping[str, Any]) -> object:
+    def request(self, texts: Sequence[str], fields: Body) -> object:
         """Return vectors of texts, of a request with further fields."""
         answer = self.client.answer(self.api.path, {self.api.texts: list(texts), **self.fields, **fields})
         try:
             return self.api.vectors(answer)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise self.client.foreign(answer, self.api.path, self.api.title) from None
+            raise self.client.not_of_api(answer, self.api.path, self.api.title) from None
 
     def token_ids(self, text: str) -> list[int] | None:
         """Return ids by `/tokenize` of Text Embeddings Inference, vLLM or llama-server; None: there is none."""
-        bodies: tuple[dict[str, Any], ...] = (
+        bodies: tuple[Body, ...] = (
             {"inputs": [text], "add_special_tokens": True},
             {"prompt": text, "add_special_tokens": True, **self.fields},
             {"content": text, "add_special": True},
@@ -235,7 +238,7 @@ class Server(Runtime):
             names = []
         if len(names) != 1:
             listed = ", ".join(names) or "no model"
-            raise ValueError(f"{self.client.shown}{path} lists {listed}; name one with --model")
+            raise ValueError(f"{self.client.address}{path} lists {listed}; name one with --model")
         return names[0]
 
 
@@ -298,4 +301,4 @@ def _kind_of(client: Client) -> Kind:
         if isinstance(answer, dict) and key in answer:
             return kind
     paths = ", ".join(api.about[0] for api in APIS.values())
-    raise ValueError(f"{client.shown} answers neither {paths}, so its kind is unknown; give --kind {', '.join(APIS)}")
+    raise ValueError(f"{client.address} answers neither {paths}, so its kind is unknown; give --kind {', '.join(APIS)}")

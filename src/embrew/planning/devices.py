@@ -14,10 +14,10 @@ import torch
 from embrew.free_memory import total_and_free
 
 GIB = 1 << 30
-CONTEXT = 1 * GIB  # of a GPU: what CUDA itself and the libraries' workspaces take, and fragments between tensors
-KERNELS = 600 << 20  # of a CPU: the code that oneDNN generates for products of bfloat16
-STATUS = Path("/proc/self/statm")
-PRODUCTS, SIZE = 3, 768  # products that are timed on a CPU, and rows of their matrices
+GPU_OVERHEAD = 1 * GIB  # what CUDA itself and the libraries' workspaces take, and fragments between tensors
+CPU_KERNELS = 600 << 20  # the code that oneDNN generates for products of bfloat16
+MEMORY_STATUS = Path("/proc/self/statm")
+TIMED_PRODUCTS, TIMED_SIZE = 3, 768  # matrix products that are timed on a CPU, and rows of their matrices
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Device:
     """A device.
 
     Attributes:
-        name: as it is given on the command line.
+        name: name on the command line.
         memory: bytes that PyTorch finds on it; of a CPU, a process's share of the machine's.
-        bfloat16: largest number of floating-point operations per second, in dense products of bfloat16; None: timed.
-        float32: likewise in float32 (TF32 on GPUs).
-        kind: type of the device.
+        bfloat16: peak floating-point operations per second in dense products of bfloat16; None: timed.
+        float32: the same in float32 (TF32 on GPUs).
+        kind: type of the device, as PyTorch names it.
     """
 
     name: str
@@ -41,10 +41,10 @@ class Device:
     def overhead(self, arithmetic: str, weights: int = 0) -> int:
         """Return the bytes that a process takes before there is a weight, or with `weights` bytes of them."""
         if self.kind != "cpu":
-            return CONTEXT
-        pages = int(STATUS.read_text().split()[1]) if STATUS.is_file() else 0
+            return GPU_OVERHEAD
+        pages = int(MEMORY_STATUS.read_text().split()[1]) if MEMORY_STATUS.is_file() else 0
         used = max(pages * os.sysconf("SC_PAGE_SIZE") - weights, 600 << 20)
-        return used + (KERNELS if arithmetic == "bfloat16" else 0)
+        return used + (CPU_KERNELS if arithmetic == "bfloat16" else 0)
 
     def speed(self, arithmetic: str) -> float:
         """Return the largest number of operations per second in a dtype."""
@@ -79,23 +79,23 @@ def device(name: str, processes: int = 1) -> Device:
     return GPUS[name]
 
 
-def device_here(place: torch.device, processes: int = 1) -> Device:
+def device_here(target: torch.device, processes: int = 1) -> Device:
     """Return the device of this machine that a process uses; of a GPU that is not in `GPUS`, the speed is NaN."""
-    if place.type == "cpu":
+    if target.type == "cpu":
         return device("cpu", processes)
-    gpu = torch.cuda.get_device_properties(place)
+    gpu = torch.cuda.get_device_properties(target)
     unknown = Device(gpu.name, gpu.total_memory, math.nan, math.nan)
-    same = next((one for name, one in GPUS.items() if name.partition("-")[0] in gpu.name.lower()), unknown)
+    same = next((entry for name, entry in GPUS.items() if name.partition("-")[0] in gpu.name.lower()), unknown)
     return replace(same, name=gpu.name, memory=gpu.total_memory)
 
 
 @cache
 def _timed(dtype: torch.dtype) -> float:
     """Return the operations per second that a product of two matrices reaches on this CPU."""
-    a = torch.ones(SIZE, SIZE, dtype=dtype)
+    a = torch.ones(TIMED_SIZE, TIMED_SIZE, dtype=dtype)
     seconds = []
-    for _ in range(PRODUCTS):
+    for _ in range(TIMED_PRODUCTS):
         start = time.perf_counter()
         a @ a
         seconds.append(time.perf_counter() - start)
-    return float(2 * SIZE**3 / min(seconds))
+    return float(2 * TIMED_SIZE**3 / min(seconds))

@@ -15,8 +15,8 @@ from embrew.planning.shapes import config_of, empty_model, shape_of_model
 from embrew.planning.stage import UTILIZATION
 from embrew.recipe import Recipe
 
-ID = 16  # bytes of an id in a shard, its offset included
-BITS = {"float32": 32, "int8": 8, "binary": 1}
+ID_BYTES = 16  # bytes of an id in a shard, its offset included
+BITS_PER_VALUE = {"float32": 32, "int8": 8, "binary": 1}
 SHARD_ROWS = 32_768  # as of `embrew encode`
 
 
@@ -48,18 +48,19 @@ def plan_encoding(
     if not 1 <= texts < math.inf:
         raise ValueError(f"texts={texts}; give a number from 1 on, for example 1e9")
     recipe = Recipe.from_values({"encoder": {"model": _language_model(model), "pooling": {"mode": "last"}}})
-    (config, own_config), place = config_of(recipe), device(gpu)
+    (config, own_config), planned_device = config_of(recipe), device(gpu)
     shape = shape_of_model(empty_model(config, torch.float32), config)
     if truncate_dim is not None and not 1 <= truncate_dim <= shape.hidden:
         raise ValueError(
             f"truncate_dim={truncate_dim}; the vectors of {model} have {shape.hidden} dimensions, give at most those"
         )
     count, flop = int(texts), shape.operations(tokens, tokens)
-    seconds = flop / (place.speed("float32" if place.kind == "cpu" else "bfloat16") * utilization)  # of a text
+    speed = planned_device.speed("float32" if planned_device.kind == "cpu" else "bfloat16")
+    seconds_per_text = flop / (speed * utilization)
     dimensions = [shape.hidden, truncate_dim or shape.hidden // 4]
     return {
         "model": model,
-        "device": place.name,
+        "device": planned_device.name,
         "devices": devices,
         "utilization": utilization,
         "texts": count,
@@ -67,14 +68,14 @@ def plan_encoding(
         "parameters": shape.parameters,
         "dimensions": dimensions,
         "bytes": {
-            size: {name: count * (ID + math.ceil(size * bits / 8)) for name, bits in BITS.items()}
+            size: {name: count * (ID_BYTES + math.ceil(size * bits / 8)) for name, bits in BITS_PER_VALUE.items()}
             for size in dimensions
         },
         "shard_rows": SHARD_ROWS,
         "shards": math.ceil(count / SHARD_ROWS),
         "flop_per_text": flop,
-        "hours": seconds * count / devices / 3600,
-        "lost_worker_seconds": seconds * min(SHARD_ROWS, count),
+        "hours": seconds_per_text * count / devices / 3600,
+        "lost_worker_seconds": seconds_per_text * min(SHARD_ROWS, count),
         "own_config": own_config,
     }
 

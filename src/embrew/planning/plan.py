@@ -10,29 +10,27 @@ from typing import Any
 from datasets import Dataset, concatenate_datasets
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
-from embrew import assembly
 from embrew.data.fingerprints import set_aside
 from embrew.data.mixing import MixedOrder
 from embrew.data.reading import expand
 from embrew.distributed import world_size
 from embrew.encoder import Encoder
 from embrew.methods import Objective
-from embrew.methods.gap import held_out_of
 from embrew.model.backbone import Backbone
 from embrew.planning.devices import Device, device, device_here
 from embrew.planning.shapes import config_of, shape_of_stage, tokenizer_of
 from embrew.planning.stage import UTILIZATION, StagePlan, passes_of, plan_stage, rows_of
-from embrew.recipe import DataConfig, Recipe
+from embrew.recipe import DataConfig, Recipe, build
 from embrew.settings.base import Base
 from embrew.storage.base_model import is_encoder
 
 logger = logging.getLogger(__name__)
-WIDTH = 8  # of the model that stands in where only lengths are needed
-SAMPLE = 512  # rows that are tokenised, at most
-WORD, OTHER = "word ", "text "  # one token in most vocabularies, and as long
-END = ". Word word"  # a second sentence, which llama2vec needs
-MADE = 64  # rows that are made up: equally long, but different texts, or none could be a demonstration for another
-DIGITS = MADE.bit_length() - 1
+WIDTH = 8  # width of the tiny model that is opened where only lengths are needed
+MAX_SAMPLE = 512  # maximum number of rows that are tokenised
+WORD, OTHER_WORD = "word ", "text "  # one token each in most vocabularies, and equally long
+SECOND_SENTENCE = ". Word word"  # llama2vec needs two sentences
+GENERATED_ROWS = 64  # equally long, but different, or none could be a demonstration for another
+DIGITS = GENERATED_ROWS.bit_length() - 1  # words that make the texts of generated rows different
 
 
 @dataclass(frozen=True)
@@ -40,11 +38,11 @@ class RecipePlan:
     """The plan of a recipe's stages.
 
     Attributes:
-        stages: in order.
-        device: each of the devices.
-        processes: their number.
-        utilization: share of a device's arithmetic that training is taken to reach.
-        notes: what the plan had to assume.
+        stages: plans of the stages, in order.
+        device: device of each process.
+        processes: number of processes, one per device.
+        utilization: assumed share of a device's peak FLOP/s that training reaches.
+        notes: assumptions of the plan.
     """
 
     stages: list[StagePlan]
@@ -70,11 +68,11 @@ def plan_recipe(
     """Return the plan of a recipe; no weights are read, and no network is used.
 
     Args:
-        recipe: with stages.
+        recipe: recipe with stages.
         gpu: name of a device; see `devices`.
         processes: number of such devices.
-        utilization: share of the largest number of operations per second that training reaches.
-        tokens: of each text, where a stage's data is not here; None: as many as the limits allow.
+        utilization: share of a device's peak FLOP/s that training reaches.
+        tokens: number of tokens of each text, where a stage's data is not here; None: as many as the limits allow.
 
     Raises:
         FileNotFoundError: the model's configuration is not at hand.
@@ -83,8 +81,8 @@ def plan_recipe(
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train and to plan")
-    assembly.check_recipe(recipe)
-    place = device(gpu, processes)
+    build.check_recipe(recipe)
+    planned_device = device(gpu, processes)
     (config, own_config), (tokenizer, own_tokenizer) = config_of(recipe), tokenizer_of(recipe)
     name, notes = recipe.encoder.model, []
     if not own_config:
@@ -93,34 +91,34 @@ def plan_recipe(
         notes.append("its tokenizer is not on this machine: nano's counts the tokens of templates and texts")
     if recipe.encoder.attn_implementation not in (None, "sdpa"):
         notes.append(f"encoder.attn_implementation={recipe.encoder.attn_implementation} is planned as sdpa")
-    encoder = _stand_in(recipe, config, tokenizer)
+    encoder = _tiny_encoder(recipe, config, tokenizer)
     plans = []
     for index, settings in enumerate(recipe.stages):
-        objective = assembly.objective(settings.objective)
+        objective = build.objective(settings.objective)
         rows, order, measured = stage_rows(recipe, index, objective, encoder, tokens, processes)
         limits = [config.max_rows for config in settings.datasets]
-        most_rows = None if None in limits else sum(limit or 0 for limit in limits)
-        some = rows.shuffle(seed=recipe.seed) if measured else rows
-        some = objective.precompute(some.select(range(min(len(some), SAMPLE))), encoder)
-        passes = passes_of(objective, encoder, some.to_list(), rows_of(recipe, index, processes), recipe.seed)
+        max_rows = None if None in limits else sum(limit or 0 for limit in limits)
+        sample = rows.shuffle(seed=recipe.seed) if measured else rows
+        sample = objective.precompute(sample.select(range(min(len(sample), MAX_SAMPLE))), encoder)
+        passes = passes_of(objective, encoder, sample.to_list(), rows_of(recipe, index, processes), recipe.seed)
         plans.append(
             plan_stage(
                 recipe,
                 index,
-                shape_of_stage(recipe, index, config, place.kind),
+                shape_of_stage(recipe, index, config, planned_device.kind),
                 passes,
-                place,
-                count=len(rows) if measured else most_rows,
+                planned_device,
+                count=len(rows) if measured else max_rows,
                 processes=processes,
                 measured=measured,
                 order=order,
                 utilization=utilization,
             )
         )
-    return RecipePlan(plans, place, processes, utilization, notes)
+    return RecipePlan(plans, planned_device, processes, utilization, notes)
 
 
-def _stand_in(recipe: Recipe, config: Any, tokenizer: Any) -> Encoder:
+def _tiny_encoder(recipe: Recipe, config: Any, tokenizer: Any) -> Encoder:
     """Return an encoder with the recipe's texts, templates and tokenizer on a tiny model of random weights."""
     sizes: dict[str, Any] = dict.fromkeys(("hidden_size", "intermediate_size"), WIDTH)
     sizes |= dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 1)
@@ -145,17 +143,17 @@ def stage_rows(
     """Return rows, their order, and whether they are those of the stage's data."""
     stage = recipe.stages[index]
     if not all(_is_here(config) for config in stage.datasets):
-        config = next((one for one in stage.datasets if _has_negatives(one)), stage.datasets[0])
-        rows = [_longest(config, objective, encoder, tokens, number) for number in range(MADE)]
+        config = next(filter(_has_negatives, stage.datasets), stage.datasets[0])
+        rows = [_longest(config, objective, encoder, tokens, number) for number in range(GENERATED_ROWS)]
         return objective.prepare(Dataset.from_list(rows), encoder), None, False
     parts = [
         objective.prepare(
-            assembly.short_rows(assembly.rows(config, objective, max_rows=config.max_rows), config, encoder), encoder
+            build.short_rows(build.rows(config, objective, max_rows=config.max_rows), config, encoder), encoder
         )
         for config in stage.datasets
     ]
-    parts, _ = set_aside(parts, held_out_of(objective))
-    order = assembly.order(stage, [len(part) for part in parts], objective, seed=recipe.seed, processes=processes)
+    parts, _ = set_aside(parts, objective.held_out)
+    order = build.order(stage, [len(part) for part in parts], objective, seed=recipe.seed, processes=processes)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts), order, True
 
 
@@ -175,7 +173,7 @@ def _longest(
     config: DataConfig, objective: Objective, encoder: Encoder, tokens: int | None, number: int
 ) -> dict[str, Any]:
     """Return row `number`, whose texts are as long as the limits allow, or have `tokens`; pairs have one negative."""
-    first = "".join(OTHER if number >> digit & 1 else WORD for digit in range(DIGITS))
+    first = "".join(OTHER_WORD if number >> digit & 1 else WORD for digit in range(DIGITS))
 
     def text(side: str) -> str:
         limits = [encoder.max_length[side], tokens, config.max_tokens and config.max_tokens - 1]
@@ -184,7 +182,7 @@ def _longest(
 
     query, document = text("query"), text("document")
     if objective.rows_kind == "text":
-        return {"text": document[: -len(END)].rstrip() + END}
+        return {"text": document[: -len(SECOND_SENTENCE)].rstrip() + SECOND_SENTENCE}
     if objective.rows_kind == "scored":
         return {"sentence1": query, "sentence2": document, "score": 1.0}
     negatives = [document] if _has_negatives(config) else []
@@ -203,19 +201,19 @@ def announce(
     """Log a line of plan before stage `index` begins, as `training.train` calls it; an error is logged, not raised."""
     name, processes = recipe.stages[index].name, world_size()
     try:
-        place = device_here(encoder.device, processes)
+        current_device = device_here(encoder.device, processes)
         shape = shape_of_stage(recipe, index, encoder.backbone.inner.config, encoder.device.type)
-        some = rows.shuffle(seed=recipe.seed).select(range(min(len(rows), SAMPLE))).to_list()
-        passes = passes_of(objective, encoder, some, rows_of(recipe, index, processes), recipe.seed)
+        sample = rows.shuffle(seed=recipe.seed).select(range(min(len(rows), MAX_SAMPLE))).to_list()
+        passes = passes_of(objective, encoder, sample, rows_of(recipe, index, processes), recipe.seed)
         plan = plan_stage(
-            recipe, index, shape, passes, place, count=len(rows), processes=processes, measured=True, order=order,
-            sharded=sharded, loaded=True,
+            recipe, index, shape, passes, current_device, count=len(rows), processes=processes, measured=True,
+            order=order, sharded=sharded, loaded=True,
         )  # fmt: skip
-    except Exception as error:  # a plan helps, and must not keep anyone from training
+    except Exception as error:  # training must not fail because of its plan
         logger.warning("%s  no plan of its memory and time (%s: %s)", name, type(error).__name__, error)
         return
     time = f", about {3600 * plan.hours:,.0f} s at {UTILIZATION:.0%} of the peak FLOP/s" if plan.hours else ""
-    memory = f"{plan.bytes['peak'] / 1e9:.2f} GB of {plan.bytes['device'] / 1e9:.1f} GB on {place.name}"
+    memory = f"{plan.bytes['peak'] / 1e9:.2f} GB of {plan.bytes['device'] / 1e9:.1f} GB on {current_device.name}"
     verdict = "fits" if plan.fits else "DOES NOT FIT: see embrew plan"
     steps = f"{plan.steps:,} step{'' if plan.steps == 1 else 's'} of about {plan.tokens:,} tokens"
     logger.info("%s  plan: %s%s; peak about %s: %s", name, steps, time, memory, verdict)

@@ -21,10 +21,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from embrew import assembly
 from embrew.model.adapters import attach_lora
 from embrew.model.layers import layers_of
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.settings.base import BLOCK, Quantization
 from embrew.storage.base_model import (
     ASSETS,
@@ -36,9 +35,7 @@ from embrew.storage.base_model import (
     quiet,
 )
 
-GROUP = 256  # scales with one scale of their own, where scales are quantised too
-COMPARES = ("compression", "alignment")  # objectives that read the original LM
-READS_HEAD = ("bottleneck", "joint", "language_model", "llama2vec", "mntp", "sft")  # and train it with all others
+SCALES_PER_GROUP = 256  # scales that share a scale, where scales are quantised too (double_quant)
 
 
 def config_of(recipe: Recipe) -> tuple[Any, bool]:
@@ -49,7 +46,7 @@ def config_of(recipe: Recipe) -> tuple[Any, bool]:
     Raises:
         FileNotFoundError: neither is at hand.
     """
-    name, options = recipe.encoder.model, _local(recipe)
+    name, options = recipe.encoder.model, _offline_options(recipe)
     trust = recipe.encoder.trust_remote_code
     try:
         return open_config(name, trust_remote_code=trust, **options), True
@@ -67,7 +64,7 @@ def config_of(recipe: Recipe) -> tuple[Any, bool]:
 
 def tokenizer_of(recipe: Recipe) -> tuple[PreTrainedTokenizerBase, bool]:
     """Return the tokenizer of a recipe's model, and whether it is its own; nano's stands in for one not at hand."""
-    options, trust_remote_code = _local(recipe), recipe.encoder.trust_remote_code
+    options, trust_remote_code = _offline_options(recipe), recipe.encoder.trust_remote_code
     with quiet():
         try:
             return open_tokenizer_of(recipe.encoder.model, trust_remote_code=trust_remote_code, **options), True
@@ -75,13 +72,13 @@ def tokenizer_of(recipe: Recipe) -> tuple[PreTrainedTokenizerBase, bool]:
             return AutoTokenizer.from_pretrained(str(ASSETS["nano"]), trust_remote_code=False), False
 
 
-def _local(recipe: Recipe) -> dict[str, Any]:
+def _offline_options(recipe: Recipe) -> dict[str, Any]:
     """Return keywords to open a model of the Hub without network."""
     settings = recipe.encoder
     return {} if local_model(settings.model) else {"revision": settings.revision, "local_files_only": True}
 
 
-FRAGMENTED = 1.6  # resident memory per byte kept in float32 on a CPU; benchmarks/results/plan-smollm2.md
+FRAGMENTATION = 1.6  # resident memory per byte kept in float32 on a CPU; benchmarks/results/plan-smollm2.md
 
 
 @dataclass(frozen=True)
@@ -89,16 +86,16 @@ class Shape:
     """Sizes of a model and of what is trained of it.
 
     Attributes:
-        layers: their number.
+        layers: number of layers.
         hidden: width of a state.
         inner: width of the feed-forward part.
         attention: width of all heads together.
-        products: weights of all layers that are factors of matrix products.
-        parameters: number of all, those of a second copy of the LM included.
-        trained: number of those that are trained.
-        trains_all: whether the base weights themselves are.
+        products: number of weights of all layers that are factors of matrix products.
+        parameters: number of parameters, those of a second copy of the LM included.
+        trained: number of trained parameters.
+        trains_all: whether the base weights themselves are trained.
         weights: bytes of all weights.
-        layer: bytes of one layer in products.
+        layer: bytes of one layer in matrix products.
     """
 
     layers: int
@@ -121,7 +118,7 @@ class Shape:
         activation checkpointing, the input of each layer is kept, and one layer at a time.
         """
         if arithmetic == "float32":
-            layer = 4 * (8 * self.hidden + 4 * self.inner) * (FRAGMENTED if kind == "cpu" else 1)
+            layer = 4 * (8 * self.hidden + 4 * self.inner) * (FRAGMENTATION if kind == "cpu" else 1)
         else:
             states = 16 if kind != "cpu" else 32 if self.trains_all else 20
             layer = states * self.hidden + 2 * 4 * self.inner
@@ -146,12 +143,12 @@ def empty_model(config: Any, dtype: torch.dtype) -> PreTrainedModel:
 
 def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
     """Return the shape of what stage `index` trains, on a type of device."""
-    settings, stage, place = recipe.encoder, recipe.stages[index], torch.device(kind)
-    dtype = pick_dtype(assembly.opening_dtype(recipe, place), place)
+    settings, stage, target = recipe.encoder, recipe.stages[index], torch.device(kind)
+    dtype = pick_dtype(build.opening_dtype(recipe, target), target)
     model: Any = empty_model(config, dtype).requires_grad_(False)
-    plain = sum(p.numel() for p in model.parameters())
-    spared = _spared(model, recipe, dtype)
-    method = str(stage.objective["type"])
+    base_parameters = sum(p.numel() for p in model.parameters())
+    bytes_saved = _saved_by_quantization(model, recipe, dtype)
+    objective = build.objective(stage.objective)
     if settings.lora is not None:
         full = settings.train_embeddings == "full" and stage.train_memory
         model = attach_lora(model, settings.lora, train_embeddings=full)
@@ -159,29 +156,29 @@ def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
         model.float().requires_grad_(True)
         head = model.get_output_embeddings()
         if head is not None and head.weight is not model.get_input_embeddings().weight:
-            head.requires_grad_(method in READS_HEAD)
-    learned = (settings.memory_tokens + (settings.soft_prompt_tokens or 0)) * config.hidden_size
+            head.requires_grad_(objective.trains_head)
+    learned_rows = (settings.memory_tokens + (settings.soft_prompt_tokens or 0)) * config.hidden_size
     changed = settings.lora is None or (index > 0 and stage.adapter == "merge")
-    short = assembly.autocasts(recipe, place) or dtype != torch.float32
-    copied = plain if method in COMPARES and changed else 0
-    more = learned if stage.train_memory else 0
+    in_bfloat16 = build.autocasts(recipe, target) or dtype != torch.float32
+    copied = base_parameters if objective.reads_original_lm and changed else 0
+    learned = learned_rows if stage.train_memory else 0
     shape = shape_of_model(model, config)
     return replace(
         shape,
-        parameters=shape.parameters + more + copied,
-        trained=shape.trained + more,
-        weights=shape.weights + 4 * more + copied * (2 if short else 4) - spared,
+        parameters=shape.parameters + learned + copied,
+        trained=shape.trained + learned,
+        weights=shape.weights + 4 * learned + copied * (2 if in_bfloat16 else 4) - bytes_saved,
     )
 
 
 def shape_of_model(model: PreTrainedModel | PeftModel, config: Any) -> Shape:
     """Return the shape of a model, adapters included, with or without values; `config` is of the language model."""
     parameters = list(model.parameters())
-    plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    layers = layers_of(plain.base_model)
+    language_model: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    layers = layers_of(language_model.base_model)
     heads = config.num_attention_heads
     names = [name for name, p in model.named_parameters() if p.requires_grad]
-    in_layers = [one for layer in dict.fromkeys(layers) for one in layer.named_parameters()]
+    in_layers = [parameter for layer in dict.fromkeys(layers) for parameter in layer.named_parameters()]
     return Shape(
         layers=len(layers),
         hidden=config.hidden_size,
@@ -196,7 +193,7 @@ def shape_of_model(model: PreTrainedModel | PeftModel, config: Any) -> Shape:
     )
 
 
-def _spared(model: PreTrainedModel, recipe: Recipe, dtype: torch.dtype) -> int:
+def _saved_by_quantization(model: PreTrainedModel, recipe: Recipe, dtype: torch.dtype) -> int:
     """Return bytes that 4-bit weights take less than those of the model."""
     if recipe.encoder.quantization is None:
         return 0
@@ -211,4 +208,4 @@ def bits_per_weight(quantization: Quantization) -> float:
     >>> [round(bits_per_weight(Quantization(double_quant=double)), 3) for double in (True, False)]
     [4.127, 4.5]
     """
-    return 4 + (8 / BLOCK + 32 / (BLOCK * GROUP) if quantization.double_quant else 32 / BLOCK)
+    return 4 + (8 / BLOCK + 32 / (BLOCK * SCALES_PER_GROUP) if quantization.double_quant else 32 / BLOCK)

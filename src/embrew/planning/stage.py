@@ -9,17 +9,19 @@ from typing import Any
 
 import torch
 
-from embrew import assembly
 from embrew.data.mixing import MixedOrder
 from embrew.encoder import Encoder
-from embrew.methods import EmbeddingObjective, Objective
+from embrew.methods import Objective
 from embrew.planning.devices import Device
 from embrew.planning.shapes import Shape
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.text.tokens import Segment, Tokens
 
-UTILIZATION = 0.4  # of a device's arithmetic, where none is given
-SAMPLED, BATCHES = 256, 8  # rows of a batch that are tokenised, at most; batches of which the largest counts
+UTILIZATION = 0.4  # default share of a device's peak FLOP/s that is reached
+MAX_SAMPLED_ROWS, MAX_SAMPLED_BATCHES = (
+    256,
+    8,
+)  # rows of a batch that are tokenised; batches, the largest of which counts
 MOMENTS = {
     "adafactor": 0.02, "sgd": 0.0, "adagrad": 4.0, "rmsprop": 4.0, "rmsprop_bnb": 4.0, "adamw_anyprecision": 4.0,
     "ademamix": 12.0, "paged_ademamix_32bit": 12.0, "ademamix_8bit": 3.06, "paged_ademamix_8bit": 3.06,
@@ -35,10 +37,10 @@ class Passes:
     """Tokens of a micro-batch, padding included where it is computed.
 
     Attributes:
-        trained: that pass through the layers with a gradient.
-        frozen: that pass without one.
-        length: of the longest row.
-        mean: of the trained tokens of all sampled batches, relative to this one's.
+        trained: number of tokens of forward passes with a gradient.
+        frozen: number of tokens of forward passes without one.
+        length: number of tokens of the longest row.
+        mean: mean number of trained tokens of all sampled batches, relative to this one's.
     """
 
     trained: float
@@ -52,27 +54,27 @@ class StagePlan:
     """A stage on one or several devices.
 
     Attributes:
-        name: of the stage.
-        method: its objective.
-        parameters: of the model.
+        name: name of the stage.
+        method: type of its objective.
+        parameters: number of parameters of the model.
         trained: number of them that are trained.
-        rows: of a micro-batch, per device.
-        chunk: rows, or tokens, of a chunk of gradient caching; None: none.
+        rows: number of rows of a micro-batch, per device.
+        chunk: rows, or tokens, of a chunk of gradient caching; None: gradients are not cached.
         in_tokens: whether a chunk is given in tokens.
-        recompute: activation checkpointing.
-        sharded: weights, gradients and moments are sharded over all devices (FSDP2).
-        bytes: of each device: weights, gradients, optimizer, activations, process, peak (their sum), device (all it
-            has); disk: two checkpoints of the stage and its folder, trained weights, and moments in checkpoints; and
+        recompute: whether activation checkpointing is on.
+        sharded: whether weights, gradients and moments are sharded over all devices (FSDP2).
+        bytes: memory of each device: weights, gradients, optimizer, activations, process, peak (their sum), device (all
+            it has); disk: two checkpoints of the stage and its folder, trained weights, and moments in checkpoints; and
             the trained weights of each step of `training.keep`, twice until the stage is finished.
         most: largest micro-batch, or chunk, that fits, in the same unit; 0: none.
-        tokens: of an optimiser step, all devices together.
+        tokens: number of tokens of an optimiser step, all devices together.
         measured: whether lengths are those of the stage's data; else, all texts are as long as the limits allow.
         flop: floating-point operations of an optimiser step, all devices together.
-        seconds: of an optimiser step.
-        steps: optimiser steps; None: unknown.
-        hours: of the whole stage; None: unknown.
-        fits: whether the fullest moment of a step is within a device's memory.
-        changes: settings to type where the stage does not fit, those that change no result first.
+        seconds: duration of an optimiser step.
+        steps: number of optimiser steps; None: unknown.
+        hours: duration of the whole stage; None: unknown.
+        fits: whether the peak of a step is within a device's memory.
+        changes: overrides to give where the stage does not fit, those that change no result first.
     """
 
     name: str
@@ -104,9 +106,9 @@ def plan_stage(
     """Return the plan of stage `index` on `processes` devices; errors as `rows_of`, or the rows do not fill a batch.
 
     Args:
-        count: rows of the stage; None: unknown.
+        count: number of rows of the stage; None: unknown.
         measured: whether `passes` are of the stage's data.
-        order: of the rows of several data sets, of which an epoch may leave some out.
+        order: order of the rows of several data sets, of which an epoch may leave some out.
         utilization: share of a device's peak FLOP/s that training reaches.
         sharded: FSDP2; None: where whole weights do not fit several devices.
         loaded: whether this process holds the weights already.
@@ -115,23 +117,23 @@ def plan_stage(
     training, batch, rows = stage.training, stage.batch, rows_of(recipe, index, processes)
     chunk = None if batch is None else batch.mini_batch_size or batch.mini_batch_num_tokens
     in_tokens = batch is not None and batch.mini_batch_num_tokens is not None
-    arithmetic = assembly.arithmetic(recipe, stage, torch.device(device.kind))
+    arithmetic = build.arithmetic(recipe, stage, torch.device(device.kind))
     recompute = bool(training.get("activation_checkpointing") or training.get("gradient_checkpointing"))
     moments = MOMENTS.get(str(training.get("optim", "adamw_torch")), 8.0)
-    at_a_time = math.inf if chunk is None else max(chunk, passes.length) if in_tokens else chunk * passes.length
-    saved = int(min(passes.trained, at_a_time) * shape.saved(arithmetic, device.kind, recompute=recompute))
+    chunk_tokens = math.inf if chunk is None else max(chunk, passes.length) if in_tokens else chunk * passes.length
+    saved = int(min(passes.trained, chunk_tokens) * shape.saved(arithmetic, device.kind, recompute=recompute))
     overhead = device.overhead(arithmetic, shape.weights if loaded else 0)
     cast = 2 * shape.trained if shape.trains_all and arithmetic != "float32" else 0  # autocast's copies of weights
-    whole = _memory(shape, moments, saved + cast, overhead, share=1, copies=min(processes, 2))
+    unsharded = _memory(shape, moments, saved + cast, overhead, share=1, copies=min(processes, 2))
     if sharded is None:
-        sharded = processes > 1 and recipe.encoder.quantization is None and whole["peak"] > device.memory
+        sharded = processes > 1 and recipe.encoder.quantization is None and unsharded["peak"] > device.memory
     layers = 3 * shape.layer  # FSDP2 gathers two layers at a time, and one has whole gradients
-    sizes = _memory(shape, moments, saved + layers, overhead, share=processes, copies=1) if sharded else whole
-    most = max(0, int((chunk or rows) * (device.memory - sizes["peak"] + saved) / max(saved, 1)))
+    sizes = _memory(shape, moments, saved + layers, overhead, share=processes, copies=1) if sharded else unsharded
+    largest = max(0, int((chunk or rows) * (device.memory - sizes["peak"] + saved) / max(saved, 1)))
     accumulation = int(training.get("gradient_accumulation_steps", 1))
     factor = (2 if shape.trains_all else 1) + 1 + recompute + (chunk is not None)
-    trained = shape.operations(passes.trained, passes.length) * factor
-    flop = accumulation * passes.mean * (trained + shape.operations(passes.frozen, passes.length))
+    trained_flop = shape.operations(passes.trained, passes.length) * factor
+    flop = accumulation * passes.mean * (trained_flop + shape.operations(passes.frozen, passes.length))
     seconds = flop / (device.speed(arithmetic) * utilization)
     steps = _steps(recipe, index, rows * processes, count, order)
     disk = 2 * (4 + moments) + 4 + 8 * len(training.get("keep") or ())
@@ -146,7 +148,7 @@ def plan_stage(
         recompute=recompute,
         sharded=sharded,
         bytes={**sizes, "device": device.memory, "disk": int(disk * shape.trained)},
-        most=most,
+        most=largest,
         tokens=int(passes.trained * passes.mean * accumulation * processes),
         measured=measured,
         flop=flop * processes,
@@ -154,7 +156,7 @@ def plan_stage(
         steps=steps,
         hours=None if steps is None else steps * seconds / 3600,
         fits=sizes["peak"] <= device.memory,
-        changes=_changes(recipe, index, shape, most, recompute) if sizes["peak"] > device.memory else [],
+        changes=_changes(recipe, index, shape, largest, recompute) if sizes["peak"] > device.memory else [],
     )
 
 
@@ -191,46 +193,43 @@ def passes_of(objective: Objective, encoder: Encoder, rows: Sequence[dict[str, A
     """Return the tokens of the largest of some micro-batches of a stage.
 
     Args:
-        objective: of the stage.
-        encoder: whose templates and tokenizer make the batch; its weights are not read.
-        rows: of the stage, in the order in which they are drawn.
-        size: rows of a micro-batch.
-        seed: of the recipe.
+        objective: objective of the stage.
+        encoder: encoder with the templates and tokenizer of the batch; its weights are not read.
+        rows: rows of the stage, in the order in which they are drawn.
+        size: number of rows of a micro-batch.
+        seed: seed of the recipe.
     """
-    some = min(size, SAMPLED, len(rows))
-    starts = range(0, max(1, min(len(rows), BATCHES * some) - some + 1), some)
-    batches = [_passes(objective, encoder, rows[start : start + some], seed) for start in starts]
+    sampled = min(size, MAX_SAMPLED_ROWS, len(rows))
+    starts = range(0, max(1, min(len(rows), MAX_SAMPLED_BATCHES * sampled) - sampled + 1), sampled)
+    batches = [_passes(objective, encoder, rows[start : start + sampled], seed) for start in starts]
     largest = max(batches, key=lambda batch: batch.trained)
     mean = sum(batch.trained for batch in batches) / len(batches) / max(largest.trained, 1)
     length = max(batch.length for batch in batches)
-    return Passes(largest.trained * size / some, largest.frozen * size / some, length, mean)
+    return Passes(largest.trained * size / sampled, largest.frozen * size / sampled, length, mean)
 
 
 def _passes(objective: Objective, encoder: Encoder, rows: Sequence[dict[str, Any]], seed: int) -> Passes:
     """Return the tokens of one batch; rows of similar length are computed together, so padding is left out."""
     batch = objective.collate(list(rows), encoder, seed=seed)
-    if isinstance(objective, EmbeddingObjective):
-        batch = objective.inputs.complete(encoder, batch)
-        texts = [*objective.inputs.texts(batch).values(), *objective.inputs.prompted(batch).values()]
-        frozen: list[Tokens] = []
-    else:
-        parts = {name: part for name, part in batch.items() if isinstance(part, Tokens)}
-        frozen = [part for name, part in parts.items() if name.startswith("teacher")]
-        texts = [part for name, part in parts.items() if not name.startswith("teacher")]
-    trained, without = (sum(int((one.segment_ids != Segment.PAD).sum()) for one in some) for some in (texts, frozen))
-    return Passes(trained, without, max(one.input_ids.shape[1] for one in texts))
+    trained, frozen = objective.passes(encoder, batch)
+    counts = [sum(map(_count_tokens, side)) for side in (trained, frozen)]
+    return Passes(trained=counts[0], frozen=counts[1], length=max(tokens.input_ids.shape[1] for tokens in trained))
 
 
-def _changes(recipe: Recipe, index: int, shape: Shape, most: int, recompute: bool) -> list[str]:
+def _count_tokens(tokens: Tokens) -> int:
+    return int((tokens.segment_ids != Segment.PAD).sum())
+
+
+def _changes(recipe: Recipe, index: int, shape: Shape, largest: int, recompute: bool) -> list[str]:
     stage = recipe.stages[index]
-    place, batch = f"stages.{stage.name}", stage.batch
-    settings = [] if recompute else [f"{place}.training.activation_checkpointing=true"]
-    if most and batch is not None and batch.mini_batch_num_tokens:
-        settings.append(f"{place}.batch.mini_batch_num_tokens={most}")
-    elif most and batch is not None:
-        settings.append(f"{place}.batch.mini_batch_size={most} (gradient caching: the same loss, one more pass)")
-    elif most:
-        settings.append(f"{place}.training.per_device_train_batch_size={most} (with gradient_accumulation_steps)")
+    where, batch = f"stages.{stage.name}", stage.batch
+    settings = [] if recompute else [f"{where}.training.activation_checkpointing=true"]
+    if largest and batch is not None and batch.mini_batch_num_tokens:
+        settings.append(f"{where}.batch.mini_batch_num_tokens={largest}")
+    elif largest and batch is not None:
+        settings.append(f"{where}.batch.mini_batch_size={largest} (gradient caching: the same loss, one more pass)")
+    elif largest:
+        settings.append(f"{where}.training.per_device_train_batch_size={largest} (with gradient_accumulation_steps)")
     if shape.trains_all:
         settings.append("'encoder.lora={r: 16}' (train a LoRA in place of every weight; other results)")
     elif recipe.encoder.quantization is None:
@@ -242,13 +241,13 @@ def _steps(recipe: Recipe, index: int, batch: int, count: int | None, order: Mix
     """Return the optimiser steps of a stage, as transformers' Trainer counts them; None: unknown."""
     stage = recipe.stages[index]
     training = stage.training
-    drops = assembly.drops_last(stage, assembly.objective(stage.objective))
-    if drops and count is not None:
-        assembly.check_fills_batch(stage, count, batch)
+    drops_last = build.drops_last(stage, build.objective(stage.objective))
+    if drops_last and count is not None:
+        build.check_fills_batch(stage, count, batch)
     steps = int(training.get("max_steps", -1))
     if steps > 0 or count is None:
         return steps if steps > 0 else None
     drawn = count if order is None else len(order)
-    batches = drawn // batch if drops else math.ceil(drawn / batch)
-    an_epoch = max(1, math.ceil(batches / int(training.get("gradient_accumulation_steps", 1))))
-    return math.ceil(float(training.get("num_train_epochs", 3.0)) * an_epoch)
+    batches = drawn // batch if drops_last else math.ceil(drawn / batch)
+    steps_per_epoch = max(1, math.ceil(batches / int(training.get("gradient_accumulation_steps", 1))))
+    return math.ceil(float(training.get("num_train_epochs", 3.0)) * steps_per_epoch)

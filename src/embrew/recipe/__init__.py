@@ -1,4 +1,4 @@
-"""Recipes: an encoder and the stages that train it, as validated data. Importing this package does not import torch."""
+"""Recipes: an encoder and the stages that train it, as checked data, without torch; `build` makes objects of them."""
 
 from embrew.recipe.recipe import Recipe, list_launches, list_recipes, read_recipe
 from embrew.recipe.stage import DataConfig, DevRows, StageConfig

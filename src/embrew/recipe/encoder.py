@@ -21,7 +21,7 @@ Name = Annotated[str, Field(min_length=1)]
 Names = Annotated[list[Name], Field(min_length=1)]
 
 
-def _pattern(value: str) -> str:
+def _check_regex(value: str) -> str:
     try:
         re.compile(value)
     except re.error as error:
@@ -32,13 +32,13 @@ def _pattern(value: str) -> str:
     return value
 
 
-def _begin(value: Any) -> Any:
+def _check_init(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("pissa_niter_"):
         raise ValueError(f"{value!r} is random each time the model is opened, so vectors would differ; give pissa")
     return value
 
 
-Pattern = Annotated[Name, AfterValidator(_pattern)]
+Pattern = Annotated[Name, AfterValidator(_check_regex)]
 LORA_TYPES: dict[str, Any] = {  # narrower types than those of LoraConfig
     "r": Rank,
     "lora_alpha": Alpha,
@@ -51,7 +51,7 @@ LORA_TYPES: dict[str, Any] = {  # narrower types than those of LoraConfig
     "rank_pattern": dict[Pattern, Rank] | None,
     "alpha_pattern": dict[Pattern, Alpha] | None,
     "init_lora_weights": Annotated[
-        bool | Literal["gaussian", "orthogonal", "pissa", "olora", "mica"], BeforeValidator(_begin)
+        bool | Literal["gaussian", "orthogonal", "pissa", "olora", "mica"], BeforeValidator(_check_init)
     ],
 }
 _UNSUPPORTED = "needs a preparation, or inputs, that embrew does not support; leave it out"
@@ -91,10 +91,10 @@ class Variants(Config):
     Attributes:
         prompts: patterns with `{text}`, one per way to rewrite; the first line after a prompt is a variant.
         per_prompt: variants per prompt.
-        then: pattern of a second rewriting, of each variant; None: there is none.
-        generator: base that writes them, `nano`, a folder or a Hub id; None: the encoder's own language model.
-        max_new_tokens: longest variant.
-        temperature: of sampling.
+        then: pattern by which each variant is rewritten once more; None: it is not.
+        generator: language model that writes them, `nano`, a folder or a Hub id; None: the encoder's own.
+        max_new_tokens: maximum number of tokens of a variant.
+        temperature: sampling temperature.
         top_p: share of the probability that is sampled from.
     """
 
@@ -152,14 +152,14 @@ class EncoderConfig(EncoderSettings, BackboneConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _say_words_after(cls, values: Any) -> Any:
-        """Set `words_after` where the template asks for `joined` by default, so that a resolved recipe says so."""
+    def _set_words_after(cls, values: Any) -> Any:
+        """Set `words_after` where the template's default is `joined`, so that a resolved recipe contains it."""
         if not isinstance(values, dict) or values.get("words_after") is not None:
             return values
         template = values.get("template")
         try:
             words_after = check_words_after(None, [template] if isinstance(template, str) else list(template or []))
-        except (TypeError, ValueError):  # the template is refused below, with its place in the file
+        except (TypeError, ValueError):  # the template is refused later, with its line in the file
             return values
         return values if words_after == "separate" else {**values, "words_after": words_after}
 
@@ -176,7 +176,7 @@ class EncoderConfig(EncoderSettings, BackboneConfig):
         return self
 
 
-def keys_of(settings: EncoderSettings) -> dict[str, Any]:
+def recipe_keys(settings: EncoderSettings) -> dict[str, Any]:
     """Return an encoder's settings as the keys of a recipe's `encoder`; of its prompts those of `SIDES`."""
     values = json.loads(json.dumps(settings.as_dict()))
     prompts, default = values["prompts"], values.pop("default_prompt_name", None)

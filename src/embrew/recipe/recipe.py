@@ -10,34 +10,34 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from embrew.config.overrides import KeysOf, Override, apply_overrides, as_text, parse_override
 from embrew.config.suggestions import quoted
 from embrew.config.validation import Config, KeyPath, dotted, explain
 from embrew.config.yaml_files import dump_yaml, line_of, list_shipped, parse_yaml, read_shipped
 from embrew.files.names import LOCAL_PREFIX, base_name, from_home, public_path
 from embrew.recipe.encoder import EncoderConfig
+from embrew.recipe.overrides import KeysOf, Override, apply_overrides, as_text, parse_override
 from embrew.recipe.stage import EvaluationConfig, StageConfig
 
 Change = Callable[[str], str]
-FOLDERS = ("teacher", "vectors")  # keys of objectives
+FOLDER_KEYS = ("teacher", "vectors")  # keys of objectives
 
 
 def with_paths(values: Mapping[str, Any], change: Change, *, data_only: bool = False) -> dict[str, Any]:
     """Return a copy of a recipe's values, or of `deciding`'s, with `change` applied to every path.
 
-    In objectives and training arguments, `FOLDERS` count as paths, and strings that begin with `/` or `~/` and have no
-    space, as instructions have. With `data_only`, only the paths of data, dev and guard sets are changed.
+    In objectives and training arguments, `FOLDER_KEYS` count as paths, and strings that begin with `/` or `~/` and have
+    no space, as instructions have. With `data_only`, only the paths of data, dev and guard sets are changed.
     """
     changed = dict(values)
-    settings = {} if data_only else {"objective": _rooted, "training": _rooted}
-    of_stage: dict[str, Callable[[Any, Change], Any]] = {"data": _paths, **settings}
+    settings = {} if data_only else {"objective": _absolute_paths, "training": _absolute_paths}
+    change_by_key: dict[str, Callable[[Any, Change], Any]] = {"data": _paths, **settings}
     encoder = values.get("encoder")
     if not data_only and isinstance(encoder, Mapping):
         named = {key: change(encoder[key]) for key in ("model", "adapter") if isinstance(encoder.get(key), str)}
         changed["encoder"] = {**encoder, **named}
     if isinstance(values.get("stages"), list):
         changed["stages"] = [
-            {key: of_stage[key](value, change) if key in of_stage else value for key, value in stage.items()}
+            {key: change_by_key[key](value, change) if key in change_by_key else value for key, value in stage.items()}
             if isinstance(stage, Mapping)
             else stage
             for stage in values["stages"]
@@ -75,19 +75,19 @@ def _paths(value: Any, change: Change) -> Any:
         case str():
             return change(value)
         case list():
-            return [_paths(one, change) for one in value]
+            return [_paths(item, change) for item in value]
         case {"path": path}:
             return {**value, "path": _paths(path, change)}
     return value
 
 
-def _rooted(value: Any, change: Change) -> Any:
+def _absolute_paths(value: Any, change: Change) -> Any:
     match value:
         case Mapping():
-            named = {key: change(item) for key, item in value.items() if key in FOLDERS and isinstance(item, str)}
-            return {key: _rooted(item, change) for key, item in value.items()} | named
+            named = {key: change(item) for key, item in value.items() if key in FOLDER_KEYS and isinstance(item, str)}
+            return {key: _absolute_paths(item, change) for key, item in value.items()} | named
         case list():
-            return [_rooted(item, change) for item in value]
+            return [_absolute_paths(item, change) for item in value]
         case str() if value.startswith(("/", "~/")) and " " not in value:
             return change(value)
     return value
@@ -123,10 +123,10 @@ class Recipe(Config):
             raise ValueError(f"encoder.template has {len(self.encoder.templates)} templates; stages train one")
         if self.stages and self.encoder.variants is not None:
             raise ValueError("encoder.variants are written of texts that are encoded, not trained on; leave them out")
-        chosen = self.encoder.quantization
-        if self.stages and chosen is not None and self.encoder.lora is None:
+        quantization = self.encoder.quantization
+        if self.stages and quantization is not None and self.encoder.lora is None:
             raise ValueError(
-                f"encoder.quantization={chosen.type} without encoder.lora: 4-bit weights cannot be trained; give "
+                f"encoder.quantization={quantization.type} without encoder.lora: 4-bit weights cannot be trained; give "
                 "encoder.lora, which is trained on them, or leave quantization out"
             )
         names = [stage.name for stage in self.stages]
@@ -154,7 +154,7 @@ class Recipe(Config):
         """Load a shipped recipe by name (`llm2comp/nano`), or a YAML file, with overrides.
 
         `overrides`: each `key.path=value`, of which the value is read as YAML, or a key path and a value.
-        `keys_of`: see `apply_overrides`; `assembly.load_recipe` gives it.
+        `keys_of`: see `apply_overrides`; `build.load_recipe` gives it.
         `reading_of`: completes the keys of `encoder`, where the model says itself how it reads texts.
 
         Raises:
@@ -182,7 +182,7 @@ class Recipe(Config):
         """Return a recipe from plain values; `text` and `overrides` are their origin, for line numbers in messages."""
         set_by = {tuple(parse_override(override)[0]): as_text(override) for override in overrides}
 
-        def place(path: KeyPath) -> str:
+        def location(path: KeyPath) -> str:
             keys = [str(key) for key in path]
             stage = values["stages"][path[1]] if path[:1] == ("stages",) and len(path) > 1 else None
             name = stage.get("name") if isinstance(stage, Mapping) else None
@@ -196,7 +196,7 @@ class Recipe(Config):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise ValueError(explain(error, cls, values, place=place)) from None
+            raise ValueError(explain(error, cls, values, location=location)) from None
 
     def resolved(self, index: int | None = None) -> dict[str, Any]:
         """Return all values, with defaults; with `index`, only those that the outcome of that stage depends on."""
@@ -266,17 +266,17 @@ def read_recipe(name_or_path: str | Path) -> tuple[str, str]:
 def deciding(values: Mapping[str, Any], index: int) -> dict[str, Any]:
     """Return the values of a recipe that the outcome of stage `index` depends on."""
     stages = (values.get("stages") or [])[: index + 1]
-    decisive = {"encoder": values.get("encoder"), "stages": stages, "seed": values.get("seed")}
+    result = {"encoder": values.get("encoder"), "stages": stages, "seed": values.get("seed")}
     evaluation = values.get("evaluation") or {}
     names = [stage["name"] for stage in stages]
-    watched = [name for name in names if name in (evaluation.get("stages") or names)]
-    if evaluation.get("every") is not None and watched:
+    evaluated = [name for name in names if name in (evaluation.get("stages") or names)]
+    if evaluation.get("every") is not None and evaluated:
         chosen = {key: evaluation[key] for key in ("dev", "metric", "every", "patience")}
-        decisive["evaluation"] = {**chosen, "stages": watched}
-    reserved = [one for one in evaluation.get("dev") or [] if isinstance(one, Mapping)]
+        result["evaluation"] = {**chosen, "stages": evaluated}
+    reserved = [dev_set for dev_set in evaluation.get("dev") or [] if isinstance(dev_set, Mapping)]
     if reserved:  # rows that are not trained on
-        decisive["dev_rows"] = reserved
-    return decisive
+        result["dev_rows"] = reserved
+    return result
 
 
 def canonical(value: Any) -> Any:
@@ -299,7 +299,7 @@ def differences(ours: Any, theirs: Any, path: KeyPath = ()) -> Iterator[KeyPath]
         for key in pairs:
             yield from differences(ours.get(key, absent), theirs.get(key, absent), (*path, key))
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        for i, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            yield from differences(one, other, (*path, i))
+        for i, (our_item, their_item) in enumerate(zip(ours, theirs, strict=True)):
+            yield from differences(our_item, their_item, (*path, i))
     elif ours != theirs or type(ours) is not type(theirs):
         yield path

@@ -19,13 +19,13 @@ Level = Literal["passive", "debug", "info", "warning", "error", "critical"]
 Name = Annotated[str, Field(min_length=1)]
 
 
-def _steps(value: int) -> int:
+def _check_max_steps(value: int) -> int:
     if value == 0:
         raise ValueError("0 steps train nothing; give 1 or more, or -1 to train for num_train_epochs")
     return value
 
 
-def _every(value: float) -> float:
+def _check_interval(value: float) -> float:
     if value > 1 and not float(value).is_integer():
         raise ValueError(
             f"{value} is not a whole number of steps; give one, or a number below 1 for a share of the stage"
@@ -33,7 +33,7 @@ def _every(value: float) -> float:
     return value
 
 
-Interval = Annotated[int | float, Field(gt=0), AfterValidator(_every)]
+Interval = Annotated[int | float, Field(gt=0), AfterValidator(_check_interval)]
 
 
 class Recomputing(Config):
@@ -49,7 +49,7 @@ class Recomputing(Config):
 
 
 TRAINING_TYPES: dict[str, Any] = {  # narrower types than those of TrainingArguments
-    "max_steps": Annotated[int, Field(ge=-1), AfterValidator(_steps)],
+    "max_steps": Annotated[int, Field(ge=-1), AfterValidator(_check_max_steps)],
     "num_train_epochs": Positive,
     "per_device_train_batch_size": Count,
     "gradient_accumulation_steps": Count,
@@ -234,10 +234,10 @@ class StageConfig(Config):
         weighted = [config for config in self.datasets if config.weight is not None]
         if weighted and len(weighted) < len(self.datasets):
             raise ValueError(f"{len(weighted)} of {len(self.datasets)} data sets have a weight; give all, or none")
-        rated = any(config.ratio is not None for config in self.datasets)
-        if (weighted or rated or self.mix) and len(self.datasets) < 2:
+        has_ratios = any(config.ratio is not None for config in self.datasets)
+        if (weighted or has_ratios or self.mix) and len(self.datasets) < 2:
             raise ValueError("weight, ratio and mix need several data sets; there is one")
-        if weighted and rated:
+        if weighted and has_ratios:
             raise ValueError(
                 "give weights (proportions, independent of sizes), or ratios (shares of the sizes), not both"
             )
@@ -263,7 +263,7 @@ class UniformityConfig(Config):
 
     Attributes:
         path: a data folder or file, such as an STS set, or held-out rows of the training data.
-        split: of a folder; default: dev, else test, else train.
+        split: split of a folder; default: dev, else test, else train.
         columns: as in a stage's data.
         above: pairs with a score above this are positives.
         max_texts: maximum number of different texts, for uniformity, and of positives; a sample of more.
@@ -283,7 +283,7 @@ class DevRows(Config):
         path: a data folder with a train split; rows with a text of its test split are not taken.
         split: the split that they are taken from.
         rows: minimum number of rows; rows with the same first text stay together.
-        seed: of the hashes.
+        seed: seed of the hashes.
     """
 
     path: str
@@ -321,14 +321,16 @@ class EvaluationConfig(Config):
     @property
     def reserves(self) -> bool:
         """Whether dev rows are split off training rows, which are then not trained on."""
-        return any(isinstance(one, DevRows) for one in self.dev)
+        return any(isinstance(dev_set, DevRows) for dev_set in self.dev)
 
     @model_validator(mode="after")
     def _check_every(self) -> EvaluationConfig:
         if self.every is not None and self.at is not None:
             raise ValueError("every keeps the best step, at keeps the last; give one of them")
-        chosen = self.patience is not None or self.metric != "dev" or (self.stages is not None and self.at is None)
-        if self.every is None and chosen:
+        chooses_step = (
+            self.patience is not None or self.metric != "dev" or (self.stages is not None and self.at is None)
+        )
+        if self.every is None and chooses_step:
             raise ValueError("metric, patience and stages choose among evaluations within a stage; give every as well")
         if self.every is not None and self.every >= 1 and not float(self.every).is_integer():
             raise ValueError(

@@ -7,34 +7,47 @@ import timeit
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from embrew.comparison.comparing import TaskScores
-from embrew.comparison.verdict import best_and_other
+from embrew.analysis.efficiency import pareto_front
 from embrew.evaluation.kinds import KINDS
+from embrew.report.comparison import TaskScores
 from embrew.report.pareto import pareto_plot
-from embrew.report.section import Section, Subject, model_colours
+from embrew.report.section import EncoderCost, NestedScores, Section, Subject, model_colours
+from embrew.report.verdict import best_and_other
 from embrew.text_encoder import encode_options
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task
     from embrew.text_encoder import TextEncoder
 
-TEXTS = 64  # encoded per round
+TEXTS = 64  # texts encoded per round
 ROUNDS, FEWEST_ROUNDS, SLOW = 5, 2, 1.0  # the last: seconds of a round from which there are few
 TRAINED_AT_DEPTHS = re.compile(r"""\btype["']?:\s*["']?(espresso|matryoshka_2d)\b""")  # objectives, in a recipe
 AXES = {"milliseconds": "ms per text", "bytes": "bytes per vector"}
-Row = dict[str, Any]
 
 
-def measure_cost(encoder: TextEncoder, subject: Subject) -> dict[str, Any]:
+class ModelCost(TypedDict):
+    """A model's mean score (0 to 1) and costs; None: not known. `seconds` and `samples` are those of training."""
+
+    model: str
+    score: float
+    milliseconds: float | None
+    dimensions: int | None
+    seconds: float | None
+    samples: int | None
+    bytes: int | None
+
+
+def measure_cost(encoder: TextEncoder, subject: Subject) -> EncoderCost:
     """Return the number of dimensions, the time per text, and scores at several depths and dimensions."""
     from embrew.evaluation.task_texts import task_texts
 
     texts: list[str] = []
     for task in subject.data.values():  # equally many texts of each; documents where a task has them
-        *_, (_, own) = task_texts(task)
-        texts += islice((text for text in own if text.strip()), max(1, TEXTS // len(subject.data)))
+        *_, (_, task_documents) = task_texts(task)
+        texts += islice((text for text in task_documents if text.strip()), max(1, TEXTS // len(subject.data)))
     (vector,) = encoder.encode_document(["a text"], show_progress_bar=False)
     task_scores = nested_task(subject)
     nested = None if task_scores is None else _nested_scores(encoder, subject.data[task_scores.key])
@@ -43,13 +56,8 @@ def measure_cost(encoder: TextEncoder, subject: Subject) -> dict[str, Any]:
     warm_up = timeit.timeit(encode, number=1) if texts else 0.0
     rounds = ROUNDS if warm_up < SLOW else FEWEST_ROUNDS
     seconds = min(timeit.repeat(encode, number=1, repeat=rounds)) if texts else 0.0
-    return {
-        "dimensions": len(vector),
-        "texts": len(texts),
-        "rounds": rounds,
-        "milliseconds": 1000 * seconds / len(texts) if texts else None,
-        "nested": nested,
-    }
+    milliseconds = 1000 * seconds / len(texts) if texts else None
+    return EncoderCost(len(vector), len(texts), rounds, milliseconds, nested)
 
 
 def nested_task(subject: Subject) -> TaskScores | None:
@@ -68,36 +76,36 @@ def section(subject: Subject) -> Section:
     costs = costs_of(subject)
     points = mark_fronts(_point(cost, cost["score"]) for cost in costs if cost["bytes"])
     nested = mark_fronts(_nested_points(subject, costs))
-    nested_on, tasks = nested_task(subject), subject.comparison.tasks
-    task = nested_on.label if nested_on else None
+    task_of_nested, tasks = nested_task(subject), subject.comparison.tasks
+    task = task_of_nested.label if task_of_nested else None
     mean = f"mean score of {len(tasks)} tasks × 100" if len(tasks) > 1 else f"{tasks[0].label}, score × 100"
     document = {"models": costs, "points": points, "nested": {"task": task, "points": nested} if nested else None}
     values = {
         "front": sorted((point for point in nested if point["fronts"]), key=lambda point: -point["score"]),
-        "texts": max((one["texts"] for one in subject.costs.values()), default=0),
-        "rounds": min((one.get("rounds", ROUNDS) for one in subject.costs.values()), default=ROUNDS),
+        "texts": max((cost.texts for cost in subject.costs.values()), default=0),
+        "rounds": min((cost.rounds for cost in subject.costs.values()), default=ROUNDS),
         "plots": _plots("cost", subject, points, mean) | _plots("cost-nested", subject, nested, f"{task}, score × 100"),
     }
     return Section("Cost", document, values, _sentence(subject, costs))
 
 
-def costs_of(subject: Subject) -> list[Row]:
+def costs_of(subject: Subject) -> list[ModelCost]:
     """Return what each model costs; seconds and samples of training are means over its seeds. None: not known."""
-    costs = []
+    costs: list[ModelCost] = []
     for name, score in zip(subject.names, subject.comparison.means(), strict=True):
-        measured = subject.costs.get(name, {})
+        measured = subject.costs.get(name)
         training = [source.training() for source in subject.sources.get(name, ())]
-        seconds = [one for one, _ in training if one is not None]
-        samples = [one for _, one in training if one is not None]
+        seconds = [amount for amount, _ in training if amount is not None]
+        samples = [amount for _, amount in training if amount is not None]
         costs.append(
             {
                 "model": name,
                 "score": score,
-                "milliseconds": measured.get("milliseconds"),
-                "dimensions": measured.get("dimensions"),
+                "milliseconds": measured.milliseconds if measured else None,
+                "dimensions": measured.dimensions if measured else None,
                 "seconds": sum(seconds) / len(seconds) if seconds else None,
                 "samples": round(sum(samples) / len(samples)) if samples else None,
-                "bytes": 4 * measured["dimensions"] if measured else None,  # float32
+                "bytes": measured.bytes if measured else None,
             }
         )
     return costs
@@ -109,45 +117,34 @@ def size_of(point: Mapping[str, Any]) -> str:
     return f"{layers}, {point['dimensions']} dimensions"
 
 
-def mark_fronts(points: Iterable[Row]) -> list[Row]:
+def mark_fronts(points: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the points with the Pareto fronts that each is on."""
-    marked = [{**point, "fronts": []} for point in points]
+    marked: list[dict[str, Any]] = [{**point, "fronts": []} for point in points]
     for cost in AXES:
-        best = float("-inf")
         measured = [point for point in marked if point[cost] is not None]
-        for point in sorted(measured, key=lambda point: (point[cost], -point["score"])):
-            if point["score"] > best:
-                best = point["score"]
-                point["fronts"].append(cost)
+        for point in pareto_front(measured, itemgetter(cost), itemgetter("score")):
+            point["fronts"].append(cost)
     return marked
 
 
-def _nested_scores(encoder: Any, task: Task) -> dict[str, Any] | None:
-    """Return scores by layers and dimensions; None if the encoder was trained for one size only.
-
-    `milliseconds` are per text, by number of layers; missing where layers cannot be left out.
-    """
+def _nested_scores(encoder: TextEncoder, task: Task) -> NestedScores | None:
+    """Return scores by layers and dimensions; None if the encoder was trained for one size only."""
     from embrew.encoder import Encoder
 
     if not isinstance(encoder, Encoder):
         return _stock_scores(encoder, task)
     from embrew.analysis.surface import surface_of
-    from embrew.export.parts import nested_dimensions
+    from embrew.runtimes.portable import nested_dimensions
 
     dims, has_depths = nested_dimensions(encoder), TRAINED_AT_DEPTHS.search(encoder.recipe or "")
     if not encoder.steps or not (dims or has_depths):
         return None
     layers = None if has_depths else [encoder.backbone.num_layers]
     surface = surface_of(encoder, [task], layers=layers, dims=dims or None)
-    return {
-        "layers": list(surface.layers),
-        "dims": list(surface.dims),
-        "scores": surface.means.tolist(),
-        "milliseconds": list(surface.milliseconds),
-    }
+    return NestedScores(surface.layers, surface.dims, surface.means.tolist(), surface.milliseconds)
 
 
-def _stock_scores(encoder: Any, task: Task) -> dict[str, Any] | None:
+def _stock_scores(encoder: Any, task: Task) -> NestedScores | None:
     """Return scores at `matryoshka_dimensions` of a Sentence-Transformers model, and at the full number."""
     from embrew.evaluation.scoring import prepare
 
@@ -160,35 +157,37 @@ def _stock_scores(encoder: Any, task: Task) -> dict[str, Any] | None:
     for encoder.truncate_dim in dims:
         scores.append(float(evaluate(encoder, encode_options(encoder))[0]["main_score"]))
     encoder.truncate_dim = before
-    return {"layers": [None], "dims": dims, "scores": [scores]}
+    return NestedScores([None], dims, [scores])
 
 
-def _nested_points(subject: Subject, costs: Sequence[Row]) -> Iterator[Row]:
+def _nested_points(subject: Subject, costs: Sequence[ModelCost]) -> Iterator[dict[str, Any]]:
     """Yield a point per depth and width of each model that has several, and one of each other model, on one task."""
     task = nested_task(subject)
-    if task is None or not any(one["nested"] for one in subject.costs.values()):
+    if task is None or not any(cost.nested for cost in subject.costs.values()):
         return
-    for cost, whole_score in zip(costs, task.scores, strict=True):
-        nested = subject.costs.get(cost["model"], {}).get("nested")
-        if nested is None:
-            if cost["bytes"]:
-                yield _point(cost, whole_score)
+    for cost, full_score in zip(costs, task.scores, strict=True):
+        measured = subject.costs.get(cost["model"])
+        if measured is None:
             continue
-        own = nested.get("milliseconds")
-        for row, layers in enumerate(nested["layers"]):
-            share = own[row] / own[-1] if own else 1.0  # of the whole encoder, timed together
+        if measured.nested is None:
+            yield _point(cost, full_score)
+            continue
+        nested = measured.nested
+        for row, layers in enumerate(nested.layers):
+            # share of the time of the full encoder, timed together
+            share = nested.milliseconds[row] / nested.milliseconds[-1] if nested.milliseconds else 1.0
             per_text = None if cost["milliseconds"] is None else cost["milliseconds"] * share
-            for dim, score in zip(nested["dims"], nested["scores"][row], strict=True):
+            for dim, score in zip(nested.dims, nested.scores[row], strict=True):
                 size = {"milliseconds": per_text, "bytes": 4 * dim, "layers": layers, "dimensions": dim}
                 yield {**_point(cost, score), **size}
 
 
-def _point(cost: Row, score: float) -> Row:
-    costs = {key: cost[key] for key in ("milliseconds", "bytes", "dimensions")}
+def _point(cost: ModelCost, score: float) -> dict[str, Any]:
+    costs = {"milliseconds": cost["milliseconds"], "bytes": cost["bytes"], "dimensions": cost["dimensions"]}
     return {"model": cost["model"], "score": score, "layers": None, **costs}
 
 
-def _sentence(subject: Subject, costs: Sequence[Row]) -> str:
+def _sentence(subject: Subject, costs: Sequence[ModelCost]) -> str:
     """Return the verdict's sentence on the cost of the best model and of the one that it is compared with."""
     reasons = [f"{name}: {first.unknown}" for name, (first, *_) in subject.sources.items() if first.unknown]
     unknown = f" ({'; '.join(reasons)})" if reasons else ""
@@ -197,22 +196,22 @@ def _sentence(subject: Subject, costs: Sequence[Row]) -> str:
         why = "" if is_known else f": no encoder is known{unknown}"
         return f"Time per text and size of vectors were not measured{why}."
     if len(costs) == 1:
-        return f"{_in_words(costs[0])}."
+        return f"{_cost_in_words(costs[0])}."
     best, other = (costs[i] for i in best_and_other(subject.comparison))
     ratio = ""
     if best["milliseconds"] and other["milliseconds"]:
         ratio = f" ({best['milliseconds'] / other['milliseconds']:.2f} times the time)"
-    return f"{_in_words(best)}; {_in_words(other)}{ratio}{unknown}."
+    return f"{_cost_in_words(best)}; {_cost_in_words(other)}{ratio}{unknown}."
 
 
-def _in_words(cost: Row) -> str:
-    time, size = cost["milliseconds"], cost["bytes"]
-    per_text = "a time per text that was not measured" if time is None else f"{time:.3g} ms per text"
-    size = "a size of vectors that was not measured" if size is None else f"{size:,} bytes per vector"
-    return f"{cost['model']} takes {per_text} and {size}"
+def _cost_in_words(cost: ModelCost) -> str:
+    milliseconds, size = cost["milliseconds"], cost["bytes"]
+    time = "a time per text that was not measured" if milliseconds is None else f"{milliseconds:.3g} ms per text"
+    vectors = "a size of vectors that was not measured" if size is None else f"{size:,} bytes per vector"
+    return f"{cost['model']} takes {time} and {vectors}"
 
 
-def _plots(name: str, subject: Subject, points: Sequence[Row], score: str) -> dict[str, Row]:
+def _plots(name: str, subject: Subject, points: Sequence[Mapping[str, Any]], score: str) -> dict[str, dict[str, Any]]:
     """Return plots of scores against the time per text, and against bytes per vector; those measured."""
     colour = dict(zip(subject.names, model_colours(subject.names), strict=True))
     marks = [{**point, "size": size_of(point), "colour": colour[point["model"]]} for point in points]

@@ -13,23 +13,24 @@ def section(subject: Subject) -> Section | None:
     measured = {name: subject.vectors[name] for name in subject.names if subject.vectors.get(name)}
     if not measured:
         return None
-    own = {name: quantities(each) for name, each in measured.items()}
+    rows = {name: quantities(figures) for name, figures in measured.items()}
     document = {
-        "models": {name: {key: each[key] for key in each if key != "map"} for name, each in measured.items()},
+        "models": {name: {key: figures[key] for key in figures if key != "map"} for name, figures in measured.items()},
         "not_measured": [name for name in subject.names if name not in measured],
     }
     values = {
         "names": subject.names,
         "rows": {
-            row: [_cell(own.get(name, {}).get(row)) for name in subject.names] for row in next(iter(own.values()))
+            quantity: [_cell(rows.get(name, {}).get(quantity)) for name in subject.names]
+            for quantity in next(iter(rows.values()))
         },
-        "missing": {name: each["missing"] for name, each in measured.items() if each["missing"]},
-        "texts": max(each["texts"] for each in measured.values()),
+        "missing": {name: figures["missing"] for name, figures in measured.items() if figures["missing"]},
+        "texts": max(figures["texts"] for figures in measured.values()),
         "spectrum": [  # singular values of the covariance as shares, largest first
             {"model": name, "rank": rank, "share": float(f"{share:.4g}")}
-            for name, each in measured.items()
-            if each["spectrum"]
-            for rank, share in zip(each["spectrum"]["ranks"], each["spectrum"]["shares"], strict=True)
+            for name, figures in measured.items()
+            if figures["spectrum"]
+            for rank, share in zip(figures["spectrum"]["ranks"], figures["spectrum"]["shares"], strict=True)
             if share > 1e-9
         ],
     }

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison import Model, compare_models, read_folder
-from embrew.comparison.models import check_same_tasks, with_pooling
 from embrew.evaluation.report import Result
 from embrew.files.formats import REPORT
 from embrew.files.names import shown_path
@@ -19,20 +17,22 @@ from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import claimed, write_json
 from embrew.progress import progress, within
+from embrew.report.comparison import compare_models
 from embrew.report.cost import measure_cost
+from embrew.report.models import Model, check_same_tasks, read_folder, with_pooling
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import check_packages, write_report
 from embrew.report.sample import measure_vectors
 from embrew.report.section import Subject
 from embrew.report.sources import Source, read_sources
 from embrew.report.task_data import Tasks, data_of
-from embrew.report.untrained import choose
-from embrew.text_encoder import model_hash
+from embrew.report.untrained import choose_pooling
+from embrew.text_encoder import TextEncoder, model_hash
 
 logger = logging.getLogger(__name__)
 PAGE = "comparison.html"  # in a sweep
 Sources = Mapping[str, Sequence[Source]]
-Opener = Callable[[Source], Any]
+Opener = Callable[[Source], TextEncoder]
 
 
 def make_report(
@@ -62,17 +62,17 @@ def make_report(
         ValueError: no results and no tasks; no task that can be compared.
     """
     check_packages()
-    without = [name for name, seeds in sources.items() if any(source.results is None for source in seeds)]
-    if without and not tasks:
+    unevaluated = [name for name, seeds in sources.items() if any(source.results is None for source in seeds)]
+    if unevaluated and not tasks:
         raise ValueError(
-            f"{', '.join(without)}: no results; give --suite NAME or --data DIR to evaluate on, or result folders "
+            f"{', '.join(unevaluated)}: no results; give --suite NAME or --data DIR to evaluate on, or result folders "
             "(embrew evaluate MODEL --output DIR)"
         )
     about = {"format": REPORT.number, "page": output.name, "models": list(sources), "command": command}
     may_evaluate = measure and any(source.model and not source.stored for seeds in sources.values() for source in seeds)
     with _report_folder(files_of(output), about) if may_evaluate else nullcontext():
-        read, sources = _read_models(sources, tasks, output)
-        comparison = compare_models(read)
+        models, sources = _read_models(sources, tasks, output)
+        comparison = compare_models(models)
         data, without_data = data_of(comparison, tasks, [first.results for first, *_ in sources.values()])
         subject = Subject(comparison, data, without_data, sources=sources, command=command)
         if measure:  # of several seeds, the first
@@ -119,20 +119,23 @@ def _report_folder(files: Path, about: Mapping[str, Any]) -> Iterator[None]:
 
 def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Model], Sources]:
     """Return models with their results, evaluated where an encoder lacks them, and sources with chosen poolings."""
-    models, with_poolings = list[Model](), dict[str, Sequence[Source]]()
+    models: list[Model] = []
+    with_poolings: dict[str, Sequence[Source]] = {}
     for name, seeds in sources.items():
-        folder, scored, opened = results_of(output, name), list[tuple[Result, ...]](), list[Source]()
+        folder = results_of(output, name)
+        scored: list[tuple[Result, ...]] = []
+        resolved: list[Source] = []
         for number, source in enumerate(seeds, start=1):
             choice = None
             if source.model and not (source.results or source.untrained or source.pooling):
-                choice = choose(source.model, tasks, folder)
-            opened.append(replace(source, pooling=choice.pooling) if choice else source)
-            own = name if len(seeds) == 1 else f"{name}, seed {number}"
-            with within(own):
-                scored.append(_results(opened[-1], tasks, folder if own == name else folder / f"seed-{number}"))
-        chosen = [new.pooling for old, new in zip(seeds, opened, strict=True) if old.pooling is None]
+                choice = choose_pooling(source.model, tasks, folder)
+            resolved.append(replace(source, pooling=choice.pooling) if choice else source)
+            label = name if len(seeds) == 1 else f"{name}, seed {number}"
+            with within(label):
+                scored.append(_results(resolved[-1], tasks, folder if label == name else folder / f"seed-{number}"))
+        chosen = [new.pooling for old, new in zip(seeds, resolved, strict=True) if old.pooling is None]
         models.append(Model(with_pooling(name, *chosen), tuple(scored)))
-        with_poolings[models[-1].name] = opened
+        with_poolings[models[-1].name] = resolved
         check_same_tasks(models[-1])
     return models, with_poolings
 
@@ -142,8 +145,8 @@ def _results(source: Source, tasks: Tasks, folder: Path) -> tuple[Result, ...]:
     from embrew.evaluation import evaluate
 
     scored = read_folder(source.results) if source.results else ()
-    there = {(one.task, one.split) for one in scored}
-    wanted = [task for task in tasks if (task.name, task.shown_split) not in there]
+    finished = {(result.task, result.split) for result in scored}
+    wanted = [task for task in tasks if (task.name, task.split_label) not in finished]
     if not wanted or source.model is None or source.stored:
         return scored
     logger.info("opening %s", source.model)
@@ -154,22 +157,20 @@ def _results(source: Source, tasks: Tasks, folder: Path) -> tuple[Result, ...]:
         logger.warning("results of another model or other data in %s are replaced", folder)
         results = evaluate(encoder, wanted, output_dir=folder, show_progress_bar=True, overwrite=True)
     names = {(result.task, result.split) for result in results}
-    return scored + tuple(one for one in read_folder(folder) if (one.task, one.split) in names)
+    return scored + tuple(result for result in read_folder(folder) if (result.task, result.split) in names)
 
 
 def _measured(subject: Subject, opener: Opener) -> Subject:
     """Return the subject with costs and figures of vectors of the models whose encoders are those of their results."""
     sources, costs, vectors = dict(subject.sources), {}, {}
     models = [model for model in subject.comparison.models if sources[model.name][0].model is not None]
-    with progress(len(models), "measuring", "model", shown=bool(models)) as bar:
+    with progress(len(models), "measuring", "model", show=bool(models)) as bar:
         for model in models:
             first, *others = sources[model.name]
             with within(model.name):
-                encoder, reason = _open(model, first, opener)
-                if reason:
-                    assert first.model is not None
-                    unknown = f"{shown_path(Path(first.model))} {reason}"
-                    sources[model.name] = (Source(results=first.results, unknown=unknown), *others)
+                encoder = _open(model, first, opener)
+                if isinstance(encoder, str):
+                    sources[model.name] = (Source(results=first.results, unknown=encoder), *others)
                 else:
                     costs[model.name] = measure_cost(encoder, subject)
                     vectors[model.name] = measure_vectors(encoder, subject.data)
@@ -179,8 +180,10 @@ def _measured(subject: Subject, opener: Opener) -> Subject:
     return replace(subject, costs=costs, vectors=vectors, sources=sources)
 
 
-def _open(model: Model, source: Source, opener: Opener) -> tuple[Any, str]:
-    """Return the encoder of a model's results, or why it is not that."""
+def _open(model: Model, source: Source, opener: Opener) -> TextEncoder | str:
+    """Return the encoder of a model's results; a sentence if it is not known."""
+    assert source.model is not None
+    name = shown_path(Path(source.model))
     logger.info("opening %s%s", source.model, f", which {source.results} names" if source.stored else "")
     try:
         with _without_downloads() if source.stored else nullcontext():
@@ -189,9 +192,9 @@ def _open(model: Model, source: Source, opener: Opener) -> tuple[Any, str]:
         if not source.stored:
             raise
         logger.warning("%s cannot be opened: %s", source.model, error)
-        return None, "cannot be opened"
+        return f"{name} cannot be opened"
     hashes = {str(scored.run["model_hash"]) for scored in model.seeds[0] if "model_hash" in scored.run}
-    return encoder, "has another model hash than the results" if hashes - {model_hash(encoder)} else ""
+    return f"{name} has another model hash than the results" if hashes - {model_hash(encoder)} else encoder
 
 
 @contextmanager

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from embrew.comparison.verdict import best_and_other
 from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds.retrieval import RANKS
 from embrew.evaluation.rows import task_retrieval
 from embrew.plot_style import CYCLE, METHODS
 from embrew.report.sample import Key, TaskSample, sample_texts
 from embrew.report.section import Section, Subject
+from embrew.report.verdict import best_and_other
 
 if TYPE_CHECKING:
     from embrew.evaluation.report import Result
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 GREY = METHODS["untrained"]
 EARLIER, LATER, SAME = "#4477AA", "#D55E00", "#009988"
 OTHERS, NONE = "other labels", "relevant to no query"
-TEXT_LENGTH = 80  # characters of a text on the page
+TEXT_LENGTH = 80  # maximum number of characters of a text on the page
 
 
 class TextGroups(NamedTuple):
     """What the texts of a map are coloured by.
 
     Attributes:
-        about: What the groups are; empty if there is nothing to colour.
+        about: Meaning of the groups; empty if there is nothing to colour.
         colours: Colour by group, in the order of the legend.
         groups: Group of each text.
         changes: Change of rank by document (below 0: found earlier); None where it is relevant to no query.
@@ -41,17 +41,39 @@ class TextGroups(NamedTuple):
     changes: Sequence[float | None] = ()
 
 
+class Map(NamedTuple):
+    """What the template draws for a task.
+
+    Attributes:
+        name: Id of the chart on the page.
+        task: Name and split.
+        rows: A row per text: id, text, group, change, and its coordinates in the map of each model.
+        models: Share of the variance that both components have, by model.
+        reach: Largest coordinate of the axes.
+        colours: Colour by group, in the order of the legend.
+        about: Meaning of the groups; empty if there are none.
+    """
+
+    name: str
+    task: str
+    rows: list[dict[str, str | float | None]]
+    models: dict[str, float]
+    reach: float
+    colours: dict[str, str]
+    about: str
+
+
 def section(subject: Subject) -> Section | None:
     """Return the section; None if no model's vectors were measured."""
     measured = {name: subject.vectors[name]["map"] for name in subject.names if subject.vectors.get(name)}
-    maps, tasks = list[dict[str, Any]](), dict[str, Any]()
+    maps: list[Map] = []
+    tasks = {}
     for key, sample in sample_texts(subject.data).items() if measured else ():
         task = " ".join(key)
-        own = {name: by_task[task] for name, by_task in measured.items() if task in by_task}
-        if own and len(sample.texts) > 1:
-            chart = _chart(sample, own, text_groups(subject, key, sample))
-            maps.append({"task": task, "name": f"map-{len(maps)}", **chart})
-            tasks[task] = {"texts": len(sample.texts), "variance": chart["models"]}
+        components = {name: by_task[task] for name, by_task in measured.items() if task in by_task}
+        if components and len(sample.texts) > 1:
+            maps.append(_map(f"map-{len(maps)}", task, sample, components, text_groups(subject, key, sample)))
+            tasks[task] = {"texts": len(sample.texts), "variance": maps[-1].models}
     if not maps:
         return None
     not_measured = [name for name in subject.names if name not in measured]
@@ -66,8 +88,8 @@ def aligned(points: np.ndarray, reference: np.ndarray) -> np.ndarray:
     from scipy.linalg import orthogonal_procrustes
 
     units = []
-    for one in (points.astype(np.float64), reference.astype(np.float64)):
-        centred = one - one.mean(0)
+    for values in (points.astype(np.float64), reference.astype(np.float64)):
+        centred = values - values.mean(0)
         size = np.sqrt((centred**2).sum(1).mean())
         units.append(centred / size if size > 0 else centred)
     return np.asarray(units[0] @ orthogonal_procrustes(*units)[0])
@@ -86,12 +108,14 @@ def text_groups(subject: Subject, key: Key, sample: TaskSample) -> TextGroups:
     by_document = _rank_changes(subject, key, best, other)
     if not by_document:
         return TextGroups()
-    a, b = subject.names[other], subject.names[best]
-    earlier, later, same = f"earlier by {b}", f"later by {b}", "at the same rank"
+    best_name, other_name = subject.names[best], subject.names[other]
+    earlier, later, same = f"earlier by {best_name}", f"later by {best_name}", "at the same rank"
     changes = [by_document.get(name) for name in sample.ids]
-    groups = [NONE if one is None else earlier if one < 0 else later if one > 0 else same for one in changes]
+    groups = [
+        NONE if change is None else earlier if change < 0 else later if change > 0 else same for change in changes
+    ]
     colours = {earlier: EARLIER, later: LATER, same: SAME, NONE: GREY}
-    about = f"rank of its query's first relevant document, by {b} compared with {a}"
+    about = f"rank of its query's first relevant document, by {best_name} compared with {other_name}"
     return TextGroups(about, {name: colours[name] for name in colours if name in groups}, groups, changes)
 
 
@@ -122,23 +146,27 @@ def _ranks(results: Sequence[Result]) -> dict[str, float]:
     return {query: float(np.mean(values)) for query, values in ranks.items()}
 
 
-def _chart(sample: TaskSample, own: Mapping[str, Mapping[str, Any]], groups: TextGroups) -> dict[str, Any]:
-    """Return what the template draws: a row per text with its places in all maps, reach of the axes, and a legend."""
-    columns: dict[str, Sequence[Any]] = {"id": _shortened(sample.ids), "text": _shortened(sample.texts)}
+def _map(
+    name: str, task: str, sample: TaskSample, components: Mapping[str, Mapping[str, Any]], groups: TextGroups
+) -> Map:
+    """Return the map of a task, from the principal components of each model."""
+    columns: dict[str, Sequence[str | float | None]] = {"id": _shortened(sample.ids), "text": _shortened(sample.texts)}
     columns |= {"group": _shortened(groups.groups)} if groups.groups else {}
     columns |= {"change": groups.changes} if groups.changes else {}
-    reference, reach = next(iter(own.values()))["points"], 0.0
-    for number, each in enumerate(own.values()):
-        points = aligned(each["points"], reference).round(2)
+    reference, reach = next(iter(components.values()))["points"], 0.0
+    for number, by_model in enumerate(components.values()):
+        points = aligned(by_model["points"], reference).round(2)
         columns |= {f"x{number}": points[:, 0].tolist(), f"y{number}": points[:, 1].tolist()}
         reach = max(reach, 1.03 * float(abs(points).max()))
-    return {
-        "rows": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
-        "models": {model: each["variance"] for model, each in own.items()},
-        "reach": reach,
-        "colours": dict(zip(_shortened(list(groups.colours)), groups.colours.values(), strict=True)),
-        "about": groups.about,
-    }
+    return Map(
+        name,
+        task,
+        rows=[dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+        models={model: by_model["variance"] for model, by_model in components.items()},
+        reach=reach,
+        colours=dict(zip(_shortened(list(groups.colours)), groups.colours.values(), strict=True)),
+        about=groups.about,
+    )
 
 
 def _shortened(texts: Sequence[str]) -> list[str]:

@@ -27,16 +27,18 @@ def find_overlaps(subject: Subject) -> dict[str, dict[str, list[str]]]:
     Overlaps are `found` with queries, relevant documents and other texts; `documents` has those with whole corpora, of
     which most documents answer no query.
     """
-    return {name: _of_model(subject, subject.sources[name][0]) for name in subject.names}
+    return {name: _overlaps_of_model(subject, subject.sources[name][0]) for name in subject.names}
 
 
-def _of_model(subject: Subject, source: Source) -> dict[str, list[str]]:
-    lines, documents, not_checked = list[str](), list[str](), list[str]()
+def _overlaps_of_model(subject: Subject, source: Source) -> dict[str, list[str]]:
+    lines: list[str] = []
+    documents: list[str] = []
+    not_checked: list[str] = []
     recipe, reason = None, ""
     try:
         recipe = source.recipe()
     except (OSError, ValueError) as error:  # files that a page must not fail for, here and below
-        reason = f"the recipe cannot be read ({source.shown(error)})"
+        reason = f"the recipe cannot be read ({source.public_text(error)})"
     if recipe is None:
         reason = reason or source.unknown or "the run that trained the model is not known"
     elif not subject.data:
@@ -50,22 +52,22 @@ def _of_model(subject: Subject, source: Source) -> dict[str, list[str]]:
             try:
                 unavailable = _unavailable(source, f"stages.{i}.{key}.path", config)
                 if unavailable is None:
-                    overlaps, of_corpora = _lines(names, stage, config, subject)
+                    overlaps, of_corpora = _overlap_lines(names, stage, config, subject)
                     lines, documents = lines + overlaps, documents + of_corpora
             except (OSError, ValueError) as error:
-                unavailable = f"its rows cannot be read ({source.shown(error)})"
+                unavailable = f"its rows cannot be read ({source.public_text(error)})"
             if unavailable:
                 not_checked.append(f"training data {names}: not checked, because {unavailable}")
     about = {"found": lines, "documents": documents, "not_checked": not_checked}
     return {key: list(dict.fromkeys(several)) for key, several in about.items()}
 
 
-def _unavailable(source: Source, place: str, config: DataConfig) -> str | None:
+def _unavailable(source: Source, recipe_key: str, config: DataConfig) -> str | None:
     """Return why the rows of a data set cannot be read as they were trained on; None if they can.
 
     Args:
         source: The model.
-        place: Key of the data set's path in the recipe.
+        recipe_key: Key of the data set's path in the recipe.
         config: The data set.
     """
     assert source.run is not None
@@ -76,32 +78,32 @@ def _unavailable(source: Source, place: str, config: DataConfig) -> str | None:
         if path.startswith(LOCAL_PREFIX):
             return "its folder is not stored in the run"
         try:
-            there = Path(expand(path)).exists()
+            is_there = Path(expand(path)).exists()
         except ValueError as error:
             return str(error)
-        if not there:
+        if not is_there:
             return f"{path} is not on this machine"
-        key = place if isinstance(config.path, str) else f"{place}.{number}"
+        key = recipe_key if isinstance(config.path, str) else f"{recipe_key}.{number}"
         trained = content.get(key, {}).get("sha256")
         if trained and data_identity(path, split=config.split, sha256=file_sha256).get("sha256") != trained:
             return "its files have changed since training"
     return None
 
 
-def _lines(names: str, stage: StageConfig, config: DataConfig, subject: Subject) -> tuple[list[str], list[str]]:
+def _overlap_lines(names: str, stage: StageConfig, config: DataConfig, subject: Subject) -> tuple[list[str], list[str]]:
     """Return lines about overlaps, and about those with whole corpora."""
-    from embrew import assembly
-    from embrew.evaluation.overlap import in_words, known_texts, overlap
+    from embrew.evaluation.overlap import count_overlaps, hash_texts, overlap_lines
     from embrew.evaluation.task_texts import relevant_texts, task_texts
+    from embrew.recipe import build
 
     logger.info("%s: looking for texts of the tasks among the training rows", names)
     sets = dict(chain.from_iterable(task_texts(task) for task in subject.data.values()))
     searched = [task for task in subject.data.values() if is_beir(task.path)]
     corpora = {f"{task.name} documents" for task in searched}
-    texts = known_texts(sets | {f"{task.name} relevant documents": relevant_texts(task) for task in searched})
-    rows = assembly.rows(config, assembly.objective(stage.objective), max_rows=config.max_rows)
+    texts = hash_texts(sets | {f"{task.name} relevant documents": relevant_texts(task) for task in searched})
+    rows = build.rows(config, build.objective(stage.objective), max_rows=config.max_rows)
     lines: tuple[list[str], list[str]] = [], []
-    for name, one in overlap(rows, texts).items():
-        if one["rows"]:
-            lines[name in corpora].extend(in_words(names, len(rows), {name: one}))
+    for name, shared in count_overlaps(rows, texts).items():
+        if shared["rows"]:
+            lines[name in corpora].extend(overlap_lines(names, len(rows), {name: shared}))
     return lines

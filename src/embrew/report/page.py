@@ -10,29 +10,35 @@ from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup
 
-from embrew.comparison import verdict
-from embrew.comparison.tables import csv_text
 from embrew.evaluation.uncertainty import Difference
 from embrew.files.writing import atomic_path, write_json
 from embrew.report import cost, geometry, map, queries, reproduce, scores
 from embrew.report.section import Section, Subject, model_colours
+from embrew.report.tables import csv_text
+from embrew.report.verdict import verdict
 
 SECTIONS = (scores, queries, cost, geometry, map, reproduce)
-COLUMNS = ("section", "model", "quantity", "value", "task", "low", "high")  # of the CSV file
 EXAMPLES = {"queries": "queries", "pairs": "pairs", "classes": "pairs of classes"}
-COSTS = {
-    "milliseconds": "ms per text",
-    "bytes": "bytes per vector",
-    "seconds": "training seconds",
-    "samples": "training samples",
-}
+COSTS = cost.AXES | {"seconds": "training seconds", "samples": "training samples"}
 # Characters that could end a script element, or a line of JavaScript.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+
+
+class Line(NamedTuple):
+    """A line of the CSV file: a number with the bounds of its 95 % interval, if it has one."""
+
+    section: str
+    model: str
+    quantity: str
+    value: float
+    task: str = ""
+    low: float | None = None
+    high: float | None = None
 
 
 def check_packages() -> None:
@@ -52,52 +58,51 @@ def write_report(subject: Subject, output: Path) -> dict[str, Any]:
         ValueError: no task can be compared.
     """
     if not subject.comparison.tasks:
-        reasons = "; ".join(f"{one.task}: {one.reason}" for one in subject.comparison.left_out)
+        reasons = "; ".join(f"{left_out.task}: {left_out.reason}" for left_out in subject.comparison.left_out)
         raise ValueError(f"the models have no task that can be compared ({reasons}); evaluate them alike")
     by_module = {module.__name__.rpartition(".")[2]: module.section(subject) for module in SECTIONS}
     sections = {name: section for name, section in by_module.items() if section is not None}
     sentences = [*verdict(subject.comparison), *(each.sentence for each in sections.values() if each.sentence)]
     document = {"verdict": sentences, **{name: each.document for name, each in sections.items()}}
     write_json(output.with_suffix(".json"), document)
-    texts = {".csv": csv_text([COLUMNS, *numbers(document)]), ".html": _html(subject, sections, sentences)}
+    texts = {".csv": csv_text([Line._fields, *numbers(document)]), ".html": _html(subject, sections, sentences)}
     for suffix, text in texts.items():
         with atomic_path(output.with_suffix(suffix)) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return document
 
 
-def numbers(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def numbers(document: Mapping[str, Any]) -> Iterator[Line]:
     """Yield the lines of the CSV file: one number of the JSON file each, without those that were not measured."""
     scored = document["scores"]
     for i, model in enumerate(scored["models"]):
-        yield ("scores", model, "mean score", scored["means"][i], "", None, None)
+        yield Line("scores", model, "mean score", scored["means"][i])
         for task in scored["tasks"]:
-            yield ("scores", model, "score", task["scores"][i], task["task"], None, None)
+            yield Line("scores", model, "score", task["scores"][i], task["task"])
             if test := task["differences"][i]:
-                yield ("scores", model, "difference", test["difference"], task["task"], test["low"], test["high"])
-                yield ("scores", model, "corrected p-value", test["corrected"], task["task"], None, None)
+                yield Line("scores", model, "difference", test["difference"], task["task"], test["low"], test["high"])
+                yield Line("scores", model, "corrected p-value", test["corrected"], task["task"])
     for task in document.get("queries", {}).get("tasks", ()):
         for model in task["models"]:
             for outcome, count in (("won", model["won"]), ("lost", model["changed"] - model["won"])):
-                quantity = f"{EXAMPLES[task['kind']]} {outcome}"
-                yield ("queries", model["model"], quantity, count, task["task"], None, None)
-    for one in document["cost"]["models"]:
+                yield Line("queries", model["model"], f"{EXAMPLES[task['kind']]} {outcome}", count, task["task"])
+    for costs in document["cost"]["models"]:
         for key, quantity in COSTS.items():
-            if one[key] is not None:
-                yield ("cost", one["model"], quantity, one[key], "", None, None)
+            if costs[key] is not None:
+                yield Line("cost", costs["model"], quantity, costs[key])
     nested = document["cost"]["nested"] or {"points": (), "task": ""}
     for point in nested["points"]:
-        yield ("cost", point["model"], f"score at {cost.size_of(point)}", point["score"], nested["task"], None, None)
+        size = cost.size_of(point)
+        yield Line("cost", point["model"], f"score at {size}", point["score"], nested["task"])
         if point["milliseconds"] is not None:
-            quantity = f"ms per text at {cost.size_of(point)}"
-            yield ("cost", point["model"], quantity, point["milliseconds"], nested["task"], None, None)
+            yield Line("cost", point["model"], f"ms per text at {size}", point["milliseconds"], nested["task"])
     for model, figures in document.get("geometry", {}).get("models", {}).items():
         for quantity, value in geometry.quantities(figures).items():
             if value is not None:
-                yield ("geometry", model, quantity, value, "", None, None)
-    for task, own in document.get("map", {}).get("tasks", {}).items():
-        for model, share in own["variance"].items():
-            yield ("map", model, "variance of two principal components", share, task, None, None)
+                yield Line("geometry", model, quantity, value)
+    for task, figures in document.get("map", {}).get("tasks", {}).items():
+        for model, share in figures["variance"].items():
+            yield Line("map", model, "variance of two principal components", share, task)
 
 
 def as_json(value: Any) -> Markup:
@@ -117,16 +122,17 @@ def _html(subject: Subject, sections: Mapping[str, Section], sentences: Sequence
     names = subject.names
     scale = {"domain": names, "range": model_colours(names)}
     environment.globals["colour"] = {"field": "model", "type": "nominal", "title": None, "scale": scale}
-    shown = []
+    contents = []
     for name, section in sections.items():
-        inside = environment.get_template(f"sections/{name}.html").render(section.document, **section.values)
-        shown.append({"name": name, "title": section.title, "html": Markup(inside)})  # escaped by its template
-    own = [_file(f"sections/{name}.js") for name in sections]
-    scripts = [_vega(), _file("script.js") or "", *(f'(() => {{\n"use strict";\n{one}}})();\n' for one in own if one)]
+        content = environment.get_template(f"sections/{name}.html").render(section.document, **section.values)
+        contents.append({"name": name, "title": section.title, "html": Markup(content)})  # escaped by its template
+    scripts = [_vega(), _file("script.js") or ""]
+    for text in filter(None, (_file(f"sections/{name}.js") for name in sections)):
+        scripts.append(f'(() => {{\n"use strict";\n{text}}})();\n')
     return environment.get_template("page.html").render(
         title=f"{names[1]} compared with {names[0]}" if len(names) == 2 else f"{len(names)} models compared",
         verdict=sentences,
-        sections=shown,
+        sections=contents,
         style=_style(),
         scripts=[Markup(text) for text in scripts],
         policy=_policy(scripts),

@@ -10,11 +10,11 @@ from typing import Any
 
 from embrew.config.suggestions import shortened
 
-LEFT, RIGHT, TOP, BOTTOM = 30, 350, 14, 228  # of the area of the points, in a drawing of 360 by 264
+LEFT, RIGHT, TOP, BOTTOM = 30, 350, 14, 228  # area of the points, in a drawing of 360 by 264
 LETTER, LINE = 7.1, 14  # width of a letter, and height of a name
-LONGEST = 28  # characters of a name
-SHIFTS = (0, -10, 10, -16, 16, -28, 28, -42, 42, -56, 56, -70, 70)  # of a name from its point
-STEPS = (1, 2, 5)  # of ticks
+NAME_LENGTH = 28  # maximum number of characters of a name
+SHIFTS = (0, -10, 10, -16, 16, -28, 28, -42, 42, -56, 56, -70, 70)  # distances of a name from its point, upwards first
+STEPS = (1, 2, 5)  # distances of ticks, times a power of ten
 Box = tuple[float, float, float, float]  # left, top, right and bottom of a name, a point or a line
 
 
@@ -36,15 +36,14 @@ def pareto_plot(
         axis: what the costs are.
         levels: scores of models without a cost, which are horizontal lines.
     """
-    shown = sorted((point for point in points if point[cost]), key=lambda point: -point["score"])
-    if not shown:
+    measured = sorted((point for point in points if point[cost]), key=lambda point: -point["score"])
+    if not measured:
         return None
-    levels = levels or {}
-    costs = [point[cost] for point in shown]
+    levels, costs = levels or {}, [point[cost] for point in measured]
     start, end = math.log(min(costs) / 2), math.log(max(costs) * 2)
-    scores = [100 * score for score in (*(point["score"] for point in shown), *levels.values())]
-    room = max(1.0, 0.1 * (max(scores) - min(scores)))
-    low, high = min(scores) - room, max(scores) + room
+    scores = [100 * score for score in (*(point["score"] for point in measured), *levels.values())]
+    margin = max(1.0, 0.1 * (max(scores) - min(scores)))
+    low, high = min(scores) - margin, max(scores) + margin
 
     def x(value: float) -> float:
         return round(LEFT + (RIGHT - LEFT) * (math.log(value) - start) / (end - start), 1)
@@ -54,21 +53,22 @@ def pareto_plot(
 
     plain = {"label": None, "size": "", "colour": "var(--accent)", "is_hollow": False}
     marks: list[dict[str, Any]] = [
-        {**plain, **p, "x": x(p[cost]), "y": y(100 * p["score"]), "cost": p[cost]} for p in shown
+        {**plain, **point, "x": x(point[cost]), "y": y(100 * point["score"]), "cost": point[cost]} for point in measured
     ]
     front = sorted((mark for mark in marks if cost in mark["fronts"]), key=lambda mark: mark["x"])
-    taken: list[Box] = [(mark["x"] - 6, mark["y"] - 6, mark["x"] + 6, mark["y"] + 6) for mark in marks]
+    covered: list[Box] = [(mark["x"] - 6, mark["y"] - 6, mark["x"] + 6, mark["y"] + 6) for mark in marks]
     lines: list[dict[str, Any]] = [{"y": y(100 * score)} for score in levels.values()]
     drawn: list[Box] = [(LEFT, line["y"] - 1, RIGHT, line["y"] + 1) for line in lines]
     for mark, after in zip(front, [*front[1:], {"x": RIGHT, "y": front[-1]["y"]}], strict=True):
         drawn.append((mark["x"], mark["y"] - 1, after["x"], mark["y"] + 1))
         drawn.append((after["x"] - 1, after["y"], after["x"] + 1, mark["y"]))
     for line, (name, score) in zip(lines, levels.items(), strict=True):
-        line["label"] = _label(f"{shortened(name, LONGEST + 10)} {100 * score:.1f}", LEFT, line["y"], taken, drawn)
+        text = f"{shortened(name, NAME_LENGTH + 10)} {100 * score:.1f}"
+        line["label"] = _label(text, LEFT, line["y"], covered, drawn)
     named = set[str]()
     for mark in marks:
         if mark["model"] not in named:
-            mark["label"] = _label(shortened(mark["model"], LONGEST), mark["x"], mark["y"], taken, drawn)
+            mark["label"] = _label(shortened(mark["model"], NAME_LENGTH), mark["x"], mark["y"], covered, drawn)
             named.add(mark["model"])
     return {
         "title": title,
@@ -81,28 +81,33 @@ def pareto_plot(
     }
 
 
-def _label(text: str, x: float, y: float, taken: list[Box], drawn: list[Box]) -> dict[str, Any] | None:
-    """Return a place for the name of a point, and mark it as taken; None if there is none.
+def _label(text: str, x: float, y: float, covered: list[Box], drawn: list[Box]) -> dict[str, Any] | None:
+    """Return the position of a point's name, and add its box to `covered`; None if there is no room for it.
 
-    It covers no point and no name, and a line that is drawn only where there is no other place.
+    It covers no point and no name, and a line of `drawn` only where there is no room elsewhere.
     """
     width = _width(text)
-    middle = min(max(x, LEFT + width / 2), RIGHT - width / 2)
+    middle_x = min(max(x, LEFT + width / 2), RIGHT - width / 2)
     for lines, shift in product((drawn, ()), SHIFTS):
-        sides = [(x + 9, "start", 0), (x - 9, "end", -1), *([(middle, "middle", -0.5)] if shift else [])]
-        for at, anchor, part in sides:
-            left, place = at + part * width, y + shift
-            box = (left, place - LINE / 2, left + width, place + LINE / 2)
+        sides = [(x + 9, "start", 0), (x - 9, "end", -1), *([(middle_x, "middle", -0.5)] if shift else [])]
+        for anchor_x, anchor, part in sides:
+            left, middle_y = anchor_x + part * width, y + shift
+            box = (left, middle_y - LINE / 2, left + width, middle_y + LINE / 2)
             is_inside = left >= LEFT and box[2] <= RIGHT and box[1] >= TOP - LINE and box[3] <= BOTTOM
-            if is_inside and not any(_overlap(box, other) for other in (*taken, *lines)):
-                taken.append(box)
-                about = {"anchor": anchor, "is_far": abs(shift) > LINE + 2}
-                return {"text": text, "x": round(at, 1), "y": round(place + 4, 1), **about}
+            if is_inside and not any(_overlap(box, other) for other in (*covered, *lines)):
+                covered.append(box)
+                return {
+                    "text": text,
+                    "x": round(anchor_x, 1),
+                    "y": round(middle_y + 4, 1),
+                    "anchor": anchor,
+                    "is_far": abs(shift) > LINE + 2,
+                }
     return None
 
 
-def _overlap(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _overlap(first: Box, second: Box) -> bool:
+    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
 
 
 def _width(text: str) -> float:

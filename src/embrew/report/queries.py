@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from embrew.comparison.changes import (
+from embrew.config.suggestions import shortened
+from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.kinds.reranking import candidate_names
+from embrew.evaluation.rows import task_retrieval, task_rows
+from embrew.evaluation.task import Task
+from embrew.report.changes import (
     Confusion,
     PairChange,
     QueryChange,
@@ -14,19 +19,14 @@ from embrew.comparison.changes import (
     moved_pairs,
     ranked,
 )
-from embrew.comparison.comparing import TaskScores
-from embrew.config.suggestions import shortened
-from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.kinds.reranking import candidate_names
-from embrew.evaluation.rows import task_retrieval, task_rows
-from embrew.evaluation.task import Task
+from embrew.report.comparison import TaskScores
 from embrew.report.section import Section, Subject
 
-LISTED = 10  # changes of a task and model that are won, and that are lost
-IN_ALL = 1000  # changes on the page
-DOCUMENTS = 3  # of a query and model
-NAME_LENGTH = 100  # characters of an id or a class
-TEXT_LENGTH = 300  # characters of a text
+LISTED = 10  # maximum number of changes of a task and model that are won, and that are lost
+LISTED_IN_ALL = 1000  # maximum number of changes on the page
+DOCUMENTS = 3  # documents per query and model
+NAME_LENGTH = 100  # maximum number of characters of an id or a class
+TEXT_LENGTH = 300  # maximum number of characters of a text
 WITH_EXAMPLES = ("retrieval", "reranking", "rag", "sts", "pair_classification", "classification")
 Change = QueryChange | PairChange | Confusion
 
@@ -53,14 +53,14 @@ class TaskTexts(NamedTuple):
     Attributes:
         queries: Texts of queries by id.
         relevant: Ids of a query's relevant documents, the highest grade first.
-        documents: Returns the texts of the documents of a query, by id.
+        documents: Function that returns the texts of a query's documents, by id.
         rows: Rows of a task with pairs.
     """
 
     queries: Mapping[str, str] = {}
     relevant: Mapping[str, Sequence[str]] = {}
     documents: Callable[[str], Mapping[str, str]] = lambda _: {}
-    rows: Any = None
+    rows: Sequence[Mapping[str, str]] | None = None
 
 
 def section(subject: Subject) -> Section | None:
@@ -70,17 +70,17 @@ def section(subject: Subject) -> Section | None:
     if not changed or not others:
         return None
     tasks = [(task, changes) for task, changes in changed if changes is not None]
-    tasks.sort(key=lambda one: ("queries", "pairs", "classes").index(one[1].kind))
-    limit = max(1, min(LISTED, IN_ALL // max(1, 2 * len(tasks) * len(others))))
-    lists, entries = list[dict[str, Any]](), list[dict[str, Any]]()
+    tasks.sort(key=lambda entry: ("queries", "pairs", "classes").index(entry[1].kind))
+    limit = max(1, min(LISTED, LISTED_IN_ALL // max(1, 2 * len(tasks) * len(others))))
+    lists: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for task, changes in tasks:
-        of_task, examples = task_texts(subject.data.get(task.key), changes.kind), []
+        texts, examples = task_texts(subject.data.get(task.key), changes.kind), []
         about = {"task": task.label, "kind": changes.kind, "scored": task.first.kind == "sts", "depth": changes.depth}
         for model, all_changes in zip(others, changes.by_model, strict=True):
-            shown = change_list((base, model), all_changes, of_task, limit)
-            lists.append(about | shown)
-            chosen = [one._asdict() for one in listed(all_changes, limit)]
-            examples.append({"model": model, "changed": len(all_changes), "won": shown["won"], "examples": chosen})
+            lists.append(about | change_list((base, model), all_changes, texts, limit))
+            chosen = [change._asdict() for change in listed(all_changes, limit)]
+            examples.append({"model": model, "changed": len(all_changes), "won": lists[-1]["won"], "examples": chosen})
         entries.append({"task": task.label, "kind": changes.kind, "examples": changes.total, "models": examples})
     document = {
         "limit": limit,
@@ -108,10 +108,11 @@ def changes_of(task: TaskScores) -> TaskChanges | None:
     is_named = all({"gold", "predicted"} <= result.examples.keys() for result in (base, *others))
     if base.kind == "classification" and is_named:
         return TaskChanges("classes", len(base.examples["gold"]), [confused_classes(base, other) for other in others])
-    one, *rest = (ranked(result) for result in (base, *others))
-    if one is None or None in rest:
+    before, *after = (ranked(result) for result in (base, *others))
+    if before is None or None in after:
         return None
-    return TaskChanges("queries", len(one.queries), [changed_queries(one, each) for each in rest if each], one.depth)
+    by_model = [changed_queries(before, queries) for queries in after if queries]
+    return TaskChanges("queries", len(before.queries), by_model, before.depth)
 
 
 def task_texts(task: Task | None, kind: str) -> TaskTexts:
@@ -120,7 +121,7 @@ def task_texts(task: Task | None, kind: str) -> TaskTexts:
         return TaskTexts()
     if kind == "queries" and task.kind != "reranking":
         data = task_retrieval(task)
-        documents = {one.id: one.content for one in data.corpus}
+        documents = {document.id: document.content for document in data.corpus}
         # Retrieval-augmented answers are right if the document holds an answer: judgements do not count.
         relevant = {
             query: sorted((name for name in grades if grades[name] > 0 and name in documents), key=lambda n: -grades[n])
@@ -140,33 +141,41 @@ def task_texts(task: Task | None, kind: str) -> TaskTexts:
 
 def listed(changes: Sequence[Change], limit: int) -> list[Change]:
     """Return up to `limit` changes that are won, and up to `limit` that are lost, in their order."""
-    return [one for won in (True, False) for one in [each for each in changes if each.is_won == won][:limit]]
+    won, lost = ([change for change in changes if change.is_won == is_won] for is_won in (True, False))
+    return won[:limit] + lost[:limit]
 
 
 def change_list(
-    names: tuple[str, str], changes: Sequence[Change], of_task: TaskTexts, limit: int = LISTED
+    names: tuple[str, str], changes: Sequence[Change], texts: TaskTexts, limit: int = LISTED
 ) -> dict[str, Any]:
     """Return what the page lists of the changes between two models."""
-    won = sum(one.is_won for one in changes)
-    entries = [page_entry(one, of_task) for one in listed(changes, limit)]
+    won = sum(change.is_won for change in changes)
+    entries = [page_entry(change, texts) for change in listed(changes, limit)]
     return {"names": names, "won": won, "lost": len(changes) - won, "entries": entries}
 
 
-def page_entry(change: Change, of_task: TaskTexts) -> dict[str, Any]:
+def page_entry(change: Change, texts: TaskTexts) -> dict[str, Any]:
     """Return the page's entry of a change, with its texts."""
     if isinstance(change, Confusion):
-        classes = [shortened(name, NAME_LENGTH) for name in (change.gold, change.predicted)]
-        counts = [change.before, change.after]
-        return {"classes": classes, "counts": counts, "total": change.total, "won": change.is_won}
+        return {
+            "classes": [shortened(name, NAME_LENGTH) for name in (change.gold, change.predicted)],
+            "counts": [change.before, change.after],
+            "total": change.total,
+            "won": change.is_won,
+        }
     if isinstance(change, PairChange):
         sentences = [page_text(f"row {change.row + 1}", None)]
-        if of_task.rows is not None:
-            sentences = [page_text("", of_task.rows[change.row][side]) for side in ("sentence1", "sentence2")]
-        cosines = [change.before, change.after]
-        about = {"gold": change.gold, "cosines": cosines, "ranks": change.ranks, "won": change.is_won}
-        return {"texts": sentences, **about}
-    query, documents = change.query, of_task.documents(change.query)
-    relevant = of_task.relevant.get(query, [])
+        if texts.rows is not None:
+            sentences = [page_text("", texts.rows[change.row][side]) for side in ("sentence1", "sentence2")]
+        return {
+            "texts": sentences,
+            "gold": change.gold,
+            "cosines": [change.before, change.after],
+            "ranks": change.ranks,
+            "won": change.is_won,
+        }
+    query, documents = change.query, texts.documents(change.query)
+    relevant = texts.relevant.get(query, [])
     ranks, tops = (change.before, change.after), [change.top_before[:DOCUMENTS], change.top_after[:DOCUMENTS]]
     at_rank = {top[rank - 1] for rank, top in zip(ranks, tops, strict=True) if rank and rank <= len(top)}
     right = {name for top in tops for name in top} & {*at_rank, *relevant}
@@ -174,7 +183,7 @@ def page_entry(change: Change, of_task: TaskTexts) -> dict[str, Any]:
     missed = [] if right else relevant[:1]
     sides = [[page_text(name, documents.get(name), is_right=name in right) for name in top] for top in tops]
     return {
-        "query": page_text(query, of_task.queries.get(query)),
+        "query": page_text(query, texts.queries.get(query)),
         "ranks": ranks,
         "won": change.is_won,
         "sides": sides,
@@ -184,5 +193,9 @@ def page_entry(change: Change, of_task: TaskTexts) -> dict[str, Any]:
 
 def page_text(name: str, text: str | None, *, is_right: bool = False) -> dict[str, Any]:
     """Return name, beginning and length of a text; the text is None if it is not known."""
-    about = {"name": shortened(name, NAME_LENGTH), "is_right": is_right, "length": len(text or "")}
-    return {**about, "text": None if text is None else text[:TEXT_LENGTH]}
+    return {
+        "name": shortened(name, NAME_LENGTH),
+        "is_right": is_right,
+        "length": len(text or ""),
+        "text": None if text is None else text[:TEXT_LENGTH],
+    }

@@ -7,10 +7,10 @@ import platform
 import sys
 from typing import Any
 
-from embrew.comparison import Model
 from embrew.files.formats import versions
 from embrew.files.names import LOCAL_PREFIX
 from embrew.inspection import command
+from embrew.report.models import Model
 from embrew.report.section import Section, Subject
 from embrew.report.sources import Source
 from embrew.threads import cores
@@ -19,16 +19,18 @@ from embrew.threads import cores
 def section(subject: Subject) -> Section:
     """Return the section."""
     comparison = subject.comparison
-    of_first = {(one.task, one.split): one.run for one in comparison.models[0].seeds[0]}
     values = {
         "command": subject.command,
         "hardware": hardware(),
         "versions": versions(),
         "models": [_entry(subject, model) for model in comparison.models],
         "data": [
-            {"task": task.label, "revision": run.get("dataset_revision"), "settings": dict(run.get("settings", {}))}
+            {
+                "task": task.label,
+                "revision": task.first.run.get("dataset_revision"),
+                "settings": dict(task.first.run.get("settings", {})),
+            }
             for task in comparison.tasks
-            for run in [of_first[task.key]]
         ],
     }
     return Section("Reproduce", values)
@@ -49,8 +51,8 @@ def _entry(subject: Subject, model: Model) -> dict[str, Any]:
     base = run.get("model", {}).get("base") or {}
     return {
         "model": model.name,
-        "folders": [each.shown(each.model or each.results) for each in sources],
-        "commands": list(dict.fromkeys(_command(each) for each in sources if each.run)),
+        "folders": [source.public_text(source.model or source.results) for source in sources],
+        "commands": list(dict.fromkeys(_command(source) for source in sources if source.run)),
         "base": base.get("name"),
         "revision": base.get("revision"),
         "hash": run.get("model_hash"),
@@ -61,5 +63,5 @@ def _entry(subject: Subject, model: Model) -> dict[str, Any]:
 
 def _command(source: Source) -> str:
     """Return the command of a run; paths that were stored by name only appear so."""
-    words = [*source.log().get("command", ["train", "RECIPE"]), "--output", source.shown(source.run)]
+    words = [*source.log().get("command", ["train", "RECIPE"]), "--output", source.public_text(source.run)]
     return command(*(word.replace(LOCAL_PREFIX, "") for word in words))

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from embrew.evaluation.task import Task
     from embrew.text_encoder import TextEncoder
 
-TEXTS = 3000  # encoded per model at most
+TEXTS = 3000  # maximum number of texts that are encoded per model
 QUERIES = 0.2  # share of a task's texts that are queries
-POINTS = 200  # of a spectrum
+POINTS = 200  # points of a spectrum
 SEED = 42
 
 Key = tuple[str, str]  # name and split of a task
@@ -49,7 +49,7 @@ class TaskSample:
 
 def sample_texts(data: Mapping[Key, Task], *, texts: int = TEXTS, seed: int = SEED) -> dict[Key, TaskSample]:
     """Return a sample of each task's texts, up to `texts` in all, with the same share for each task."""
-    return {key: _sample(task, texts // len(data), seed) for key, task in data.items()}
+    return {key: _sample_task(task, texts // len(data), seed) for key, task in data.items()}
 
 
 def measure_vectors(encoder: TextEncoder, data: Mapping[Key, Task]) -> dict[str, Any]:
@@ -66,12 +66,10 @@ def measure_vectors(encoder: TextEncoder, data: Mapping[Key, Task]) -> dict[str,
         encode = reader.encode_document if sample.role == "document" else reader.encode
         for texts, method in ((sample.texts, encode), (sample.queries, reader.encode_query)):
             if texts:
-                own = unit_vectors(
-                    method(list(texts), **encode_options(encoder)), what=f"{key[0]}'s texts", texts=list(texts)
-                )
-                vectors.append(own)
+                encoded = method(list(texts), **encode_options(encoder))
+                vectors.append(unit_vectors(encoded, what=f"{key[0]}'s texts", texts=texts))
                 if texts is sample.texts:
-                    maps[" ".join(key)] = principal_components(own)
+                    maps[" ".join(key)] = principal_components(vectors[-1])
     if not vectors:
         return {}
     together = np.concatenate(vectors)
@@ -105,49 +103,50 @@ def _spectrum(vectors: np.ndarray) -> dict[str, Any]:
     return {**spectrum.summary(), "ranks": ranks.tolist(), "shares": (values[ranks - 1] / values.sum()).tolist()}
 
 
-def _sample(task: Task, most: int, seed: int) -> TaskSample:
+def _sample_task(task: Task, maximum: int, seed: int) -> TaskSample:
     kind = KINDS[task.kind]
     if is_beir(task.path):
-        return _of_corpus(task, most, seed)
+        return _sample_corpus(task, maximum, seed)
     rows = task_rows(task, kind, task.settings.get("columns"))
     in_pairs = kind.rows in ("scored", "labelled_pairs")
-    chosen = sample_in_order(range(len(rows)), most // 2 if in_pairs else most, seed=seed)
+    chosen = sample_in_order(range(len(rows)), maximum // 2 if in_pairs else maximum, seed=seed)
     numbered = list(zip(chosen, rows.select(chosen), strict=True))
     if in_pairs:
-        return _distinct((i, str(row[name]), "") for i, row in numbered for name in ("sentence1", "sentence2"))
+        return _distinct_texts((i, str(row[name]), "") for i, row in numbered for name in ("sentence1", "sentence2"))
     if kind.rows != "candidates":
-        return _distinct((i, row[kind.about[0]], str(row.get("label", ""))) for i, row in numbered)
+        return _distinct_texts((i, row[kind.about[0]], str(row.get("label", ""))) for i, row in numbered)
     documents: list[tuple[int, str, str]] = []
     queries: list[str] = []
-    for i, row in numbered:  # with all candidates, as many queries as there is room for
+    for i, row in numbered:  # queries with all their candidates, as long as there is room
         candidates = [(i, text, "") for text in (*row["positive"], *row["negative"])]
-        if len(documents) + len(queries) + len(candidates) + 1 <= most:
+        if len(documents) + len(queries) + len(candidates) + 1 <= maximum:
             documents += candidates
             queries.append(row["query"])
-    return _distinct(documents, role="document", queries=queries)
+    return _distinct_texts(documents, role="document", queries=queries)
 
 
-def _of_corpus(task: Task, most: int, seed: int) -> TaskSample:
+def _sample_corpus(task: Task, maximum: int, seed: int) -> TaskSample:
     """Sample queries with their best relevant document, and further documents."""
     limits = {name: task.settings.get(name, default) for name, default in (("documents", "all"), ("distractors", 0))}
     data = select_documents(task_retrieval(task), **limits, seed=task.settings.get("seed", 42))
     texts = {document.id: document.content for document in data.corpus}
     best: dict[str, str] = {}
     for query, grades in data.qrels.items():
-        there = [(-grade, document) for document, grade in grades.items() if grade > 0 and document in texts]
-        if there:
-            best[query] = min(there)[1]
-    queries = sample_in_order(list(best), int(most * QUERIES), seed=seed)
+        relevant = [(-grade, document) for document, grade in grades.items() if grade > 0 and document in texts]
+        if relevant:
+            best[query] = min(relevant)[1]
+    queries = sample_in_order(list(best), int(maximum * QUERIES), seed=seed)
     needed = list(dict.fromkeys(best[query] for query in queries))
     others = sorted(set(texts) - set(needed))
-    room = max(most - len(queries) - len(needed), 0)
-    ids = sorted({*needed, *sample_in_order(others, room, seed=seed)})
+    ids = sorted({*needed, *sample_in_order(others, max(maximum - len(queries) - len(needed), 0), seed=seed)})
     documents = {name: texts[name] for name in ids if texts[name].strip()}
     texts_of_queries = dict.fromkeys(data.queries[query] for query in queries if best[query] in documents)
     return TaskSample("document", tuple(documents), tuple(documents.values()), queries=tuple(texts_of_queries))
 
 
-def _distinct(rows: Iterable[tuple[int, str, str]], *, role: str = "text", queries: Sequence[str] = ()) -> TaskSample:
+def _distinct_texts(
+    rows: Iterable[tuple[int, str, str]], *, role: str = "text", queries: Sequence[str] = ()
+) -> TaskSample:
     """Return a sample of row numbers, texts and labels, each text once."""
     first: dict[str, tuple[int, str]] = {}
     for row, text, label in rows:

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from embrew.comparison.comparing import Comparison, TaskScores, Tested, differing_settings
 from embrew.evaluation.report import metric_of, size_of
 from embrew.evaluation.uncertainty import LEVEL
 from embrew.inspection import gap_closed
+from embrew.report.comparison import Comparison, TaskScores, Tested, differing_settings
 from embrew.report.section import Section, Subject
 
 
@@ -26,7 +26,7 @@ def section(subject: Subject) -> Section:
         "models": names,
         "means": comparison.means(),
         "tasks": [row["entry"] for row in rows],
-        "left_out": [one._asdict() for one in comparison.left_out],
+        "left_out": [skipped._asdict() for skipped in comparison.left_out],
         "settings": settings,
         "gaps": gaps_of(subject),
         "overlaps": subject.overlaps,
@@ -57,7 +57,9 @@ def mean_rows(comparison: Comparison) -> list[dict[str, Any]]:
         means = zip(*map(comparison.means, kinds.values()), strict=True)
         cells = _cells([statistics.fmean(each) for each in means])
         rows.append({"name": "Mean over kinds", "about": f"{len(kinds)} kinds", "cells": cells})
-        rows += [_mean(name.replace("_", " "), comparison, tasks) for name, tasks in kinds.items() if len(tasks) > 1]
+        rows += [
+            _mean_row(name.replace("_", " "), comparison, tasks) for name, tasks in kinds.items() if len(tasks) > 1
+        ]
     return rows
 
 
@@ -65,14 +67,14 @@ def overall(comparison: Comparison) -> dict[str, Any]:
     """Return the mean over tasks, those that are tested if there are any: what the verdict is about."""
     tasks = comparison.tested or comparison.tasks
     name = "Mean over tasks" if len(tasks) == len(comparison.tasks) else "Mean over tested tasks"
-    return _mean(name, comparison, tasks)
+    return _mean_row(name, comparison, tasks)
 
 
 def settings_as_text(differing: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[str, ...]]:
     """Return settings as text, without those that a sidecar repeats under another key."""
     texts: dict[str, tuple[str, ...]] = {}
     for key, values in differing.items():
-        text, last = tuple(map(_text, values)), key.rpartition(".")[2]
+        text, last = tuple(map(_setting_text, values)), key.rpartition(".")[2]
         if not any(other.rpartition(".")[2] == last and texts[other] == text for other in texts):
             texts[key] = text
     return texts
@@ -116,8 +118,8 @@ def _row(task: TaskScores, tests: Sequence[Tested | None]) -> dict[str, Any]:
         "differences": [test and vars(test) for test in tests],
     }
     cells = _cells(task.scores)
-    for cell, own, test in zip(cells, seeds, tests, strict=True):
-        cell["spread"] = statistics.stdev(own) if len(own) > 1 else None
+    for cell, seed_scores, test in zip(cells, seeds, tests, strict=True):
+        cell["spread"] = statistics.stdev(seed_scores) if len(seed_scores) > 1 else None
         if test is not None:
             cell |= {"test": test, "outcome": test.outcome}
     return {
@@ -130,7 +132,7 @@ def _row(task: TaskScores, tests: Sequence[Tested | None]) -> dict[str, Any]:
     }
 
 
-def _mean(name: str, comparison: Comparison, tasks: Sequence[TaskScores]) -> dict[str, Any]:
+def _mean_row(name: str, comparison: Comparison, tasks: Sequence[TaskScores]) -> dict[str, Any]:
     cells = _cells(comparison.means(tasks))
     if all(task.is_tested for task in tasks):
         for model, cell in enumerate(cells[1:], start=1):
@@ -147,7 +149,7 @@ def _cells(scores: Sequence[float]) -> list[dict[str, Any]]:
     return cells
 
 
-def _text(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     if value is None or value == "":
         return "not set" if value is None else "empty"
     if isinstance(value, bool):

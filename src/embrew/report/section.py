@@ -7,12 +7,53 @@ from dataclasses import dataclass, field
 from itertools import chain, cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embrew.comparison.comparing import Comparison
 from embrew.plot_style import CYCLE, METHODS, colours
+from embrew.report.comparison import Comparison
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task
     from embrew.report.sources import Source
+
+
+@dataclass(frozen=True)
+class NestedScores:
+    """Scores of an encoder that was trained for several numbers of layers or dimensions, on one task.
+
+    Attributes:
+        layers: Numbers of layers; None: all.
+        dims: Numbers of dimensions.
+        scores: Scores (0 to 1) by layers and dimensions.
+        milliseconds: Time to encode a text, by layers; empty where layers cannot be left out.
+    """
+
+    layers: Sequence[int | None]
+    dims: Sequence[int]
+    scores: Sequence[Sequence[float]]
+    milliseconds: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class EncoderCost:
+    """What an encoder costs.
+
+    Attributes:
+        dimensions: Number of dimensions of a vector.
+        texts: Number of texts that were timed.
+        rounds: Number of rounds, of which the fastest counts.
+        milliseconds: Time to encode a text; None: there was no text.
+        nested: Scores by layers and dimensions; None: the encoder was trained for one size.
+    """
+
+    dimensions: int
+    texts: int
+    rounds: int
+    milliseconds: float | None
+    nested: NestedScores | None
+
+    @property
+    def bytes(self) -> int:
+        """Size of a float32 vector."""
+        return 4 * self.dimensions
 
 
 @dataclass(frozen=True)
@@ -22,18 +63,18 @@ class Subject:
     Attributes:
         comparison: Models and the tasks that they have alike; the first model is the base.
         data: Data folder of a task, by task name and split, only where its files are those of the results.
-        without_data: Why the data that were stored with the results of a task are not used, by task name and split.
-        costs: What `measure_cost` returned, by model; a model whose encoder is not known is missing.
-        vectors: What `measure_vectors` returned, by model.
+        without_data: Reason why data that were stored with results are not used, by task name and split.
+        costs: Cost of each encoder by model; a model whose encoder is not known is missing.
+        vectors: Figures of `measure_vectors` by model.
         sources: Folders and runs of each model, one per seed, by model.
-        overlaps: What `find_overlaps` returned; empty if they were not looked for.
+        overlaps: Lines of `find_overlaps` by model; empty if overlaps were not looked for.
         command: The command that made the report.
     """
 
     comparison: Comparison
     data: Mapping[tuple[str, str], Task] = field(default_factory=dict)
     without_data: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    costs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    costs: Mapping[str, EncoderCost] = field(default_factory=dict)
     vectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sources: Mapping[str, Sequence[Source]] = field(default_factory=dict)
     overlaps: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
@@ -50,9 +91,9 @@ class Section(NamedTuple):
 
     Attributes:
         title: Heading.
-        document: What the JSON file holds; a variable of the template too.
+        document: Entry of the JSON file; its keys are variables of the template too.
         values: Further variables of the template, whose charts are Vega-Lite.
-        sentence: What it adds to the verdict; empty if nothing.
+        sentence: Sentence that is added to the verdict; empty if none.
     """
 
     title: str
@@ -66,7 +107,7 @@ def model_colours(names: Sequence[str]) -> list[str]:
 
     Up to 12 models have different colours; with more, colours repeat.
     """
-    own = colours(names)
-    unused = [colour for colour in dict.fromkeys((*CYCLE, *METHODS.values())) if colour not in own]
-    free = chain(unused, cycle(CYCLE))
-    return [next(free) if colour in own[:position] else colour for position, colour in enumerate(own)]
+    chosen = colours(names)
+    others = [colour for colour in dict.fromkeys((*CYCLE, *METHODS.values())) if colour not in chosen]
+    free = chain(others, cycle(CYCLE))
+    return [next(free) if colour in chosen[:position] else colour for position, colour in enumerate(chosen)]

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
-from embrew.comparison.models import folders_by_name, pooling_of_results, with_pooling
 from embrew.config.yaml_files import parse_yaml
 from embrew.evaluation.paths import read_paths
 from embrew.files.formats import ENCODER, GAP, RUN, SWEEP
@@ -20,10 +19,12 @@ from embrew.inspection import Contents, inspect
 from embrew.opening import is_recipe
 from embrew.recipe import Recipe
 from embrew.recipe.recipe import beside, with_paths
+from embrew.report.models import folders_by_name, pooling_of_results, with_pooling
 from embrew.storage.foreign import check_is_model
 from embrew.storage.parts import BASE
 
 logger = logging.getLogger(__name__)
+Number = TypeVar("Number", int, float)
 RECIPE = "recipe.yaml"  # in the folder of a trained encoder
 RESULTS = "results"  # folder of results in a row of a sweep
 RECIPES = "recipes"  # folder in an adaptation
@@ -39,14 +40,14 @@ class Source:
 
     Attributes:
         results: Folder of its results; None if it has to be evaluated.
-        model: What `open_model` opens; with `untrained`, a recipe, or a trained encoder whose base is meant. None: the
+        model: Argument of `open_model`; with `untrained`, a recipe, or a trained encoder whose base is meant. None: the
             encoder is not known.
-        untrained: Nothing was trained: the encoder is the one that the recipe describes, or it is BM25.
+        untrained: Whether nothing was trained: the encoder is the one that the recipe describes, or it is BM25.
         run: Folder of the training run.
         stage: Last stage of the run that the model was trained in.
-        pooling: Of a language model without embedding settings, as `open_model` takes it.
-        stored: The folder of `model` was not given, but read beside the results; it may have changed since.
-        unknown: Why the encoder of the results is not used; empty if none is known.
+        pooling: Pooling of a language model without embedding settings, as `open_model` takes it.
+        stored: Whether `model` was not given, but read from a file beside the results; it may have changed since.
+        unknown: Reason why the encoder of the results is not used; empty if there is none.
     """
 
     results: Path | None = None
@@ -61,7 +62,8 @@ class Source:
     def open(self) -> Any:
         """Return the encoder."""
         assert self.model is not None
-        from embrew import assembly, opening
+        from embrew import opening
+        from embrew.recipe import build
 
         if not self.untrained:
             return opening.open_model(self.model, as_trained=True, pooling=self.pooling)
@@ -69,18 +71,18 @@ class Source:
         name, own_base = recipe.encoder.model, Path(self.model) / BASE
         config = recipe.encoder.model_copy(update={"model": str(own_base) if own_base.is_dir() else name})
         # without a LoRA, whose start is random
-        encoder = assembly.encoder(recipe.model_copy(update={"stages": [], "encoder": config}))
+        encoder = build.encoder(recipe.model_copy(update={"stages": [], "encoder": config}))
         if own_base.is_dir():
             encoder.base = replace(encoder.base, name=base_name(name))
         return encoder
 
-    def shown(self, text: object) -> str:
+    def public_text(self, text: object) -> str:
         """Return a path or a message as a page shows it: of a stored run, without the folders of this machine."""
-        shown = str(text)
+        public = str(text)
         for folder in (self.run, self.model) if self.stored else ():
             if folder is not None:
-                shown = shown.replace(str(folder), shown_path(Path(folder)))
-        return shown
+                public = public.replace(str(folder), shown_path(Path(folder)))
+        return public
 
     def log(self) -> dict[str, Any]:
         """Return `run.json` of the run; empty without a run."""
@@ -96,9 +98,10 @@ class Source:
     def training(self) -> tuple[float | None, int | None]:
         """Return seconds and samples of all stages; None where the run does not say."""
         log = self.log()
-        seconds = [log.get("seconds", {}).get(name) for name in self.stages()]
-        counts = [log.get("samples", {}).get(name, {}) for name in self.stages()]
-        samples = [one["a_step"] * one["steps"] if {"a_step", "steps"} <= one.keys() else None for one in counts]
+        seconds: list[float | None] = [log.get("seconds", {}).get(name) for name in self.stages()]
+        samples: list[int | None] = []
+        for counts in (log.get("samples", {}).get(name, {}) for name in self.stages()):
+            samples.append(counts["a_step"] * counts["steps"] if {"a_step", "steps"} <= counts.keys() else None)
         return _sum(seconds), _sum(samples)
 
     def gaps(self) -> dict[str, dict[str, Any]]:
@@ -116,8 +119,8 @@ class Source:
         values: Any = parse_yaml(file.read_text(encoding="utf-8"), source=str(file))
         if not isinstance(values, Mapping):
             return None
-        place = self.run.absolute().parent.parent / RECIPES  # of an adaptation, which its paths start from
-        return Recipe.from_values(with_paths(values, beside(place, {}), data_only=True), source=str(file))
+        adaptation_recipes = self.run.absolute().parent.parent / RECIPES  # of an adaptation, which its paths start from
+        return Recipe.from_values(with_paths(values, beside(adaptation_recipes, {}), data_only=True), source=str(file))
 
 
 def read_sources(paths: Sequence[str]) -> dict[str, list[Source]]:
@@ -144,7 +147,7 @@ def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
     """Yield names and sources of the models that a path names."""
     path = from_home(entry)
     if path.is_dir():
-        yield from _of_folder(name, path)
+        yield from _sources_of_folder(name, path)
     elif is_recipe(entry):
         recipe = Recipe.load(entry)
         if recipe.stages:
@@ -160,7 +163,7 @@ def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
         yield name, Source(model=entry)  # shipped with embrew, or on the Hub
 
 
-def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
+def _sources_of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
     folder = inspect(path)
     what = "it holds nothing that embrew wrote" if folder.kind == "folder" else f"it is of the kind {folder.kind!r}"
     if folder.state in ("damaged", "unreadable", "running"):
@@ -168,13 +171,13 @@ def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
         raise ValueError(f"{path} cannot be compared: {what}, {folder.state}{problems}")
     match folder.kind:
         case "results":
-            yield with_pooling(name, pooling_of_results(path)), _of_results(path)
+            yield with_pooling(name, pooling_of_results(path)), _source_of_results(path)
         case "training run":
-            yield from _of_run(name, path, folder)
+            yield from _sources_of_run(name, path, folder)
         case "sweep":
-            yield from _of_sweep(name, path)
+            yield from _sources_of_sweep(name, path)
         case "adaptation":
-            yield from _of_adapted(name, path, folder)
+            yield from _sources_of_adaptation(name, path, folder)
         case "encoder":
             is_stage = (path.parent / RUN.file).is_file()
             of_run = Source(run=path.parent, stage=path.name) if is_stage else Source()
@@ -183,14 +186,14 @@ def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             yield name, Source(model=str(path))
         case _ if any(os.path.lexists(path / file) for file in ("modules.json", "config.json")):
             yield name, Source(model=str(path))
-        case "folder" | "folders" if folder.holds:
-            inside = ", ".join(str(each.path) for each in folder.holds)
+        case "folder" | "folders" if folder.subfolders:
+            inside = ", ".join(str(each.path) for each in folder.subfolders)
             raise ValueError(f"{path} holds several folders; give those that are to be compared: {inside}")
         case _:
             raise ValueError(f"{path} cannot be compared: {what}; give {ACCEPTED}")
 
 
-def _of_results(path: Path) -> Source:
+def _source_of_results(path: Path) -> Source:
     """Return results with the encoder that `embrew evaluate` stored the folder of, whose hash is not verified here."""
     alone, paths = Source(results=path, pooling=pooling_of_results(path)), read_paths(path)
     if paths.model is None:
@@ -199,7 +202,7 @@ def _of_results(path: Path) -> Source:
         return replace(alone, unknown=f"{shown_path(paths.model)} is no longer a folder on this machine")
     try:
         is_model = inspect(paths.model).kind not in ("results", "adaptation")  # which may name results again
-        *_, (_, encoder) = _of_folder("", paths.model) if is_model else [("", alone)]
+        *_, (_, encoder) = _sources_of_folder("", paths.model) if is_model else [("", alone)]
     except (OSError, ValueError) as error:
         logger.warning("the encoder of %s is not used: %s", path, error)
         encoder = alone
@@ -208,7 +211,7 @@ def _of_results(path: Path) -> Source:
     return replace(encoder, results=path, stored=True, pooling=alone.pooling or paths.pooling)
 
 
-def _of_run(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
+def _sources_of_run(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
     finished = [stage.name for stage in run.stages if stage.state == "finished"]
     if run.state != "finished":
         stages = f", or give its finished stages: {' '.join(str(path / stage) for stage in finished)}"
@@ -245,7 +248,7 @@ def _base_is_known(run: Path, stage: Path) -> bool:
     return False
 
 
-def _of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
+def _sources_of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
     values = read_json(path / SWEEP.file, keys=("rows",), kind=SWEEP)
     rows = [row["name"] for row in values["rows"]]
     left_out = sorted(
@@ -262,7 +265,7 @@ def _of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:
             yield f"{name}/{row['name']}", Source(results=results, model=str(run / stage), run=run, stage=stage)
 
 
-def _of_adapted(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
+def _sources_of_adaptation(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Source]]:
     if run.state != "finished":
         raise ValueError(f"the adaptation {path} is not finished: {run.summary}; give its first command again")
     for row in read_json(path / "adapted.json", keys=("models",), sealed=True)["models"]:
@@ -276,5 +279,7 @@ def _of_adapted(name: str, path: Path, run: Contents) -> Iterator[tuple[str, Sou
         yield f"{name}/{row['model']}", source
 
 
-def _sum(values: list[Any]) -> Any:
-    return sum(values) if values and all(value is not None for value in values) else None
+def _sum(values: Sequence[Number | None]) -> Number | None:
+    """Return the sum of numbers; None if there are none, or one is not known."""
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers and len(numbers) == len(values) else None

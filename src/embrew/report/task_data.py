@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.comparison.comparing import OF_THE_MODEL, Comparison
 from embrew.data.reading import expand
 from embrew.evaluation.find import find_task
 from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.paths import read_paths
 from embrew.evaluation.report import Result
-from embrew.evaluation.task import COMMON, PART_OF, Part, Task
+from embrew.evaluation.task import COMMON_SETTINGS, PART_PREFIX, Part, Task
 from embrew.files.checksums import content_hash
 from embrew.files.names import shown_path
+from embrew.report.comparison import MODEL_SETTINGS, Comparison
 
 Tasks = Sequence[Task | MtebTask]
 
@@ -29,21 +29,21 @@ def task_of(result: Result, tasks: Tasks = (), stored: Sequence[Path] = ()) -> T
     """
     name, split = result.task, result.split
     for task in tasks:
-        if isinstance(task, Task) and (task.name, task.shown_split) == (name, split) and _is_same(task, result.run):
+        if isinstance(task, Task) and (task.name, task.split_label) == (name, split) and _is_same(task, result.run):
             return task
-    places = [*stored, *([Path(expand("$EMBREW_DATA")) / name] if "EMBREW_DATA" in os.environ else [])]
-    in_places = (_in_place(place, result) for place in dict.fromkeys(places) if place.exists())
-    return next((task for task in in_places if task is not None), None)
+    folders = [*stored, *([Path(expand("$EMBREW_DATA")) / name] if "EMBREW_DATA" in os.environ else [])]
+    candidates = (_task_in(folder, result) for folder in dict.fromkeys(folders) if folder.exists())
+    return next((task for task in candidates if task is not None), None)
 
 
-def _in_place(place: Path, result: Result) -> Task | None:
+def _task_in(folder: Path, result: Result) -> Task | None:
     """Return the task of a result with the data of a folder or file; None if their content is another."""
-    settings = {key: value for key, value in result.run.get("settings", {}).items() if key not in OF_THE_MODEL}
+    settings = {key: value for key, value in result.run.get("settings", {}).items() if key not in MODEL_SETTINGS}
     part = settings.pop("part", None)
     try:
         task = find_task(
-            place,
-            split=result.split.removeprefix(PART_OF),
+            folder,
+            split=result.split.removeprefix(PART_PREFIX),
             kind=result.kind,
             name=result.task,
             part=None if part is None else Part(**{**part, "left_out": tuple(part.get("left_out", ()))}),
@@ -68,19 +68,18 @@ def data_of(
     """
     data, reasons = {}, {}
     paths = [read_paths(folder).data for folder in results if folder is not None]
-    for key in (task.key for task in comparison.tasks):
-        scored = [next(one for one in model.seeds[0] if (one.task, one.split) == key) for model in comparison.models]
-        stored = [each[".".join(key)] for each in paths if ".".join(key) in each]
-        task = task_of(scored[0], tasks, stored)
+    for compared in comparison.tasks:
+        stored = [of_folder[".".join(compared.key)] for of_folder in paths if ".".join(compared.key) in of_folder]
+        task = task_of(compared.first, tasks, stored)
         if task is not None:
-            instructions = {one.run.get("settings", {}).get("instruction") for one in scored}
-            settings = {name: value for name, value in task.settings.items() if name not in COMMON}
+            instructions = {seeds[0].run.get("settings", {}).get("instruction") for seeds in compared.results}
+            settings = {name: value for name, value in task.settings.items() if name not in COMMON_SETTINGS}
             if len(instructions) == 1 and instructions != {None}:
                 settings["instruction"] = instructions.pop()
-            data[key] = replace(task, settings=settings)
+            data[compared.key] = replace(task, settings=settings)
         elif stored:
             what = "has changed since" if stored[0].exists() else "is no longer on this machine"
-            reasons[key] = f"{shown_path(stored[0])} {what}"
+            reasons[compared.key] = f"{shown_path(stored[0])} {what}"
     return data, reasons
 
 

@@ -7,10 +7,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from embrew import evaluation
-from embrew.comparison.models import CHOICE
 from embrew.data.splits import DEV_SPLITS
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
@@ -24,13 +23,20 @@ from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.opening import POOLINGS, is_bare, no_pooling, open_bare
 from embrew.progress import within
+from embrew.report.models import CHOICE
 
 logger = logging.getLogger(__name__)
-ROWS, QUERIES = 500, 200  # of a dev split that has more
+ROWS, QUERIES = 500, 200  # maximum numbers of rows, and of queries of a corpus, of a dev split
 
 
 class Choice(NamedTuple):
-    """A pooling of `POOLINGS`, and the mean dev scores (0 to 1) of all of them."""
+    """The best pooling of `POOLINGS`.
+
+    Attributes:
+        pooling: Name of the pooling.
+        scores: Mean score on the dev splits (0 to 1) by pooling.
+        on: Names and sizes of the dev splits.
+    """
 
     pooling: str
     scores: dict[str, float]
@@ -42,7 +48,7 @@ class Choice(NamedTuple):
         return f"no pooling of its own; {self.pooling} is the best of {scores} on {', '.join(self.on)}"
 
 
-def choose(
+def choose_pooling(
     name: str,
     tasks: Sequence[Task | MtebTask],
     folder: Path | None = None,
@@ -78,15 +84,21 @@ def choose(
     on: list[str] = []
     for pooling in POOLINGS:
         encoder, output = open_bare(name, pooling, dtype=dtype), folder and folder / CHOICE.parent / pooling
-        how: dict[str, Any] = {"batch_tokens": batch_tokens, "processes": processes, "show_progress_bar": True}
         with within(pooling):
-            results = evaluation.evaluate(encoder, on_dev, output_dir=output, **how)
+            results = evaluation.evaluate(
+                encoder,
+                on_dev,
+                output_dir=output,
+                batch_tokens=batch_tokens,
+                processes=processes,
+                show_progress_bar=True,
+            )
         scores[pooling] = mean_score(results)
         logger.info("%s pooling: %.4f on the dev splits", pooling, scores[pooling])
         on = [f"{task.name} {task.split} ({size_of(r.counts)})" for task, r in zip(on_dev, results, strict=True)]
         del encoder
         gc.collect()
-    choice = Choice(max(scores, key=lambda each: scores[each]), scores, on)
+    choice = Choice(max(scores, key=lambda pooling: scores[pooling]), scores, on)
     logger.info("%s: %s", name, choice)
     if folder is not None and (processes is None or processes.rank == 0):
         write_json(folder / CHOICE, sealed(choice._asdict()))

@@ -1,1 +1,1 @@
-"""Encoders outside PyTorch: the computation from token ids to vectors as one graph, and encoders that run it."""
+"""Software that computes an encoder's vectors from exported files: one file per runtime, listed in `registry`."""

@@ -7,41 +7,41 @@ import torch
 
 from embrew.encoder import Encoder
 from embrew.model.contexts import PreparedContext
-from embrew.runtimes.encoder import Origin, RuntimeEncoder, Shape, in_vocabulary
 from embrew.runtimes.graph import LabelledGraph, merged_model, write_rows
-from embrew.runtimes.openvino import Program, convert
+from embrew.runtimes.openvino_encoder import OpenVINOEncoder, Origin, Shape, in_vocabulary
+from embrew.runtimes.openvino_model import Program, convert
 from embrew.runtimes.reference import check_close
 from embrew.storage.saving import TEXTS, tolerance
 from embrew.text.tokens import Segment
 from embrew.text_encoder import TextEncoder, model_hash, tokenizer_sha256
 
 
-def convert_encoder(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | None = None) -> RuntimeEncoder:
+def convert_encoder(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | None = None) -> OpenVINOEncoder:
     """Return an encoder that OpenVINO computes, after a comparison of both on a few texts.
 
     Args:
-        encoder: what is converted; it is not changed.
+        encoder: encoder to convert; it is not changed.
         bfloat16: compute in bfloat16.
-        origin: the model that `encoder` reads, if that is of another class; it is the one that is compared.
+        origin: model that `encoder` was read from, if it is of another class; it is the one that is compared.
 
     Raises:
         ValueError: the vectors are others.
     """
     backbone = encoder.backbone
     learned = [*backbone.memory_ids, *backbone.soft_prompt_ids]
-    free = backbone.vocab_size + len(learned)
+    next_id = backbone.vocab_size + len(learned)
     contexts: dict[str, PreparedContext] = {}
     rows: dict[int, torch.Tensor] = {}
     for name, context in encoder.contexts.items():
         pairs = zip(context.row.ids, context.row.segments, strict=True)
-        contexts[name] = in_vocabulary(context, [i + free if s == Segment.SOFT else i for i, s in pairs])
-        rows.update(enumerate(context.vectors, start=free))
-        free += len(context.vectors)
-    model = merged_model(encoder, {i: i for i in learned}, free)
+        contexts[name] = in_vocabulary(context, [i + next_id if segment == Segment.SOFT else i for i, segment in pairs])
+        rows.update(enumerate(context.vectors, start=next_id))
+        next_id += len(context.vectors)
+    model = merged_model(encoder, {i: i for i in learned}, next_id)
     write_rows(model, rows)
     program = Program(convert(LabelledGraph(encoder, model), "segment_ids"), bfloat16=bfloat16)
     original = origin or encoder
-    converted = RuntimeEncoder(
+    converted = OpenVINOEncoder(
         program,
         shape_of(encoder),
         encoder.tokenizer,
@@ -69,7 +69,7 @@ def shape_of(encoder: Encoder) -> Shape:
     )
 
 
-def compare(converted: RuntimeEncoder, encoder: TextEncoder) -> None:
+def compare(converted: OpenVINOEncoder, encoder: TextEncoder) -> None:
     """Encode a few texts with both, as queries and as documents.
 
     Raises:
@@ -77,9 +77,9 @@ def compare(converted: RuntimeEncoder, encoder: TextEncoder) -> None:
     """
     texts = [*TEXTS, " ".join(TEXTS)]
     for method in ("encode_query", "encode_document"):
-        ours, theirs = (
+        vectors, expected = (
             torch.from_numpy(np.array(getattr(model, method)(texts, show_progress_bar=False))).float()
             for model in (converted, encoder)
         )
         allowed = None if converted.in_bfloat16 else tolerance(torch.float32, converted.backbone.num_layers)
-        check_close(ours, theirs, allowed, what=f"OpenVINO ({method})")
+        check_close(vectors, expected, allowed, what=f"OpenVINO ({method})")

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from embrew.encoder import Encoder
 from embrew.model.attention import has_own_window
-from embrew.model.layers import is_bert_type, view
-from embrew.model.pooling import embed, positions
+from embrew.model.layers import is_bert_type, with_configuration
+from embrew.model.pooling import embed, pooled_positions
 from embrew.text.tokens import Segment, Tokens
 
 OUTPUT = "sentence_embedding"
@@ -39,8 +40,8 @@ def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
         weight = model.get_input_embeddings().weight
         learned = torch.cat(list(backbone.learned.values()))
         with torch.no_grad():
-            for own, stock in ids.items():
-                weight[stock] = learned[own - rows].to(weight.dtype)
+            for learned_id, row in ids.items():
+                weight[row] = learned[learned_id - rows].to(weight.dtype)
     if not encoder.backbone.is_encoder:
         _declare_attention(model.config, causal=encoder.attention.is_causal is not False)
     return model
@@ -51,11 +52,11 @@ def write_rows(model: Any, rows: Mapping[int, Tensor]) -> None:
     embedding = model.get_input_embeddings()
     scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
     with torch.no_grad():
-        for place, row in rows.items():
-            embedding.weight[place] = (row.float() / scale).to(embedding.weight.dtype)
+        for token_id, vector in rows.items():
+            embedding.weight[token_id] = (vector.float() / scale).to(embedding.weight.dtype)
 
 
-def _declare_attention(config: Any, *, causal: bool) -> None:
+def _declare_attention(config: PreTrainedConfig, *, causal: bool) -> None:
     """Write the direction of attention into a configuration, under both names that servers read.
 
     transformers and vLLM read `is_causal`; Text Embeddings Inference reads `use_bidirectional_attention`. Gemma's own
@@ -82,7 +83,7 @@ class LabelledGraph(nn.Module):
 
     def __init__(self, encoder: Encoder, model: Any) -> None:
         super().__init__()
-        self.model = view(model, is_causal=encoder.attention.is_causal is not False)
+        self.model = with_configuration(model, is_causal=encoder.attention.is_causal is not False)
         self.attention = encoder.attention
         self.pooling = encoder.pooling
         self.head = copy.deepcopy(encoder.head)
@@ -99,11 +100,11 @@ class LabelledGraph(nn.Module):
         """
         tokens = Tokens(input_ids, segment_ids)
         embedded = self.model.get_input_embeddings()(input_ids)
-        places = None if self.numbers_itself else torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        position_ids = None if self.numbers_itself else torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         states = self.model(
             inputs_embeds=embedded,
             attention_mask=self.attention.mask(self._seen(tokens), self.model.config, embedded.dtype),
-            position_ids=places,
+            position_ids=position_ids,
             use_cache=False,
         ).last_hidden_state
         if self.pooling.mode == "concat":
@@ -118,11 +119,11 @@ class LabelledGraph(nn.Module):
 
     def _concatenated(self, states: Tensor, tokens: Tokens) -> Tensor:
         """Concatenate the chosen states without indices that depend on values: each is a sum with one weight of 1."""
-        chosen = positions(self.pooling, tokens)
-        rank = chosen.long().cumsum(-1)
+        pooled = pooled_positions(self.pooling, tokens)
+        rank = pooled.long().cumsum(-1)
         numbers = torch.arange(1, self.slots + 1, device=rank.device)
-        each = (chosen[:, None] & (rank[:, None] == numbers[:, None])).float()
-        return (each @ states.float()).flatten(1)
+        selection = (pooled[:, None] & (rank[:, None] == numbers[:, None])).float()
+        return (selection @ states.float()).flatten(1)
 
 
 class SentenceGraph(nn.Module):
@@ -178,9 +179,9 @@ def _padded_right(input_ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """Return rows with the padding on their left moved to their end; those without any are not changed."""
     width = input_ids.shape[1]
     padding = (real.cumsum(-1) == 0).long().sum(-1, keepdim=True)
-    places = torch.arange(width, device=real.device)[None] + padding
-    places = torch.where(places < width, places, places - width)
-    return input_ids.gather(1, places), real.gather(1, places)
+    columns = torch.arange(width, device=real.device)[None] + padding
+    columns = torch.where(columns < width, columns, columns - width)
+    return input_ids.gather(1, columns), real.gather(1, columns)
 
 
 def graph_refusal(encoder: Encoder) -> str | None:

@@ -1,140 +1,316 @@
-"""OpenVINO: imported without its telemetry; models converted from graphs, compiled and run."""
+"""OpenVINO: the whole encoder as one graph in float32, bfloat16 or int8 (by NNCF), and the tokenizer."""
 
 from __future__ import annotations
 
 import logging
-import sys
-import threading
-import warnings
-from importlib import import_module
+import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from tokenizers import processors
+from transformers import PreTrainedTokenizerBase
 
-from embrew.runtimes.graph import OUTPUT
+from embrew.encoder import Encoder
+from embrew.files.formats import OPENVINO as FORMAT
+from embrew.files.reading import content_of, read_json
+from embrew.files.writing import write_json
+from embrew.model.contexts import Context, PreparedContext
+from embrew.runtimes.converted import shape_of
+from embrew.runtimes.graph import OUTPUT, graph_refusal
+from embrew.runtimes.opened import CompiledGraph, OpenedGraph
+from embrew.runtimes.openvino_encoder import OpenVINOEncoder, Origin, Shape, in_vocabulary
+from embrew.runtimes.openvino_model import Program, convert, nncf, openvino, round_weights
+from embrew.runtimes.portable import PortableEncoder
+from embrew.runtimes.reference import LEAST_COSINE, Parity, batch_size, compare_with_reference, cosines, encode_case
+from embrew.runtimes.runtime import Runtime, hide_output
+from embrew.settings.encoder import EncoderSettings
+from embrew.storage.base_model import computes, pick_dtype
+from embrew.storage.parts import check_folder, open_tokenizer
+from embrew.text.tokens import Row
+from embrew.text_encoder import tokenizer_sha256
 from embrew.threads import cores
 
 logger = logging.getLogger(__name__)
-EXAMPLE = 2, 6  # rows and tokens of the input that is traced; both are dynamic in the result
+CPU = torch.device("cpu")
+GRAPH = "openvino/openvino_model.xml"
+SIZES = ("vocab_size", "hidden_size", "num_layers", "max_positions", "is_encoder", "memory_ids", "soft_prompt_ids")
+"""Fields of `Shape` in the file."""
+GROUP = 128
+"""Values of activations that share a scale where these are quantised while they are computed: see the benchmarks."""
+ALLOWED = 0.01  # by how much a cosine may be lower on another machine than where the export was made
+SCRIPT = """
+sys.modules["openvino_telemetry"] = None  # it would send a usage event
+import numpy as np, openvino
+from transformers import AutoTokenizer
+version = openvino.__version__
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+precision = {"INFERENCE_PRECISION_HINT": options["precision"]}
+graph = openvino.Core().compile_model(folder + "/openvino/openvino_model.xml", "CPU", precision)
+def encode(case, texts):
+    words = [(case["prompt"] or "") + text for text in texts]
+    batch = tokenizer(words, padding=True, truncation=True, max_length=parity["max_length"], return_tensors="np")
+    ids, mask = (batch[name].astype(np.int64) for name in ("input_ids", "attention_mask"))
+    vectors = np.array(graph({"input_ids": ids, "attention_mask": mask})["sentence_embedding"])
+    return [(row[real == 1].tolist(), vector) for row, real, vector in zip(ids, mask, vectors)]
+"""
+USAGE = """`openvino/openvino_model.xml` is for OpenVINO:
+
+```python
+import openvino
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("PATH")
+graph = openvino.Core().compile_model("PATH/openvino/openvino_model.xml", "CPU", {{"INFERENCE_PRECISION_HINT": "f32"}})
+texts = [{prompt!r} + "…"]
+batch = tokenizer(texts, padding=True, truncation=True, max_length={limit}, return_tensors="np")
+vectors = graph({{"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}})["sentence_embedding"]
+```
+
+Without `INFERENCE_PRECISION_HINT`, OpenVINO computes in bfloat16 on CPUs that have instructions for it. embrew opens
+the folder, too (`embrew encode PATH CORPUS DIR`, `evaluate`, `search`), and puts prompts before texts by itself."""
 
 
-def nncf() -> Any:
-    """Return the module `nncf`, which quantises models of OpenVINO.
+def refused_by_openvino(encoder: Encoder) -> str | None:
+    """Return why OpenVINO cannot compute an encoder; raise if it is not installed."""
+    openvino()
+    return graph_refusal(encoder)
 
-    Raises:
-        ValueError: it is not installed; names the extra.
+
+def write_openvino(portable: PortableEncoder, out: Path, weights: str) -> None:
+    """Write `openvino/openvino_model.xml` and `.bin`, the tokenizer, and what embrew needs to open the folder."""
+    model = convert(portable.graph(), "attention_mask")
+    if weights == "bf16":
+        round_weights(model)
+    elif weights == "int8":
+        model = _quantised(model, portable)
+    (out / GRAPH).parent.mkdir()
+    openvino().save_model(model, out / GRAPH, compress_to_fp16=False)
+    portable.write_text_files(out)
+    _write_encoder(portable, out, weights)
+    if weights == "int8":
+        _measure(portable, out)
+
+
+def _write_encoder(portable: PortableEncoder, out: Path, weights: str) -> None:
+    """Write what `read_encoder` reads in addition to the graph and the tokenizer.
+
+    The settings have both length limits. Ids of learned tokens and of contexts are those of the exported tokenizer.
+    `first_ids` and `last_ids` are the special tokens that the encoder's own tokenizer adds.
     """
-    openvino()  # hides the telemetry of both
-    return _imported("nncf", "NNCF")
-
-
-def openvino() -> Any:
-    """Return the module `openvino`.
-
-    Importing it sends a usage event over the network, unless `openvino_telemetry` cannot be imported; so that module is
-    hidden from it first, and from NNCF.
-
-    Raises:
-        ValueError: it is not installed; names the extra.
-    """
-    if "openvino_telemetry" not in sys.modules:
-        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
-    return _imported("openvino", "OpenVINO")
-
-
-def _imported(name: str, title: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ValueError(f'{title} is not installed; install it with: pip install "embrew[openvino]"') from error
-
-
-def convert(graph: nn.Module, second: str) -> Any:
-    """Return an `ov.Model` of a graph, for any number of rows and tokens.
-
-    Args:
-        graph: `SentenceGraph` or `LabelledGraph`, whose inputs are `input_ids` and `second`.
-        second: name of the second input.
-    """
-    library = openvino()
-    ids = torch.zeros(EXAMPLE, dtype=torch.long)
-    labels = torch.full(EXAMPLE, 2)
-    labels[1, 4:] = 0
-    with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")  # the tracer warns of sizes that Python reads, which are constants here
-        model = library.convert_model(graph, example_input={"input_ids": ids, second: labels})
-    model.outputs[0].get_tensor().set_names({OUTPUT})
-    return model
-
-
-def round_weights(model: Any) -> None:
-    """Store the weights of an `ov.Model` as bfloat16, in place; its vectors of constants stay float32."""
-    library = openvino()
-    opset = library.opset13
-    for node in model.get_ordered_ops():
-        is_weight = node.get_type_name() == "Constant" and len(node.get_output_shape(0)) >= 2
-        if not is_weight or node.get_element_type() != library.Type.f32 or node.data.size < 2:
-            continue
-        rounded = torch.from_numpy(np.array(node.data)).to(torch.bfloat16).view(torch.int16).numpy()
-        tensor = library.Tensor(rounded, library.Shape(rounded.shape), library.Type.bf16)
-        weight = opset.convert(library.op.Constant(tensor, shared_memory=False), "f32")
-        for target in list(node.output(0).get_target_inputs()):
-            target.replace_source_output(weight.output(0))
-    model.validate_nodes_and_infer_types()
-
-
-def is_gated(model: Any) -> bool:
-    """Return whether an `ov.Model` has gated feed-forward layers whose weights are not int8.
-
-    In bfloat16 on CPUs with AMX, OpenVINO 2026.4 merges each into one operation that needs two threads; with one, a
-    division by zero ends the process (its issue 33300).
-    """
-    nodes = model.get_ops()
-    activations = [node for node in nodes if node.get_type_name() in ("Swish", "Gelu")]
-    targets = [target.get_node() for node in activations for target in node.output(0).get_target_inputs()]
-    constants = (node.get_element_type() for node in nodes if node.get_type_name() == "Constant")
-    quantised = any(kind.get_type_name() in ("i8", "u8") for kind in constants)
-    return not quantised and any(node.get_type_name() == "Multiply" for node in targets)
-
-
-class Program:
-    """A model of OpenVINO, compiled for the CPU, as a function of tensors.
-
-    It runs as many threads as PyTorch would (`OMP_NUM_THREADS`), and may be called from several threads, one at a time.
-
-    Args:
-        model: an `ov.Model`, or the path of its XML file.
-        bfloat16: compute in bfloat16 if it can; otherwise in float32.
-
-    Attributes:
-        bfloat16: whether it computes in bfloat16.
-    """
-
-    def __init__(self, model: Any, *, bfloat16: bool) -> None:
-        library = openvino()
-        core = library.Core()
-        read = core.read_model(model) if isinstance(model, Path) else model
-        self.bfloat16 = bfloat16 and not (is_gated(read) and min(torch.get_num_threads(), cores()) == 1)
-        if bfloat16 and not self.bfloat16:
-            logger.warning(
-                "OpenVINO computes in float32, since it fails on this model in bfloat16 with a single thread; set "
-                "OMP_NUM_THREADS=2, where there are cores"
-            )
-        options = {
-            "INFERENCE_PRECISION_HINT": "bf16" if self.bfloat16 else "f32",
-            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-            "PERFORMANCE_HINT": "LATENCY",
+    limit = portable.encoder.max_seq_length
+    lengths = {side: min(length, limit) for side, length in portable.lengths.items()}
+    encoder = portable.encoder.with_settings(max_length=lengths)
+    template, shape = encoder.template, shape_of(encoder)
+    sizes = {name: getattr(shape, name) for name in SIZES}
+    sizes["max_positions"] = None if shape.max_positions == float("inf") else shape.max_positions
+    sizes["memory_ids"] = [portable.ids[i] for i in template.memory_ids]
+    sizes["soft_prompt_ids"] = [portable.ids[i] for i in template.soft_prompt_ids]
+    contexts = {
+        name: {
+            "instruction": encoder.contexts[name].context.instruction,
+            "ids": prompt.ids,
+            "segments": encoder.contexts[name].row.segments,
         }
-        self.compiled = core.compile_model(read, "CPU", options)
-        self.dimensions = int(self.compiled.output(0).get_partial_shape()[1].get_length())
-        self._request = self.compiled.create_infer_request()
-        self._lock = threading.Lock()
+        for name, prompt in portable.contexts.items()
+    }
+    origin = Origin(encoder.describe(), encoder.weights_hash(), tokenizer_sha256(encoder), weights)
+    values = {
+        "format": FORMAT.number,
+        "settings": encoder.settings.as_dict(),
+        "shape": {**sizes, "kept_prefix": None},  # the last is not read
+        "first_ids": template.bos_ids,
+        "last_ids": template.sep_ids,
+        "contexts": contexts,
+        "origin": asdict(origin),
+    }
+    write_json(out / FORMAT.file, values)
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """Return the output for inputs in their order, float32 `(rows, dimensions)`."""
-        with self._lock:
-            outputs = self._request.infer([tensor.numpy() for tensor in inputs], share_inputs=True)
-            return torch.from_numpy(np.array(outputs[self.compiled.output(0)], dtype=np.float32))
+
+def _quantised(model: Any, portable: PortableEncoder) -> Any:
+    """Return an `ov.Model` with weights in int8.
+
+    Without texts, weights are compressed with a scale and a zero point per channel; OpenVINO quantises activations
+    while it computes, `GROUP` values at a time, and the model says so to whoever opens it. With texts, activations have
+    fixed ranges, which the texts give.
+
+    Args:
+        model: in float32, inputs `input_ids` and `attention_mask`.
+        portable: the encoder, with the texts.
+    """
+    library = nncf()
+    with hide_output("nncf"):
+        if portable.int8.texts:
+            rows = [_inputs(portable, text) for text in portable.int8.texts]
+            return library.quantize(
+                model,
+                library.Dataset(rows),
+                model_type=library.ModelType.TRANSFORMER,  # attention's products of activations stay float
+                preset=library.QuantizationPreset.MIXED,
+                subset_size=len(rows),
+            )
+        model = library.compress_weights(model, mode=library.CompressWeightsMode.INT8_ASYM)
+        model.set_rt_info(str(GROUP), ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+        return model
+
+
+def _inputs(portable: PortableEncoder, text: str) -> dict[str, np.ndarray]:
+    """Return the graph's inputs of one text, as a document."""
+    words = portable.prompts.get("document", "") + text
+    ids = portable.tokenizer(words, truncation=True, max_length=portable.encoder.max_seq_length)["input_ids"]
+    row = np.array([ids], dtype=np.int64)
+    return {"input_ids": row, "attention_mask": np.ones_like(row)}
+
+
+def _measure(portable: PortableEncoder, out: Path) -> None:
+    """Compare the written folder with the encoder, and write the result into `portable.parity`.
+
+    `int8` holds the mean and the smallest cosine and the scores; `least_cosine`, what a reference text may have at
+    least when the folder is verified or opened.
+
+    Raises:
+        RuntimeError: the mean cosine is below `portable.int8.min_cosine`.
+    """
+    int8, settings = read_encoder(out), portable.int8
+    size = batch_size(int8.max_seq_length)
+    by_case = []
+    for case in portable.parity["cases"]:
+        texts = [text["text"] for text in case["texts"]]
+        vectors = encode_case(int8, case, texts, max_length=case["max_length"], batch_size=size)
+        by_case.append(cosines(vectors, np.array([text["vector"] for text in case["texts"]], dtype=np.float32)))
+    compared, texts = by_case[0], list(settings.texts)
+    if texts:
+        limit = portable.encoder.max_seq_length
+        quantised, exact = (
+            np.asarray(encoder.encode_document(texts, show_progress_bar=False, batch_size=size, max_length=limit))
+            for encoder in (int8, portable.encoder)
+        )
+        compared = np.concatenate([compared, cosines(quantised, exact)])
+    mean, least = float(compared.mean()), float(compared.min())
+    logger.info("int8: cosine to the encoder's vectors %.4f on average, %.4f at least", mean, least)
+    if not mean >= settings.min_cosine:
+        raise RuntimeError(
+            f"weights in int8 change the vectors too much: the mean cosine over {len(compared)} texts is {mean:.4f} "
+            f"(smallest {least:.4f}), allowed {settings.min_cosine}; export with --weights bf16, "
+            + ("without --calibrate, " if texts else "")
+            + "or with a lower --min-cosine"
+        )
+    scores = {}
+    if settings.score is not None:
+        before, after = settings.score(portable.encoder), settings.score(int8)
+        scores = {name: {"encoder": before[name], "int8": after[name]} for name in before}
+    for name, score in scores.items():
+        logger.info("%s: encoder %.4f, int8 %.4f", name, score["encoder"], score["int8"])
+    fixed = f"too, with ranges of {len(texts)} texts"
+    portable.parity["int8"] = {
+        "activations": fixed if texts else f"while computing, {GROUP} values at a time",
+        "texts": len(compared),
+        "mean_cosine": round(mean, 6),
+        "min_cosine": round(least, 6),
+        "allowed_mean_cosine": settings.min_cosine,
+        "dev": scores,
+    }
+    portable.parity["least_cosine"] = round(float(np.concatenate(by_case).min()) - ALLOWED, 4)
+
+
+def is_openvino(folder: Path) -> bool:
+    """Return whether a folder is an export for OpenVINO."""
+    return os.path.lexists(folder / FORMAT.file)
+
+
+def open_openvino(folder: Path, *, dtype: str = "auto") -> OpenVINOEncoder:
+    """Open an export for OpenVINO, and compare it with the vectors in its `parity.json`.
+
+    Args:
+        folder: the export; its files are compared with its checksums first.
+        dtype: of the arithmetic, `float32` or `bfloat16`; `auto`: bfloat16 for weights in bf16 or int8 if this CPU
+            computes in it, otherwise float32.
+
+    Raises:
+        ValueError: a damaged folder; bfloat16, and this CPU only emulates it; or OpenVINO gives other vectors here
+            than those in `parity.json`.
+    """
+    check_folder(folder)
+    encoder = read_encoder(folder, dtype=dtype)
+    exact = encoder.origin.weights == "fp32" and not encoder.in_bfloat16
+    compare_with_reference(encoder, folder, exact=exact, software="OpenVINO")
+    return encoder
+
+
+def read_encoder(folder: Path, *, dtype: str = "auto") -> OpenVINOEncoder:
+    """Read the encoder of a folder that may not be finished: without checksums and `parity.json`."""
+    path = folder / FORMAT.file
+    values = read_json(path, kind=FORMAT)
+    with content_of(path):
+        origin = Origin(**values["origin"])
+        sizes = {name: values["shape"][name] for name in SIZES}
+        shape = Shape(**{**sizes, "max_positions": sizes["max_positions"] or float("inf")})
+        settings = EncoderSettings.from_dict(values["settings"])
+        contexts = {name: _context(context) for name, context in values["contexts"].items()}
+        first, last = list(values["first_ids"]), list(values["last_ids"])
+    return OpenVINOEncoder(
+        Program(folder / GRAPH, bfloat16=_bfloat16(dtype, origin.weights)),
+        shape,
+        _with_special_tokens(open_tokenizer(folder), first, last),
+        settings,
+        origin,
+        contexts=contexts,
+    )
+
+
+def _bfloat16(dtype: str, weights: str) -> bool:
+    """Return whether to compute in bfloat16."""
+    if dtype == "auto":
+        return weights in ("bf16", "int8") and computes(torch.bfloat16, CPU)
+    return pick_dtype(dtype, CPU) == torch.bfloat16
+
+
+def _context(values: dict[str, Any]) -> PreparedContext:
+    row = Row(list(values["ids"]), list(values["segments"]))
+    return in_vocabulary(PreparedContext(Context(values["instruction"]), row, torch.zeros(0, 0)), row.ids)
+
+
+def _with_special_tokens(
+    tokenizer: PreTrainedTokenizerBase, first: list[int], last: list[int]
+) -> PreTrainedTokenizerBase:
+    """Return the exported tokenizer with the special tokens of the encoder's own; the template adds the others."""
+    pieces = {"first": first, "last": last}
+    single = " ".join([*(["first"] if first else []), "$A", *(["last"] if last else [])])
+    special: Any = [
+        {"id": name, "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)} for name, ids in pieces.items() if ids
+    ]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
+    return tokenizer
+
+
+def _options(out: Path, parity: Parity) -> dict[str, str]:
+    rounded = parity["runtimes"]["openvino"] != "fp32" and computes(torch.bfloat16, CPU)
+    return {"precision": "bf16" if rounded and cores() > 1 else "f32"}  # see `is_gated`
+
+
+def _least_cosine(parity: Parity, weights: str) -> float | None:
+    return None if weights == "fp32" else float(parity.get("least_cosine", LEAST_COSINE))
+
+
+def _compiled(path: Path) -> CompiledGraph:
+    compiled = Program(path, bfloat16=False).compiled
+    inputs, outputs = ([port.get_any_name() for port in ports] for ports in (compiled.inputs, compiled.outputs))
+    software = f"OpenVINO {openvino().__version__.partition('-')[0]}"
+    return CompiledGraph(software, lambda arrays: compiled(arrays)[OUTPUT], inputs, outputs)
+
+
+OPENVINO = Runtime(
+    "openvino",
+    "OpenVINO",
+    refusal=refused_by_openvino,
+    script=SCRIPT,
+    write=write_openvino,
+    options=_options,
+    weights=("fp32", "bf16", "int8"),
+    least_cosine=_least_cosine,
+    usage=lambda portable: portable.usage(USAGE),
+    files=("*.xml", "openvino/*.xml"),
+    open=lambda path: OpenedGraph(path, "openvino", "OpenVINO", _compiled),
+)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,20 +18,20 @@ from embrew.serving.models import Key, TokenizedTexts
 
 logger = logging.getLogger(__name__)
 GATHERING = 0.02  # of a batch's seconds: the longest wait for the next requests of clients that it answered
-Compute = Callable[[Key, Sequence[Any]], Any]  # returns an awaitable list of results
+Compute = Callable[[Key, Sequence[Any]], Awaitable[Sequence[np.ndarray]]]  # one result per row
 
 
 class Job:
     """The texts of one request, from the queue to their results.
 
     Attributes:
-        texts: tokenised.
-        arrived: when they were queued, in seconds of `time.monotonic`.
-        started: when the first of them was computed; None: not yet.
+        texts: tokenised texts.
+        arrived: time when they were queued, in seconds of `time.monotonic`.
+        started: time when the first of them was computed; None: not yet.
         computing: seconds of the forward passes that they were part of.
         waiting: indices of the texts that wait.
-        results: per text, what the engine returned.
-        done: set when all texts are computed, or cannot be.
+        results: result of the model by index of the text.
+        done: future that is set when all texts are computed, or cannot be.
     """
 
     def __init__(self, texts: TokenizedTexts) -> None:
@@ -56,19 +56,19 @@ class Queue:
     """Texts that wait, in the order of their requests. All methods run in the event loop.
 
     Args:
-        metrics: which count batches.
+        metrics: metrics that count batches.
 
     Attributes:
-        most: tokens that may wait or be computed; more are refused, unless none wait.
-        batch_tokens: tokens of a batch; a longer text is computed alone.
-        tokens: that wait or are computed.
-        texts: that wait or are computed.
-        jobs: that are not answered, the oldest first.
+        max_tokens: number of tokens that may wait or be computed; more are refused, unless none wait.
+        batch_tokens: number of tokens of a batch; a longer text is computed alone.
+        tokens: number of tokens that wait or are computed.
+        texts: number of texts that wait or are computed.
+        jobs: jobs that are not answered, the oldest first.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
-        self.most = self.batch_tokens = 0
+        self.max_tokens = self.batch_tokens = 0
         self.tokens = self.texts = 0
         metrics.queue_tokens.set_function(lambda: self.tokens)
         metrics.queue_texts.set_function(lambda: self.texts)
@@ -104,14 +104,14 @@ class Queue:
         """Compute what waits, batch after batch, until it is cancelled.
 
         Args:
-            compute: computes rows of one key.
-            example: what can be computed; where that fails, nothing can.
+            compute: function that computes rows of one key.
+            example: texts that can be computed; where they fail, nothing can.
 
         Raises:
             Exception: the model computes nothing any more.
         """
         while True:
-            while not (batch := self._take()):
+            while not (batch := self._next_batch()):
                 self._changed.clear()
                 await self._changed.wait()
             begun = time.monotonic()
@@ -124,9 +124,9 @@ class Queue:
             speed = work / max(seconds, 1e-6)
             self._speed = speed if not self._speed else 0.8 * self._speed + 0.2 * speed
             self.metrics.batch(len(batch), work, seconds, self.batch_tokens)
-            await self._gather(min(self.batch_tokens, 0.9 * before), GATHERING * seconds)
+            await self._wait_for_more(min(self.batch_tokens, 0.9 * before), GATHERING * seconds)
 
-    def _take(self) -> Batch:
+    def _next_batch(self) -> Batch:
         """Return the oldest text and others that share its forward pass, in order."""
         batch: Batch = []
         room, waiting = self.batch_tokens, [job for job in self.jobs if job.waiting and not job.done.done()]
@@ -166,7 +166,7 @@ class Queue:
             if len(job.results) == len(job.texts.rows) and not job.done.done():
                 job.done.set_result(None)
 
-    async def _gather(self, enough: float, seconds: float) -> None:
+    async def _wait_for_more(self, enough: float, seconds: float) -> None:
         """Wait for the next requests of clients that were just answered, so that all share the next batch.
 
         Without it, clients that wait for their answers fall into two groups, and each batch holds half of their texts.
@@ -183,8 +183,8 @@ class Queue:
         Raises:
             ApiError: too many tokens wait.
         """
-        if self.tokens and self.tokens + more > self.most:
-            message = f"{self.tokens} tokens wait to be computed, and at most {self.most} may; try again later"
+        if self.tokens and self.tokens + more > self.max_tokens:
+            message = f"{self.tokens} tokens wait to be computed, and at most {self.max_tokens} may; try again later"
             raise ApiError(429, message, code="queue_full", retry_after=self.expected_seconds())
 
     def _count(self, batch: Batch, sign: int) -> int:

@@ -11,9 +11,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-SHOWN = 60  # characters of a value that a message shows
-KINDS = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
-OF_TEXTS = ("value_error", "list_type", "invalid_unicode")  # errors whose value may be a text; it is not shown
+EXCERPT = 60  # characters of a value that a message shows
+TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+TEXT_ERRORS = ("value_error", "list_type", "invalid_unicode")  # errors whose value may be a text; it is not shown
 JSON_TYPES = {list: "array", str: "string", bool: "boolean", type(None): "null"}
 
 
@@ -58,8 +58,8 @@ class ApiError(Exception):
 
     def response(self, headers: Mapping[str, str] | None = None) -> Response:
         """Return the answer; its JSON is ASCII, since a text may hold what UTF-8 cannot encode."""
-        kind = KINDS.get(self.status, "invalid_request_error")
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        error_type = TYPES.get(self.status, "invalid_request_error")
+        error = {"message": self.message, "type": error_type, "param": self.param, "code": self.code}
         extra = {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after)))}
         extra |= {"www-authenticate": "Bearer"} if self.status == 401 else {}
         content = json.dumps({"error": error})
@@ -83,18 +83,18 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
     first, *others = error.errors()
     field = _field(first)
     if not field:
-        return ApiError(400, _of_body(request, first), code="invalid_body").response()
+        return ApiError(400, _body_error(request, first), code="invalid_body").response()
     match first["type"]:
         case "missing":
             unknown = [_field(other) for other in others if other["type"] == "extra_forbidden"]
-            but = f"; {unknown[0]} is no field of this request" if unknown else ""
-            message = f"{field} is missing, which is required{but}"
+            hint = f"; {unknown[0]} is no field of this request" if unknown else ""
+            message = f"{field} is missing, which is required{hint}"
         case "extra_forbidden":
             message = (
                 f"{field} is no field of this request; leave it out, or see /openapi.json for those that there are"
             )
         case kind:
-            value = "" if kind in OF_TEXTS else _shown(first["input"])
+            value = "" if kind in TEXT_ERRORS else _excerpt(first["input"])
             message = f"{field}{value}: {first['msg'].removeprefix('Value error, ')}"
     code = "invalid_unicode" if first["type"] == "invalid_unicode" else None
     return ApiError(400, message, param=field, code=code).response()
@@ -107,7 +107,7 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
         code, message = "invalid_body", f"the body cannot be read: {_encoding(request)}"
     elif error.status_code == 404:
         code = "unknown_path"
-        message = f"there is no path {path[:SHOWN]}; see /openapi.json for those that there are"
+        message = f"there is no path {path[:EXCERPT]}; see /openapi.json for those that there are"
     elif error.status_code == 405:
         message = f"{request.method} is not allowed for {path}; use {headers.get('Allow', 'another method')}"
     return ApiError(error.status_code, message, code=code).response(headers)
@@ -117,7 +117,7 @@ def _field(error: Mapping[str, Any]) -> str:
     return ".".join(part for part in error["loc"][1:] if isinstance(part, str))
 
 
-def _of_body(request: Request, error: Mapping[str, Any]) -> str:
+def _body_error(request: Request, error: Mapping[str, Any]) -> str:
     """Return what is wrong with a body as a whole."""
     match error["type"]:
         case "json_invalid":
@@ -126,8 +126,10 @@ def _of_body(request: Request, error: Mapping[str, Any]) -> str:
         case "missing":
             return "the body is empty; send a JSON object"
         case _ if isinstance(error["input"], bytes):
-            kind = request.headers.get("content-type", "none")
-            return f"the content type is {kind[:SHOWN]}; send a JSON object with content-type: application/json"
+            content_type = request.headers.get("content-type", "none")
+            return (
+                f"the content type is {content_type[:EXCERPT]}; send a JSON object with content-type: application/json"
+            )
         case "value_error":
             return f"the body has {error['msg'].removeprefix('Value error, ')}"
         case "model_attributes_type":
@@ -138,11 +140,11 @@ def _of_body(request: Request, error: Mapping[str, Any]) -> str:
 def _encoding(request: Request) -> str:
     encoding = request.headers.get("content-encoding")
     if encoding is not None:
-        return f"its content-encoding is {encoding[:SHOWN]}; send it uncompressed"
+        return f"its content-encoding is {encoding[:EXCERPT]}; send it uncompressed"
     return "send JSON in UTF-8, nested at most a few levels deep, with numbers of a normal length"
 
 
-def _shown(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     """Return a short plain value as `=VALUE`; "" for others."""
     text = json.dumps(value) if isinstance(value, str | int | float | None) else ""
-    return f"={text}" if 0 < len(text) <= SHOWN else ""
+    return f"={text}" if 0 < len(text) <= EXCERPT else ""

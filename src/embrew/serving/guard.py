@@ -17,7 +17,7 @@ import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from embrew.serving.errors import SHOWN, ApiError
+from embrew.serving.errors import EXCERPT, ApiError
 from embrew.serving.service import Service
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ QUEUED = ("/v1/embeddings", "/embed", "/embed_all", "/similarity")  # paths whos
 PATHS = frozenset((*OPEN, *QUEUED, "/tokenize", "/metrics", "/info", "/openapi.json", "/v1/models"))
 PORT = re.compile(r":\d*$")
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-LINGERING = 1.0  # seconds for what still comes of the body of a refused request
+DISCARDING = 1.0  # seconds for what still comes of the body of a refused request
 GONE = 499  # the status in logs and metrics of a request whose client has gone
 
 
@@ -34,15 +34,15 @@ class Guard:
     """ASGI middleware around the routes.
 
     Args:
-        app: the routes.
-        service: what they serve.
+        app: application of the routes.
+        service: service behind them.
         hosts: names in the header `Host`, without a port; none: any.
         request_id: whether answers get the header `x-request-id`, which Ray Serve adds itself.
     """
 
     def __init__(self, app: ASGIApp, service: Service, hosts: Collection[str], request_id: bool) -> None:
         self.app, self.service, self.settings, self.hosts = app, service, service.settings, hosts
-        self.request_id = request_id
+        self.adds_request_id = request_id
         self.keys = [hashlib.sha256(key.encode()).digest() for key in service.keys]
         self.bodies: dict[int, bytearray] = {}  # of the requests that are being answered
 
@@ -53,10 +53,10 @@ class Guard:
             return
         begun = time.monotonic()
         headers = Headers(scope=scope)
-        own_id = headers.get("x-request-id", "")
+        sent_id = headers.get("x-request-id", "")
         path = scope["path"].removeprefix(scope.get("root_path", ""))  # of an application under a prefix
         facts: dict[str, Any] = {
-            "id": own_id if REQUEST_ID.fullmatch(own_id) else uuid.uuid4().hex,
+            "id": sent_id if REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex,
             "path": path if path in PATHS else "other",
             "status": GONE,
         }
@@ -67,7 +67,7 @@ class Guard:
                 facts["status"] = message["status"]
                 added = MutableHeaders(scope=message)
                 added["x-total-time"] = f"{1000 * (time.monotonic() - begun):.1f}"
-                if self.request_id:
+                if self.adds_request_id:
                     added["x-request-id"] = facts["id"]
             await send(message)
 
@@ -96,14 +96,16 @@ class Guard:
         """Raise where a page in a browser on this machine reaches the server by another name (DNS rebinding)."""
         if self.hosts and host and PORT.sub("", host.lower()) not in self.hosts:
             names = ", ".join(sorted(self.hosts))
-            message = f"the header Host is {host[:SHOWN]}; this server answers to {names}: use one of these, or start "
+            message = (
+                f"the header Host is {host[:EXCERPT]}; this server answers to {names}: use one of these, or start "
+            )
             raise ApiError(421, f"{message}it with an API key, with which any name is allowed", code="unknown_host")
 
     def _check_key(self, authorization: str) -> None:
         """Raise unless the request has one of the keys; all are compared, in constant time."""
         kind, _, key = authorization.partition(" ")
         digest = hashlib.sha256(key.strip().encode("latin-1")).digest()
-        equal = [hmac.compare_digest(digest, right) for right in self.keys]
+        equal = [hmac.compare_digest(digest, key_digest) for key_digest in self.keys]
         if self.keys and not (any(equal) and kind.lower() == "bearer"):
             message = "no valid API key; send one in the header Authorization: Bearer KEY"
             raise ApiError(401, message, code="invalid_api_key")
@@ -132,11 +134,11 @@ class Guard:
         Raises:
             ApiError: 413: too large; 408: too slow; 429: there is no memory for it.
         """
-        most, seconds = self.settings.payload_limit, self.settings.body_timeout
-        message = f"the body is larger than {most} bytes; send fewer texts per request"
+        limit, seconds = self.settings.payload_limit, self.settings.body_timeout
+        message = f"the body is larger than {limit} bytes; send fewer texts per request"
         too_large = ApiError(413, message, code="body_too_large")
         declared = headers.get("content-length", "")
-        if declared.isdecimal() and int(declared) > most:
+        if declared.isdecimal() and int(declared) > limit:
             raise too_large
         try:
             async with asyncio.timeout(seconds):
@@ -146,7 +148,7 @@ class Guard:
                     if part["type"] == "http.disconnect":
                         return False
                     body += part.get("body", b"")
-                    if len(body) > most:
+                    if len(body) > limit:
                         raise too_large
                     if sum(map(len, self.bodies.values())) > self.settings.bodies_bytes:
                         raise self._too_busy("the bodies of requests fill the memory for them", code="too_many_bytes")
@@ -177,7 +179,7 @@ async def _refuse_early(error: ApiError, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
     await send({"type": "http.response.body", "body": response.body, "more_body": True})
     with suppress(TimeoutError):
-        async with asyncio.timeout(LINGERING):
+        async with asyncio.timeout(DISCARDING):
             while (await receive()).get("more_body"):
                 pass
     await send({"type": "http.response.body"})

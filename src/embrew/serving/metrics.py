@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from embrew.model.prefix import Prefix
+from embrew.model.prefix import PrefixCache
 
 logger = logging.getLogger(__name__)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -28,7 +28,7 @@ class Metrics(Collector):
     """
 
     def __init__(self) -> None:
-        self.prefix: Prefix | None = None
+        self.prefix: PrefixCache | None = None
         self.registry = CollectorRegistry()
         self.requests = self._counter("requests", "Requests by path and status", ["path", "status"])
         self.seconds = self._histogram("request_seconds", "Seconds from first byte to answer", SECONDS, ["path"])

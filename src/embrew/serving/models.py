@@ -6,17 +6,16 @@ import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 
 from embrew.encoder import Encoder
-from embrew.encoding import embed, rows_by_text
-from embrew.model.batching import NotFinite, batches_of, usual_tokens
+from embrew.model.batching import NotFinite, batches_of, default_batch_tokens
 from embrew.model.contexts import PreparedContext
-from embrew.model.prefix import Prefix, shared_prefix
-from embrew.runtimes.encoder import RuntimeEncoder
+from embrew.model.prefix import PrefixCache, shared_prefix
+from embrew.runtimes.openvino_encoder import OpenVINOEncoder
 from embrew.serving.errors import ApiError
 from embrew.serving.schemas import Side, Text
 from embrew.serving.settings import Settings
@@ -26,6 +25,7 @@ from embrew.text.tokens import Row, Segment, Tokens
 from embrew.text_encoder import model_hash, resolved_prompts
 
 CHARACTERS = 32  # of a long text, per token that is kept of it
+TokenFields = dict[str, str | int | None]  # of `schemas.Token`
 NOT_FINITE = "a NaN or infinite embedding; the model's weights are broken"
 
 
@@ -34,12 +34,12 @@ class ReadOptions:
     """How the texts of a request are read.
 
     Attributes:
-        side: whose prompt and length limit are used; None: those of `encode`.
-        prompt_name: of a prompt or context.
-        prompt: the words themselves; they take precedence.
+        side: side whose prompt and length limit are used; None: those of `encode`.
+        prompt_name: name of a prompt or context.
+        prompt: words of the prompt, which take precedence.
         truncate: whether texts beyond the limit are truncated, or refused.
         num_layers: number of layers to run; None: all.
-        states: the states of all tokens are wanted, and not one vector per text.
+        states: whether the states of all tokens are returned, and not one vector per text.
     """
 
     side: Side | None = None
@@ -58,7 +58,7 @@ class Key:
         context: name of the context; None: there is none.
         prompt: words of a prompt whose keys and values are computed once; else "".
         num_layers: number of layers to run; None: all.
-        states: whether the states of all tokens are wanted.
+        states: whether the states of all tokens are returned.
     """
 
     context: str | None = None
@@ -72,10 +72,10 @@ class TokenizedTexts:
     """The texts of a request, tokenised.
 
     Attributes:
-        key: what they share a forward pass with.
-        rows: of each text, what the model takes.
-        tokens: of each text: positions that the model reads.
-        work: of each text: those of them that are computed for it alone.
+        key: key of the texts that they share a forward pass with.
+        rows: input of the model per text.
+        tokens: number of positions that the model reads, per text.
+        work: number of these that are computed for the text alone, per text.
     """
 
     key: Key
@@ -84,37 +84,69 @@ class TokenizedTexts:
     work: Sequence[int]
 
 
+class Description(TypedDict):
+    """A served model, as `/info` describes it.
+
+    Attributes:
+        model_sha: hash of the weights.
+        model_dtype: data type of the weights.
+        backend: `torch` or `openvino`.
+        pooling: pooling of an encoder; None: a Sentence-Transformers model.
+        normalize: whether vectors are normalised unless a request says otherwise.
+        always_normalizes: whether the model itself normalises them.
+        dimensions: number of dimensions.
+        num_layers: number of layers; None: fewer cannot be run.
+        prompts: prompts by name.
+        contexts: names of contexts.
+        default_prompt_name: name of the prompt where a request names none.
+        max_length: length limit in tokens of queries, documents, and `other` texts; None: there is none.
+    """
+
+    model_sha: str
+    model_dtype: str
+    backend: str
+    pooling: dict[str, Any] | None
+    normalize: bool
+    always_normalizes: bool
+    dimensions: int
+    num_layers: int | None
+    prompts: dict[str, str]
+    contexts: list[str]
+    default_prompt_name: str | None
+    max_length: dict[str, int | None]
+
+
 class ServedEncoder:
     """An encoder: one thread calls `read` and `tokenize`, another one `compute`.
 
     Args:
-        encoder: what is served.
-        settings: of the server.
+        encoder: encoder to serve.
+        settings: settings of the server.
 
     Attributes:
-        about: the model, for `/info`.
-        batch_tokens: padded tokens per forward pass.
-        prefix: the keys and values of prompts.
+        about: description of the model, for `/info`.
+        batch_tokens: number of padded tokens per forward pass.
+        prefix: keys and values of prompts.
     """
 
     def __init__(self, encoder: Encoder, settings: Settings) -> None:
         self.encoder = encoder
-        self.converted = isinstance(encoder, RuntimeEncoder)
+        self.converted = isinstance(encoder, OpenVINOEncoder)
         self.default = settings.default_prompt_name
         if self.default is not None:
             encoder.resolve_prompt(self.default, None)
-        self.batch_tokens = settings.max_batch_tokens or usual_tokens(encoder.device)
+        self.batch_tokens = settings.max_batch_tokens or default_batch_tokens(encoder.device)
         self._stack = ExitStack()  # never closed: a served model does not change
         self.prefix = self._stack.enter_context(encoder.fixed())
-        self.prefix.most = settings.prefix_bytes
+        self.prefix.max_bytes = settings.prefix_bytes
         description = encoder.describe()
-        self.about: dict[str, Any] = {
+        self.about: Description = {
             "model_sha": encoder.weights_hash(),
             "model_dtype": description["dtype"],
             "backend": description.get("backend", "torch"),
             "pooling": description["pooling"],
             "normalize": encoder.normalize,
-            "always_normalizes": isinstance(encoder, RuntimeEncoder) and encoder.normalizes,
+            "always_normalizes": isinstance(encoder, OpenVINOEncoder) and encoder.normalizes,
             "dimensions": encoder.get_embedding_dimension(),
             "num_layers": None if self.converted else encoder.backbone.num_layers,
             "prompts": dict(encoder.prompts),
@@ -135,23 +167,23 @@ class ServedEncoder:
         rows = self._rows(texts, options, words, context, limit if options.truncate else None)
         if not options.truncate:
             extra = 0 if context is None else len(context.row.ids)
-            check_lengths([max(len(row.ids) for row in each) for each in rows], limit + extra)
+            check_lengths([max(len(row.ids) for row in by_template) for by_template in rows], limit + extra)
         keeps = self.encoder.shares_prefixes and not options.states
         shared = shared_prefix(rows[0][:1]) if keeps else 0
         depth = None if options.num_layers == self.encoder.backbone.num_layers else options.num_layers
         key = Key(name if context is not None else None, words if shared else "", depth, options.states)
-        tokens = [sum(len(row.ids) for row in each) for each in rows]
+        tokens = [sum(len(row.ids) for row in by_template) for by_template in rows]
         return TokenizedTexts(key, rows, tokens, [max(1, count - shared * len(rows[0])) for count in tokens])
 
-    def tokenize(self, text: Text, options: ReadOptions, *, special: bool) -> list[dict[str, Any]]:
-        """Return the tokens of a text, as `schemas.Token`: of its row, or of the text alone."""
+    def tokenize(self, text: Text, options: ReadOptions, *, special: bool) -> list[TokenFields]:
+        """Return the tokens of a text, of its row, or of the text alone."""
         self._check(options)
         _, words, context, limit = self._resolve(options)
         (row, *_), *_ = self._rows([text], options, words, context, limit)
         template = self.encoder.template
         ids = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.TEXT]
         spans = iter(_spans(template, text, words, ids) if isinstance(text, str) else [])
-        tokens = []
+        tokens = list[TokenFields]()
         names = template.tokenizer.convert_ids_to_tokens(row.ids)
         for i, name, segment in zip(row.ids, names, row.segments, strict=True):
             is_special = segment != Segment.TEXT
@@ -164,21 +196,20 @@ class ServedEncoder:
         """Return float32 `(templates, dimensions)` per text, neither truncated nor normalised; or its states."""
         context = None if key.context is None else self.encoder.contexts[key.context]
         if key.states:
-            return self._states(key, [each[0] for each in rows], context)
+            return self._states(key, [by_template[0] for by_template in rows], context)
         try:
             parts = [
-                embed(
-                    self.encoder,
-                    lambda start, stop, of_template=of_template: list(of_template[start:stop]),  # type: ignore[misc]
-                    len(of_template),
+                self.encoder.embed_rows(
+                    lambda start, stop, template_rows=template_rows: list(template_rows[start:stop]),  # type: ignore[misc]
+                    len(template_rows),
                     context=context,
                     num_layers=key.num_layers,
                     batch_size=None,
                     batch_tokens=self.batch_tokens,
                 )
-                for of_template in zip(*rows, strict=True)
+                for template_rows in zip(*rows, strict=True)
             ]
-        except NotFinite:  # its text is named by its place in the batch, which says nothing to a client
+        except NotFinite:  # its text is named by its index in the batch, which says nothing to a client
             raise ValueError(NOT_FINITE) from None
         return list(torch.stack(parts, dim=1).numpy())
 
@@ -221,7 +252,7 @@ class ServedEncoder:
         except ValueError as error:
             raise ApiError(422, str(error), param="input", code="token_id_out_of_range") from None
         try:
-            return rows_by_text(self.encoder, texts, words, context, limit)
+            return self.encoder.rows_by_text(texts, words, context, limit)
         except ValueError:  # nothing else is left that can be wrong
             field = "prompt_name" if options.prompt is None else "prompt"
             message = f"the prompt leaves no room for a text within {limit} tokens; shorten it"
@@ -248,8 +279,8 @@ class ServedStock:
     def __init__(self, model: Any, settings: Settings) -> None:
         self.model, self.limit = model, model.max_seq_length
         self.tokenizer = copy.deepcopy(model.tokenizer)  # not that of `encode`, which another thread calls
-        self.batch_tokens = settings.max_batch_tokens or usual_tokens(model.device)
-        self.prefix = Prefix()  # stays empty
+        self.batch_tokens = settings.max_batch_tokens or default_batch_tokens(model.device)
+        self.prefix = PrefixCache()  # stays empty
         resolved = resolved_prompts(model)
         self.prompts: dict[str, str] = {**model.prompts, **{side: resolved[side] for side in SIDES}}
         self.names = ", ".join(sorted(self.prompts))
@@ -257,7 +288,7 @@ class ServedStock:
         if settings.default_prompt_name is not None and self.default not in self.prompts:
             raise ValueError(f"default_prompt_name={self.default!r}; this model has {self.names}")
         normalizes = any(type(module).__name__ == "Normalize" for module in model)
-        self.about: dict[str, Any] = {
+        self.about: Description = {
             "model_sha": model_hash(model),
             "model_dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
             "backend": "torch",
@@ -286,7 +317,7 @@ class ServedStock:
         tokens = [min(count, limit) for count in counts]
         return TokenizedTexts(Key(prompt=prompt, states=options.states), strings, tokens, tokens)
 
-    def tokenize(self, text: Text, options: ReadOptions, *, special: bool) -> list[dict[str, Any]]:
+    def tokenize(self, text: Text, options: ReadOptions, *, special: bool) -> list[TokenFields]:
         """Return the tokens of a text with its prompt."""
         prompt, (string,) = self._prompt(options), _strings([text])
         encoded = self.tokenizer(
@@ -298,7 +329,7 @@ class ServedStock:
             return_special_tokens_mask=True,
         )
         names = self.tokenizer.convert_ids_to_tokens(encoded.input_ids)
-        tokens = []
+        tokens = list[TokenFields]()
         columns = encoded.input_ids, names, encoded.special_tokens_mask, encoded.offset_mapping
         for i, name, is_special, (a, b) in zip(*columns, strict=True):
             start, stop = (a - len(prompt), b - len(prompt)) if b > len(prompt) else (None, None)
@@ -358,7 +389,7 @@ def _spans(template: Template, text: str, words: str, ids: Sequence[int]) -> lis
     repeated = "" if template.between is None else template.between + prepared
     beginning = prepared[: CHARACTERS * (len(ids) + 1)]  # a truncated text may be long, and is tokenised alone
     for rendered in (beginning, prepared + repeated + after, prepared):
-        (encoding,) = template.encode([before + rendered], places=True)
+        (encoding,) = template.encode([before + rendered], offsets=True)
         first = tokens_before(encoding, len(before)) if before else 0
         if encoding.ids[first : first + len(ids)] == ids:
             offsets = encoding.offsets[first : first + len(ids)]

@@ -25,9 +25,9 @@ from torch import nn
 
 from embrew.corpus.precision import Ranges, quantize
 from embrew.serving import schemas
-from embrew.serving.errors import SHOWN, ApiError, ErrorBody, add_handlers
+from embrew.serving.errors import EXCERPT, ApiError, ErrorBody, add_handlers
 from embrew.serving.guard import Guard
-from embrew.serving.models import ReadOptions
+from embrew.serving.models import Description, ReadOptions
 from embrew.serving.service import Computed, Service
 
 
@@ -35,7 +35,7 @@ def create_app(service: Service, *, hosts: Collection[str] = (), request_id: boo
     """Return the application of a service, which computes while the application runs.
 
     Args:
-        service: what it serves.
+        service: service that it runs.
         hosts: names in the header `Host`, without a port; none: any.
         request_id: whether answers get the header `x-request-id`.
     """
@@ -80,7 +80,7 @@ async def embeddings(body: schemas.EmbeddingsRequest, request: Request, service:
     """Return the vectors of texts."""
     names, as_base64 = service.settings.names, body.encoding_format == "base64"
     if body.model is not None and body.model not in names:
-        message = f"model={body.model[:SHOWN]!r}; this server has {names[0]}"
+        message = f"model={body.model[:EXCERPT]!r}; this server has {names[0]}"
         raise ApiError(404, message, param="model", code="model_not_found")
     if as_base64 and body.precision != "float32":  # OpenAI's client, which asks for base64, would read codes as float32
         message = f"encoding_format=base64 holds float32 numbers, and precision={body.precision}"
@@ -148,7 +148,7 @@ async def info(service: Served, request: Request) -> dict[str, Any]:
         "max_input_length": about["max_length"]["other"],
         "max_batch_tokens": service.queue.batch_tokens,
         "max_text_characters": service.characters,
-        "max_queued_tokens": service.queue.most,
+        "max_queued_tokens": service.queue.max_tokens,
         "int8_dimensions": None if service.ranges is None else len(service.ranges.minimum),
         "server": "embrew",
         "version": request.app.version,
@@ -182,12 +182,12 @@ def _page() -> tuple[bytes, str]:
     script, no other host, no form submission, no frame around it, and no text read as HTML.
     """
     body = resources.files("embrew.serving").joinpath("page/index.html").read_bytes()
-    own = {}
+    hashes = {}
     for tag in ("script", "style"):
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), body, flags=re.DOTALL)
-        own[tag] = f"'sha256-{b64encode(hashlib.sha256(content).digest()).decode()}'"
+        hashes[tag] = f"'sha256-{b64encode(hashlib.sha256(content).digest()).decode()}'"
     policy = (
-        f"default-src 'none'; script-src {own['script']}; style-src {own['style']}; connect-src 'self'; "
+        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
@@ -235,13 +235,13 @@ def _json(content: bytes, computed: Computed | None = None) -> Response:
 
 
 def _check_options(
-    options: schemas.Options, about: Mapping[str, Any], ranges: Ranges | None, ranges_of: Mapping[str, Any] | None
+    options: schemas.Options, about: Description, ranges: Ranges | None, ranges_of: Mapping[str, Any] | None
 ) -> None:
     """Raise unless the model offers these dimensions, this precision and this normalisation.
 
     Args:
         options: of a request.
-        about: the model, as its reader describes it.
+        about: description of the model.
         ranges: of int8 codes; None: the server has none.
         ranges_of: what the vectors with these ranges were computed with; None: unknown.
     """
@@ -255,28 +255,30 @@ def _check_options(
     if ranges is None:
         message = "precision=int8: the server has no ranges for codes; start it with --int8-ranges, or ask for "
         raise ApiError(400, f"{message}float32 or binary", param="precision")
-    required = {"dimensions": (options.dimensions or width, len(ranges.minimum))}
+    required: dict[str, tuple[int | None, int | None]] = {
+        "dimensions": (options.dimensions or width, len(ranges.minimum))
+    }
     if ranges_of is not None:
         unit = about["normalize"] or about["always_normalizes"]
         required["normalize"] = (unit if options.normalize is None else options.normalize, unit)
         required["num_layers"] = (options.num_layers or layers, ranges_of["num_layers"] or layers)
-    for name, (value, right) in required.items():
-        if value != right:
+    for name, (value, of_ranges) in required.items():
+        if value != of_ranges:
             message = (
-                f"precision=int8: the server's ranges are of vectors with {name}={json.dumps(right)}; ask for these"
+                f"precision=int8: the server's ranges are of vectors with {name}={json.dumps(of_ranges)}; ask for these"
             )
             raise ApiError(400, message, param=name)
 
 
 def _finish(
-    raw: Sequence[np.ndarray], options: schemas.Options, about: Mapping[str, Any], ranges: Ranges | None
+    raw: Sequence[np.ndarray], options: schemas.Options, about: Description, ranges: Ranges | None
 ) -> np.ndarray:
     """Return the vectors `(texts, dimensions)` of a request, as `Encoder.encode` finishes them.
 
     Args:
         raw: per text, float32 `(templates, dimensions)`.
         options: of the request.
-        about: the model, as its reader describes it.
+        about: description of the model.
         ranges: of int8 codes.
     """
     parts = torch.from_numpy(np.stack(raw))[:, :, : options.dimensions]

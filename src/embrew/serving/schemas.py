@@ -21,8 +21,8 @@ from pydantic_core import PydanticCustomError
 Text = str | list[int]
 Side = Literal["query", "document"]
 
-MOST_ID, MOST_FIELDS = 2**31 - 1, 100
-TokenIds = list[Annotated[int, Field(ge=0, le=MOST_ID)]]
+MAX_ID, MAX_FIELDS = 2**31 - 1, 100
+TokenIds = list[Annotated[int, Field(ge=0, le=MAX_ID)]]
 NotEmpty = Field(min_length=1)
 Inputs = str | Annotated[list[str], NotEmpty] | Annotated[TokenIds, NotEmpty] | Annotated[list[TokenIds], NotEmpty]
 
@@ -44,8 +44,8 @@ def texts_in(value: Any) -> list[Text]:
     for index, item in enumerate(value):
         if isinstance(item, list):
             if not set(map(type, item)) <= {int}:  # quick: a body may hold millions
-                wrong = next(i for i, one in enumerate(item) if type(one) is not int)
-                raise ValueError(f"text {index} holds no token id at position {wrong}; ids are whole numbers")
+                position = next(i for i, token_id in enumerate(item) if type(token_id) is not int)
+                raise ValueError(f"text {index} holds no token id at position {position}; ids are whole numbers")
         elif isinstance(item, str):
             check_unicode(item, f"text {index}")
         else:
@@ -70,7 +70,7 @@ def check_unicode(value: str, what: str = "it") -> str:
 
 Texts = Annotated[list[Text], PlainValidator(texts_in, json_schema_input_type=Inputs)]
 Words = Annotated[StrictStr, AfterValidator(check_unicode)]
-Count = Annotated[StrictInt, Field(ge=1, le=MOST_ID)]
+Count = Annotated[StrictInt, Field(ge=1, le=MAX_ID)]
 Right = Literal["right", "Right"]
 
 
@@ -83,7 +83,7 @@ class Strict(BaseModel):
     @classmethod
     def few_fields(cls, value: Any) -> Any:
         """Return an object that does not have very many fields: pydantic makes an error of each that is unknown."""
-        if isinstance(value, dict) and len(value) > MOST_FIELDS:
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
             raise ValueError(f"{len(value)} fields; see /openapi.json for those that there are")
         return value
 

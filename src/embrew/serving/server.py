@@ -58,14 +58,14 @@ class Connection(H11Protocol):
     """uvicorn's protocol on h11, whatever other parser is installed, with two limits that uvicorn does not have.
 
     Args:
-        seconds: for the headers of a request, from the connection or from the first byte after an answer.
-        most: connections at one time; a further one closes the one that has waited longest for a request, or itself
-            where requests are being answered on all others.
+        seconds: seconds for the headers of a request, from the connection or from the first byte after an answer.
+        max_connections: connections at one time; a further one closes the one that has waited longest for a request, or
+            itself where requests are being answered on all others.
     """
 
-    def __init__(self, *, seconds: float, most: int, **options: Any) -> None:
+    def __init__(self, *, seconds: float, max_connections: int, **options: Any) -> None:
         super().__init__(**options)
-        self.seconds, self.most = seconds, most
+        self.seconds, self.max_connections = seconds, max_connections
         self._late: asyncio.TimerHandle | None = None
 
     @property
@@ -80,17 +80,17 @@ class Connection(H11Protocol):
         """Wait for headers; close a connection that waits if there are too many."""
         super().connection_made(transport)
         self._wait_for_headers()
-        if len(self.connections) > self.most:
+        if len(self.connections) > self.max_connections:
             warn_seldom(
                 "%d connections are open, as many as the limit on open files (ulimit -n) allows: for each further one, "
                 "the one that has waited longest for a request is closed",
-                self.most,
+                self.max_connections,
             )
-            others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
-            times = {each: each._since for each in others if each._since is not None}
-            first = min(times, key=times.__getitem__, default=self)
-            first.connections.discard(first)
-            first.timeout_keep_alive_handler()
+            others = [other for other in self.connections if isinstance(other, Connection) and other is not self]
+            times = {other: other._since for other in others if other._since is not None}
+            oldest = min(times, key=times.__getitem__, default=self)
+            oldest.connections.discard(oldest)
+            oldest.timeout_keep_alive_handler()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -149,8 +149,8 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
 
     Args:
         settings: the model and the limits.
-        host: address that is listened at.
-        port: of it; 0: any free one.
+        host: address to listen at.
+        port: port to listen at; 0: any free one.
 
     Raises:
         ValueError: the address is in use or not this machine's, or the model cannot be opened.
@@ -173,20 +173,23 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
         os._exit(0)  # a thread in a forward pass, which nothing can stop, would delay the end of the interpreter
 
 
-def configure(app: FastAPI, *, seconds: float = HEADERS, most: int | None = None, **options: Any) -> uvicorn.Config:
+def configure(
+    app: FastAPI, *, seconds: float = HEADERS, max_connections: int | None = None, **options: Any
+) -> uvicorn.Config:
     """Return uvicorn's settings, which do not depend on the parsers that are installed.
 
     Args:
         app: the application.
-        seconds: for the headers of a request.
-        most: connections at one time; by default all but 128 of the files that the process may open, or a quarter.
+        seconds: seconds for the headers of a request.
+        max_connections: connections at one time; None: all but 128 of the files that the process may open, or a
+            quarter.
         **options: further settings of uvicorn.
     """
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    most = most or max(files - FILES, files // 4)
+    max_connections = max_connections or max(files - FILES, files // 4)
     return uvicorn.Config(
         app,
-        http=partial(Connection, seconds=seconds, most=most),  # type: ignore[arg-type] # called like the class
+        http=partial(Connection, seconds=seconds, max_connections=max_connections),  # type: ignore[arg-type] # called like the class
         ws="none",
         loop="asyncio",  # also where uvloop is installed
         backlog=ACCEPTED,

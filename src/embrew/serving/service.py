@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,17 +22,21 @@ from embrew.runtimes.reference import compare_with_reference
 from embrew.serving.batching import Queue
 from embrew.serving.errors import ApiError
 from embrew.serving.metrics import Metrics
-from embrew.serving.models import ReadOptions, ServedEncoder, ServedStock, TokenizedTexts
+from embrew.serving.models import Description, ReadOptions, ServedEncoder, ServedStock, TokenizedTexts
 from embrew.serving.schemas import Text
 from embrew.serving.settings import Settings
 from embrew.text_encoder import tokenizer_sha256
 from embrew.variants import VariantEncoder
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
 logger = logging.getLogger(__name__)
 Model = ServedEncoder | ServedStock
 Result = TypeVar("Result")
-BATCHES = 16  # that may wait by default
-CHARACTERS, PER_TOKEN = 100_000, 8  # of a text, by default: that many, or more per token of the longest limit
+BATCHES = 16  # whose tokens may wait by default
+CHARACTERS = 100_000  # limit of a text by default; more if the longest limit in tokens allows more:
+CHARACTERS_PER_TOKEN = 8
 EXAMPLE = "a text that every model can embed"
 
 
@@ -51,10 +55,10 @@ class Service:
         ValueError: API keys or int8 ranges that cannot be used.
 
     Attributes:
-        keys: one of which a request needs; none: no key is needed.
-        failure: why the model could not be opened.
-        broken: why nothing is computed any more; else empty.
-        created: when the service began, in seconds since 1970.
+        keys: API keys, one of which a request needs; none: no key is needed.
+        failure: error with which the model could not be opened; None: there is none.
+        broken: reason why nothing is computed any more; else empty.
+        created: time when the service began, in seconds since 1970.
         busy: whether a thread opens the model or computes.
     """
 
@@ -69,15 +73,15 @@ class Service:
         self.metrics = Metrics()
         self.queue = Queue(self.metrics)
         self._model: Model | None = None
-        self._stops: float | None = None  # when requests that are not finished get 503
-        self._reading = 0  # calls that tokenise, or wait for it
+        self._deadline: float | None = None  # when requests that are not finished get 503
+        self._tokenizing_calls = 0  # those that run or wait
         self._computing = ThreadPoolExecutor(1, "embrew-worker")
         self._tokenizing = ThreadPoolExecutor(1, "embrew-tokenizer")  # one: tokenizers keep settings between calls
 
     @property
     def state(self) -> Literal["loading", "ready", "draining", "broken"]:
         """State of the service."""
-        if self._stops is not None:
+        if self._deadline is not None:
             return "draining"
         return "broken" if self.broken else "loading" if self._model is None else "ready"
 
@@ -95,9 +99,9 @@ class Service:
             else:
                 _verify(opened, Path(settings.model))
                 model = ServedStock(opened, settings)
-            of = self.ranges_of
-            made_of = (model.about["model_sha"], tokenizer_sha256(opened))
-            if of is not None and (of["model_hash"], of["tokenizer_sha256"]) != made_of:
+            made_of = self.ranges_of
+            served = (model.about["model_sha"], tokenizer_sha256(opened))
+            if made_of is not None and (made_of["model_hash"], made_of["tokenizer_sha256"]) != served:
                 message = "the int8 ranges are of vectors of another model, tokenizer or dtype"
                 raise ValueError(f"{message}; encode a corpus with this one")
             example = model.read([EXAMPLE], ReadOptions())
@@ -111,7 +115,7 @@ class Service:
         self._example = example
         self.metrics.prefix = model.prefix
         self.queue.batch_tokens = model.batch_tokens
-        self.queue.most = self.settings.max_queued_tokens or BATCHES * model.batch_tokens
+        self.queue.max_tokens = self.settings.max_queued_tokens or BATCHES * model.batch_tokens
         self._model = model
         logger.info("%s is ready", self.settings.names[0])
 
@@ -140,15 +144,15 @@ class Service:
 
     def drain(self) -> None:
         """Accept no further requests; may be called in a signal handler."""
-        self._stops = self._stops or time.monotonic() + self.settings.drain
+        self._deadline = self._deadline or time.monotonic() + self.settings.drain
 
     def drained(self) -> bool:
         """Return whether requests are refused, and all others are answered: after `drain` seconds with 503."""
-        if self._stops is None:
+        if self._deadline is None:
             return False
-        if time.monotonic() > self._stops:
+        if time.monotonic() > self._deadline:
             self._fail_all()
-        return not (self._reading or self.queue.jobs)
+        return not (self._tokenizing_calls or self.queue.jobs)
 
     def close(self) -> None:
         """End the threads, as far as they do not compute."""
@@ -156,7 +160,7 @@ class Service:
         for pool in (self._computing, self._tokenizing):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def ready(self) -> dict[str, Any]:
+    def ready(self) -> Description:
         """Return the description of the model.
 
         Raises:
@@ -178,7 +182,7 @@ class Service:
     def characters(self) -> int:
         """Characters (or token ids) that a text may have."""
         longest = self.ready()["max_length"]["other"] or 0
-        return self.settings.max_text_characters or max(CHARACTERS, PER_TOKEN * longest)
+        return self.settings.max_text_characters or max(CHARACTERS, CHARACTERS_PER_TOKEN * longest)
 
     def check_size(self, texts: list[Text], options: ReadOptions) -> None:
         """Refuse texts whose tokenising alone would hold up other requests.
@@ -186,17 +190,17 @@ class Service:
         Raises:
             ApiError: 413: too many texts, or too many characters in one of them or in the prompt; 503: not ready.
         """
-        most, items = self.characters, self.settings.max_client_batch_size
-        if len(texts) > items:
-            message = f"{len(texts)} texts; at most {items} per request are allowed: send several requests"
+        max_characters, max_texts = self.characters, self.settings.max_client_batch_size
+        if len(texts) > max_texts:
+            message = f"{len(texts)} texts; at most {max_texts} per request are allowed: send several requests"
             raise ApiError(413, message, param="input", code="too_many_texts")
-        named = [("prompt", options.prompt or ""), *((f"text {index}", text) for index, text in enumerate(texts))]
-        for name, text in named:
-            if len(text) > most:
+        inputs = [("prompt", options.prompt or ""), *((f"text {index}", text) for index, text in enumerate(texts))]
+        for name, text in inputs:
+            if len(text) > max_characters:
                 unit = "characters" if isinstance(text, str) else "token ids"
-                message = f"{name} has {len(text)} {unit}; at most {most} are read: send its beginning, or parts of it"
+                message = f"{name} has {len(text)} {unit}; at most {max_characters} are read: send its beginning, or "
                 param = "prompt" if name == "prompt" else "input"
-                raise ApiError(413, message, param=param, code="too_many_characters")
+                raise ApiError(413, f"{message}parts of it", param=param, code="too_many_characters")
 
     async def compute(self, texts: list[Text], options: ReadOptions) -> Computed:
         """Read texts, queue them, and wait until they are computed.
@@ -209,9 +213,9 @@ class Service:
         try:
             async with asyncio.timeout(self.settings.timeout):
                 tokenized = await self.tokenize(methodcaller("read", texts, options))
-                count, most = sum(tokenized.tokens), self.queue.batch_tokens
-                if options.states and len(texts) > 1 and count > most:
-                    message = f"states of {count} tokens; at most {most} per request are allowed, or one text: send "
+                count, limit = sum(tokenized.tokens), self.queue.batch_tokens
+                if options.states and len(texts) > 1 and count > limit:
+                    message = f"states of {count} tokens; at most {limit} per request are allowed, or one text: send "
                     raise ApiError(413, f"{message}several requests", param="input", code="too_many_states")
                 self.ready()  # still
                 job = await self.queue.compute(tokenized)
@@ -227,21 +231,21 @@ class Service:
 
     async def tokenize(self, work: Callable[[Any], Result]) -> Result:
         """Return what a function makes of the model's text side, in the thread that tokenises."""
-        self._reading += 1
+        self._tokenizing_calls += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work, self._model)
         finally:
-            self._reading -= 1
+            self._tokenizing_calls -= 1
 
     def _fail_all(self) -> None:
         for job in self.queue.jobs:
             job.fail(self.refusal())
 
 
-def _verify(model: torch.nn.Module, folder: Path) -> None:
+def _verify(model: SentenceTransformer, folder: Path) -> None:
     """Compare an export for Sentence-Transformers with its `parity.json`; say where there is none."""
     if not (folder / EXPORT.file).is_file():
         logger.warning("%s has no %s: its vectors are not verified", folder, EXPORT.file)
         return
     exact = next(model.parameters()).dtype == torch.float32
-    compare_with_reference(model, folder, exact=exact, what="Sentence-Transformers")
+    compare_with_reference(model, folder, exact=exact, software="Sentence-Transformers")

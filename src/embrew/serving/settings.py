@@ -25,22 +25,22 @@ class Settings:
         backend: `torch` or `openvino`.
         dtype: `auto`, `float32` or `bfloat16`.
         pooling: of a language model without embedding settings, as `open_model` takes it.
-        served_model_name: what clients call the model; None: the last part of `model`.
-        api_key_file: file with one API key per line; None: the key of the environment, or none.
-        auto_truncate: whether texts beyond the limit are truncated where a request does not say.
-        default_prompt_name: prompt or context where a request names none; None: the model's own default.
-        int8_ranges: folder of vectors whose ranges `precision: int8` uses; None: it is not offered.
-        max_batch_tokens: padded tokens per forward pass; None: 2,048 on a CPU, 16,384 on a GPU.
+        served_model_name: name of the model in requests; by default that of its folder.
+        api_key_file: file with one API key per line; without it, EMBREW_API_KEY of the environment.
+        auto_truncate: truncate texts beyond the limit, where a request does not say; or refuse them with 422.
+        default_prompt_name: prompt or context for requests that name none; by default the model's own.
+        int8_ranges: folder of vectors by `embrew encode --precision int8`, whose ranges are used for int8.
+        max_batch_tokens: tokens per batch, with padding; by default 16384 on a GPU, 2048 on a CPU.
         prefix_bytes: memory for the keys and values of prompts.
-        payload_limit: size of a request's body.
+        payload_limit: size of a request's body, before 413.
         bodies_bytes: size of all bodies that are held in memory at one time.
-        max_client_batch_size: texts per request.
-        max_text_characters: characters (or token ids) per text, which is tokenised as a whole also where it is
-            truncated. None: 100,000, or 8 per token of the longest limit if that is more.
-        max_queued_tokens: tokens that wait or are being computed; a larger request is accepted where none wait.
-            None: 16 times `max_batch_tokens`.
-        max_concurrent_requests: requests at one time.
-        timeout: seconds until a request that was not computed is given up.
+        max_client_batch_size: texts per request, before 413.
+        max_text_characters: characters (or token ids) per text, before 413: a text is tokenised before it is truncated.
+            By default 100000, or 8 per token of the longest limit if that is more.
+        max_queued_tokens: tokens that wait or are computed, before 429, unless none wait; by default those of 16
+            batches.
+        max_concurrent_requests: requests at one time, before 429.
+        timeout: seconds until a request that was not computed is given up with 503.
         body_timeout: seconds for a client to send its body.
         drain: seconds for requests to finish once the server is told to stop.
     """

@@ -22,7 +22,7 @@ class Quantization(Config):
 
     Attributes:
         type: `nf4`: the 16 numbers are quantiles of a normal distribution; `fp4`: floating-point numbers of 4 bits.
-        double_quant: scales are quantised to 8 bits as well, in groups of 256.
+        double_quant: whether scales are quantised to 8 bits as well, in groups of 256.
     """
 
     type: Literal["nf4", "fp4"] = "nf4"
@@ -69,11 +69,11 @@ class Base:
 
     Attributes:
         kind: `asset` (shipped with embrew), `hub`, or `folder` (a local folder or GGUF file, without a public name).
-        name: `nano`, the Hub id, or the own name of the folder or file.
-        revision: the Hub commit.
-        sha256: of the weight files, for assets, folders and GGUF files.
-        stored_as: the type of a GGUF file's weights, such as `Q4_K_M`; None: it is none, or does not say.
-        quantization: how these weights are quantised when they are opened; None: they are not.
+        name: `nano`, the Hub id, or the last part of the path of the folder or file.
+        revision: commit on the Hub.
+        sha256: SHA-256 of the weight files, for assets, folders and GGUF files.
+        stored_as: type of a GGUF file's weights, such as `Q4_K_M`; None: it is none, or does not say.
+        quantization: quantisation of these weights when they are opened; None: they are not quantised.
     """
 
     kind: Kind

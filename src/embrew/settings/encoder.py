@@ -30,10 +30,10 @@ class Mode(NamedTuple):
     """A way to pool.
 
     Attributes:
-        weights: from `chosen`, the positions that are pooled, and `rank`, their number counted from 1, both
-            `(batch, tokens)`: the weight of each position, before weights are divided by their sum.
-        stock: the mode's name in Sentence-Transformers; None: there is none.
-        over: the one segment that it goes with; None: any.
+        weights: function from `chosen`, the positions that are pooled, and `rank`, their number counted from 1, both
+            `(batch, tokens)`, to the weight of each position, before weights are divided by their sum.
+        stock: name of the mode in Sentence-Transformers; None: there is none.
+        over: the only segment that it goes with; None: any.
     """
 
     weights: Callable[[Any, Any], Any]
@@ -58,9 +58,9 @@ class Dense:
     """A layer on the pooled vector: `activation(W v + b)`, as Sentence-Transformers' module of this name.
 
     Attributes:
-        dimensions: of its output.
+        dimensions: dimensions of its output.
         bias: whether there is a b.
-        activation: of each dimension.
+        activation: activation function of each dimension.
     """
 
     dimensions: Count
@@ -80,15 +80,14 @@ class Pooling:
     with everything, as stock Sentence-Transformers gives it.
 
     Attributes:
-        mode: how states are combined; see `MODES`.
-        over: the segment whose states are pooled.
-        slots: with `over="memory"`, which of the memory tokens are pooled, counted from 0; None: all of them.
-        latents: states pass through a `LatentAttention` with that many latents first (NV-Embed); None: they do not.
-        heads: its attention heads; 8 by default.
-        head_width: width of a head; None: that of a state.
-        projection: a learned linear layer takes states to that many dimensions first; None: there is none.
-        dense: layers that the pooled vector passes, in order; those of a Sentence-Transformers model. None: there are
-            none.
+        mode: way to combine states; see `MODES`.
+        over: segment whose states are pooled.
+        slots: with `over="memory"`, indices of the pooled memory tokens, from 0; None: all of them.
+        latents: number of latents of a `LatentAttention` before pooling (NV-Embed); None: no such layer.
+        heads: number of its attention heads; 8 by default.
+        head_width: width of one of its heads; None: that of a state.
+        projection: dimensions after a learned linear layer before pooling; None: no such layer.
+        dense: layers after pooling, in order, those of a Sentence-Transformers model; None: there are none.
     """
 
     mode: PoolingMode
@@ -141,14 +140,14 @@ class Pooling:
 Format = Literal["pair", "instruction", "query", "passage", "one_instruction"]
 Compress = Literal["pair", "all", "query", "passage", "none"]
 Part = Literal["instruction", "query", "passage"]
-SHOWN: dict[str, tuple[Part, ...]] = {  # parts of a demonstration after the instruction, by format
+PARTS_AFTER_INSTRUCTION: dict[str, tuple[Part, ...]] = {  # parts of a demonstration after the instruction, by format
     "pair": ("query", "passage"),
     "one_instruction": ("query", "passage"),
     "instruction": (),
     "query": ("query",),
     "passage": ("passage",),
 }
-VECTORS: dict[str, tuple[Part, ...]] = {
+VECTOR_PARTS: dict[str, tuple[Part, ...]] = {
     "pair": ("query", "passage"),
     "all": ("instruction", "query", "passage"),
     "query": ("query",),
@@ -175,11 +174,11 @@ class Demonstrations:
     Attributes:
         format: parts of one demonstration in the prompt: `pair`: I q p; `query`: I q; `passage`: I p; `instruction`: I
             alone; `one_instruction`: q p, after a single I (Table 4a).
-        compress: what of it is a vector, the rest being text: `pair`: query and passage; `all`: the instruction too;
-            `query`; `passage`; `none` (Table 4b).
-        every: one vector per that many tokens of a text (Table 3, sample-n); None: one per text.
-        learnable: pairs of learned vectors that replace the demonstrations' own (Table 5).
-        normalize: vectors have unit length before they are projected.
+        compress: parts of it that are vectors, the rest being text: `pair`: query and passage; `all`: the instruction
+            too; `query`; `passage`; `none` (Table 4b).
+        every: number of tokens of a text per vector (Table 3, sample-n); None: one vector per text.
+        learnable: number of pairs of learned vectors that replace the demonstrations' own (Table 5).
+        normalize: whether vectors have unit length before they are projected.
         between: words between a query and a passage given as text, unless the instruction has them.
         end: words after a passage given as text.
         text_tokens: limit in tokens of a query, and of a passage, given as text.
@@ -205,13 +204,13 @@ class Demonstrations:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"demonstrations.{name}={value}; give 1 or more")
-        shown = SHOWN[self.format]
-        if self.compress != "none" and shown and not set(shown) & set(VECTORS[self.compress]):
+        parts = PARTS_AFTER_INSTRUCTION[self.format]
+        if self.compress != "none" and parts and not set(parts) & set(VECTOR_PARTS[self.compress]):
             raise ValueError(
                 f"demonstrations.format={self.format} shows no {self.compress}, which compress={self.compress} makes a "
                 "vector; choose compress: pair, or none for text"
             )
-        if self.learnable and (len(shown) < 2 or self.compress != "pair"):
+        if self.learnable and (len(parts) < 2 or self.compress != "pair"):
             raise ValueError(
                 f"demonstrations.learnable={self.learnable} replaces q and p, so it goes with compress: pair "
                 f"and format: pair or one_instruction, not compress: {self.compress} and format: {self.format}"
@@ -223,9 +222,9 @@ class Demonstrations:
 
     def form(self, part: Part) -> Literal["text", "vector"] | None:
         """Return the form of a part of a demonstration in the prompt; None: the prompt does not hold it."""
-        if part != "instruction" and part not in SHOWN[self.format]:
+        if part != "instruction" and part not in PARTS_AFTER_INSTRUCTION[self.format]:
             return None
-        return "vector" if part in VECTORS[self.compress] else "text"
+        return "vector" if part in VECTOR_PARTS[self.compress] else "text"
 
     @property
     def vectors(self) -> tuple[Part, ...]:
@@ -266,17 +265,17 @@ class EncoderSettings(Config):
 
     Attributes:
         template: pattern of a row (`text.pattern`); several: the embedding is the mean over them.
-        preparation: what is done to a text before it is tokenised (`text.texts`).
-        memory_ratio: tokens of a text for each memory token; None: every text gets all of them.
-        words_after: how words after the text are tokenised; None: as the template requires.
-        attention: `causal`, `bidirectional` or `memory_causal` (`model.attention`).
-        pooling: how token states become one vector.
-        prompts: what fills `{instruction}`, by name; `query` and `document` are always there.
-        default_prompt_name: the prompt that is used where none is named; None: none.
+        preparation: change of a text before it is tokenised (`text.texts`).
+        memory_ratio: number of tokens of a text per memory token; None: every text gets all memory tokens.
+        words_after: tokenisation of words after the text; None: as the template requires.
+        attention: attention pattern: `causal`, `bidirectional` or `memory_causal` (`model.attention`).
+        pooling: way from token states to one vector.
+        prompts: texts that fill `{instruction}`, by name; `query` and `document` are always there.
+        default_prompt_name: name of the prompt that is used where none is named; None: none.
         max_length: limits in tokens, everything included, of queries and of documents.
-        normalize: vectors have unit length.
-        demonstrations: how demonstrations in a prompt are read; None: the encoder reads none.
-        space: the `model_hash` of the model whose documents queries are compared with; None: the encoder's own.
+        normalize: whether vectors have unit length.
+        demonstrations: settings of demonstrations in a prompt; None: the encoder reads none.
+        space: `model_hash` of the model whose documents queries are compared with; None: the encoder's own.
     """
 
     template: str | Annotated[list[str], Field(min_length=1)] = "{instruction}{text}"
@@ -299,7 +298,7 @@ class EncoderSettings(Config):
         return self
 
     @classmethod
-    def create(cls, **given: Any) -> Self:
+    def create(cls, **values: Any) -> Self:
         """Return checked settings from what Python callers give.
 
         That is a mapping or a mode's name for `pooling`, one number for `max_length`, a tuple for `template`.
@@ -308,22 +307,23 @@ class EncoderSettings(Config):
             TypeError: a keyword that is no setting, or a length that is no whole number.
             ValueError: a value that is not allowed, or settings that do not go together.
         """
-        unknown = [name for name in given if name not in cls.model_fields]
+        unknown = [name for name in values if name not in cls.model_fields]
         if unknown:
             raise TypeError(f"{unknown[0]} is not a setting of an encoder; choose from {', '.join(cls.model_fields)}")
-        if isinstance(given.get("pooling"), str):
-            given["pooling"] = {"mode": given["pooling"]}
-        if isinstance(template := given.get("template"), list | tuple):
-            given["template"] = template[0] if len(template) == 1 else list(template)  # hashes have one as a string
-        if "max_length" in given:
-            given["max_length"] = lengths_of(given["max_length"])
-        if isinstance(given.get("prompts", {}), Mapping | None):
-            given["prompts"] = {**dict.fromkeys(SIDES, ""), **(given.get("prompts") or {})}
+        if isinstance(values.get("pooling"), str):
+            values["pooling"] = {"mode": values["pooling"]}
+        if isinstance(template := values.get("template"), list | tuple):
+            values["template"] = template[0] if len(template) == 1 else list(template)  # hashes have one as a string
+        if "max_length" in values:
+            values["max_length"] = lengths_of(values["max_length"])
+        if isinstance(values.get("prompts", {}), Mapping | None):
+            values["prompts"] = {**dict.fromkeys(SIDES, ""), **(values.get("prompts") or {})}
         try:
-            made = cls.model_validate(given)
-            return made.model_copy(update={"words_after": check_words_after(made.words_after, made.templates)})
+            settings = cls.model_validate(values)
+            words_after = check_words_after(settings.words_after, settings.templates)
+            return settings.model_copy(update={"words_after": words_after})
         except ValidationError as error:
-            raise ValueError(explain(error, cls, given)) from None
+            raise ValueError(explain(error, cls, values)) from None
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:

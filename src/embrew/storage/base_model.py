@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import httpx2
 import torch
@@ -26,6 +26,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GgufConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TokenizersBackend,
@@ -40,6 +41,7 @@ from embrew.model.layers import reads_both_ways
 from embrew.model.weights import cast_weights
 from embrew.settings.base import Base, Quantization
 from embrew.storage.foreign import (
+    HubOptions,
     asks_for_code,
     check_counts,
     check_is_model,
@@ -48,7 +50,7 @@ from embrew.storage.foreign import (
     check_weights,
     own_code,
 )
-from embrew.storage.gguf import complete_tokenizer, gguf_files, quantization_type, readable_gguf
+from embrew.storage.gguf import complete_tokenizer, gguf_arguments, gguf_files, quantization_type
 from embrew.storage.parts import BASE
 from embrew.storage.peft_folder import adapter_config, base_of_adapter
 
@@ -59,9 +61,9 @@ UNREADABLE = (
     UnicodeError,
 )  # fmt: skip
 """What transformers raises where a configuration is valid JSON and holds something else, or is no text at all."""
-OF_OPENING = (AssertionError, ImportError, MemoryError, OSError, RuntimeError, StrictDataclassError)
+OPENING_ERRORS = (AssertionError, ImportError, MemoryError, OSError, RuntimeError, StrictDataclassError)
 """What it raises, beside errors of content, where weights do not fit a configuration, or it cannot make the model."""
-SMALLEST = 100_000_000  # weights; a model of fewer is made, whatever its files hold
+MIN_CHECKED_WEIGHTS = 100_000_000  # weights; a model of fewer is made, whatever its files hold
 ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CPU = torch.device("cpu")
@@ -130,7 +132,7 @@ def local_model(name: str) -> Path | None:
 
 
 @contextmanager
-def readable(name: str, **options: Any) -> Iterator[dict[str, Any]]:
+def model_arguments(name: str, **options: Unpack[HubOptions]) -> Iterator[dict[str, Any]]:
     """Yield transformers' arguments to open a model's configuration, weights or tokenizer.
 
     Args:
@@ -144,20 +146,22 @@ def readable(name: str, **options: Any) -> Iterator[dict[str, Any]]:
     if path is None:
         yield {"pretrained_model_name_or_path": known_name(name), **options}
     elif parts := gguf_files(path):
-        with readable_gguf(name, parts) as where:
-            yield where
+        with gguf_arguments(name, parts) as arguments:
+            yield arguments
     else:
         yield {"pretrained_model_name_or_path": str(path)}
 
 
-def open_tokenizer_of(name: str, *, trust_remote_code: bool = False, **options: Any) -> PreTrainedTokenizerBase:
+def open_tokenizer_of(
+    name: str, *, trust_remote_code: bool = False, **options: Unpack[HubOptions]
+) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a base model; arguments as of `readable`."""
     path = local_model(name)
-    with readable(name, **options) as where:
+    with model_arguments(name, **options) as arguments:
         if path and (parts := gguf_files(path)):
-            return complete_tokenizer(TokenizersBackend.from_pretrained(trust_remote_code=False, **where), parts)
-        check_normalizer(name, where["pretrained_model_name_or_path"], **options)
-        return AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **where)
+            return complete_tokenizer(TokenizersBackend.from_pretrained(trust_remote_code=False, **arguments), parts)
+        check_normalizer(name, arguments["pretrained_model_name_or_path"], **options)
+        return AutoTokenizer.from_pretrained(trust_remote_code=trust_remote_code, **arguments)
 
 
 @contextmanager
@@ -224,8 +228,8 @@ def computes(dtype: torch.dtype, device: torch.device) -> bool:
     """
     if device.type != "cpu" or dtype not in (torch.float16, torch.bfloat16):
         return True
-    has = torch.cpu.get_capabilities()
-    return dtype == torch.bfloat16 and any(has.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    return dtype == torch.bfloat16 and any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def check_speed(dtype: torch.dtype, device: torch.device) -> None:
@@ -235,9 +239,9 @@ def check_speed(dtype: torch.dtype, device: torch.device) -> None:
         ValueError: it would.
     """
     if not computes(dtype, device):
-        name, known = str(dtype).removeprefix("torch."), f"choose from auto, {', '.join(DTYPES)}"
+        name, choices = str(dtype).removeprefix("torch."), f"choose from auto, {', '.join(DTYPES)}"
         if dtype == torch.float16:
-            raise ValueError(f"dtype={name!r} is emulated by CPUs, many times slower than float32; {known}")
+            raise ValueError(f"dtype={name!r} is emulated by CPUs, many times slower than float32; {choices}")
         raise ValueError(
             f"dtype={name!r} is emulated by this CPU, which has none of AVX512-BF16, AMX and ARM's BF16; that is "
             "many times slower than float32; choose auto or float32, or use a GPU"
@@ -266,13 +270,13 @@ def open_base(
     Args:
         name: `nano`, `smollm2-135m`, a local folder, a GGUF file, or a Hub id.
         revision: a Hub branch, tag or commit.
-        dtype: of the weights in memory; those of a GGUF file are dequantised.
+        dtype: dtype of the weights in memory; those of a GGUF file are dequantised.
         attn_implementation: `sdpa` (default), `eager`, `flash_attention_2`, …
         trust_remote_code: run code that comes with the model; off unless asked for.
         expected: refuse other weights than these.
         verified: the folder's files were compared with checksums, so its weights are the expected ones.
         quantization: quantise its linear layers; an expected base says itself how.
-        device: where a quantised model is opened; any other is opened on the CPU.
+        device: device of a quantised model; any other is opened on the CPU.
 
     Raises:
         FileNotFoundError: there is no such model here.
@@ -282,7 +286,7 @@ def open_base(
     settings = quantization if expected is None else expected.quantization
     folder = local_model(name)
     parts = gguf_files(folder) if folder else ()
-    options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
+    options: HubOptions = {"revision": revision} if revision and folder is None else {}
     if parts and settings is not None:
         raise ValueError(
             f"{name} is a GGUF file of type {quantization_type(parts)}, and quantization: {settings.type} quantises "
@@ -301,14 +305,20 @@ def open_base(
     check_not_quantized(name, config, quantization=settings is not None)
     try:
         with quiet():
-            how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
-            stored = dtype if settings is None else "auto"  # 4-bit weights do not depend on the dtype of the others
-            model = open_weights(name, config, dtype=stored, in_4_bits=in_4_bits, **how, **options)
+            model = open_weights(
+                name,
+                config,
+                dtype=dtype if settings is None else "auto",  # 4-bit weights do not depend on the dtype of the others
+                attn_implementation=attn_implementation,
+                trust_remote_code=trust_remote_code,
+                in_4_bits=in_4_bits,
+                **options,
+            )
             tokenizer = open_tokenizer_of(name, trust_remote_code=trust_remote_code, **options)
     except Exception as error:
         if asks_for_code(error):
             raise own_code(name) from error
-        if not is_content_error(error, also=OF_OPENING):  # ImportError: of a quantised model
+        if not is_content_error(error, also=OPENING_ERRORS):  # ImportError: of a quantised model
             raise
         if isinstance(error, BrokenFile):
             raise
@@ -343,7 +353,7 @@ def base_of(name: str, *, revision: str | None = None) -> Base:
     return Base("folder", path.resolve().name, sha256=weights_sha256(path))
 
 
-def is_encoder(config: Any) -> bool:
+def is_encoder(config: PreTrainedConfig) -> bool:
     """Return whether a configuration is of a BERT-type encoder: a masked-LM family, not saved as a causal LM."""
     names = getattr(config, "architectures", None) or [""]
     if names[0].endswith(("ForCausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
@@ -359,29 +369,29 @@ def open_weights(
     attn_implementation: str | None = None,
     trust_remote_code: bool = False,
     in_4_bits: Mapping[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[HubOptions],
 ) -> PreTrainedModel:
     """Return a causal LM with its head, or a BERT-type encoder without head or pooler, which no embedding depends on.
 
     Args:
         name: `nano`, `smollm2-135m`, a folder, a GGUF file, or a Hub id.
-        config: its configuration.
-        dtype: of the weights in memory; `auto`: as they are stored.
+        config: configuration of the model.
+        dtype: dtype of the weights in memory; `auto`: as they are stored.
         attn_implementation: the attention kernel; None: transformers' choice.
         trust_remote_code: run code that comes with the model.
-        in_4_bits: as of `loading_options`, to quantise it.
+        in_4_bits: what `loading_options` returns, to quantise the model.
         options: `revision`, for the Hub.
 
     Raises:
         ValueError: it needs more than its own safetensors files (see `storage.foreign`), or they lack a tensor.
     """
     kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
-    with readable(name, **options) as where:
-        of_gguf = "gguf_file" in where
+    with model_arguments(name, **options) as arguments:
+        of_gguf = "gguf_file" in arguments
         if not of_gguf:
             kernels = attn_implementation is None and not trust_remote_code
-            check_weights(name, where["pretrained_model_name_or_path"], kernels=kernels, **options)
-            _check_size(name, kind, config, Path(where["pretrained_model_name_or_path"]))
+            check_weights(name, arguments["pretrained_model_name_or_path"], kernels=kernels, **options)
+            _check_size(name, kind, config, Path(arguments["pretrained_model_name_or_path"]))
         model, loading = kind.from_pretrained(
             config=config if of_gguf else None,
             use_safetensors=True,
@@ -392,7 +402,7 @@ def open_weights(
             ignore_mismatched_sizes=True,  # named below, in one line
             **({"quantization_config": GgufConfig(dequantize=True)} if of_gguf else {}),
             **(in_4_bits or {}),
-            **where,
+            **arguments,
         )
     if is_encoder(config) and getattr(model, "pooler", None) is not None:
         model.pooler = None
@@ -406,7 +416,7 @@ def _check_size(name: str, kind: Any, config: Any, folder: Path) -> None:
     with suppress(Exception), torch.device("meta"):  # an error is raised again, and named, where the model is opened
         model = kind.from_config(copy.deepcopy(config))
         count = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
-    if stored and count > max(SMALLEST, 8 * stored):  # a bit each
+    if stored and count > max(MIN_CHECKED_WEIGHTS, 8 * stored):  # a bit each
         raise BrokenFile(
             f"{name}: its config.json asks for {count:,} weights, and its files hold {stored:,} bytes; get both again "
             "from where they came from"
@@ -435,7 +445,7 @@ def _check_complete(model: Any, name: str, missing: Collection[str], mismatched:
         )
 
 
-def open_config(name: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
+def open_config(name: str, *, trust_remote_code: bool = False, **options: Unpack[HubOptions]) -> Any:
     """Return the configuration of a model; arguments as of `readable`.
 
     Raises:
@@ -446,8 +456,8 @@ def open_config(name: str, *, trust_remote_code: bool = False, **options: Any) -
     check_is_model(name, path)
     check_counts(name, str(local_model(name) or known_name(name)), **options)
     try:
-        with readable(name, **options) as where:
-            config = AutoConfig.from_pretrained(trust_remote_code=trust_remote_code, **where)
+        with model_arguments(name, **options) as arguments:
+            config = AutoConfig.from_pretrained(trust_remote_code=trust_remote_code, **arguments)
         layers = getattr(config, "num_hidden_layers", None)
         if isinstance(layers, int) and layers < 1:
             raise BrokenFile(f"{name}: its config.json has num_hidden_layers={layers}; a model has one layer or more")
@@ -494,8 +504,8 @@ def _probe(model: PreTrainedModel, name: str, architecture: str) -> None:
         )
 
 
-SMALL = ("config.json", "generation_config.json", "model.safetensors.index.json")
-TOKENIZER = (
+SMALL_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json")
+TOKENIZER_FILES = (
     "tokenizer",
     "vocab",
     "merges",
@@ -513,10 +523,10 @@ def keep_base(base: Base, source: Path | None, target: Path, *, code: bool = Fal
     writes into the file (`cp`, `open(path, "r+b")`) changes both; the encoder's checksums notice that.
 
     Args:
-        base: what the encoder was made of.
-        source: its folder or GGUF file.
-        target: where to.
-        code: also keep the model's own code.
+        base: identifier of the base.
+        source: folder or GGUF file of the base.
+        target: folder to write.
+        code: whether the model's own code is copied too.
 
     Raises:
         ValueError: the folder is not known, or its weights are no longer those that were opened.
@@ -530,7 +540,7 @@ def keep_base(base: Base, source: Path | None, target: Path, *, code: bool = Fal
     for path in () if parts else sorted(path for path in source.iterdir() if path.is_file()):
         if path.suffix == ".safetensors":
             link_or_copy(path.resolve(), target / path.name)
-        elif path.name in SMALL or path.name.startswith(TOKENIZER) or (code and path.suffix == ".py"):
+        elif path.name in SMALL_FILES or path.name.startswith(TOKENIZER_FILES) or (code and path.suffix == ".py"):
             shutil.copyfile(path, target / path.name)
     if base.sha256 is not None and weights_sha256(target) != base.sha256:
         raise ValueError(
@@ -545,11 +555,11 @@ def check_kept_base(base: Base, folder: Path) -> None:
     Raises:
         Damaged: they are others.
     """
-    place = folder / BASE
-    if base.sha256 is None or weights_sha256(place) == base.sha256:
+    kept_folder = folder / BASE
+    if base.sha256 is None or weights_sha256(kept_folder) == base.sha256:
         return
     raise Damaged(
-        f"{place} holds other weights than the encoder was trained on (sha256 {base.sha256[:12]}…); its adapter means "
-        "nothing on them: copy the folder again from where it came from"
-        + hard_links([*gguf_files(place), *sorted(place.glob("*.safetensors"))])
+        f"{kept_folder} holds other weights than the encoder was trained on (sha256 {base.sha256[:12]}…); its adapter "
+        "means nothing on them: copy the folder again from where it came from"
+        + hard_links([*gguf_files(kept_folder), *sorted(kept_folder.glob("*.safetensors"))])
     )

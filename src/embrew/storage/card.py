@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from embrew.files.formats import GUARD
+from embrew.identity import describe
+from embrew.model.encoder_module import EncoderModule
 from embrew.model.layers import causal_layers
 
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
-
-STOCK = """```python
+STOCK_CODE = """```python
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("PATH")
@@ -30,7 +29,7 @@ Their vectors are rows of the vocabulary, and `<|NAME.HASH.NUMBER|>` are their t
 name is read as if it held the vector: keep these names out of texts. A context counts among the tokens of a text, so
 that less of a long text is read than with a plain prompt.
 """
-OWN = """```python
+EMBREW_CODE = """```python
 from embrew import Encoder
 
 encoder = Encoder.from_pretrained("PATH")
@@ -45,30 +44,30 @@ For Sentence-Transformers alone, write a stock folder first, with `embrew export
 
 
 def model_card(
-    encoder: Encoder,
+    encoder: EncoderModule,
     *,
     stock: Mapping[str, str] | None = None,
     lengths: Mapping[str, int] | None = None,
     notes: Sequence[str] = (),
-    opening: str = STOCK,
+    opening: str = STOCK_CODE,
 ) -> str:
     """Return a Hub model card in Markdown, with its metadata as YAML in front.
 
     Nothing in it depends on the machine: no paths, no times, no hardware.
 
     Args:
-        encoder: whose card; what training noted is read off `encoder.record`.
+        encoder: described encoder; `encoder.record` has the facts of training.
         stock: the prompts of a folder for other software, where the card is for one.
         lengths: the length limits of the encoder that such a folder was exported from.
         notes: parts in Markdown that follow how it is opened.
-        opening: how other software opens it; by default, Sentence-Transformers.
+        opening: code that opens it in other software; by default, in Sentence-Transformers.
     """
-    return f"---\n{_metadata(encoder, stock is not None and opening is STOCK).to_yaml()}\n---\n\n" + "\n\n".join(
+    return f"---\n{_metadata(encoder, stock is not None and opening is STOCK_CODE).to_yaml()}\n---\n\n" + "\n\n".join(
         part.strip() for part in _parts(encoder, stock, lengths, notes, opening)
     ) + "\n"  # fmt: skip
 
 
-def export_options(encoder: Encoder) -> str:
+def export_options(encoder: EncoderModule) -> str:
     """Return the options that `embrew export` needs for this encoder: ` --max-length N` if it has two lengths."""
     return "" if len(set(encoder.max_length.values())) == 1 else f" --max-length {encoder.max_seq_length}"
 
@@ -86,7 +85,7 @@ def without_scores(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, "scores": {}, "about": {}}
 
 
-def _metadata(encoder: Encoder, stock: bool) -> ModelCardData:
+def _metadata(encoder: EncoderModule, stock: bool) -> ModelCardData:
     record = encoder.record or {}
     data = [entry for past in _history(record) for entries in past["data"].values() for entry in entries]
     results = [
@@ -112,12 +111,12 @@ def _metadata(encoder: Encoder, stock: bool) -> ModelCardData:
     )
 
 
-def _title(encoder: Encoder) -> str:
+def _title(encoder: EncoderModule) -> str:
     return f"A text encoder on {encoder.base.name}"
 
 
 def _parts(
-    encoder: Encoder,
+    encoder: EncoderModule,
     stock: Mapping[str, str] | None,
     lengths: Mapping[str, int] | None,
     notes: Sequence[str],
@@ -125,7 +124,9 @@ def _parts(
 ) -> Iterator[str]:
     yield f"# {_title(encoder)}"
     yield _what_it_is(encoder, _longest(encoder, stock is not None, lengths))
-    yield "## How to open it\n\n" + (OWN.replace("OPTIONS", export_options(encoder)) if stock is None else opening)
+    yield "## How to open it\n\n" + (
+        EMBREW_CODE.replace("OPTIONS", export_options(encoder)) if stock is None else opening
+    )
     if stock is None and encoder.backbone.is_quantized and encoder.base.quantization is not None:
         yield (
             f"The base is quantised to {encoder.base.quantization.type} when it is opened, which needs "
@@ -150,7 +151,7 @@ def _parts(
             yield _average(past) if "averaged" in past else _training(past, again=past is not encoder.record)
 
 
-def _longest(encoder: Encoder, stock: bool, lengths: Mapping[str, int] | None) -> str:
+def _longest(encoder: EncoderModule, stock: bool, lengths: Mapping[str, int] | None) -> str:
     """Return the length limits; for a stock folder, which has one, also those of the exported encoder."""
     if not stock:
         return ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
@@ -161,8 +162,8 @@ def _longest(encoder: Encoder, stock: bool, lengths: Mapping[str, int] | None) -
     return text
 
 
-def _what_it_is(encoder: Encoder, longest: str) -> str:
-    described, base = encoder.describe(), encoder.base
+def _what_it_is(encoder: EncoderModule, longest: str) -> str:
+    described, base = describe(encoder), encoder.base
     where = f"revision {base.revision}" if base.kind == "hub" else f"sha256 {base.sha256}"
     where += f", dequantised from {base.stored_as}" if base.stored_as else ""
     adapters = described["merged_adapters"] + described["adapter"]
@@ -188,7 +189,7 @@ def _what_it_is(encoder: Encoder, longest: str) -> str:
     )
 
 
-def _causal_layers(encoder: Encoder) -> str:
+def _causal_layers(encoder: EncoderModule) -> str:
     """Return, of a bidirectional hybrid model, which of its layers are not."""
     others = [] if encoder.attention.mode == "causal" else causal_layers(getattr(encoder.backbone, "inner", None))
     kinds = ", ".join(sorted(set(others)))

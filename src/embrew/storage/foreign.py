@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
@@ -23,15 +23,29 @@ from embrew.files.reading import check_regular, content_of, read_json
 from embrew.storage.gguf import gguf_files
 
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
-ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
+OTHER_FILES = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
 """Settings of a LoRA that make peft import other modules, or read other files, than the adapter's own."""
 OTHER_WEIGHTS = ("transformers_weights", "variant", "gguf_file")
 """Settings that make transformers read other weights, or another index of weights, than those of the usual names."""
 
-COUNT, MOST = re.compile(r"(^|_)(layers?|experts|groups|blocks|stages)$"), 2048
+COUNT_KEY, MAX_COUNT = re.compile(r"(^|_)(layers?|experts|groups|blocks|stages)$"), 2048
 """Settings that say how many modules transformers makes one by one, and the largest number that is opened."""
 NORMALIZER = re.compile(r'"normalizer"\s*:\s*(?=\{)')
-LONGER = 100  # times as long as a text, at most, that a tokenizer's replacements make it
+MAX_LENGTHENING = 100  # times as long as a text, at most, that a tokenizer's replacements make it
+
+
+class HubOptions(TypedDict, total=False):
+    """Which files of a Hub model are read.
+
+    Attributes:
+        revision: branch, tag or commit.
+        subfolder: folder within the model's.
+        local_files_only: whether only cached files are read.
+    """
+
+    revision: str | None
+    subfolder: str
+    local_files_only: bool
 
 
 def own_code(name: str) -> ValueError:
@@ -84,11 +98,11 @@ def check_hub_name(name: str, *, source: Path) -> None:
         )
 
 
-def check_weights(name: str, source: str, *, kernels: bool = True, **options: Any) -> None:
+def check_weights(name: str, source: str, *, kernels: bool = True, **options: Unpack[HubOptions]) -> None:
     """Raise where a folder or Hub model holds more than its own weights in safetensors files.
 
     Args:
-        name: what errors call it.
+        name: name of the model in errors.
         source: a folder or Hub id.
         kernels: refuse a configuration that asks for an attention kernel of the Hub.
         options: `revision`, for the Hub.
@@ -106,14 +120,14 @@ def check_weights(name: str, source: str, *, kernels: bool = True, **options: An
     check_settings(name, source, "config.json", kernels=kernels, **options)
 
 
-def check_settings(name: str, source: str, *files: str, kernels: bool = True, **options: Any) -> None:
+def check_settings(name: str, source: str, *files: str, kernels: bool = True, **options: Unpack[HubOptions]) -> None:
     """Raise where a model's configuration names other weights than its own, or a kernel of the Hub.
 
     An index of another name may list pickled files, which transformers reads although `use_safetensors` is given. A
     kernel is compiled code.
 
     Args:
-        name: what errors call it.
+        name: name of the model in errors.
         source: a folder or Hub id.
         files: names of the JSON files to look in.
         kernels: also look for attention kernels.
@@ -149,7 +163,7 @@ def _entries(values: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
         yield keys, values
 
 
-def check_counts(name: str, source: str, **options: Any) -> None:
+def check_counts(name: str, source: str, **options: Unpack[HubOptions]) -> None:
     """Raise where a configuration has more layers or experts than a model that can be opened.
 
     Raises:
@@ -157,14 +171,14 @@ def check_counts(name: str, source: str, **options: Any) -> None:
     """
     path = file_of(source, "config.json", **options)
     for keys, value in () if path is None else _entries(read_json(Path(path))):
-        if isinstance(value, int) and value > MOST and COUNT.search(keys[-1]):
+        if isinstance(value, int) and value > MAX_COUNT and COUNT_KEY.search(keys[-1]):
             raise ValueError(
-                f"{name}: its config.json has {'.'.join(keys)}={value:,}; models of up to {MOST:,} are opened: get "
-                "config.json again from where the model came from"
+                f"{name}: its config.json has {'.'.join(keys)}={value:,}; models of up to {MAX_COUNT:,} are opened: "
+                "get config.json again from where the model came from"
             )
 
 
-def check_normalizer(name: str, source: str, **options: Any) -> None:
+def check_normalizer(name: str, source: str, **options: Unpack[HubOptions]) -> None:
     """Raise where replacements in `tokenizer.json` make a text many times as long.
 
     Raises:
@@ -175,10 +189,10 @@ def check_normalizer(name: str, source: str, **options: Any) -> None:
     for match in NORMALIZER.finditer(text):
         with content_of(Path(str(path))):
             longer = _longer(json.JSONDecoder().raw_decode(text, match.end())[0])
-        if longer > LONGER:
+        if longer > MAX_LENGTHENING:
             raise ValueError(
                 f"{name}: the normalizer of its tokenizer.json makes a text up to {longer:,} times as long; allowed "
-                f"are {LONGER}: get the file again from where the model came from"
+                f"are {MAX_LENGTHENING}: get the file again from where the model came from"
             )
 
 
@@ -192,7 +206,7 @@ def _longer(normalizer: Any) -> int:
     return product
 
 
-def check_index(name: str, source: str, **options: Any) -> None:
+def check_index(name: str, source: str, **options: Unpack[HubOptions]) -> None:
     """Raise if the index of split weights names files that are not safetensors files of its folder.
 
     Raises:
@@ -213,18 +227,23 @@ def check_index(name: str, source: str, **options: Any) -> None:
         )
 
 
-def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> str | None:
+def file_of(source: str, name: str, **options: Unpack[HubOptions]) -> str | None:
     """Return the path of a file of a folder or Hub model; None where it has none, or the Hub cannot be asked."""
     if Path(source).exists():
-        path = Path(source) / subfolder / name
+        path = Path(source) / options.get("subfolder", "") / name
         return str(path) if path.is_file() else None
     try:
         validate_repo_id(source)
     except HFValidationError:
         return None
-    missing = {"_raise_exceptions_for_gated_repo": False, "_raise_exceptions_for_missing_entries": False}
-    missing |= {"_raise_exceptions_for_connection_errors": False}
-    return cached_file(source, name, subfolder=subfolder, **missing, **options)
+    return cached_file(
+        source,
+        name,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        **options,
+    )
 
 
 def check_adapter(config: Any, *, source: Path) -> None:
@@ -236,7 +255,7 @@ def check_adapter(config: Any, *, source: Path) -> None:
     if not isinstance(config, dict) or str(config.get("peft_type")).upper() != "LORA":
         kind = config.get("peft_type") if isinstance(config, dict) else type(config).__name__
         raise ValueError(f"{source}: peft_type {str(kind)[:40]!r}; embrew opens adapters of type LORA only")
-    named = next((key for key in ELSEWHERE if config.get(key)), None)
+    named = next((key for key in OTHER_FILES if config.get(key)), None)
     if named is not None:
         raise ValueError(
             f"{source}: {named} names other modules or files, which are not opened unasked; an adapter that embrew "

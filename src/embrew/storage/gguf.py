@@ -26,7 +26,7 @@ PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 PROJECTOR = "mmproj"  # begins the names of files with the vision or audio part of a model
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 REPAIR = "the file is truncated, damaged, or no GGUF file: download it again"
-OURS = "embrew."  # begins the keys that our exports for llama.cpp hold
+EMBREW_PREFIX = "embrew."  # begins the keys that our exports for llama.cpp hold
 TOKENS, USER_DEFINED = "tokenizer.ggml.tokens", 4
 NFC = ("qwen2", "deepseek-r1-qwen", "qwen35")
 """Pre-tokenizers (`tokenizer.ggml.pre`) of tokenizers that normalise texts to NFC; a GGUF file does not say so."""
@@ -66,12 +66,12 @@ def gguf_files(path: Path) -> tuple[Path, ...]:
 
 
 @contextmanager
-def readable_gguf(name: str, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def gguf_arguments(name: str, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Yield transformers' arguments to open a GGUF model's configuration, weights or tokenizer; name what is wrong.
 
     Args:
-        name: what errors call the model.
-        files: of `gguf_files`.
+        name: name of the model in errors.
+        files: files that `gguf_files` returns.
 
     Raises:
         ImportError: the package gguf is not installed.
@@ -80,7 +80,7 @@ def readable_gguf(name: str, files: Sequence[Path]) -> Iterator[dict[str, Any]]:
     if importlib.util.find_spec("gguf") is None:
         raise ImportError(f'{name} is a GGUF file, which is read with the gguf package: pip install "embrew[gguf]"')
     about = metadata(files)
-    if any(key.startswith(OURS) for key in about):
+    if any(key.startswith(EMBREW_PREFIX) for key in about):
         raise ValueError(
             f"{name} is an export of embrew for llama.cpp, with its tokenizer in llama.cpp's form; give the encoder's "
             "folder that it was made of"
@@ -198,10 +198,10 @@ def _joined(files: tuple[Path, ...]) -> Path:
     from gguf.scripts.gguf_new_metadata import copy_with_new_metadata
 
     readers = [GGUFReader(file) for file in files]
-    whole = readers[0]
-    whole.tensors = [tensor for reader in readers for tensor in reader.tensors]
+    joined = readers[0]
+    joined.tensors = [tensor for reader in readers for tensor in reader.tensors]
     _FOLDERS.append(tempfile.TemporaryDirectory(prefix="embrew-gguf-"))
     path = Path(_FOLDERS[-1].name) / "model.gguf"
     writer = GGUFWriter(path, metadata(files)["general.architecture"])
-    copy_with_new_metadata(whole, writer, {}, SPLIT_KEYS)
+    copy_with_new_metadata(joined, writer, {}, SPLIT_KEYS)
     return path

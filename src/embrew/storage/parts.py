@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -29,13 +29,12 @@ from embrew.files.sealed import UNSEALED, check_file, seal_file
 from embrew.files.writing import PARTIAL, atomic_folder, atomic_path, read_unchanged, recover_all, write_json
 from embrew.identity import vectors_hash
 from embrew.model.adapters import AdapterState
-from embrew.model.contexts import Context, PreparedContext, prepare
+from embrew.model.context_vectors import prepare_context
+from embrew.model.contexts import Context, PreparedContext
+from embrew.model.encoder_module import EncoderModule
 from embrew.settings.encoder import Demonstration
 from embrew.storage.foreign import ADAPTER, asks_for_code, check_adapter
 from embrew.text.tokens import Row
-
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ def check_folder(folder: Path, *, large: bool = True) -> bool:
     """Compare the files of an encoder, a context or an export with its checksums; warn once if it has none.
 
     Args:
-        folder: what is about to be opened.
+        folder: folder to check.
         large: also the files of 16 MiB or more, which a process reads once.
 
     Returns:
@@ -109,7 +108,7 @@ def read_tensors(
     Args:
         path: the file.
         keys: names of tensors that it has to hold.
-        repair: what the user should do about a broken file.
+        repair: advice to the user about a broken file.
         sealed: whether it holds the sha256 of the rest of it, which is compared.
 
     Raises:
@@ -150,15 +149,15 @@ def read_adapter(folder: Path) -> AdapterState:
 
 
 GENERIC = "TokenizersBackend"  # reads tokenizer.json unchanged; other classes rebuild parts of it when they are loaded
-REBUILD = ("add_bos_token", "add_eos_token")  # would replace the post-processor of tokenizer.json
-STATE = (
+REBUILDING_SETTINGS = ("add_bos_token", "add_eos_token")  # would replace the post-processor of tokenizer.json
+CALL_SETTINGS = (
     "max_length",
     "stride",
     "truncation_strategy",
     "pad_to_multiple_of",
 )  # of an earlier call, not of the tokenizer
 CODE = "auto_map"  # of the class that it was opened with; the generic one needs no code
-OF_THE_CLASS = ("model_input_names", "padding_side", "truncation_side")  # where it sets them, they are not saved
+CLASS_SETTINGS = ("model_input_names", "padding_side", "truncation_side")  # where it sets them, they are not saved
 PROBES = (
     "A plain sentence.",
     "  two spaces before,\n\ttwo between  and a tab\t",
@@ -180,8 +179,8 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    config = {key: value for key, value in config.items() if key not in (*REBUILD, *STATE, CODE)}
-    config |= {"tokenizer_class": GENERIC, **{name: getattr(tokenizer, name) for name in OF_THE_CLASS}}
+    config = {key: value for key, value in config.items() if key not in (*REBUILDING_SETTINGS, *CALL_SETTINGS, CODE)}
+    config |= {"tokenizer_class": GENERIC, **{name: getattr(tokenizer, name) for name in CLASS_SETTINGS}}
     write_json(path, config)
 
 
@@ -238,12 +237,12 @@ def first_difference(expected: Sequence[int], actual: Sequence[int], tokenizer: 
         return "nothing" if i is None else f"{i} ({tokenizer.convert_ids_to_tokens(i)})"
 
     pairs = enumerate(zip_longest(expected, actual))
-    at, (wanted, other) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
-    return f"index {at} of {len(expected)}: expected {named(wanted)}, given {named(other)} ({len(actual)} tokens)"
+    index, (wanted, other) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
+    return f"index {index} of {len(expected)}: expected {named(wanted)}, given {named(other)} ({len(actual)} tokens)"
 
 
 CONTEXTS, VECTORS = "contexts", "vectors.safetensors"
-AGAIN = "remove the context's folder and add it again (embrew context add)"
+ADD_AGAIN = "remove the context's folder and add it again (embrew context add)"
 CONTEXT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # no files on Windows
 
@@ -261,13 +260,13 @@ def check_name(name: str) -> None:
 
 def _folder_of(folder: Path, name: str) -> Path:
     """Return the folder of a context. It is written and removed there, so a link that leads elsewhere is refused."""
-    place = folder / CONTEXTS
-    if place.is_symlink() or (place / name).is_symlink():
+    contexts_folder = folder / CONTEXTS
+    if contexts_folder.is_symlink() or (contexts_folder / name).is_symlink():
         raise ValueError(
-            f"{place / name} is a link, or below one; contexts are written and removed within the model's own folder: "
-            "replace the link by a copy of what it leads to"
+            f"{contexts_folder / name} is a link, or below one; contexts are written and removed within the model's "
+            "own folder: replace the link by a copy of what it leads to"
         )
-    return place / name
+    return contexts_folder / name
 
 
 def write_context(folder: Path, name: str, context: PreparedContext, *, overwrite: bool = False) -> None:
@@ -303,33 +302,31 @@ def read_contexts(folder: Path) -> dict[str, PreparedContext]:
     """
     recover_all(folder / CONTEXTS)
     contexts = {}
-    for place in _places(folder):
-        context = read_unchanged(place, CONTEXT.file, partial(_read, place))
+    for context_folder in context_folders(folder):
+        context = read_unchanged(context_folder, CONTEXT.file, partial(read_context, context_folder))
         if context is not None:
-            contexts[place.name] = context
+            contexts[context_folder.name] = context
     return contexts
 
 
-def _places(folder: Path) -> list[Path]:
+def context_folders(folder: Path) -> list[Path]:
     """Return folders of contexts; others, and those that are being written, are left out."""
-    places = sorted((folder / CONTEXTS).iterdir()) if (folder / CONTEXTS).is_dir() else []
+    paths = sorted((folder / CONTEXTS).iterdir()) if (folder / CONTEXTS).is_dir() else []
     files = (CONTEXT.file, VECTORS, NAME)
-    return [
-        place for place in places if not place.name.startswith(".") and any((place / name).is_file() for name in files)
-    ]
+    return [path for path in paths if not path.name.startswith(".") and any((path / name).is_file() for name in files)]
 
 
-def _read(place: Path) -> PreparedContext | None:
+def read_context(folder: Path) -> PreparedContext | None:
     """Return one context; None if it was removed at the same time."""
-    if not place.is_dir():
+    if not folder.is_dir():
         return None
-    check_number(place, CONTEXT)
-    if (place / NAME).is_file() or (place.parent.parent / NAME).is_file():
-        check_folder(place)
-    about = place / CONTEXT.file
-    read = read_json(about, repair=AGAIN, kind=CONTEXT)
-    vectors = read_tensors(place / VECTORS, keys=("vectors",), repair=AGAIN)["vectors"]
-    with content_of(about, repair=AGAIN):
+    check_number(folder, CONTEXT)
+    if (folder / NAME).is_file() or (folder.parent.parent / NAME).is_file():
+        check_folder(folder)
+    about = folder / CONTEXT.file
+    read = read_json(about, repair=ADD_AGAIN, kind=CONTEXT)
+    vectors = read_tensors(folder / VECTORS, keys=("vectors",), repair=ADD_AGAIN)["vectors"]
+    with content_of(about, repair=ADD_AGAIN):
         pairs = tuple(Demonstration(**pair) for pair in read["demonstrations"])
         context = Context(read["instruction"], pairs, read["passage_instruction"])
         row = Row(list(read["ids"]), list(read["segments"]))
@@ -344,8 +341,8 @@ def remove_context(folder: Path, name: str) -> None:
     """
     check_name(name)
     target = _folder_of(folder, name)
-    if target not in _places(folder):
-        names = ", ".join(place.name for place in _places(folder)) or "none"
+    if target not in context_folders(folder):
+        names = ", ".join(path.name for path in context_folders(folder)) or "none"
         raise FileNotFoundError(f"{folder} has no context {name}; it has {names}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}.", suffix=PARTIAL) as scratch:
         target.rename(Path(scratch) / "removed")  # gone at once, then deleted; after a kill, by the next reader
@@ -354,30 +351,32 @@ def remove_context(folder: Path, name: str) -> None:
         target.parent.rmdir()
 
 
-def up_to_date(encoder: Encoder) -> dict[str, PreparedContext]:
+def current_contexts(encoder: EncoderModule) -> dict[str, PreparedContext]:
     """Return the encoder's contexts; those of other weights or another tokenizer are computed again."""
     if not encoder.contexts:
         return {}
-    own = vectors_hash(encoder)
-    return {
-        name: context if context.model_hash == own else replace(prepare(encoder, context.context), model_hash=own)
-        for name, context in list(encoder.contexts.items())
-    }
+    current_hash = vectors_hash(encoder)
+    contexts = {}
+    for name, context in list(encoder.contexts.items()):
+        if context.model_hash != current_hash:
+            context = replace(prepare_context(encoder, context.context), model_hash=current_hash)
+        contexts[name] = context
+    return contexts
 
 
-def digest(context: PreparedContext) -> str:
+def context_sha256(context: PreparedContext) -> str:
     """Return sha256 of a context's instruction, positions and vectors."""
     sha = hashlib.sha256(json.dumps([context.context.instruction, *context.row]).encode())
     sha.update(context.vectors.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()
 
 
-def check_written(encoder: Encoder, folder: Path) -> None:
+def check_written_contexts(encoder: EncoderModule, folder: Path) -> None:
     """Raise unless a folder holds the encoder's contexts, to the bit."""
     written = read_contexts(folder)
     if written.keys() != encoder.contexts.keys():
         raise RuntimeError(f"contexts {', '.join(sorted(written.keys() ^ encoder.contexts.keys()))}: not the encoder's")
     for name, context in encoder.contexts.items():
-        same = written[name].context == context.context and digest(written[name]) == digest(context)
+        same = written[name].context == context.context and context_sha256(written[name]) == context_sha256(context)
         if not same:
             raise RuntimeError(f"context {name} was written with other values than the encoder has")

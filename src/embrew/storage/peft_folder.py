@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from embrew.files.reading import BrokenFile, content_of, read_json
-from embrew.model.adapters import AdapterState, adapter_state, reopened_lora
+from embrew.model.adapters import KEY_PREFIX, AdapterState, adapter_state, reopened_lora
 from embrew.model.backbone import Backbone
 from embrew.storage.foreign import ADAPTER, check_adapter, file_of
 from embrew.storage.parts import TENSORS, read_tensors
 
 logger = logging.getLogger(__name__)
-PREFIX = "base_model.model."  # of every key that peft saves
 OTHER_BASE = (
     "give the base that the adapter was trained on: encoder.model=BASE and encoder.adapter=FOLDER in a recipe, "
     "Encoder.from_pretrained(BASE, adapter=FOLDER) in Python"
@@ -111,8 +110,8 @@ def _renamed(tensors: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tenso
     inner = f"{getattr(model, 'base_model_prefix', '')}."
 
     def matched(change: Any) -> int:
-        return sum(change(key.removeprefix(PREFIX)).partition(".lora_")[0] in modules for key in tensors)
+        return sum(change(key.removeprefix(KEY_PREFIX)).partition(".lora_")[0] in modules for key in tensors)
 
     changes = (lambda key: key, lambda key: inner + key, lambda key: key.removeprefix(inner))
     best = max(changes, key=matched)
-    return {PREFIX + best(key.removeprefix(PREFIX)): tensor for key, tensor in tensors.items()}
+    return {KEY_PREFIX + best(key.removeprefix(KEY_PREFIX)): tensor for key, tensor in tensors.items()}

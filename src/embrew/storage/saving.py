@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -22,14 +22,16 @@ from embrew.files.formats import ENCODER, versions
 from embrew.files.names import check_file_name
 from embrew.files.writing import atomic_folder
 from embrew.float32 import full_float32
-from embrew.identity import replayed
-from embrew.model.adapters import LIBRARY, AdapterState, adapter_state
-from embrew.model.contexts import Context, prepare
-from embrew.model.weights import differing, tensors_under_adapter, without_adapter
+from embrew.identity import adapters_to_replay
+from embrew.model.adapters import BITSANDBYTES, AdapterState, adapter_state
+from embrew.model.context_vectors import prepare_context
+from embrew.model.contexts import Context
+from embrew.model.encoder_module import EncoderModule
+from embrew.model.weights import describe_difference, tensors_under_adapter, without_adapter
 from embrew.settings.encoder import Demonstration, EncoderSettings
 from embrew.storage.base_model import keep_base, quiet
 from embrew.storage.card import model_card
-from embrew.storage.opening import (
+from embrew.storage.loading import (
     PARTS,
     RECORD,
     SETTINGS,
@@ -41,26 +43,24 @@ from embrew.storage.opening import (
 from embrew.storage.parts import (
     BASE,
     check_tokenizer,
-    check_written,
+    check_written_contexts,
+    current_contexts,
     first_difference,
     open_tokenizer,
     read_adapter,
     read_tensors,
-    up_to_date,
     write_adapter,
     write_context,
     write_tokenizer,
 )
 
-if TYPE_CHECKING:
-    from embrew.encoder import Encoder
-
-
 logger = logging.getLogger(__name__)
 PACKAGES = ("embrew", "torch", "transformers", "peft", "tokenizers")
 
 
-def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
+def save_encoder(
+    encoder: EncoderModule, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]
+) -> None:
     """Write an encoder's folder and verify it; see `Encoder.save_pretrained`."""
     if verify not in ("fast", "full", "off"):
         raise ValueError(f"verify={verify!r}; choose from fast, full, off")
@@ -78,7 +78,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         )
         encoder.backbone.owns_weights, encoder.chain = True, []
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
-        states = replayed(encoder)
+        states = adapters_to_replay(encoder)
         model = encoder.backbone.model
         active = isinstance(model, PeftModel) or (encoder.merged_to_encode and len(states) > 0)
         if isinstance(model, PeftModel):
@@ -95,19 +95,8 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             keep_base(encoder.base, encoder.base_folder, out / BASE, code=encoder.trust_remote_code)
         write_tokenizer(encoder.tokenizer, out)
         check_tokenizer(encoder.tokenizer, out)
-        settings = {
-            "format": ENCODER.number,
-            "base": encoder.base.as_dict(),
-            "adapters": len(states),
-            "active_adapter": active,
-            "full_weights": encoder.backbone.owns_weights,
-            "steps": encoder.steps,
-            "arithmetic": encoder.arithmetic,
-            "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
-            **encoder.settings.as_dict(),
-            "versions": versions([*PACKAGES, *([LIBRARY] if encoder.backbone.is_quantized else [])]),
-        }
-        encoder.contexts = up_to_date(encoder)
+        settings = _settings_json(encoder, adapters=len(states), active_adapter=active)
+        encoder.contexts = current_contexts(encoder)
         for name, context in encoder.contexts.items():
             write_context(out, name, context)
         if encoder.record is not None:
@@ -120,6 +109,22 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         settings["checks"] = verify_folder(encoder, out, verify) if verify != "off" else {"verify": "off"}
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)
+
+
+def _settings_json(encoder: EncoderModule, *, adapters: int, active_adapter: bool) -> dict[str, Any]:
+    """Return the content of `embrew.json`, without the checks."""
+    return {
+        "format": ENCODER.number,
+        "base": encoder.base.as_dict(),
+        "adapters": adapters,
+        "active_adapter": active_adapter,
+        "full_weights": encoder.backbone.owns_weights,
+        "steps": encoder.steps,
+        "arithmetic": encoder.arithmetic,
+        "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
+        **encoder.settings.as_dict(),
+        "versions": versions([*PACKAGES, *([BITSANDBYTES] if encoder.backbone.is_quantized else [])]),
+    }
 
 
 TEXTS = (
@@ -143,7 +148,7 @@ TEXTS = (
 """Texts of every kind that a saved folder is compared on."""
 
 INSTRUCTION = "Find a similar text: "
-REFERENCE = "<reference>"  # no name that a user can give
+REFERENCE_NAME = "<reference>"  # no name that a user can give
 
 
 def tolerance(dtype: torch.dtype, layers: int = 12) -> float:
@@ -167,24 +172,23 @@ def check_same(vectors: Tensor, expected: Tensor, dtype: torch.dtype, *, what: s
     return difference
 
 
-def reference_vectors(encoder: Encoder) -> Tensor:
+def reference_vectors(encoder: EncoderModule) -> Tensor:
     """Return unit vectors of the reference texts, `(16, hidden)` float32; with demonstrations, 16 more after two."""
-    how: dict[str, Any] = {"batch_size": 8, "show_progress_bar": False}
     with full_float32(encoder.device.type):
-        vectors = [encoder.encode(list(TEXTS), **how)]
+        vectors = [encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)]
         if encoder.demonstrator is not None:
             learnable = encoder.demonstrator.settings.learnable
             pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: learnable or 2]
-            context = prepare(encoder, Context(_instruction(encoder), pairs))
-            encoder.contexts[REFERENCE] = context  # added, since another thread may encode with the others
+            context = prepare_context(encoder, Context(_instruction(encoder), pairs))
+            encoder.contexts[REFERENCE_NAME] = context  # added, since another thread may encode with the others
             try:
-                vectors.append(encoder.encode(list(TEXTS), REFERENCE, **how))
+                vectors.append(encoder.encode(list(TEXTS), REFERENCE_NAME, batch_size=8, show_progress_bar=False))
             finally:
-                del encoder.contexts[REFERENCE]
+                del encoder.contexts[REFERENCE_NAME]
         return torch.nn.functional.normalize(torch.cat([torch.as_tensor(part) for part in vectors]), dim=-1)
 
 
-def _instruction(encoder: Encoder) -> str:
+def _instruction(encoder: EncoderModule) -> str:
     """Return an instruction for the demonstrations; none if an encoder of short texts has no room for it."""
     try:
         encoder.template.rows(list(TEXTS), instruction=INSTRUCTION, max_length=encoder.max_length["query"])
@@ -193,7 +197,7 @@ def _instruction(encoder: Encoder) -> str:
     return INSTRUCTION
 
 
-def verify_folder(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
+def verify_folder(encoder: EncoderModule, folder: Path, verify: str) -> dict[str, Any]:
     """Compare a written folder with the encoder in memory.
 
     Returns:
@@ -203,7 +207,7 @@ def verify_folder(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]
         RuntimeError: a check failed; says which and by how much.
     """
     _check_settings(encoder, folder)
-    check_written(encoder, folder)
+    check_written_contexts(encoder, folder)
     _check_tensors(encoder, folder)
     checks: dict[str, Any] = {"verify": verify, "compared_with": "its tensors and those in memory, to the bit"}
     vectors = reference_vectors(encoder)
@@ -229,7 +233,7 @@ def verify_folder(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]
     return checks
 
 
-def _check_settings(encoder: Encoder, folder: Path) -> None:
+def _check_settings(encoder: EncoderModule, folder: Path) -> None:
     written = EncoderSettings.from_dict(read_settings(folder, verified=True))
     for key, (ours, theirs) in encoder.settings.differences(written).items():
         raise RuntimeError(f"embrew.json holds {key}={theirs!r}, the encoder has {ours!r}")
@@ -238,8 +242,10 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
         encoder.templates, encoder.make_templates(tokenizer, encoder.backbone.memory_ids), strict=True
     ):
         for name, prompt in encoder.prompts.items():
-            how_long: Any = {"instruction": prompt, "max_length": encoder.max_seq_length}
-            for ours, theirs in zip(template.rows(TEXTS, **how_long), reopened.rows(TEXTS, **how_long), strict=True):
+            rows, reopened_rows = (
+                each.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length) for each in (template, reopened)
+            )
+            for ours, theirs in zip(rows, reopened_rows, strict=True):
                 if ours != theirs:
                     where = first_difference(ours.ids, theirs.ids, tokenizer) if ours.ids != theirs.ids else "segments"
                     raise RuntimeError(
@@ -247,23 +253,23 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
                     )
 
 
-def _check_tensors(encoder: Encoder, folder: Path) -> None:
+def _check_tensors(encoder: EncoderModule, folder: Path) -> None:
     """Raise unless adapters, learned tokens and what is trained in addition to the language model are the encoder's."""
     written = {part: read_tensors(folder / PARTS[part]) for part in trained_parts(encoder)}
     ours = dict(trained_parts(encoder))
-    states = replayed(encoder)
+    states = adapters_to_replay(encoder)
     if isinstance(encoder.backbone.model, PeftModel):
         states.append(adapter_state(encoder.backbone.model))
     for i, state in enumerate(states):
         ours[f"adapter {i}"] = state.tensors
         written[f"adapter {i}"] = read_adapter(folder / "adapters" / str(i)).tensors
     for part, tensors in ours.items():
-        difference = differing(tensors, written[part], exactly=True)
+        difference = describe_difference(tensors, written[part], exactly=True)
         if difference is not None:
             raise RuntimeError(f"{part} was written with other values than the encoder holds: {difference}")
 
 
-def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
+def _opened_anew(encoder: EncoderModule, folder: Path) -> Tensor:
     """Return vectors of the folder as a reader opens it, weights and all.
 
     Raises:
@@ -273,22 +279,27 @@ def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
     if device.type != "cpu":
         encoder.to("cpu")  # so that an accelerator never holds both
     try:
-        kernel = backbone.inner.config._attn_implementation
-        how: dict[str, Any] = {"attn_implementation": kernel, "trust_remote_code": encoder.trust_remote_code}
-        how["merge_adapter"] = not isinstance(backbone.model, PeftModel)
-        opened = load_encoder(type(encoder), folder, dtype="auto", device=device, **how)
+        opened = load_encoder(
+            type(encoder),
+            folder,
+            dtype="auto",
+            device=device,
+            attn_implementation=backbone.inner.config._attn_implementation,
+            merge_adapter=not isinstance(backbone.model, PeftModel),
+            trust_remote_code=encoder.trust_remote_code,
+        )
         vectors = reference_vectors(opened)
         theirs = tensors_under_adapter(opened.backbone.causal_lm.to("cpu"))
     finally:
         if device.type != "cpu":
             encoder.to(device)
-    difference = differing(tensors_under_adapter(backbone.causal_lm), theirs, exactly=True)
+    difference = describe_difference(tensors_under_adapter(backbone.causal_lm), theirs, exactly=True)
     if difference is not None:
         raise RuntimeError(f"weights/ was written with other values than the model holds: {difference}")
     return vectors
 
 
-def _in_fresh_process(encoder: Encoder, folder: Path) -> Tensor:
+def _in_fresh_process(encoder: EncoderModule, folder: Path) -> Tensor:
     with tempfile.TemporaryDirectory(prefix="embrew-verify-") as scratch:
         out = Path(scratch) / "vectors.safetensors"
         command = [sys.executable, "-m", "embrew.reopened", str(folder), str(out), "cpu"]

@@ -27,8 +27,8 @@ def reuse_stages(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[t
     other run.
 
     Args:
-        recipe: whose stages are needed.
-        folder: its run.
+        recipe: recipe whose stages are needed.
+        folder: folder of its run.
         others: folders of runs to search; those trained from another encoder (`start`) are skipped.
 
     Returns:
@@ -61,18 +61,18 @@ def _could_reuse(settings: StageSettings, folder: Path, index: int) -> bool:
     )
 
 
-def _copy_results(recipe: Recipe, stage: str, theirs: Path, ours: Path) -> None:
+def _copy_results(recipe: Recipe, stage: str, source: Path, folder: Path) -> None:
     """Copy the results of a stage, and of the untrained encoder, to `run.json` of another run.
 
-    Those that an interrupted attempt at the stage has left there are of other weights, and are replaced or removed.
+    Results of an interrupted attempt at the stage belong to other weights; they are replaced or removed.
     """
-    begun = {"format": formats.RUN.number, "stages": [each.name for each in recipe.stages]}
-    our_results, their_results = {**begun, **read_run(ours)}, read_run(theirs)
+    defaults = {"format": formats.RUN.number, "stages": [stage.name for stage in recipe.stages]}
+    results, source_results = {**defaults, **read_run(folder)}, read_run(source)
     for key in KEYS_BY_STAGE:
-        values = their_results.get(key, {})
-        our_results.get(key, {}).pop(stage, None)
+        values = source_results.get(key, {})
+        results.get(key, {}).pop(stage, None)
         if stage in values:
-            our_results.setdefault(key, {})[stage] = values[stage]
+            results.setdefault(key, {})[stage] = values[stage]
         if "base" in values:
-            our_results.setdefault(key, {}).setdefault("base", values["base"])
-    write_json(ours / RUN, sealed(our_results))
+            results.setdefault(key, {}).setdefault("base", values["base"])
+    write_json(folder / RUN, sealed(results))

@@ -10,18 +10,17 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from embrew import assembly
-from embrew.config.overrides import parse_override, value_at
 from embrew.config.validation import Config, KeyPath, explain
 from embrew.config.yaml_files import line_of, list_shipped, parse_yaml, read_shipped
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
+from embrew.recipe.overrides import parse_override, value_at
 
 FOLDER = "sweeps"
 RESERVED = "results"
 Seed = Annotated[int, Field(ge=0)]
 
 
-class Settings(Config):
+class RowSettings(Config):
     """Overrides, stages and seeds, of a row or of all rows."""
 
     set: list[str] = Field(default_factory=list)
@@ -36,7 +35,7 @@ class Settings(Config):
         return seeds
 
 
-class RowConfig(Settings):
+class RowConfig(RowSettings):
     """A row in a sweep's file."""
 
     name: str
@@ -53,7 +52,7 @@ class RowConfig(Settings):
         return name
 
 
-class SweepConfig(Settings):
+class SweepConfig(RowSettings):
     """A sweep's file; a plain list is its `rows`.
 
     Attributes:
@@ -71,7 +70,7 @@ class SweepConfig(Settings):
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """A checked row: one recipe per seed; the key is None for the recipe's own seed."""
 
     name: str
@@ -99,7 +98,7 @@ class Sweep:
     """Checked rows, the suite that evaluates them (None: the recipe's dev sets), and the setting that varies."""
 
     source: str
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
     suite: str | None
     axis: str | None
 
@@ -124,22 +123,22 @@ def read_sweep(name_or_path: str | Path, recipe: str | Path, overrides: Sequence
     """
     text, source = read_shipped(FOLDER, name_or_path, what="sweep")
     values = parse_yaml(text, source=source)
-    bare = isinstance(values, list)
-    if not bare and not isinstance(values, dict):
+    is_list = isinstance(values, list)
+    if not is_list and not isinstance(values, dict):
         raise ValueError(f"{source}: a sweep is a list of rows {{name, set: [key.path=value]}}, or has it as `rows`")
 
-    def place(path: KeyPath) -> str:
-        line = line_of(text, path[1:] if bare else path)
+    def location(path: KeyPath) -> str:
+        line = line_of(text, path[1:] if is_list else path)
         return f"{source}:{line}: " if line else f"{source}: "
 
-    values = {"rows": values} if bare else values
+    values = {"rows": values} if is_list else values
     try:
         config = SweepConfig.model_validate(values)
     except ValidationError as error:
-        raise ValueError(explain(error, SweepConfig, values, place=place)) from None
-    rows: list[Row] = []
+        raise ValueError(explain(error, SweepConfig, values, location=location)) from None
+    rows: list[SweepRow] = []
     for number, entry in enumerate(config.rows):
-        here = f"{place(('rows', number))}row {entry.name}"
+        here = f"{location(('rows', number))}row {entry.name}"
         if entry.name.lower() in [row.name.lower() for row in rows]:
             raise ValueError(f"{here}: two rows have this name; each names its own folder")
         try:
@@ -156,35 +155,35 @@ def read_sweep(name_or_path: str | Path, recipe: str | Path, overrides: Sequence
             )
         rows.append(row)
     axis, numbers = _axis(rows, config.x)
-    placed = tuple(replace(row, x=x) for row, x in zip(rows, numbers, strict=True))
-    return Sweep(source, placed, config.suite, axis)
+    rows_with_x = tuple(replace(row, x=x) for row, x in zip(rows, numbers, strict=True))
+    return Sweep(source, rows_with_x, config.suite, axis)
 
 
-def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, overrides: Sequence[str]) -> Row:
+def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, overrides: Sequence[str]) -> SweepRow:
     """Return a row with its recipes, loaded and checked."""
     settings = (*config.set, *entry.set)
-    wanted = entry.stages or config.stages
+    stage_names = entry.stages or config.stages
     recipes: dict[int | None, Recipe] = {}
     for seed in entry.seeds or config.seeds or (None,):
-        loaded = assembly.load_recipe(recipe, [*overrides, *settings, *([] if seed is None else [("seed", seed)])])
+        loaded = build.load_recipe(recipe, [*overrides, *settings, *([] if seed is None else [("seed", seed)])])
         names = [stage.name for stage in loaded.stages]
-        unknown = [name for name in wanted or () if name not in names]
+        unknown = [name for name in stage_names or () if name not in names]
         if unknown:
             raise ValueError(f"stages names {unknown[0]!r}; the recipe has {', '.join(names) or 'none'}")
-        if wanted is not None:
+        if stage_names is not None:
             values = loaded.resolved()
-            values["stages"] = [stage for stage in values["stages"] if stage["name"] in wanted]
-            loaded = Recipe.from_values(values, source=f"stages={wanted}")
+            values["stages"] = [stage for stage in values["stages"] if stage["name"] in stage_names]
+            loaded = Recipe.from_values(values, source=f"stages={stage_names}")
         if not loaded.stages:
             raise ValueError("the recipe has no stages, so there is nothing to train")
         if RESERVED in [stage.name for stage in loaded.stages]:
             raise ValueError(f"a stage is called {RESERVED!r}, the folder of the row's scores; rename it")
-        assembly.check_recipe(loaded, here=True)
+        build.check_recipe(loaded, here=True)
         recipes[seed] = loaded
-    return Row(entry.name, recipes, settings, entry.x)
+    return SweepRow(entry.name, recipes, settings, entry.x)
 
 
-def _axis(rows: Sequence[Row], name: str | None) -> tuple[str | None, list[float | None]]:
+def _axis(rows: Sequence[SweepRow], name: str | None) -> tuple[str | None, list[float | None]]:
     """Return the name of the horizontal axis and each row's value: its `x`, or the one setting that differs."""
     numbers = [row.x for row in rows]
     if any(x is not None for x in numbers):
@@ -198,7 +197,7 @@ def _axis(rows: Sequence[Row], name: str | None) -> tuple[str | None, list[float
     resolved = [row.recipe.resolved() for row in rows]
     keys = dict.fromkeys(".".join(parse_override(text)[0]) for row in rows for text in row.overrides)
     by_key = {key: [_value(recipe, key) for recipe in resolved] for key in keys}
-    varying = [key for key, each in by_key.items() if any(value != each[0] for value in each)]
+    varying = [key for key, values in by_key.items() if any(value != values[0] for value in values)]
     values = by_key[varying[0]] if len(varying) == 1 else []
     if not values or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return None, numbers

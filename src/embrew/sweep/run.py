@@ -14,11 +14,12 @@ from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.distributed import claimed_by_first
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.dev import dev_sets_of
+from embrew.evaluation.suites import Suite
 from embrew.files.formats import SWEEP
 from embrew.files.reading import read_json
 from embrew.progress import is_chosen, within
 from embrew.recipe import Recipe
-from embrew.sweep.results import Trained, write_results
+from embrew.sweep.results import TrainedRow, write_results
 from embrew.sweep.reuse import reuse_stages
 from embrew.sweep.rows import RESERVED, Sweep
 from embrew.training import stages
@@ -35,7 +36,7 @@ def run_sweep(
     verify: str = "fast",
     start: str | Path | None = None,
     batch_tokens: int | None = None,
-) -> list[Trained]:
+) -> list[TrainedRow]:
     """Train every row below `folder`, evaluate it after its last stage, and write all results to one table.
 
     Writes `folder/ROW/` (a run, or one per seed in `seed-N/`) with `results/`, and after each row `sweep.md`,
@@ -55,7 +56,7 @@ def run_sweep(
         FileNotFoundError, ValueError: as `read_suite`, `dev_sets` and `train`; missing data is found before training.
     """
     process, root = PartialState(cpu=not torch.accelerator.is_available()), Path(folder)
-    done: list[Trained] = []
+    finished: list[TrainedRow] = []
     with claimed_by_first(root, "sweeping in"):
         if (root / SWEEP.file).exists():
             if not resume:
@@ -67,23 +68,23 @@ def run_sweep(
                 evaluation_of(recipe)
         process.wait_for_everyone()  # all processes have checked before the first one writes
         for number, row in enumerate(sweep.rows, start=1):
-            results, about = [], f"row {number} of {len(sweep.rows)}"
+            results, position = [], f"row {number} of {len(sweep.rows)}"
             for seed, recipe in row.recipes.items():
-                place = row.folder(root, seed)
-                logger.info("%s: %s%s", about, row.name, "" if seed is None else f", seed {seed}")
+                run = row.folder(root, seed)
+                logger.info("%s: %s%s", position, row.name, "" if seed is None else f", seed {seed}")
                 if process.is_main_process and start is None:
-                    reuse_stages(recipe, place, finished_runs(root))
+                    reuse_stages(recipe, run, finished_runs(root))
                 process.wait_for_everyone()
-                watched = evaluation_of(recipe) if suite is not None or _needed(recipe) else None
-                with within(about):
-                    stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
+                dev_sets = evaluation_of(recipe) if suite is not None or _needs_dev_sets(recipe) else None
+                with within(position):
+                    stages.train(recipe, run, resume=run.exists(), evaluate=dev_sets, verify=verify, start=start)
                     if process.is_main_process:
-                        results.append(_evaluate(recipe, place, suite, batch_tokens))
+                        results.append(_evaluate(recipe, run, suite, batch_tokens))
                 process.wait_for_everyone()
             if process.is_main_process:
-                done.append(Trained(row, tuple(results)))
-                write_results(root, sweep, done)
-    return done
+                finished.append(TrainedRow(row, tuple(results)))
+                write_results(root, sweep, finished)
+    return finished
 
 
 def finished_runs(root: Path) -> list[Path]:
@@ -91,17 +92,17 @@ def finished_runs(root: Path) -> list[Path]:
     return sorted({path.parents[1] for pattern in ("*/*", "*/*/*") for path in root.glob(f"{pattern}/{STAGE}")})
 
 
-def _needed(recipe: Recipe) -> bool:
+def _needs_dev_sets(recipe: Recipe) -> bool:
     """Return whether training needs the dev sets: for evaluation within stages, or for reserved rows."""
     evaluation = recipe.evaluation
     return evaluation is not None and (evaluation.reserves or (evaluation.every or evaluation.at) is not None)
 
 
-def _evaluate(recipe: Recipe, place: Path, suite: Any, batch_tokens: int | None) -> list[Result]:
+def _evaluate(recipe: Recipe, run: Path, suite: Suite | None, batch_tokens: int | None) -> list[Result]:
     """Evaluate the encoder of the last stage; results are written to the run's folder."""
-    encoder: Any = opening.open_model(str(place), as_trained=True)
+    encoder: Any = opening.open_model(str(run), as_trained=True)
     sets = None if suite is not None else dev_sets_of(recipe)
     tasks: Any = suite if sets is None else [*sets.dev, *sets.guard]
     evaluation = recipe.evaluation
     tokens = batch_tokens or (evaluation.batch_tokens if evaluation is not None else None)
-    return evaluate(encoder, tasks, output_dir=place / RESERVED, batch_tokens=tokens, show_progress_bar=is_chosen())
+    return evaluate(encoder, tasks, output_dir=run / RESERVED, batch_tokens=tokens, show_progress_bar=is_chosen())

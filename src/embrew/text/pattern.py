@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 FIELDS = ("soft_prompt", "instruction", "text", "echo", "memory", "eos", "end")
-HOLE = "{text}"  # the position of the text in an instruction that continues after it
+TEXT_FIELD = "{text}"  # the position of the text in an instruction that continues after it
 WordsAfter = Literal["joined", "separate"]
 
 

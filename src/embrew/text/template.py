@@ -9,7 +9,7 @@ from math import ceil
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from embrew.text.pattern import HOLE, WordsAfter, check_learned, check_words_after, split_pattern
+from embrew.text.pattern import TEXT_FIELD, WordsAfter, check_learned, check_words_after, split_pattern
 from embrew.text.texts import PREPARATIONS, Preparation, check_text
 from embrew.text.tokens import Row, Segment
 
@@ -34,17 +34,19 @@ def memory_count(tokens: int, *, ratio: float, bank: int, room: int | None = Non
     return min(max(needed, 1), bank)
 
 
-def with_fewer(suffix: Row, before: Row, segment: Segment, *, ratio: float, max_length: int | None) -> Row:
+def with_fewer_memory_tokens(
+    suffix: Row, before: Row, segment: Segment, *, ratio: float, max_length: int | None
+) -> Row:
     """Return the suffix of a text with as many memory tokens as its length requires: the last ones of the bank.
 
     So the last memory token is the same for every text, and the embedding can be read there.
 
     Args:
         suffix: words, then the whole bank, then what ends the row.
-        before: what the row has before it; only the text counts, neither BOS nor instruction nor words of the template.
+        before: row before the suffix; only its text counts, neither BOS nor instruction nor words of the template.
         segment: label of the text's tokens.
         ratio: R.
-        max_length: of the whole row.
+        max_length: limit in tokens of the whole row.
     """
     bank = suffix.segments.count(Segment.MEMORY)
     first = suffix.segments.index(Segment.MEMORY)
@@ -55,7 +57,7 @@ def with_fewer(suffix: Row, before: Row, segment: Segment, *, ratio: float, max_
     return Row(suffix.ids[:first] + suffix.ids[remaining], suffix.segments[:first] + suffix.segments[remaining])
 
 
-def truncated(head: Row, room: int, segment: Segment) -> Row:
+def truncate(head: Row, room: int, segment: Segment) -> Row:
     """Return the first `room` positions of a row that ends with its text.
 
     Raises:
@@ -70,7 +72,7 @@ def truncated(head: Row, room: int, segment: Segment) -> Row:
     return Row(head.ids[:room], head.segments[:room])
 
 
-def touching(encoding: Encoding, begin: int, end: int) -> tuple[int, int]:
+def tokens_touching(encoding: Encoding, begin: int, end: int) -> tuple[int, int]:
     """Return the tokens that touch the characters from `begin` up to `end`: index of the first, and after the last.
 
     Byte-level tokenizers leave a space at the edge of a token out of its offsets; such a space touches nothing.
@@ -90,11 +92,11 @@ def tokens_before(encoding: Encoding, begin: int) -> int:
     return int(first)
 
 
-def added_after(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def ids_added_after(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the ids that a tokenizer itself adds after every text, such as EOS or SEP."""
-    alone, whole = (list(tokenizer("a", add_special_tokens=added).input_ids) for added in (False, True))
-    starts = (i for i in range(len(whole) - len(alone) + 1) if whole[i : i + len(alone)] == alone)
-    return whole[next(starts, len(whole)) + len(alone) :]
+    alone, with_special = (list(tokenizer("a", add_special_tokens=added).input_ids) for added in (False, True))
+    starts = (i for i in range(len(with_special) - len(alone) + 1) if with_special[i : i + len(alone)] == alone)
+    return with_special[next(starts, len(with_special)) + len(alone) :]
 
 
 class Template:
@@ -113,10 +115,10 @@ class Template:
         tokenizer: a fast Hugging Face tokenizer.
         memory_ids: ids of the memory tokens, in order.
         soft_prompt_ids: ids of the soft prompt's tokens, in order.
-        preparation: what is done to a text first; see `PREPARATIONS`.
+        preparation: change of a text before it is tokenised; see `PREPARATIONS`.
         memory_ratio: tokens of a text for each memory token; a text gets as many of them as its length requires, the
             last ones, and never none. Without it every text gets all.
-        words_after: how words after the text are tokenised. `joined`: a row is one string, tokenised once, as long as
+        words_after: tokenisation of words after the text. `joined`: a row is one string, tokenised once, as long as
             it fits; where it does not, the text loses its last tokens, and the words are tokenised as with `separate`
             (the repetition of a text still together with the words before it). `separate`: on their own, in every row,
             as a stock tokenizer does it; both copies of a text are then the same tokens. By default `joined` where the
@@ -124,13 +126,13 @@ class Template:
             separate.
 
     Attributes:
-        bos_ids: what the tokenizer puts before every text by itself: BOS, or CLS; nothing (Qwen, GPT-NeoX, Phi).
-        start_row: what a decoder reads first where no text precedes: BOS; where the tokenizer adds none, EOS, or else
-            the padding token. A model attends to its first position wherever it needs nothing else; a state that it
-            has never read does not serve for that.
-        sep_ids: what a BERT-type tokenizer puts after every text by itself: SEP; nothing for those of causal LMs.
-        first_ids: what comes first in every row: BOS or CLS, then the soft prompt.
-        tail_row: what comes last in every row: memory tokens and EOS, and the SEP of a BERT-type tokenizer.
+        bos_ids: ids that the tokenizer puts before every text by itself: BOS, or CLS; none for Qwen, GPT-NeoX, Phi.
+        start_row: row that a decoder reads first where no text precedes: BOS; where the tokenizer adds none, EOS, or
+            else the padding token. A model attends to its first position wherever it needs nothing else; a state that
+            it has never read does not serve for that.
+        sep_ids: ids that a BERT-type tokenizer puts after every text by itself: SEP; none for those of causal LMs.
+        first_ids: first ids of every row: BOS or CLS, then those of the soft prompt.
+        tail_row: last positions of every row: memory tokens and EOS, and the SEP of a BERT-type tokenizer.
 
     Raises:
         ValueError: the tokenizer has no character offsets, no vocabulary, or not the EOS of the pattern.
@@ -152,8 +154,9 @@ class Template:
                 f"{type(tokenizer).__name__} has no character offsets; embrew needs a fast tokenizer "
                 "(a folder with tokenizer.json)"
             )
-        one, other = tokenizer(["A plain sentence.", "another 1"], add_special_tokens=False, verbose=False)["input_ids"]
-        if not one or one == other:  # transformers opens a folder without the vocabulary's files as an empty one
+        probes = ["A plain sentence.", "another 1"]
+        first, second = tokenizer(probes, add_special_tokens=False, verbose=False)["input_ids"]
+        if not first or first == second:  # transformers opens a folder without the vocabulary's files as an empty one
             raise ValueError(
                 f"{type(tokenizer).__name__} of {tokenizer.name_or_path or 'this model'} has {len(tokenizer)} tokens "
                 "and gives different texts the same ones: its vocabulary was not found; the folder needs "
@@ -178,7 +181,7 @@ class Template:
         self.tail_row = Row([], [])
         for field in self.tail:
             last = self.memory_ids if field == "memory" else [tokenizer.eos_token_id]
-            last = added_after(tokenizer) if field == "end" else last
+            last = ids_added_after(tokenizer) if field == "end" else last
             self.tail_row += Row.labelled(last, Segment.MEMORY if field == "memory" else Segment.PROMPT)
         is_bert = None not in (sep, cls) and ids[-1:] == [sep]
         self.sep_ids = [sep] if is_bert and not {"eos", "end"} & set(self.tail) else []
@@ -186,7 +189,7 @@ class Template:
         self._suffixes: dict[str, Row] = {}
         self._between = Row.labelled(self.after_text(self.between or ""), Segment.PROMPT)
 
-    def most_memory(self, max_length: int) -> int:
+    def max_memory_tokens(self, max_length: int) -> int:
         """Return the largest number of memory tokens of a text, in rows of `max_length` tokens."""
         if self.memory_ratio is None:
             return len(self.memory_ids)
@@ -226,12 +229,12 @@ class Template:
             return self.before, self.after.replace("{instruction}", instruction)
         if "{instruction}" not in self.before:
             return self.before, self.after
-        head, _, rest = instruction.partition(HOLE)
+        head, _, rest = instruction.partition(TEXT_FIELD)
         return self.before.replace("{instruction}", head), rest + self.after
 
     def with_words(self, instruction: str) -> str:
         """Return the pattern with an instruction written into it."""
-        head, _, rest = instruction.partition(HOLE) if "{instruction}" in self.before else (instruction, "", "")
+        head, _, rest = instruction.partition(TEXT_FIELD) if "{instruction}" in self.before else (instruction, "", "")
         head, rest = (words.replace("{", "{{").replace("}", "}}") for words in (head, rest))
         return self.pattern.replace("{text}", "{text}" + rest).replace("{instruction}", head)
 
@@ -240,7 +243,7 @@ class Template:
         before, after = self.around(instruction)
         return not (self.first_ids or before or after or self.between is not None or self.tail_row.ids)
 
-    def encode(self, strings: list[str], *, places: bool) -> list[Encoding]:
+    def encode(self, strings: list[str], *, offsets: bool) -> list[Encoding]:
         """Return strings in tokens, without special tokens; with character offsets on request.
 
         The fast tokenizer is called directly: what transformers builds around it takes twice as long as tokenising.
@@ -252,22 +255,22 @@ class Template:
             backend.no_truncation()
         if backend.padding is not None:
             backend.no_padding()
-        encode = backend.encode_batch if places else backend.encode_batch_fast
+        encode = backend.encode_batch if offsets else backend.encode_batch_fast
         encodings: list[Encoding] = encode(strings, add_special_tokens=False)
         return encodings
 
     def words(self, words: str) -> list[int]:
         """Return ids of words at the beginning of a text, without special tokens."""
-        return list(self.encode([words], places=False)[0].ids) if words else []
+        return list(self.encode([words], offsets=False)[0].ids) if words else []
 
     def after_text(self, words: str) -> list[int]:
         """Return ids of words that follow a text: without the leading-space piece that some tokenizers add."""
-        return [i for i, _ in self._behind(words)] if words else []
+        return [i for i, _ in self._tokens_after(words)] if words else []
 
-    def _behind(self, words: str) -> list[tuple[int, int]]:
+    def _tokens_after(self, words: str) -> list[tuple[int, int]]:
         """Return the tokens of words that follow a text: ids, and the character at which each ends."""
         for stem in ("a", "0", ".", "。", "\n", ""):
-            (encoded,) = self.encode([stem + words], places=True)
+            (encoded,) = self.encode([stem + words], offsets=True)
             size, offsets = len(stem), encoded.offsets
             if all(start >= size or end <= size for start, end in offsets):
                 break  # no token holds a character of both
@@ -312,23 +315,25 @@ class Template:
         if self.preparation != "none":
             prepare = PREPARATIONS[self.preparation]
             texts = [prepare(text) if isinstance(text, str) else text for text in texts]
-        words = {one: (self.around(one), self.suffix(one)) for one in set(instructions)}
+        words = {prompt: (self.around(prompt), self.suffix(prompt)) for prompt in set(instructions)}
         begin = Row.labelled(self.first_ids, Segment.PROMPT)
         rows: dict[int, Row] = {}
         if self.words_after == "joined":
-            frames = [words[one][0] for one in instructions]
+            frames = [words[prompt][0] for prompt in instructions]
             rows = self._joined_rows(begin, texts, frames, segment, max_length)
-        left = [i for i in range(len(texts)) if i not in rows]
-        before = [words[instructions[i]][0][0] for i in left]
-        for i, body in zip(left, self._bodies([texts[i] for i in left], before, segment), strict=True):
+        remaining = [i for i in range(len(texts)) if i not in rows]
+        before = [words[instructions[i]][0][0] for i in remaining]
+        for i, body in zip(remaining, self._bodies([texts[i] for i in remaining], before, segment), strict=True):
             suffix = words[instructions[i]][1]
             if self.between is not None:
                 rows[i] = self._repeated(begin + body, texts[i], suffix, max_length, segment)
                 continue
             if self.memory_ratio is not None:
-                suffix = with_fewer(suffix, begin + body, segment, ratio=self.memory_ratio, max_length=max_length)
+                suffix = with_fewer_memory_tokens(
+                    suffix, begin + body, segment, ratio=self.memory_ratio, max_length=max_length
+                )
             if max_length is not None and len(begin.ids) + len(body.ids) + len(suffix.ids) > max_length:
-                rows[i] = truncated(begin + body, max_length - len(suffix.ids), segment) + suffix
+                rows[i] = truncate(begin + body, max_length - len(suffix.ids), segment) + suffix
             else:  # in one go: these lists are most of what Python does here
                 rows[i] = Row(begin.ids + body.ids + suffix.ids, begin.segments + body.segments + suffix.segments)
             if not rows[i].ids:  # an empty text where the template adds nothing
@@ -340,7 +345,7 @@ class Template:
         """Return the words before each text, and the text, as rows."""
         strings = [i for i, text in enumerate(texts) if isinstance(text, str)]
         rendered = [before[i] + texts[i] for i in strings]  # type: ignore[operator]
-        encodings = dict(zip(strings, self.encode(rendered, places=any(before)), strict=True))
+        encodings = dict(zip(strings, self.encode(rendered, offsets=any(before)), strict=True))
         bodies = []
         for i, text in enumerate(texts):
             if i in encodings:
@@ -368,22 +373,22 @@ class Template:
         strings: dict[int, str] = {}
         for i, (text, (before, after)) in enumerate(zip(texts, frames, strict=True)):
             if isinstance(text, str) and (after or self.between is not None):
-                again = "" if self.between is None else self.between + text
-                strings[i] = before + text + again + after
+                repetition = "" if self.between is None else self.between + text
+                strings[i] = before + text + repetition + after
         rows = {}
-        encodings = self.encode(list(strings.values()), places=True) if strings else []
+        encodings = self.encode(list(strings.values()), offsets=True) if strings else []
         for i, encoding in zip(strings, encodings, strict=True):
-            at, size = len(frames[i][0]), len(texts[i])
-            start, stop = touching(encoding, at, at + size)
+            begin_text, size = len(frames[i][0]), len(texts[i])
+            start, stop = tokens_touching(encoding, begin_text, begin_text + size)
             labels = [int(Segment.PROMPT)] * start + [int(segment)] * (stop - start)
             if self.between is not None:
-                at += size + len(self.between)
-                start, stop = (max(place, stop) for place in touching(encoding, at, at + size))
+                begin_text += size + len(self.between)
+                start, stop = (max(index, stop) for index in tokens_touching(encoding, begin_text, begin_text + size))
                 labels += [int(Segment.PROMPT)] * (start - len(labels)) + [int(Segment.ECHO)] * (stop - start)
             row = begin + Row(encoding.ids, labels + [int(Segment.PROMPT)] * (len(encoding.ids) - len(labels)))
             tail = self.tail_row
             if self.memory_ratio is not None:
-                tail = with_fewer(tail, row, segment, ratio=self.memory_ratio, max_length=max_length)
+                tail = with_fewer_memory_tokens(tail, row, segment, ratio=self.memory_ratio, max_length=max_length)
             if max_length is None or len(row.ids) + len(tail.ids) <= max_length:
                 rows[i] = row + tail
         return rows
@@ -396,12 +401,12 @@ class Template:
         The second copy is the tokens of the first; or, where words are joined, what follows the words between them.
         """
         start, words = len(head.ids) - head.segments.count(segment), self._between
-        one = again = head.ids[start:]
+        first_copy = second_copy = head.ids[start:]
         if self.words_after == "joined" and isinstance(text, str):
-            pieces = self._behind((self.between or "") + text)
+            pieces = self._tokens_after((self.between or "") + text)
             size = sum(end <= len(self.between or "") for _, end in pieces)
             words = Row.labelled([i for i, _ in pieces[:size]], Segment.PROMPT)
-            again = [i for i, _ in pieces[size:]]
+            second_copy = [i for i, _ in pieces[size:]]
         if max_length is not None:
             room = max_length - start - len(words.ids) - len(suffix.ids)
             if room < 2:
@@ -409,9 +414,10 @@ class Template:
                     f"max_length={max_length} leaves {max(room, 0)} tokens for the text and its repetition after the "
                     f"template's own {max_length - room}; raise max_length or shorten the instruction"
                 )
-            one, again = one[: room // 2], again[: room // 2]
+            first_copy, second_copy = first_copy[: room // 2], second_copy[: room // 2]
         before = Row(head.ids[:start], head.segments[:start])
-        return before + Row.labelled(one, segment) + words + Row.labelled(again, Segment.ECHO) + suffix
+        copies = Row.labelled(first_copy, segment) + words + Row.labelled(second_copy, Segment.ECHO)
+        return before + copies + suffix
 
 
 def split_where_truncated(
@@ -427,9 +433,9 @@ def split_where_truncated(
     begin = len(before)
     halves = []
     for text, row, encoding in zip(
-        prepared, rows, template.encode([before + text for text in prepared], places=True), strict=True
+        prepared, rows, template.encode([before + text for text in prepared], offsets=True), strict=True
     ):
-        first, last = touching(encoding, begin, begin + len(text))
+        first, last = tokens_touching(encoding, begin, begin + len(text))
         end = first + row.segments.count(Segment.TEXT)
         size = len(text) if end >= last else min(max(encoding.offsets[end][0] - begin, 0), len(text))
         halves.append((text[:size], text[size:]))

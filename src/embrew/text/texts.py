@@ -10,7 +10,9 @@ SIDES = ("query", "document")
 BOOLEANS = ("bool", "bool_")  # of Python and NumPy, which is not imported for them
 
 
-def check_integer(name: str, value: Any, *, minimum: int = 1, maximum: float = float("inf"), optional: bool = True) -> int | None:
+def check_integer(
+    name: str, value: Any, *, minimum: int = 1, maximum: float = float("inf"), optional: bool = True
+) -> int | None:
     """Return a whole number in its range as an int; None unchanged if `optional`.
 
     Raises:
@@ -84,7 +86,7 @@ def as_sentence(text: str) -> str:
 PREPARATIONS: dict[str, Callable[[str], str]] = {"none": str, "sentence": as_sentence}
 
 
-def check_text(text: object, place: int) -> None:
+def check_text(text: object, index: int) -> None:
     """Refuse what cannot be tokenised: anything but a string, and strings that are not valid Unicode.
 
     Raises:
@@ -92,12 +94,12 @@ def check_text(text: object, place: int) -> None:
         ValueError: a lone surrogate (half of a character, usually from a broken JSON escape).
     """
     if not isinstance(text, str):
-        raise TypeError(f"text {place} is {type(text).__name__}; texts are strings")
+        raise TypeError(f"text {index} is {type(text).__name__}; texts are strings")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"text {place} holds a lone surrogate ({text[error.start]!r} at character {error.start}), which is not "
+            f"text {index} holds a lone surrogate ({text[error.start]!r} at character {error.start}), which is not "
             "valid Unicode; repair it, for instance with text.encode('utf-8', 'replace').decode()"
         ) from None
 
@@ -155,30 +157,30 @@ def texts_of(inputs: Any, *, vocabulary: int) -> tuple[list[Text], bool]:
     items = list(inputs)
     if items and is_integer(items[0]):
         return [_token_ids(items, 0, vocabulary)], True
-    return [_text(item, place, vocabulary) for place, item in enumerate(items)], False
+    return [_text(item, index, vocabulary) for index, item in enumerate(items)], False
 
 
-def _text(item: Any, place: int, vocabulary: int) -> Text:
+def _text(item: Any, index: int, vocabulary: int) -> Text:
     if isinstance(item, str):
         return item if type(item) is str else str(item)  # NumPy's own strings
     if isinstance(item, list | tuple) or (getattr(item, "ndim", None) == 1 and "int" in str(item.dtype)):
-        return _token_ids(item, place, vocabulary)
+        return _token_ids(item, index, vocabulary)
     kind = type(item).__name__
-    raise TypeError(f"text {place} is {kind}; a text is a string or a list of token ids" + _hint(kind))
+    raise TypeError(f"text {index} is {kind}; a text is a string or a list of token ids" + _hint(kind))
 
 
-def _token_ids(ids: Iterable[Any], place: int, vocabulary: int) -> list[int]:
+def _token_ids(ids: Iterable[Any], index: int, vocabulary: int) -> list[int]:
     numbers = []
-    for position, one in enumerate(ids.tolist() if hasattr(ids, "tolist") else ids):
-        if not is_integer(one):
+    for position, token_id in enumerate(ids.tolist() if hasattr(ids, "tolist") else ids):
+        if not is_integer(token_id):
             raise TypeError(
-                f"text {place} holds a {type(one).__name__} at position {position}; a text is a string or a list of "
-                "token ids, which are whole numbers"
+                f"text {index} holds a {type(token_id).__name__} at position {position}; a text is a string or a list "
+                "of token ids, which are whole numbers"
             )
-        numbers.append(operator.index(one))
+        numbers.append(operator.index(token_id))
     if numbers and not 0 <= min(numbers) <= max(numbers) < vocabulary:
         wrong = min(numbers) if min(numbers) < 0 else max(numbers)
-        raise ValueError(f"text {place} holds the token id {wrong}; ids are from 0 to {vocabulary - 1}")
+        raise ValueError(f"text {index} holds the token id {wrong}; ids are from 0 to {vocabulary - 1}")
     return numbers
 
 
@@ -192,13 +194,13 @@ def target_ids(ids: Sequence[int], *, end: Sequence[int], limit: int, complete: 
     A model trained on EOS after the first half of an answer learns to stop in the middle of a sentence.
 
     Args:
-        ids: of the text.
+        ids: token ids of the text.
         end: the tokens that end a text: EOS, or none.
-        limit: in tokens, the end included.
+        limit: limit in tokens, the end included.
         complete: False where `ids` are only the beginning of a text.
 
     >>> target_ids([5, 6], end=[2], limit=3), target_ids([5, 6, 7], end=[2], limit=3)
     ([5, 6, 2], [5, 6, 7])
     """
-    fits = len(ids) + len(end) <= limit
-    return [*ids, *end] if fits and complete else list(ids[:limit])
+    is_whole = len(ids) + len(end) <= limit
+    return [*ids, *end] if is_whole and complete else list(ids[:limit])

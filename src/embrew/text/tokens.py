@@ -83,19 +83,19 @@ class Tokens:
     Attributes:
         input_ids: `(batch, tokens)` int64. Ids from the vocabulary size upwards are memory tokens.
         segment_ids: `(batch, tokens)` int64, values of `Segment`; 0 is padding.
-        soft: vectors for the positions labelled `SOFT`, or None: `(batch, slots, hidden)`, in order, where every row
+        soft: vectors of the positions labelled `SOFT`, or None: `(batch, slots, hidden)`, in order, where every row
             has as many; or `(vectors, hidden)`, a table for all rows, whose rows the ids of these positions count.
         branch_ids: `(batch, tokens)` int64, where a row has several continuations: 0 is the trunk, which sees no
             branch; 1, 2, … are branches, which see the trunk and themselves; the positions of each follow the trunk's.
             None where a row has no branches.
-        kept: the integers of a batch that was moved to a device, on the CPU; see `host`.
+        on_host: integers of a batch that was moved to a device, on the CPU; see `host`.
     """
 
     input_ids: Tensor
     segment_ids: Tensor
     soft: Tensor | None = None
     branch_ids: Tensor | None = None
-    kept: Tokens | None = field(default=None, repr=False, compare=False)
+    on_host: Tokens | None = field(default=None, repr=False, compare=False)
 
     @property
     def device(self) -> torch.device:
@@ -107,8 +107,8 @@ class Tokens:
         """The same integers on the CPU, without `soft`: reading them does not wait for a device."""
         if self.device.type == "cpu":
             return self
-        if self.kept is not None:
-            return self.kept
+        if self.on_host is not None:
+            return self.on_host
         return replace(self._mapped(Tensor.cpu), soft=None)
 
     def _mapped(self, move: Callable[[Tensor], Tensor]) -> Tokens:
@@ -129,10 +129,10 @@ class Tokens:
         parts = self.branch_ids
         if parts is None:
             return None
-        at = torch.arange(self.input_ids.shape[1], device=self.input_ids.device).expand_as(self.input_ids)
+        columns = torch.arange(self.input_ids.shape[1], device=self.input_ids.device).expand_as(self.input_ids)
         begins = torch.ones_like(parts, dtype=torch.bool)
         begins[:, 1:] = parts[:, 1:] != parts[:, :-1]
-        inside = at - torch.where(begins, at, 0).cummax(-1).values
+        inside = columns - torch.where(begins, columns, 0).cummax(-1).values
         trunk = ((parts == 0) & (self.segment_ids != Segment.PAD)).sum(-1, keepdim=True)
         return torch.where(parts == 0, inside, trunk + inside)
 
@@ -165,7 +165,7 @@ class Tokens:
         if device.type == "cpu":
             soft = None if self.soft is None else self.soft.cpu()
             return self if self.device.type == "cpu" else replace(self.host, soft=soft)
-        return replace(self._mapped(partial(upload, device=device)), kept=replace(self.host, soft=None))
+        return replace(self._mapped(partial(upload, device=device)), on_host=replace(self.host, soft=None))
 
     def pin_memory(self) -> Tokens:
         """Return the batch in pinned memory, from which copies to a GPU are fast; data loaders call this."""

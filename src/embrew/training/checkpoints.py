@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
@@ -22,18 +23,18 @@ from embrew.files.reading import BrokenFile
 from embrew.files.sealed import check_file
 from embrew.files.writing import flush, write_json
 from embrew.storage.parts import read_tensors, write_tensors
-from embrew.training import sharding
+from embrew.training.sharding import gathered, sharded_like
 from embrew.training.step import TrainStep
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 WEIGHTS, BEST = "trainable.safetensors", "best.safetensors"
-KEPT = ".step-"  # suffix, before the number, of the folder of a step of `training.keep`
+STEP_SUFFIX = ".step-"  # suffix, before the number, of the folder of a step of `training.keep`
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"  # the Trainer's own names
-AGAIN = "give the same command with --resume: the steps from an intact checkpoint on are trained again"
+REPAIR = "give the same command with --resume: the steps from an intact checkpoint on are trained again"
 
 
-def kept_file(work: Path, step: int) -> Path:
+def step_file(work: Path, step: int) -> Path:
     """Return the file of the trained tensors of a step of `training.keep`, in the folder of a stage in progress."""
     return work / f"step-{step}.safetensors"
 
@@ -47,22 +48,22 @@ def files_needed(args: TrainingArguments) -> tuple[str, ...]:
 
 def trained_tensors(step: TrainStep) -> dict[str, Tensor]:
     """Return the trained tensors, gathered, on the CPU; all processes must call."""
-    return {name: sharding.whole(parameter) for name, parameter in step.trainable().items()}
+    return {name: gathered(parameter) for name, parameter in step.trainable().items()}
 
 
-def put_trained(step: TrainStep, tensors: Mapping[str, Tensor]) -> None:
+def load_trained(step: TrainStep, tensors: Mapping[str, Tensor]) -> None:
     """Write gathered tensors into a step's parameters; all processes that share the parameters must call."""
     with torch.no_grad():
         for name, parameter in step.trainable().items():
-            parameter.copy_(sharding.like(tensors[name], parameter))
+            parameter.copy_(sharded_like(tensors[name], parameter))
 
 
 def write_trained(step: TrainStep, path: Path, *, writes: bool, sealed: bool = True) -> None:
     """Write the trained tensors; if weights are sharded, all processes must call; the one with `writes` writes.
 
     Args:
-        step: whose tensors.
-        path: the file.
+        step: training step whose tensors are written.
+        path: path of the file.
         writes: whether this process writes.
         sealed: the file holds the sha256 of the rest of it; a checkpoint has a manifest instead.
     """
@@ -79,34 +80,34 @@ def read_trained(step: TrainStep, path: Path, *, sealed: bool = True) -> None:
         ValueError: the file holds other parameters.
     """
     if not path.is_file():
-        raise BrokenFile(f"{path} is missing; {AGAIN}")
-    tensors, parameters = read_tensors(path, repair=AGAIN, sealed=sealed), step.trainable()
+        raise BrokenFile(f"{path} is missing; {REPAIR}")
+    tensors, parameters = read_tensors(path, repair=REPAIR, sealed=sealed), step.trainable()
     if tensors.keys() != parameters.keys():
-        odd = sorted(tensors.keys() ^ parameters.keys())
-        raise ValueError(f"{path} holds other parameters than this stage trains: {', '.join(odd[:3])}")
-    put_trained(step, tensors)
+        differing = sorted(tensors.keys() ^ parameters.keys())
+        raise ValueError(f"{path} holds other parameters than this stage trains: {', '.join(differing[:3])}")
+    load_trained(step, tensors)
 
 
-def write_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any, *, writes: bool) -> None:
+def write_sharded_optimizer(folder: Path, optimizer: Optimizer, scheduler: LRScheduler, *, writes: bool) -> None:
     """Write optimiser and schedule as one process would; all processes must call."""
     state = optimizer.state_dict()
-    gathered = {
-        number: {key: sharding.whole(value) if isinstance(value, Tensor) else value for key, value in moments.items()}
+    whole_state = {
+        number: {key: gathered(value) if isinstance(value, Tensor) else value for key, value in moments.items()}
         for number, moments in state["state"].items()
     }
     if writes:
-        torch.save({**state, "state": gathered}, folder / OPTIMIZER)
+        torch.save({**state, "state": whole_state}, folder / OPTIMIZER)
         torch.save(scheduler.state_dict(), folder / SCHEDULER)
 
 
-def read_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+def read_sharded_optimizer(folder: Path, optimizer: Optimizer, scheduler: LRScheduler) -> None:
     """Read what `write_sharded_optimizer` wrote; all processes must call."""
     state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, moments in state["state"].items():
         for key, value in moments.items():
             if isinstance(value, Tensor) and value.shape == parameters[number].shape:
-                moments[key] = sharding.like(value, parameters[number])
+                moments[key] = sharded_like(value, parameters[number])
     optimizer.load_state_dict(state)
     scheduler.load_state_dict(torch.load(folder / SCHEDULER, weights_only=True))
 
@@ -121,7 +122,7 @@ def seal(checkpoint: Path) -> None:
     write_json(checkpoint / MANIFEST, hashes)
 
 
-def is_whole(checkpoint: Path, needed: Collection[str] = ()) -> bool:
+def is_complete(checkpoint: Path, needed: Collection[str] = ()) -> bool:
     """Return whether the manifest lists all needed files, and every file in it exists with its sha256.
 
     Args:
@@ -143,23 +144,27 @@ def newest(folder: Path, needed: Collection[str] = (), keep: Iterable[int] = ())
     """Return the newest complete checkpoint; log and skip others.
 
     Args:
-        folder: of the stage in progress.
-        needed: see `is_whole`.
+        folder: folder of the stage in progress.
+        needed: see `is_complete`.
         keep: the steps of `training.keep`. A checkpoint is of no use where the file of a step before it is lost.
     """
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
-        lost = [str(file) for step in keep if step <= _step(checkpoint) and _is_lost(file := kept_file(folder, step))]
-        if not is_whole(checkpoint, needed):
+        damaged = [
+            str(file) for step in keep if step <= _step(checkpoint) and _is_damaged(file := step_file(folder, step))
+        ]
+        if not is_complete(checkpoint, needed):
             logger.warning("%s is incomplete (interrupted while it was written, or damaged) and is skipped", checkpoint)
-        elif lost:
-            what = "%s is skipped, since %s is missing or has changed since it was written; its step is trained again"
-            logger.warning(what, checkpoint, ", ".join(lost))
+        elif damaged:
+            message = (
+                "%s is skipped, since %s is missing or has changed since it was written; its step is trained again"
+            )
+            logger.warning(message, checkpoint, ", ".join(damaged))
         else:
             return checkpoint
     return None
 
 
-def _is_lost(path: Path) -> bool:
+def _is_damaged(path: Path) -> bool:
     try:
         check_file(path)
     except (OSError, ValueError):
@@ -167,11 +172,11 @@ def _is_lost(path: Path) -> bool:
     return False
 
 
-def not_state(checkpoint: Path | None) -> str:
-    """Return the message for a checkpoint file that holds other objects than a trainer's state, or is damaged."""
-    named = [str(path.name) for path in sorted((checkpoint or Path()).glob("*.pt*")) if not _is_state(path)]
+def foreign_objects(checkpoint: Path | None) -> str:
+    """Return the error message for a checkpoint file that holds other objects than a trainer's state, or is damaged."""
+    names = [str(path.name) for path in sorted((checkpoint or Path()).glob("*.pt*")) if not _is_state(path)]
     return (
-        f"{checkpoint}: {', '.join(named) or 'a file'} holds other objects than a trainer's tensors and numbers; it is "
+        f"{checkpoint}: {', '.join(names) or 'a file'} holds other objects than a trainer's tensors and numbers; it is "
         "not read, since pickled objects can run code. Remove this checkpoint: --resume then takes an earlier one, or "
         "starts the stage again"
     )

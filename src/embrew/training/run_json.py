@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from transformers import TrainerState
 
-from embrew import assembly
 from embrew.config.yaml_files import dump_yaml
 from embrew.data.fingerprints import fingerprints
 from embrew.data.reading import public_name
@@ -24,16 +23,16 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import atomic_path
 from embrew.methods import Objective
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe import Recipe, StageConfig, build
 from embrew.training.stage_evaluation import (
-    DevSets,
     Evaluate,
+    EvaluateSets,
     GapClosed,
     Point,
     StageEvaluation,
-    at_start,
     check_metric,
-    of_sets,
+    measure_start,
+    only_sets,
     scores_line,
 )
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 RUN = formats.RUN.file
-LOST = "remove it and run again with --resume: scores and times of finished stages are lost, their models are not"
+REPAIR = "remove it and run again with --resume: scores and times of finished stages are lost, their models are not"
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -56,8 +55,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / RUN
     if not path.is_file():
         return {}
-    values = read_json(path, kind=formats.RUN, repair=LOST)
-    with content_of(path, repair=LOST):
+    values = read_json(path, kind=formats.RUN, repair=REPAIR)
+    with content_of(path, repair=REPAIR):
         for key in ("scores", "seconds", "data"):
             if not isinstance(values.get(key, {}), dict):
                 raise TypeError(f"{key} is not an object")
@@ -68,15 +67,12 @@ class RunResults:
     """Scores and data of a run, kept in `folder/run.json`.
 
     Attributes:
-        values: the content of the file. `scores` and `seconds` by stage; `data`: the data sets of each stage, and
-            their overlap with the dev and guard sets; for stages that are evaluated while they are trained, `curves`
-            and, if the best step is chosen, `kept`, the step whose weights are saved; `stages`, and `final`, the last
-            of them; `command`, which started the run.
-            `rejected`: rows of each file that cannot be read and are skipped, by stage.
-            `samples`: rows per step and per epoch of each stage, and its steps.
-            `losses`: the log lines of each stage: step, loss and its parts, means since the line before.
-            `sets`: kind, split, size and metric of the dev and guard sets.
-            `gap`: of compression stages, the share of the gap closed, see `gap_closed`.
+        values: content of the file, by stage: `scores`; `seconds`; `data`, the data sets and their overlap with dev and
+            guard sets; `rejected`, numbers of skipped rows by file; `samples`, rows per step and per epoch, and steps;
+            `losses`, log lines (means since the line before); `curves`, scores within the stage; `kept`, the step
+            whose weights are saved where the best is chosen; `gap`, see `GapClosed`; `arithmetic`. For the run:
+            `stages`; `final`, the last of them; `command`, which started the run; `sets`, kind, split, size and metric
+            of the dev and guard sets.
         reserved: sorted fingerprints of dev rows that were split off training rows; None if there are none.
         writes: whether this process scores and writes.
         arithmetic: dtype of the matrix products of each stage.
@@ -94,7 +90,7 @@ class RunResults:
     ) -> None:
         self.recipe, self.folder, self.evaluate, self.writes = recipe, folder, evaluate, writes
         self.arithmetic = dict(arithmetic)
-        self.sets = evaluate if isinstance(evaluate, DevSets) else None
+        self.sets = evaluate if isinstance(evaluate, EvaluateSets) else None
         check_metric(recipe, evaluate, None if self.sets is None else self.sets.metrics)
         self.reserved: np.ndarray | None = None
         if recipe.evaluation is not None and recipe.evaluation.reserves:
@@ -146,9 +142,9 @@ class RunResults:
         """Record the data sets of a stage: name, rows after all filters, and how many hold a dev or guard text.
 
         Args:
-            stage: names the data sets.
-            parts: their rows.
-            per_step: rows per optimiser step.
+            stage: settings of the stage.
+            parts: rows of each of its data sets.
+            per_step: number of rows per optimiser step.
         """
         rejects = self.rejected(stage.name)
         if rejects is None:
@@ -182,9 +178,9 @@ class RunResults:
     ) -> GapClosed | None:
         """Measure the share of the gap closed as stage `index` starts, in the first process; None in the others."""
         config, name = self.recipe.stage_evaluation(index), self.recipe.stages[index].name
-        chooses = config is not None and config.every is not None and config.metric == formats.GAP
+        chooses_step = config is not None and config.every is not None and config.metric == formats.GAP
         bfloat16 = self.arithmetic.get(name) == "bfloat16"
-        return at_start(name, objective, rows, encoder, self.values, bfloat16=bfloat16, chooses=chooses)
+        return measure_start(name, objective, rows, encoder, self.values, bfloat16=bfloat16, chooses_step=chooses_step)
 
     def stage_evaluation(self, index: int, encoder: Encoder, gap: GapClosed | None = None) -> StageEvaluation | None:
         """Return how stage `index` is evaluated while it is trained; None if the recipe does not ask for it."""
@@ -195,7 +191,7 @@ class RunResults:
             return None
 
         def report(curve: list[Point], steps: int) -> None:
-            self.values.setdefault("curves", {})[name] = of_sets(curve)
+            self.values.setdefault("curves", {})[name] = only_sets(curve)
             if gap is not None:
                 gap.add_curve(curve)
             self.write()
@@ -212,7 +208,7 @@ class RunResults:
             report=report,
             metric=None if config.every is None else config.metric,
             patience=config.patience,
-            at=config.at,
+            points=config.at,
         )
         return evaluation
 
@@ -251,9 +247,9 @@ class RunResults:
         """Record and log the scores of a trained encoder.
 
         Args:
-            name: of its stage.
-            encoder: with the weights of its last or best step.
-            evaluation: how the stage was evaluated while it was trained; None: the encoder is scored now.
+            name: name of its stage.
+            encoder: encoder with the weights of its last or best step.
+            evaluation: evaluation of the stage while it was trained; None: the encoder is scored now.
             curve: evaluations within the stage, of which the kept step's are the encoder's scores.
             gap: measures the share of the gap closed, of compression stages.
             steps: number of optimiser steps of these weights.
@@ -261,13 +257,13 @@ class RunResults:
         if evaluation is None:
             self.score(name, encoder)
         else:
-            self.values.setdefault("curves", {})[name] = of_sets(curve)
-            best = of_sets([evaluation.best_point(curve)])[0]
+            self.values.setdefault("curves", {})[name] = only_sets(curve)
+            best = only_sets([evaluation.best_point(curve)])[0]
             scores = self.values["scores"][name] = best["scores"]
             if evaluation.metric is not None:
                 self.values.setdefault("kept", {})[name] = best["step"]
-                kept = "%s  kept step %d, the best of %d evaluations by %s"
-                logger.info(kept, name, best["step"], len(curve), evaluation.metric)
+                message = "%s  kept step %d, the best of %d evaluations by %s"
+                logger.info(message, name, best["step"], len(curve), evaluation.metric)
             logger.info("%s  %s", name, scores_line(scores, self.values["scores"].get("base", {})))
         if gap is not None:
             gap.finish(encoder, steps, [] if evaluation is None else curve)
@@ -276,8 +272,8 @@ class RunResults:
         """Return the facts that the card of stage `index` is written from.
 
         Args:
-            index: the last stage trained.
-            before: the facts of the encoder that training started from, if it was trained before.
+            index: index of the last stage that is trained.
+            before: facts of the encoder that training started from, if it was trained before.
         """
         stages, log = self.recipe.stages[: index + 1], self.values
         names = [stage.name for stage in stages]
@@ -294,7 +290,7 @@ class RunResults:
             "about": dict(about),
         }
         for stage in stages:  # presets of one type are different losses
-            preset = getattr(assembly.objective(stage.objective), "preset", None)
+            preset = getattr(build.objective(stage.objective), "preset", None)
             words = "" if preset is None else f", preset {preset}"
             record["objectives"][stage.name] = stage.objective["type"] + words
         if before is not None:

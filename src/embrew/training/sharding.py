@@ -25,7 +25,7 @@ def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None
 
     Args:
         encoder: its weights may still be on the CPU; the shards are moved to `device`.
-        device: of this process.
+        device: device of this process.
         compute: dtype of the language model's gathered weights, if not their own; gradients are summed in float32.
 
     Raises:
@@ -42,8 +42,8 @@ def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None
         param_dtype=compute, reduce_dtype=None if compute is None else torch.float32, cast_forward_inputs=False
     )
     mesh = init_device_mesh(device.type, (world_size(),))
-    copied = backbone.frozen_copy
-    models = [(backbone, backbone.inner)] + ([] if copied is None else [(copied, copied.inner)])
+    frozen = backbone.frozen_copy
+    models = [(backbone, backbone.inner)] + ([] if frozen is None else [(frozen, frozen.inner)])
     for module, inner in models:
         for layer in dict.fromkeys(layers_of(inner)):  # ALBERT's are the same one
             fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
@@ -66,15 +66,14 @@ def is_sharded(module: nn.Module) -> bool:
     return any(isinstance(part, FSDPModule) for part in module.modules())
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gathered(tensor: Tensor) -> Tensor:
     """Return a sharded tensor gathered, or any other tensor, on the CPU; all processes must call."""
     detached = tensor.detach()
     return (detached.full_tensor() if isinstance(detached, DTensor) else detached).cpu().contiguous()
 
 
-def like(value: Tensor, parameter: Tensor) -> Tensor:
+def sharded_like(value: Tensor, parameter: Tensor) -> Tensor:
     """Return a whole tensor sharded as a parameter is; all processes must call."""
     if not isinstance(parameter, DTensor):
         return value
-    there = value.to(parameter.device)
-    return distribute_tensor(there, parameter.device_mesh, parameter.placements)
+    return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements)

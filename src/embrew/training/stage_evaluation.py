@@ -14,8 +14,8 @@ from embrew.distributed import decided
 from embrew.encoder import Encoder
 from embrew.files.formats import GAP, GAP_OTHER, GUARD
 from embrew.methods import Objective
-from embrew.methods.gap import Gap, held_out_of, rows_that_fit
-from embrew.methods.llm2comp import Compression
+from embrew.methods.compression import Compression
+from embrew.methods.gap import Gap, rows_that_fit
 from embrew.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Evaluate = Callable[[Encoder], Scores]
 
 
 @runtime_checkable
-class DevSets(Protocol):
+class EvaluateSets(Protocol):
     """An `Evaluate` with named sets; `embrew.evaluation.dev.dev_sets` returns one."""
 
     @property
@@ -59,21 +59,21 @@ def scores_line(scores: Mapping[str, float], base: Mapping[str, float]) -> str:
             parts.append(f"{name} {scores[name]:.3f}{before}")
     if GAP in scores:
         parts.append(gap_words(scores[GAP], scores[GAP_OTHER]))
-    watched = [name for name in scores if name == "dev" or name.startswith(GUARD)]
-    worse = [name for name in watched if name in base and scores[name] < base[name]]
+    sets = [name for name in scores if name == "dev" or name.startswith(GUARD)]
+    worse = [name for name in sets if name in base and scores[name] < base[name]]
     if worse:
         drops = [f"{name.removeprefix(GUARD)} {base[name]:.3f} → {scores[name]:.3f}" for name in worse]
         parts.append(f"got worse: {', '.join(drops)}")
     return "  ".join(parts)
 
 
-def gap_words(own: float, other: float) -> str:
+def gap_words(share: float, other_share: float) -> str:
     """Return the share of the gap closed in words.
 
     >>> gap_words(0.231, -0.05)
     "share of the gap closed 0.23 (another text's memory −0.05)"
     """
-    return f"share of the gap closed {signed(own)} (another text's memory {signed(other)})"
+    return f"share of the gap closed {signed(share)} (another text's memory {signed(other_share)})"
 
 
 def signed(share: float) -> str:
@@ -84,11 +84,11 @@ def signed(share: float) -> str:
 EvaluationPoints = Literal["log"] | Sequence[int]
 
 
-def evaluation_steps(at: EvaluationPoints, *, last: int, per_step: int) -> list[int]:
+def evaluation_steps(points: EvaluationPoints, *, last: int, per_step: int) -> list[int]:
     """Return the optimiser steps after which an encoder is scored; the last step is always one of them.
 
     Args:
-        at: `log`: 1, 2, 4, 8, …; or numbers of samples: each is scored after the first step that has seen that many.
+        points: `log`: 1, 2, 4, 8, …; or numbers of samples: each is scored after the first step that has seen as many.
         last: number of steps.
         per_step: samples per optimiser step.
 
@@ -98,16 +98,24 @@ def evaluation_steps(at: EvaluationPoints, *, last: int, per_step: int) -> list[
         >>> evaluation_steps([32, 100, 5000], last=10, per_step=32)
         [1, 4, 10]
     """
-    if at == "log":
-        wanted = [2**i for i in range(last.bit_length())]
+    if points == "log":
+        steps = [2**i for i in range(last.bit_length())]
     else:
-        wanted = [-(-int(samples) // per_step) for samples in at]
-    return sorted({step for step in wanted if step < last} | {last})
+        steps = [-(-int(samples) // per_step) for samples in points]
+    return sorted({step for step in steps if step < last} | {last})
 
 
 def samples_per_step(args: TrainingArguments) -> int:
     """Return the rows per optimiser step, over all processes."""
     return args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+
+
+class GapPoint(TypedDict):
+    """Shares of the gap closed after a number of steps of a stage, as in `run.json`."""
+
+    step: int
+    share: float
+    other: float
 
 
 class Point(TypedDict):
@@ -119,21 +127,21 @@ class Point(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class StageEvaluation:
-    """How a stage is evaluated while it is trained.
+    """The evaluation of a stage while it is trained.
 
     Attributes:
-        score: returns the scores of the current weights; called in the first process only.
-        report: called after each evaluation with the curve and the number of steps of the stage.
-        metric: the score whose maximum, the first among equals, is the best step. None: the last step is kept.
-        patience: early stopping after `patience` evaluations without a better score.
-        at: the steps of evaluations, see `evaluation_steps`; None: at a fixed interval.
+        score: function that returns the scores of the current weights; called in the first process only.
+        report: function that is called after each evaluation with the curve and the number of steps of the stage.
+        metric: name of the score whose maximum, the first among equals, is the best step. None: the last step is kept.
+        patience: number of evaluations without a better score after which training stops early; None: it does not.
+        points: steps of evaluations, see `evaluation_steps`; None: at a fixed interval.
     """
 
     score: Callable[[], Scores]
     report: Callable[[list[Point], int], None]
     metric: str | None
     patience: int | None = None
-    at: EvaluationPoints | None = None
+    points: EvaluationPoints | None = None
 
     def best_point(self, curve: Sequence[Point]) -> Point:
         """Return the point whose weights are kept: the best (the first among equals), or the last without `metric`."""
@@ -157,7 +165,7 @@ def curve_from_log(log_history: Iterable[Mapping[str, Any]]) -> list[Point]:
     return curve
 
 
-def of_sets(curve: Iterable[Point]) -> list[Point]:
+def only_sets(curve: Iterable[Point]) -> list[Point]:
     """Return a curve with the scores of dev and guard sets only."""
     return [
         {
@@ -168,16 +176,16 @@ def of_sets(curve: Iterable[Point]) -> list[Point]:
     ]
 
 
-def check_metric(recipe: Recipe, evaluate: Evaluate | None, known: Sequence[str] | None) -> None:
-    """Raise if a recipe evaluates within stages without `evaluate`, or chooses by a score that is not `known`."""
+def check_metric(recipe: Recipe, evaluate: Evaluate | None, names: Sequence[str] | None) -> None:
+    """Raise if a recipe evaluates within stages without `evaluate`, or chooses by a score that is not in `names`."""
     evaluation = recipe.evaluation
     if evaluation is None or (evaluation.every is None and evaluation.at is None):
         return
     if evaluate is None:
         setting = f"at={evaluation.at}" if evaluation.every is None else f"every={evaluation.every}"
         raise ValueError(f"the recipe has evaluation.{setting}, but train was called without evaluate=")
-    if evaluation.every is not None and known is not None and evaluation.metric not in (*known, GAP):
-        raise ValueError(f"evaluation.metric={evaluation.metric!r} is not a score; choose from {', '.join(known)}")
+    if evaluation.every is not None and names is not None and evaluation.metric not in (*names, GAP):
+        raise ValueError(f"evaluation.metric={evaluation.metric!r} is not a score; choose from {', '.join(names)}")
 
 
 NO_TEXTS = "no texts are set aside, since there are fewer than 40"
@@ -199,8 +207,8 @@ class GapClosed:
     """Measures the share of the gap closed at the start of a compression stage, within it, and at its end.
 
     Args:
-        name: of the stage.
-        gap: of its held-out texts.
+        name: name of the stage.
+        gap: gap of the stage's held-out texts.
         record: the stage's entry in `run.json`, which is filled in: `texts` and `tokens`, numbers of held-out texts and
             of their scored tokens; `none` and `context`, losses without context and with all of it; `curve`, shares by
             a text's own memory (`share`) and by another text's (`other`), at the start, at each evaluation within the
@@ -215,25 +223,26 @@ class GapClosed:
         """Return the shares of the encoder as it is now, as scores of an evaluation within the stage."""
         with torch.autocast(encoder.device.type, torch.bfloat16, enabled=self.bfloat16):
             shares = self.gap.shares(encoder)
-        return {GAP: shares.own, GAP_OTHER: shares.other}
+        return {GAP: shares.same_text, GAP_OTHER: shares.other_text}
 
     def add_curve(self, points: Iterable[Point]) -> None:
         """Replace the measurements after the start by those of a learning curve."""
-        self.record["curve"] = [*self.record["curve"][:1], *(entry_of(one["step"], one["scores"]) for one in points)]
+        later = [gap_point(point["step"], point["scores"]) for point in points]
+        self.record["curve"] = [*self.record["curve"][:1], *later]
 
     def finish(self, encoder: Encoder, steps: int, curve: Sequence[Point] = ()) -> None:
         """Record and log the shares of the weights that the stage ends with; warn if they say that it did not train.
 
         Args:
-            encoder: with these weights.
-            steps: their number of optimiser steps.
+            encoder: encoder with these weights.
+            steps: number of optimiser steps of these weights.
             curve: evaluations within the stage, of which one has these weights; without any, they are measured now.
         """
         if curve:
             self.add_curve(curve)
-            end = entry_of(steps, next(point["scores"] for point in curve if point["step"] == steps))
+            end = gap_point(steps, next(point["scores"] for point in curve if point["step"] == steps))
         else:
-            end = entry_of(steps, self.scores(encoder))
+            end = gap_point(steps, self.scores(encoder))
             self.record["curve"].append(end)
         self.record["end"] = end
         before, words = signed(self.record["curve"][0]["share"]), gap_words(end["share"], end["other"])
@@ -250,7 +259,7 @@ class GapClosed:
             )
 
 
-def at_start(
+def measure_start(
     name: str,
     objective: Objective,
     rows: Sequence[dict[str, Any]],
@@ -258,7 +267,7 @@ def at_start(
     run: MutableMapping[str, Any],
     *,
     bfloat16: bool,
-    chooses: bool = False,
+    chooses_step: bool = False,
 ) -> GapClosed | None:
     """Return what measures a stage, with the first measurement made; None in all processes but the first.
 
@@ -266,48 +275,48 @@ def at_start(
     All processes must call.
 
     Args:
-        name: of the stage.
-        objective: set up for the encoder.
+        name: name of the stage.
+        objective: objective of the stage, set up for the encoder.
         rows: held-out rows.
-        encoder: as the stage starts; no weights are sharded.
-        run: the content of `run.json`: `gap` gets an entry for the stage.
+        encoder: encoder that the stage starts from; no weights are sharded.
+        run: content of `run.json`: `gap` gets an entry for the stage.
         bfloat16: as of `GapClosed`.
-        chooses: the best step is chosen by the share.
+        chooses_step: whether the best step is chosen by the share.
 
     Raises:
-        ValueError: with `chooses`, nothing can be measured.
+        ValueError: with `chooses_step`, nothing can be measured.
     """
     run.get(GAP, {}).pop(name, None)  # of an earlier attempt
-    closed: list[GapClosed] = []
+    measured: list[GapClosed] = []
 
-    def begin() -> None:
+    def measure() -> None:
         assert isinstance(objective, Compression)
-        why, (fit, most) = NO_TEXTS, rows_that_fit(objective, rows, encoder)
-        if len(fit) < len(rows):
-            why = TOO_LONG.format(len(rows) - len(fit), len(rows), most)
-        if len(fit) > 1:
-            if len(fit) < len(rows):
-                logger.info("%s  %s", name, why)
+        reason, (short_rows, limit) = NO_TEXTS, rows_that_fit(objective, rows, encoder)
+        if len(short_rows) < len(rows):
+            reason = TOO_LONG.format(len(rows) - len(short_rows), len(rows), limit)
+        if len(short_rows) > 1:
+            if len(short_rows) < len(rows):
+                logger.info("%s  %s", name, reason)
             with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
-                gap = Gap.measure(objective, fit, encoder)
+                gap = Gap.measure(objective, short_rows, encoder)
             record = run.setdefault(GAP, {})[name] = gap.facts
-            why = NO_GAP.format(gap.context, gap.none)
+            reason = NO_GAP.format(gap.context, gap.none)
             if gap.exists:
-                closed.append(GapClosed(name, gap, record, bfloat16=bfloat16))
-                first = entry_of(0, closed[0].scores(encoder))
+                measured.append(GapClosed(name, gap, record, bfloat16=bfloat16))
+                first = gap_point(0, measured[0].scores(encoder))
                 record["curve"] = [first]
                 words = gap_words(first["share"], first["other"])
                 logger.info("%s  %s, on %d held-out texts, before training", name, words, gap.counts["texts"])
                 return
-        if chooses:
-            raise ValueError(f"stage {name}: no share of the gap closed: {why}; choose another evaluation.metric")
-        logger.info("%s  no share of the gap closed is measured: %s", name, why)
+        if chooses_step:
+            raise ValueError(f"stage {name}: no share of the gap closed: {reason}; choose another evaluation.metric")
+        logger.info("%s  no share of the gap closed is measured: %s", name, reason)
 
-    if held_out_of(objective):
-        decided(begin)
-    return closed[0] if closed else None
+    if objective.held_out:
+        decided(measure)
+    return measured[0] if measured else None
 
 
-def entry_of(step: int, scores: Scores) -> dict[str, Any]:
-    """Return an entry of `run.json`: the shares of an evaluation after `step` steps."""
+def gap_point(step: int, scores: Scores) -> GapPoint:
+    """Return the shares among the scores of an evaluation after `step` steps."""
     return {"step": step, "share": scores[GAP], "other": scores[GAP_OTHER]}

@@ -11,7 +11,6 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from embrew import assembly
 from embrew.data.reading import data_identity, files_digest
 from embrew.encoder import Encoder
 from embrew.files import formats
@@ -22,10 +21,10 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.identity import vectors_hash
-from embrew.recipe import DevRows, Recipe
+from embrew.recipe import DevRows, Recipe, build
 from embrew.storage.base_model import adapter_of, known_name, local_model, weights_sha256
 from embrew.storage.foreign import file_of
-from embrew.storage.opening import SETTINGS
+from embrew.storage.loading import SETTINGS
 from embrew.storage.parts import TENSORS, check_folder
 
 logger = logging.getLogger(__name__)
@@ -45,19 +44,19 @@ MODEL_FILES = (
     "tokenizer*",
     "vocab*",
 )
-Identity = Mapping[str, Any]
+Identity = Mapping[str, str | None]
 sha256_of = partial(file_sha256, cached=True)  # large files are read once in a process
 PROCESSES = "processes"  # number of processes that the stage was begun in; only while it is in progress
 BF16 = re.compile(r"stages\.\d+\.training\.bf16")
-OR = "choose another output folder, or remove this stage and those after it"
+REMEDY = "choose another output folder, or remove this stage and those after it"
 
 
 class StageSettings:
     """Settings and inputs that a recipe's stages depend on, compared with those of existing folders.
 
     Args:
-        recipe: of the run.
-        folder: of the run.
+        recipe: recipe of the run.
+        folder: folder of the run.
         start: folder of the encoder that training starts from, if not the recipe's language model.
     """
 
@@ -86,15 +85,15 @@ class StageSettings:
         dtypes: dict[str, str] = {}
         for stage in self.recipe.stages[: index + 1]:
             work = self.folder / f"{stage.name}.work"
-            now, written = assembly.arithmetic(self.recipe, stage), read_stage(work)
-            chosen = written is None or stage.training.get("bf16") is not None
-            begun = now if chosen or written is None else written["arithmetic"][stage.name]
-            if (begun, now) == ("bfloat16", "float32") and not chosen:
+            current, written = build.arithmetic(self.recipe, stage), read_stage(work)
+            is_set = written is None or stage.training.get("bf16") is not None
+            begun_in = current if is_set or written is None else written["arithmetic"][stage.name]
+            if (begun_in, current) == ("bfloat16", "float32") and not is_set:
                 raise ValueError(
                     f"{work}: the stage was begun in bfloat16, which this device only emulates; resume it on a device "
                     f"that computes in bfloat16, or remove {work}, and the stage is trained from its start in float32"
                 )
-            dtypes[stage.name] = begun
+            dtypes[stage.name] = begun_in
         return dtypes
 
     @cached_property
@@ -123,16 +122,18 @@ class StageSettings:
             return False
         keys = self.differing_keys(written, index)
         if keys is not None:
-            raise ValueError(f"{folder} was trained with other settings ({', '.join(keys)}); {OR}")
+            raise ValueError(f"{folder} was trained with other settings ({', '.join(keys)}); {REMEDY}")
         inputs = self.inputs(index)
         for key in changed_inputs(inputs, written["content"]):
             what = "language model" if key == MODEL else "data set"
             raise ValueError(
                 f"{folder}: the {what} {inputs[key]['name']!r} ({key}): its files have changed since the stage was "
-                f"trained; put them back, {OR}"
+                f"trained; put them back, {REMEDY}"
             )
         if any(written.get(name) != self.started_with.get(name) for name in ("start", "start_vectors")):
-            raise ValueError(f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {OR}")
+            raise ValueError(
+                f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {REMEDY}"
+            )
         return True
 
     def begin(self, work: Path, index: int, settings: Mapping[str, Any], *, processes: int) -> None:
@@ -140,8 +141,8 @@ class StageSettings:
 
         Args:
             work: folder of the stage in progress.
-            index: of the stage.
-            settings: what `of_stage` returned.
+            index: index of the stage.
+            settings: return value of `of_stage`.
             processes: number of processes that train now.
 
         Raises:
@@ -172,24 +173,24 @@ class StageSettings:
         """Return names and sha256 of the data sets and the model of stage `index`, by key: see `data_identity`."""
         inputs: dict[str, Identity] = {MODEL: self._model()}
         for i, stage in enumerate(self.recipe.stages[: index + 1]):
-            for place, config in stage.placed_datasets:
+            for position, config in stage.placed_datasets:
                 for n, path in enumerate(config.paths):
-                    key = f"stages.{i}.{place}.path" + ("" if isinstance(config.path, str) else f".{n}")
+                    key = f"stages.{i}.{position}.path" + ("" if isinstance(config.path, str) else f".{n}")
                     inputs[key] = data_identity(path, split=config.split, revision=config.revision, sha256=sha256_of)
         deciding = self.recipe.resolved(index)
         if self.recipe.evaluation is not None and ("evaluation" in deciding or "dev_rows" in deciding):
-            for n, one in enumerate(self.recipe.evaluation.dev):
-                if "evaluation" in deciding or isinstance(one, DevRows):
-                    path = one if isinstance(one, str) else one.path
+            for n, dev_set in enumerate(self.recipe.evaluation.dev):
+                if "evaluation" in deciding or isinstance(dev_set, DevRows):
+                    path = dev_set if isinstance(dev_set, str) else dev_set.path
                     inputs[f"evaluation.dev.{n}"] = data_identity(path, split=None, revision=None, sha256=sha256_of)
         return inputs
 
     def _model(self) -> Identity:
         """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
-        given, revision = self.recipe.encoder.model, self.recipe.encoder.revision
-        name = known_name(given)
-        identity: dict[str, Any] = {"name": base_name(name)}
-        adapter = self.recipe.encoder.adapter or (given if adapter_of(given) is not None else None)
+        model, revision = self.recipe.encoder.model, self.recipe.encoder.revision
+        name = known_name(model)
+        identity: dict[str, str | None] = {"name": base_name(name)}
+        adapter = self.recipe.encoder.adapter or (model if adapter_of(model) is not None else None)
         if adapter is not None and (path := file_of(adapter, TENSORS)) is not None:
             identity["adapter"] = sha256_of(Path(path))
         folder = local_model(name)
@@ -218,9 +219,9 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     repair = f"remove {folder} and run again with --resume: the stage is trained again"
-    alone = not (folder / CHECKSUMS).is_file()  # in progress
+    in_progress = not (folder / CHECKSUMS).is_file()
     keys = ("hash", "recipe", "arithmetic", "content")
-    written = read_json(path, keys=keys, kind=formats.STAGE, repair=repair, sealed=alone)
+    written = read_json(path, keys=keys, kind=formats.STAGE, repair=repair, sealed=in_progress)
     with content_of(path, repair=repair):
         if not isinstance(written["hash"], str) or not isinstance(written["recipe"], dict):
             raise TypeError("hash is not a string, or recipe not an object")
@@ -228,7 +229,7 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
             raise TypeError(f"{PROCESSES} is not a number of processes")
         if not isinstance(written["arithmetic"], dict):
             raise TypeError("arithmetic is not an object")
-        if not all(isinstance(one, dict) for one in dict(written["content"]).values()):
+        if not all(isinstance(identity, dict) for identity in dict(written["content"]).values()):
             raise TypeError("content is not an object of objects")
     return written
 
@@ -242,8 +243,8 @@ def changed_inputs(ours: Mapping[str, Identity], theirs: Mapping[str, Identity])
     return [key for key in ours if key in theirs and _differ(ours[key], theirs[key])]
 
 
-def _differ(one: Identity, other: Identity) -> bool:
-    if any("hub" in a and b.get("sha256") is not None and "hub" not in b for a, b in ((one, other), (other, one))):
+def _differ(ours: Identity, theirs: Identity) -> bool:
+    if any("hub" in a and b.get("sha256") is not None and "hub" not in b for a, b in ((ours, theirs), (theirs, ours))):
         return True
-    both = [name for name in ("sha256", "hub", "revision") if one.get(name) is not None and other.get(name) is not None]
-    return any(one[name] != other[name] for name in both)
+    keys = [key for key in ("sha256", "hub", "revision") if ours.get(key) is not None and theirs.get(key) is not None]
+    return any(ours[key] != theirs[key] for key in keys)

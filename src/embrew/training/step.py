@@ -16,6 +16,7 @@ from embrew.methods.base import UNIT_WEIGHTS
 from embrew.methods.embedding import Embed
 from embrew.model.batching import passes_by_length
 from embrew.model.weights import check_float32
+from embrew.recipe.stage import BatchConfig
 from embrew.text.tokens import Tokens, select_rows, upload
 from embrew.training.sharding import is_sharded, shard_whole
 
@@ -31,6 +32,13 @@ class Chunks:
 
     rows: int | None = None
     tokens: int | None = None
+
+    @classmethod
+    def from_config(cls, batch: BatchConfig | None) -> Chunks | None:
+        """Return the chunks of a stage's batch; None: gradients are not cached."""
+        if batch is None or not (batch.mini_batch_size or batch.mini_batch_num_tokens):
+            return None
+        return cls(rows=batch.mini_batch_size, tokens=batch.mini_batch_num_tokens)
 
 
 def cached_loss(
@@ -49,9 +57,9 @@ def cached_loss(
 
     Args:
         objective: its loss must depend on the embeddings alone.
-        encoder: what is trained.
-        batch: as the objective collates it, on the encoder's device.
-        chunks: their size.
+        encoder: encoder that is trained.
+        batch: batch that the objective collated, on the encoder's device.
+        chunks: size of the chunks.
 
     Returns:
         What calling the objective returns.
@@ -60,7 +68,7 @@ def cached_loss(
     batch = inputs.complete(encoder, batch)
     passes = _Passes(inputs.embed, encoder, chunks)
     with torch.no_grad():
-        embeddings, prompted = inputs.embed_all(encoder, batch, passes.first)
+        embeddings, prompted = inputs.embed_all(encoder, batch, passes.without_graph)
     if not torch.is_grad_enabled():
         return objective.total(embeddings, batch)
     plain = [role for role in embeddings if role not in prompted]
@@ -75,14 +83,14 @@ def cached_loss(
             sources = {role: leaves[role].detach().requires_grad_() for role in plain}
             with torch.enable_grad(), passes.autocast():
                 table = inputs.prompt_vectors(encoder, sources, batch)
-            held = table.detach().requires_grad_()
+            table_leaf = table.detach().requires_grad_()
             for role in prompted:
-                passes.second(role, gradients[role], held)
-            torch.autograd.backward(table, torch.zeros_like(table) if held.grad is None else held.grad)
+                passes.propagate(role, gradients[role], table_leaf)
+            torch.autograd.backward(table, torch.zeros_like(table) if table_leaf.grad is None else table_leaf.grad)
             for role, vectors in sources.items():
                 gradients[role] = gradients[role] if vectors.grad is None else gradients[role] + vectors.grad
         for role in plain:
-            passes.second(role, gradients[role])
+            passes.propagate(role, gradients[role])
         for parameter, grad in zip(learned, grads[len(leaves) :], strict=True):
             torch.autograd.backward(parameter, grad * scale)
 
@@ -91,8 +99,8 @@ def cached_loss(
     return {**parts, "loss": loss}
 
 
-class _Piece(NamedTuple):
-    rows: Tensor | None  # None: a dummy forward pass
+class _Chunk(NamedTuple):
+    rows: Tensor | None  # indices in the batch; None: a dummy forward pass
     tokens: Tokens
     random_state: tuple[Tensor, ...]
 
@@ -101,34 +109,34 @@ class _Passes:
     """The forward passes over texts in chunks: without a graph, and again with one, under the autocast of the first."""
 
     def __init__(self, embed: Embed, encoder: Encoder, chunks: Chunks) -> None:
-        self.embed, self.encoder, self.chunks = embed, encoder, chunks
-        self.pieces: dict[str, list[_Piece]] = {}
+        self.embed, self.encoder, self.size = embed, encoder, chunks
+        self.chunks_by_role: dict[str, list[_Chunk]] = {}
         kind = encoder.device.type
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
         self.autocast = lambda: torch.autocast(kind, dtype=dtype, enabled=enabled)
 
-    def first(self, role: str, tokens: Tokens) -> Tensor:
+    def without_graph(self, role: str, tokens: Tokens) -> Tensor:
         """Return the embeddings of the texts of a role, and keep its chunks with the random state of each."""
         parts, rows, device = [], [], self.encoder.device
-        pieces = self.pieces[role] = []
-        limits: dict[str, Any] = {"batch_size": self.chunks.rows, "batch_tokens": self.chunks.tokens}
-        for group, counts in passes_by_length(tokens, self.encoder.cost, **limits):
-            places = upload(torch.tensor(group), device) if counts else None
-            piece = _Piece(places, tokens.select(group), _random_state(device))
-            vectors = self.embed(self.encoder, piece.tokens)
-            pieces.append(piece)
+        chunks = self.chunks_by_role[role] = []
+        groups = passes_by_length(tokens, self.encoder.cost, batch_size=self.size.rows, batch_tokens=self.size.tokens)
+        for group, counts in groups:
+            row_numbers = upload(torch.tensor(group), device) if counts else None
+            chunk = _Chunk(row_numbers, tokens.select(group), _random_state(device))
+            vectors = self.embed(self.encoder, chunk.tokens)
+            chunks.append(chunk)
             if counts:
                 parts.append(vectors)
                 rows += group
         return select_rows(torch.cat(parts, dim=-2), torch.tensor(rows).argsort(), dim=-2)
 
-    def second(self, role: str, wanted: Tensor, soft: Tensor | None = None) -> None:
-        """Embed each chunk again and propagate the gradients `wanted` of the role's embeddings."""
-        for piece in self.pieces.get(role, []):
-            tokens = piece.tokens if soft is None else piece.tokens.with_soft(soft)
-            with torch.enable_grad(), _replayed(piece.random_state, self.encoder.device), self.autocast():
+    def propagate(self, role: str, gradients: Tensor, soft: Tensor | None = None) -> None:
+        """Embed each chunk again and propagate the gradients of the role's embeddings."""
+        for chunk in self.chunks_by_role.get(role, []):
+            tokens = chunk.tokens if soft is None else chunk.tokens.with_soft(soft)
+            with torch.enable_grad(), _replayed(chunk.random_state, self.encoder.device), self.autocast():
                 vectors = self.embed(self.encoder, tokens)
-            grad = torch.zeros_like(vectors) if piece.rows is None else wanted.index_select(-2, piece.rows)
+            grad = torch.zeros_like(vectors) if chunk.rows is None else gradients.index_select(-2, chunk.rows)
             torch.autograd.backward(vectors, grad.to(vectors.dtype))
 
 
@@ -203,8 +211,8 @@ class TrainStep(nn.Module):
         self.learned = Learned(objective.learned(encoder))
         check_float32(self)
         self.sharded = is_sharded(encoder)
-        self.learns_more = any(True for _ in self.learned.parameters())
-        if self.sharded and self.learns_more:
+        self.has_learned = any(True for _ in self.learned.parameters())
+        if self.sharded and self.has_learned:
             shard_whole(self.learned, encoder.device)
 
     def forward(self, *, unit_weights: Mapping[str, float] | None = None, **batch: Any) -> dict[str, Tensor]:
@@ -212,17 +220,17 @@ class TrainStep(nn.Module):
 
         Args:
             unit_weights: weight of the loss of a token, or row; None: the batch is the whole optimiser step.
-            batch: as the objective collates it.
+            batch: batch that the objective collated.
         """
         device = self.encoder.device
-        there: dict[str, Any] = {name: moved(part, device) for name, part in batch.items()}
+        moved: dict[str, Any] = {name: to_device(part, device) for name, part in batch.items()}
         if unit_weights is not None:
-            there[UNIT_WEIGHTS] = unit_weights
-        if self.learns_more:
-            there["learned"] = self.learned()
+            moved[UNIT_WEIGHTS] = unit_weights
+        if self.has_learned:
+            moved["learned"] = self.learned()
         if isinstance(self.objective, EmbeddingObjective) and self.chunks is not None:
-            return cached_loss(self.objective, self.encoder, there, self.chunks)
-        return self.objective(self.encoder, there)
+            return cached_loss(self.objective, self.encoder, moved, self.chunks)
+        return self.objective(self.encoder, moved)
 
     def activation_checkpointing_enable(self, **options: Any) -> None:
         """Recompute activations in the backward pass; the options are those of the language model's own method."""
@@ -233,7 +241,7 @@ class TrainStep(nn.Module):
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
 
-def moved(part: Any, device: torch.device) -> Any:
+def to_device(part: Any, device: torch.device) -> Any:
     """Return a part of a batch on a device, without waiting for the copy; numbers and arrays stay on the CPU."""
     if isinstance(part, Tensor):
         return upload(part, device)

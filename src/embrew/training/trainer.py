@@ -16,15 +16,23 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainerState
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.integrations import TensorBoardCallback
 
-from embrew.assembly import StageArguments
 from embrew.data.mixing import InstructedRows, MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.writing import link_or_copy, writing_to
 from embrew.methods.base import UNIT_WEIGHTS, weights_of_units
 from embrew.progress import Bar, progress
+from embrew.recipe.build import StageArguments
 from embrew.training import checkpoints, sharding
 from embrew.training.checkpoints import BEST, WEIGHTS, read_trained, write_trained
 from embrew.training.stage_evaluation import (
@@ -37,7 +45,7 @@ from embrew.training.stage_evaluation import (
 from embrew.training.step import TrainStep
 
 logger = logging.getLogger(__name__)
-CHECKPOINTS = 2  # of a stage in progress
+MAX_CHECKPOINTS = 2  # checkpoints that a stage in progress keeps
 TENSORBOARD = ".tensorboard"  # suffix of the folder of event files, which outlives the folder of checkpoints
 
 
@@ -47,14 +55,14 @@ class KeepSteps(TrainerCallback):
     def __init__(self, step: TrainStep, args: StageArguments) -> None:
         self.step, self.args = step, args
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Check the steps, now that their number is known."""
         self.args.check_keep(state.max_steps)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write, before a checkpoint of this step: a run that is resumed from it has the file."""
         if state.global_step in (self.args.keep or ()):
-            path = checkpoints.kept_file(Path(str(self.args.output_dir)), state.global_step)
+            path = checkpoints.step_file(Path(str(self.args.output_dir)), state.global_step)
             write_trained(self.step, path, writes=self.args.should_save)
 
 
@@ -77,7 +85,7 @@ class StageTrainer(Trainer):
     ) -> None:
         self.order = order
         self.evaluation = evaluation
-        instructed: Any = InstructedRows(rows, order) if order is not None and order.instructions else rows
+        train_rows: Any = InstructedRows(rows, order) if order is not None and order.instructions else rows
         if args.n_gpu > 1:  # the Trainer would split batches for DataParallel, which TrainStep does not support
             args._n_gpu = 1
             logger.warning("%s  several GPUs are visible, and one is used; see docs/how-to/multi-gpu.md", name)
@@ -87,8 +95,8 @@ class StageTrainer(Trainer):
             return step.objective.collate(batch, step.encoder, seed=args.seed * 1_000_003 + epoch)
 
         # The Trainer requires an evaluation data set; `evaluation` has its own.
-        nothing = None if evaluation is None else rows.select([])
-        super().__init__(model=step, args=args, train_dataset=instructed, eval_dataset=nothing, data_collator=collate)
+        no_rows = None if evaluation is None else rows.select([])
+        super().__init__(model=step, args=args, train_dataset=train_rows, eval_dataset=no_rows, data_collator=collate)
         self.step, self.name = step, name
         self.bar: Bar | None = None
         if step.sharded:  # else accelerate would wrap sharded weights in DistributedDataParallel
@@ -110,10 +118,10 @@ class StageTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Return the step's loss; its other parts are averaged until the next log line."""
-        progress = float(torch.tensor(self.state.global_step / max(self.state.max_steps, 1)))  # rounded to float32
+        share = float(torch.tensor(self.state.global_step / max(self.state.max_steps, 1)))  # rounded to float32
         # the Trainer wraps a model that is not sharded in autocast
         with self.accelerator.autocast() if self.step.sharded else nullcontext():
-            outputs = model(**inputs, progress=progress)
+            outputs = model(**inputs, progress=share)
         for name, value in outputs.items():
             if name != "loss":
                 self.loss_parts.setdefault(name, []).append(value.detach())
@@ -151,19 +159,19 @@ class StageTrainer(Trainer):
         if self.accelerator.sync_gradients:
             losses = torch.stack(self.step_losses).tolist()  # read together, for which the host waits once
             self.step_losses.clear()
-            wrong = [value for value in losses if not math.isfinite(value)]
-            if wrong:
+            not_finite = [value for value in losses if not math.isfinite(value)]
+            if not_finite:
                 raise ValueError(
-                    f"the loss is {wrong[0]} at step {self.state.global_step + 1}; lower the learning rate, clip "
+                    f"the loss is {not_finite[0]} at step {self.state.global_step + 1}; lower the learning rate, clip "
                     "gradients (training.max_grad_norm), or check the data of this batch"
                 )
             if cached is not None:
                 mean_gradients(self.step.trainable().values())
             if self.bar is not None:
                 self.bar.update()
-            if self.evaluation is not None and self.evaluation.at is not None:
+            if self.evaluation is not None and self.evaluation.points is not None:
                 steps = evaluation_steps(
-                    self.evaluation.at, last=self.state.max_steps, per_step=samples_per_step(self.args)
+                    self.evaluation.points, last=self.state.max_steps, per_step=samples_per_step(self.args)
                 )
                 self.control.should_evaluate = self.state.global_step + 1 in steps
         return loss
@@ -174,8 +182,8 @@ class StageTrainer(Trainer):
         A part that is NaN in a micro-batch does not exist there.
         """
         if "loss" in logs:
-            figures = {name: torch.stack(values).tolist() for name, values in self.loss_parts.items()}
-            logs |= mean_of_figures({name: [one for one in of if one == one] for name, of in figures.items()})
+            figures = {name: torch.stack(values) for name, values in self.loss_parts.items()}
+            logs |= mean_of_figures({name: values[~values.isnan()].tolist() for name, values in figures.items()})
             self.loss_parts.clear()
         super().log(logs, *args, **kwargs)
         if "loss" in logs and self.is_world_process_zero():
@@ -218,11 +226,11 @@ class StageTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         state = None if checkpoint is None else TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         if checkpoint is not None and state is not None and self._is_done(state):
-            read_trained(
-                self.step, checkpoint / WEIGHTS, sealed=False
-            )  # trained, but the stage's folder is not written
-            later = self.evaluation is not None and self.evaluation.metric is None  # asked for after training had ended
-            if later and self.state.global_step not in [point["step"] for point in self.curve]:
+            # trained, but the stage's folder is not written
+            read_trained(self.step, checkpoint / WEIGHTS, sealed=False)
+            # evaluation.at may have been set after training had ended
+            keeps_last = self.evaluation is not None and self.evaluation.metric is None
+            if keeps_last and self.state.global_step not in [point["step"] for point in self.curve]:
                 self.evaluate()
         else:
             if state is not None:
@@ -231,7 +239,7 @@ class StageTrainer(Trainer):
                 with writing_to(Path(self.args.output_dir or ".")):
                     self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             except UnpicklingError as error:  # only tensors and numbers are read
-                raise ValueError(checkpoints.not_state(checkpoint)) from error
+                raise ValueError(checkpoints.foreign_objects(checkpoint)) from error
             finally:
                 if self.bar is not None:
                     self.bar.close()
@@ -289,7 +297,7 @@ class StageTrainer(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir or ".")
         checkpoint = folder / f"checkpoint-{self.state.global_step}"
-        if self.args.should_save and not checkpoints.is_whole(checkpoint, checkpoints.files_needed(self.args)):
+        if self.args.should_save and not checkpoints.is_complete(checkpoint, checkpoints.files_needed(self.args)):
             shutil.rmtree(checkpoint, ignore_errors=True)
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
@@ -297,7 +305,7 @@ class StageTrainer(Trainer):
             if self.evaluation is not None and self.evaluation.metric is not None and self.curve:
                 link_or_copy(self.best_weights, checkpoint / BEST)
             checkpoints.seal(checkpoint)
-            checkpoints.rotate(folder, CHECKPOINTS)
+            checkpoints.rotate(folder, MAX_CHECKPOINTS)
         self.accelerator.wait_for_everyone()
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embrew.encoder import Encoder
-from embrew.model.batching import WINDOW, Cost, ahead, embed_by_length, plan
+from embrew.model.batching import WINDOW, Cost, compute_ahead, embed_by_length, plan_batches
 from embrew.storage.base_model import computes, pick_dtype, saved_dtype
 from tests.conftest import SENTENCES
 
@@ -33,7 +33,7 @@ def time_of(lengths, batches, overhead):
     overhead=st.sampled_from([1.0, 25.0, 100.0, 8192.0]),
 )
 def test_all_rows_once_no_batch_empty_and_within_the_budget(lengths, batch_size, batch_tokens, overhead):
-    batches = plan(lengths, batch_size=batch_size, batch_tokens=batch_tokens, cost=Cost(overhead))
+    batches = plan_batches(lengths, batch_size=batch_size, batch_tokens=batch_tokens, cost=Cost(overhead))
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in batches:
         padded = len(batch) * max(lengths[i] for i in batch)
@@ -55,7 +55,7 @@ def test_no_split_of_the_sorted_rows_takes_less_time(lengths, batch_size, batch_
         most = batch_size if batch_tokens is None else max(1, batch_tokens // ordered[i])
         sizes = range(1, min(most, len(ordered) - i) + 1)
         least[i] = min(overhead + size * ordered[i] + least[i + size] for size in sizes)
-    batches = plan(lengths, batch_size=batch_size, batch_tokens=batch_tokens, cost=Cost(overhead))
+    batches = plan_batches(lengths, batch_size=batch_size, batch_tokens=batch_tokens, cost=Cost(overhead))
     assert time_of(lengths, batches, overhead) == pytest.approx(least[0])
 
 
@@ -102,7 +102,7 @@ def test_errors_of_the_thread_arrive():
         yield 1
         raise ValueError("line 2")
 
-    stream = ahead(items())
+    stream = compute_ahead(items())
     assert next(stream) == 1
     with pytest.raises(ValueError, match="line 2"):
         next(stream)
@@ -146,7 +146,7 @@ def test_bfloat16_where_the_processor_has_it(capabilities, has, monkeypatch):
 @pytest.mark.parametrize(("family", "kernel"), [("gemma3", "sdpa"), ("gpt-neox", "eager")])
 def test_causal_rows_need_no_mask(family, kernel, make_encoder):
     """Padding on the right is behind every real position: with the mask and without it, the same bits."""
-    from embrew.model.forward import view
+    from embrew.model.layers import with_configuration
 
     encoder = make_encoder(family, memory_tokens=0, attention="causal", attn_implementation=kernel)
     tokens = encoder.tokens(["short", *SENTENCES])
@@ -154,7 +154,7 @@ def test_causal_rows_need_no_mask(family, kernel, make_encoder):
     assert not real.all()
     with torch.inference_mode():
         backbone = encoder.backbone
-        masked = view(backbone.inner, is_causal=True)(
+        masked = with_configuration(backbone.inner, is_causal=True)(
             inputs_embeds=backbone.embed(tokens), attention_mask=tokens.attention_mask, use_cache=False
         ).last_hidden_state
         assert torch.equal(encoder.hidden_states(tokens)[real], masked[real])

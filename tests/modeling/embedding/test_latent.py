@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.model.pooling import LatentAttention
+from embrew.recipe import build
 from embrew.settings.encoder import Pooling
 from tests.conftest import SENTENCES
 
@@ -43,7 +43,7 @@ def test_against_a_loop_over_tokens_and_heads() -> None:
 def test_every_part_is_trained(make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(memory_tokens=0, attention="bidirectional", pooling=POOLING, lora={})
     before, states = encoder.encode(SENTENCES), {name: p.clone() for name, p in encoder.head.state_dict().items()}
-    objective = assembly.objective({"type": "contrastive"})
+    objective = build.objective({"type": "contrastive"})
     objective.setup(encoder.train())
     rows = [{"query": a, "positive": b} for a, b in zip(SENTENCES, SENTENCES[1:] + SENTENCES[:1], strict=True)]
     optimizer = torch.optim.AdamW([p for p in encoder.parameters() if p.requires_grad], lr=1e-2)

@@ -123,7 +123,7 @@ NESTED = "(((.*)*)*)*!"
     ],
 )
 def test_a_pattern_that_never_ends_is_refused(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embrew.model.adapters.MATCHING", 1, raising=False)
+    monkeypatch.setattr("embrew.model.adapters.MATCH_SECONDS", 1, raising=False)
     with within(30), pytest.raises(ValueError, match=r"takes more than \d+ seconds .* without repeats within repeats"):
         Backbone(tiny_model("llama")).add_lora({"r": 2, **settings})
 

@@ -13,8 +13,8 @@ from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from embrew.model import lora_linear
-from embrew.model.lora_linear import LoraLinear, use_lora_linear
+from embrew.model.cpu import lora_linear
+from embrew.model.cpu.lora_linear import LoraLinear, use_lora_linear
 
 WIDTH = 64
 

@@ -11,8 +11,9 @@ from transformers import AutoModel, PreTrainedModel
 
 from embrew.encoder import Encoder
 from embrew.model.attention import Attention
-from embrew.model.forward import forward, packing, packs, read_layers, write_soft
-from embrew.model.kernels import Packed, use_own_sdpa
+from embrew.model.cpu.packing import Packed
+from embrew.model.forward import can_pack, forward, pack, read_layers, write_soft
+from embrew.model.kernels import use_own_sdpa
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.families import FAMILIES, config_of
 
@@ -47,7 +48,7 @@ def test_states_and_gradients_are_those_of_each_row_alone(family: str, mode: str
     inner, tokens, attention = model(family), batch(), Attention(mode)
     if mode == "bidirectional" and FAMILIES[family].bidirectional is None:
         pytest.skip("the family is causal")
-    packed = packing(inner, tokens, attention)
+    packed = pack(inner, tokens, attention)
     if packed is None:
         pytest.skip(f"{family} is not packed")
     inputs = embedded(inner, tokens)
@@ -66,24 +67,24 @@ def test_states_and_gradients_are_those_of_each_row_alone(family: str, mode: str
 
 def test_families_whose_rows_must_stay_apart_are_not_packed() -> None:
     for family in {*SINGLE} & {*FAMILIES}:
-        assert not packs(model(family), Attention()), family
-    assert packs(model("llama"), Attention())
+        assert not can_pack(model(family), Attention()), family
+    assert can_pack(model("llama"), Attention())
 
 
 def test_rows_beyond_a_window_stay_apart() -> None:
     inner = model("mistral")
     window = inner.config.sliding_window
-    assert packing(inner, batch((window, 2)), Attention()) is not None
-    assert packing(inner, batch((window + 1, 2)), Attention()) is None
+    assert pack(inner, batch((window, 2)), Attention()) is not None
+    assert pack(inner, batch((window + 1, 2)), Attention()) is None
 
 
 def test_nothing_is_packed_where_texts_are_encoded_or_a_mask_is_needed() -> None:
     inner = model("llama")
-    assert packing(inner, batch(), Attention()) is not None
-    assert packing(inner, batch((5,)), Attention()) is None
-    assert packing(inner, batch(), Attention(bottleneck="visible")) is None
+    assert pack(inner, batch(), Attention()) is not None
+    assert pack(inner, batch((5,)), Attention()) is None
+    assert pack(inner, batch(), Attention(bottleneck="visible")) is None
     with torch.inference_mode():
-        assert packing(inner, batch(), Attention()) is None
+        assert pack(inner, batch(), Attention()) is None
 
 
 def test_dropout_on_attention_is_drawn_as_without_packing() -> None:
@@ -91,7 +92,7 @@ def test_dropout_on_attention_is_drawn_as_without_packing() -> None:
     for module in inner.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.1
-    packed, inputs = packing(inner, tokens, Attention()), embedded(inner, tokens)
+    packed, inputs = pack(inner, tokens, Attention()), embedded(inner, tokens)
     inner.train()
     torch.manual_seed(3)
     means = []
@@ -110,7 +111,7 @@ def test_texts_are_read_in_training_as_they_are_encoded(make_encoder: Callable[.
     use_own_sdpa(encoder.backbone.inner)
     texts = ["", "a", "<|im_start|> of no text <|endoftext|>", "beyond the limit " * 100, "two words"]
     tokens = Tokens.pad(encoder.template.rows(texts, max_length=24))
-    assert packing(encoder.backbone.inner, tokens, encoder.attention) is not None
+    assert pack(encoder.backbone.inner, tokens, encoder.attention) is not None
     with torch.inference_mode():
         encoded = encoder(tokens)
     torch.testing.assert_close(encoder(tokens), encoded, atol=1e-5, rtol=1e-4)
@@ -123,7 +124,7 @@ def test_given_vectors_are_read_and_get_gradients() -> None:
         for length in (1, 9, 4, 20)
     ]
     tokens, found = Tokens.pad(rows), []
-    for packed in (packing(inner, tokens, Attention()), None):
+    for packed in (pack(inner, tokens, Attention()), None):
         soft = vectors.clone().requires_grad_()
         inputs = write_soft(inner.get_input_embeddings()(tokens.input_ids), tokens.with_soft(soft))
         states = forward(inner, inputs, tokens, Attention(), packed=packed)
@@ -145,11 +146,11 @@ def test_layers_are_read_as_without_packing() -> None:
 
 def test_a_batch_by_hand() -> None:
     tokens = batch((2, 3))
-    packed = Packed.of(tokens, is_causal=True)
+    packed = Packed.from_tokens(tokens, is_causal=True)
     assert packed.positions[0, :5].tolist() == [0, 1, 0, 1, 2]
-    assert packed.taken[:5].tolist() == [0, 1, 3, 4, 5]
+    assert packed.packed_from_batch[:5].tolist() == [0, 1, 3, 4, 5]
     last = packed.positions.shape[1] - 1
-    assert packed.given.tolist() == [0, 1, last, 2, 3, 4]
+    assert packed.batch_from_packed.tolist() == [0, 1, last, 2, 3, 4]
     states = torch.arange(12.0).view(2, 3, 2)
     again = packed.unpack(packed.pack(states), tokens)
     assert torch.equal(again[tokens.attention_mask.bool()], states[tokens.attention_mask.bool()])

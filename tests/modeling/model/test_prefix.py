@@ -11,7 +11,7 @@ import torch
 
 from embrew.encoder import Encoder
 from embrew.model import prefix as module
-from embrew.model.prefix import Prefix, shared_prefix
+from embrew.model.prefix import PrefixCache, shared_prefix
 from embrew.settings.encoder import Pooling
 from embrew.text.tokens import Row, Segment, Tokens
 from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
@@ -86,7 +86,7 @@ def test_a_bidirectional_model_reads_it_anew_with_every_text(make_encoder):
     assert sum(seen) >= sum(len(row.ids) for row in encoder.template.rows(TEXTS))
     tokens = encoder.tokens(TEXTS)
     with pytest.raises(ValueError, match="under causal attention only, not bidirectional"):
-        encoder.backbone.hidden_states(tokens, encoder.attention, shared=Prefix().at(tokens, 20))
+        encoder.backbone.hidden_states(tokens, encoder.attention, shared=PrefixCache().shared_by(tokens, 20))
 
 
 def test_vectors_in_the_beginning(make_encoder):
@@ -102,17 +102,17 @@ def test_vectors_in_the_beginning(make_encoder):
         for text in SENTENCES
     ]
     assert shared_prefix(rows) == len(begin.ids) == 25
-    prefix, found = Prefix(), []
+    prefix, found = PrefixCache(), []
     with torch.no_grad():
         for table in (*tables, tables[0]):
             tokens = Tokens.pad(rows).with_soft(table)
             wanted = encoder(tokens)
-            assert (encoder(tokens, shared=prefix.at(tokens, 25)) - wanted).abs().max() < 5e-6
+            assert (encoder(tokens, shared=prefix.shared_by(tokens, 25)) - wanted).abs().max() < 5e-6
             found.append(wanted)
     assert (found[0] - found[1]).abs().max() > 0.01
-    assert len(prefix._kept) == 2
+    assert len(prefix._entries) == 2
     with pytest.raises(ValueError, match="vectors that differ between rows cannot be shared"):
-        prefix.at(Tokens.pad(rows).with_soft(torch.zeros(5, 8, 32)), 25)
+        prefix.shared_by(Tokens.pad(rows).with_soft(torch.zeros(5, 8, 32)), 25)
 
 
 def test_it_is_kept_between_calls_only_where_the_model_is_fixed(make_encoder):

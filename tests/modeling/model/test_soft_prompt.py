@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from embrew import assembly
 from embrew.encoder import Encoder
+from embrew.recipe import build
 from tests.conftest import SENTENCES
 
 TEMPLATE = "{soft_prompt}{instruction}{text}"
@@ -32,7 +32,7 @@ def test_rows_of_the_vocabulary_as_a_prompt_are_that_prompt(model_folder: Callab
 def test_trained_saved_opened(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     encoder = Encoder.from_pretrained(model_folder("llama"), template=TEMPLATE, soft_prompt_tokens=3, seed=7)
     encoder.backbone.add_lora({"r": 2})
-    objective = assembly.objective({"type": "contrastive"})
+    objective = build.objective({"type": "contrastive"})
     objective.setup(encoder.train())
     rows = [{"query": a, "positive": b} for a, b in zip(SENTENCES, SENTENCES[1:] + SENTENCES[:1], strict=True)]
     objective(encoder, objective.collate(rows, encoder))["loss"].backward()

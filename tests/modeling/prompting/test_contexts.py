@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from embrew.encoder import Encoder
-from embrew.encoding import rows_by_text
-from embrew.model.contexts import Context, PreparedContext, sampled, start
+from embrew.model.context_vectors import initialize_demonstrator, sampled_vectors
+from embrew.model.contexts import Context, PreparedContext
 from embrew.settings.encoder import Demonstrations
 from embrew.text.tokens import Row, Segment
 from tests.conftest import SENTENCES, by_default
@@ -29,7 +29,7 @@ def reading(make_encoder: Callable[..., Encoder], family: str = "llama", **setti
     """An encoder that reads demonstrations, with a projection that is on scale and does something."""
     own = {"attention": "causal", "memory_tokens": 0, "template": TEMPLATE, "prompts": {"document": "p: "}}
     encoder = make_encoder(family, **own, demonstrations=Demonstrations(**settings))  # type: ignore[arg-type]
-    start(encoder)
+    initialize_demonstrator(encoder)
     return encoder
 
 
@@ -114,7 +114,7 @@ def test_what_stands_where(make_encoder, named):
     assert made.row == Row(wanted, segments)
     assert len(made.vectors) == len(set(LAYOUTS[named]) & set("01234"))
     (plain,) = encoder.template.rows(["a text"], instruction="find: ")
-    whole = next(rows for (rows,) in rows_by_text(encoder, ["a text"], "find: ", made, 512))
+    whole = next(rows for (rows,) in encoder.rows_by_text(["a text"], "find: ", made, 512))
     assert whole == Row(plain.ids[:1] + wanted + plain.ids[1:], plain.segments[:1] + segments + plain.segments[1:])
 
 
@@ -135,7 +135,7 @@ def test_one_vector_for_every_few_tokens(make_encoder, family):
     encoder = reading(make_encoder, family, every=4)
     texts = ["fox", *SENTENCES]
     tokens = encoder.tokens(texts, instruction="find: ")
-    found, states = sampled(encoder, tokens), encoder.hidden_states(tokens)
+    found, states = sampled_vectors(encoder, tokens), encoder.hidden_states(tokens)
     places = [row.nonzero()[:, 0].tolist() for row in tokens.where(Segment.TEXT)]
     lengths = [len(text) for text in places]
     assert min(lengths) <= 4 < max(lengths)

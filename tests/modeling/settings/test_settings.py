@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from embrew import assembly
-from embrew.assembly.encoders import check_same_encoder
 from embrew.encoder import Encoder
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
+from embrew.recipe.build.encoders import check_same_encoder
 from embrew.settings.encoder import EncoderSettings, Pooling
 from embrew.storage.saving import verify_folder
 
@@ -51,7 +50,7 @@ def test_from_a_recipe_to_a_folder_and_back(
     plain, changed = (Recipe.from_values({"encoder": each}) for each in (values, {**values, name: OTHER[name]}))
     settings = changed.encoder.settings
     assert list(plain.encoder.settings.differences(settings)) == [name]
-    encoder = assembly.encoder(changed)
+    encoder = build.encoder(changed)
     assert encoder.settings == settings
     encoder.save_pretrained(tmp_path / "saved")
     opened = Encoder.from_pretrained(tmp_path / "saved")

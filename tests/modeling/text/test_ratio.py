@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embrew import assembly
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.methods import Bottleneck, Compression
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.settings.encoder import Pooling
 from embrew.text.template import memory_count
 from embrew.text.tokens import Segment, Tokens
@@ -101,7 +100,7 @@ def recipe_values(model, folder, **encoder):
 
 def test_saved_and_opened_again(model_folder, tmp_path):
     values = recipe_values(model_folder("llama"), tmp_path, memory_ratio=20)
-    encoder = assembly.encoder(Recipe.from_values(values))
+    encoder = build.encoder(Recipe.from_values(values))
     encoder.save_pretrained(tmp_path / "out", verify="fast")
     assert "one for every 20 tokens of a text, at most 3" in (tmp_path / "out" / "README.md").read_text()
     opened = Encoder.from_pretrained(tmp_path / "out")
@@ -110,18 +109,18 @@ def test_saved_and_opened_again(model_folder, tmp_path):
     assert opened.weights_hash() == encoder.weights_hash()
     other = Recipe.from_values(recipe_values(model_folder("llama"), tmp_path))
     with pytest.raises(ValueError, match="encoder.memory_ratio=None, there 20.0"):
-        assembly.check_same_encoder(other, opened, tmp_path)
-    assert assembly.encoder(other).weights_hash() != encoder.weights_hash()
+        build.check_same_encoder(other, opened, tmp_path)
+    assert build.encoder(other).weights_hash() != encoder.weights_hash()
 
 
 @pytest.mark.usefixtures("forked")
 def test_export_needs_one_number(model_folder, tmp_path):
     """With texts that never get a second one the stock folder has the same vectors; otherwise it is refused."""
     short = recipe_values(model_folder("llama"), tmp_path, memory_ratio=63)
-    export_encoder(assembly.encoder(Recipe.from_values(short)), tmp_path / "stock", verify="full")
+    export_encoder(build.encoder(Recipe.from_values(short)), tmp_path / "stock", verify="full")
     vocabulary = json.loads((tmp_path / "stock" / "tokenizer.json").read_text())["added_tokens"]
     assert sum("memory" in token["content"] for token in vocabulary) == 1
-    long = assembly.encoder(Recipe.from_values(recipe_values(model_folder("llama"), tmp_path, memory_ratio=20)))
+    long = build.encoder(Recipe.from_values(recipe_values(model_folder("llama"), tmp_path, memory_ratio=20)))
     with pytest.raises(
         ValueError, match="memory_ratio=20: texts of up to 64 tokens get 1 to 3 .* --max-length 21 or less"
     ):

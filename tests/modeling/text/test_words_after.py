@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from embrew import assembly
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.encoder import Encoder
 from embrew.export import exporting
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, build
 from embrew.settings.encoder import Pooling
 from embrew.storage.base_model import ASSETS
 from embrew.text.template import Template
@@ -139,14 +138,14 @@ def test_a_recipe_says_what_its_template_does_by_default(caplog):
     assert joined.resolved()["encoder"]["words_after"] == "joined"
     assert joined.stage_hash(0) != separate.stage_hash(0)
     assert Recipe.load("baselines/llama2vec-nano").resolved()["encoder"]["words_after"] is None
-    assembly.encoder(joined)
+    build.encoder(joined)
     assert "set encoder.words_after=separate before training" in caplog.text
     caplog.clear()
-    encoder = assembly.encoder(separate)
+    encoder = build.encoder(separate)
     assert not caplog.text
     assert encoder.template.words_after == "separate"
     with pytest.raises(ValueError, match="encoder.words_after='joined', there 'separate'"):
-        assembly.check_same_encoder(joined, encoder, "a folder")
+        build.check_same_encoder(joined, encoder, "a folder")
 
 
 def test_pooling_over_the_text_reads_the_token_at_its_edge(make_encoder):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import inspect
 import io
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,169 +13,70 @@ from rich.table import Table
 from rich.text import Text
 
 from embrew.cli import completion
-from embrew.cli.analyze.cost import Counts, Demos, Instruction, cost, demonstrations
-from embrew.cli.analyze.domain import Columns, domain
-from embrew.cli.analyze.kinds import (
-    Outcome,
-    efficiency,
-    memory,
-    sink,
-    spectrum,
-    surface,
-    texts_of,
-    truncation,
-    uniformity,
-)
-from embrew.cli.arguments import AsJson, ModelPooling, Quiet
-from embrew.cli.console import out, print_json, say, wants_json
+from embrew.cli.analyze.cost import cost, demonstrations
+from embrew.cli.analyze.domain import domain
+from embrew.cli.analyze.kinds import Outcome, efficiency, memory, sink, spectrum, surface, truncation, uniformity
+from embrew.cli.arguments import AsJson, Quiet
+from embrew.cli.console import out, print_json, print_line, wants_json
+from embrew.cli.options import command, options_of
 
-KINDS: dict[str, Callable[..., Outcome]] = {
-    function.__name__: function
-    for function in (spectrum, memory, uniformity, sink, surface, truncation, efficiency, cost, demonstrations, domain)
-}
-Kind = StrEnum("Kind", list(KINDS))  # type: ignore[misc]
-
-
-KindName = Annotated[
-    Kind,
-    typer.Argument(
-        help="spectrum: dimensions that vectors use. memory: similarity of memory tokens. uniformity: closeness of "
-        "positives and spread of texts. sink: attention of the last token. surface: scores by layers and dimensions. "
-        "truncation: full and truncated vectors by t-SNE. efficiency: scores of runs by samples. cost: scores of "
-        "results by time. demonstrations: scores, time and tokens by their number. domain: separation of "
-        "question-answer pairs, and perplexity."
-    ),
-]
+app = typer.Typer(no_args_is_help=True)
 Models = Annotated[
     list[str],
     typer.Argument(
         metavar="MODEL",
         autocompletion=completion.recipes,
-        help="Folders of encoders or Sentence-Transformers models, Hub ids, or recipes; efficiency: of runs; cost: of "
-        "results.",
+        help="Folders of encoders or Sentence-Transformers models, Hub ids, or recipes.",
     ),
 ]
-Data = Annotated[
-    list[str] | None,
-    typer.Option("--data", "-d", metavar="PATH", help="Data folder or file. surface: repeatable."),
-]
-Split = Annotated[str | None, typer.Option(help="Split of a data folder; by default test, else dev, else train.")]
-MaxTexts = Annotated[
-    int | None, typer.Option(min=2, metavar="N", help="Number of texts, or of rows of a domain, to sample.")
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="Random seed of samples; 42 by default.")]
-BatchTokens = Annotated[int | None, typer.Option(min=1, help="Maximum number of tokens per batch, padding included.")]
-Threshold = Annotated[
-    float | None,
-    typer.Option(
-        help="spectrum: share of the largest singular value above which a dimension counts (0.01). memory: cosine "
-        "above which tokens count as one (0.9). uniformity: score above which pairs are positives (4)."
-    ),
-]
-PromptName = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        autocompletion=completion.contexts,
-        help="sink: also with this prompt or context as prefix. Repeatable.",
-    ),
-]
-SuiteName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SUITE",
-        autocompletion=completion.suites,
-        help="surface, demonstrations: a shipped suite or a YAML file; --data is the folder of its data sets.",
-    ),
-]
-Layers = Annotated[
-    str | None, typer.Option(metavar="N,…", help="surface: numbers of layers, e.g. 4,8 or 1-6; the last 12.")
-]
-Dims = Annotated[
-    str | None,
-    typer.Option(metavar="K,…", help="surface, truncation: numbers of dimensions, e.g. 64,128; 8, 16, … 512."),
-]
-Pick = Annotated[
-    str | None,
-    typer.Option(metavar="SHARE", help='surface: name the cheapest cell with a share of the score, e.g. "≥ 98 %".'),
-]
-Stage = Annotated[str | None, typer.Option(help="efficiency: one stage only.")]
-Against = Annotated[
-    str | None,
-    typer.Option(metavar="RUN", help="efficiency: how many samples each run needs to exceed this run's best."),
-]
-General = Annotated[
-    str | None,
-    typer.Option("--general", "-g", metavar="PATH", help="domain: general pairs or texts to compare with."),
-]
-Output = Annotated[
+OutputFolder = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write KIND.json, KIND.csv and KIND.png.")
 ]
-PictureFormat = Annotated[Literal["png", "svg", "pdf"], typer.Option(help="Format of the picture in --output.")]
+Picture = Annotated[Literal["png", "svg", "pdf"], typer.Option(help="Format of the picture in --output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
 
 
-def analyze(
-    kind: KindName,
-    models: Models,
-    data: Data = None,
-    split: Split = None,
-    max_texts: MaxTexts = None,
-    seed: Seed = None,
-    batch_tokens: BatchTokens = None,
-    threshold: Threshold = None,
-    prompt_name: PromptName = None,
-    suite: SuiteName = None,
-    layers: Layers = None,
-    dims: Dims = None,
-    pick: Pick = None,
-    stage: Stage = None,
-    against: Against = None,
-    general: General = None,
-    demos: Demos = None,
-    instruction: Instruction = None,
-    counts: Counts = None,
-    column: Columns = None,
-    pooling: ModelPooling = None,
-    output: Output = None,
-    picture: PictureFormat = "png",
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+@app.callback()
+def _group() -> None:
     """Analyse vectors, attention, layers or learning curves of models."""
-    options: dict[str, Any] = {
-        "data": data, "split": split, "max_texts": max_texts, "seed": seed, "batch_tokens": batch_tokens,
-        "threshold": threshold, "prompt_name": prompt_name, "suite": suite, "layers": layers, "dims": dims,
-        "pick": pick, "stage": stage, "against": against, "general": general, "demos": demos,
-        "instruction": instruction, "counts": counts, "column": column, "pooling": pooling,
-    }  # fmt: skip
-    chosen = {name: value for name, value in options.items() if value not in (None, [])}
-    check_options(kind, chosen)
-    twice = next((name for name in models if models.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{twice} is given twice; give each once")
-    files = [] if output is None else [output / f"{kind}.{suffix}" for suffix in ("json", "csv", picture)]
-    there = next((file for file in files if file.exists()), None)
-    if there is not None and not overwrite:
-        raise FileExistsError(f"{there} exists; give another folder, or --overwrite to replace it")
-    outcome = KINDS[kind](models, **chosen)
-    show(outcome)
-    write(kind, outcome, chosen, files, overwrite=overwrite)
 
 
-def check_options(kind: str, options: Mapping[str, Any]) -> None:
-    """Raise for options that a kind does not have, and for those that it needs."""
-    own = {name: one for name, one in inspect.signature(KINDS[kind]).parameters.items() if name != "models"}
-    if own.pop("reading", None) is not None:
-        own = {**inspect.signature(texts_of).parameters, **own}
-    flags = {name: f"--{name.replace('_', '-')}" for name in (*own, *options)}
-    wrong = [flags[name] for name in options if name not in own]
-    if wrong:
-        raise ValueError(f"analyze {kind} does not take {wrong[0]}; it takes {', '.join(flags[name] for name in own)}")
-    lacking = [flags[name] for name, one in own.items() if one.default is one.empty and name not in options]
-    if lacking:
-        raise ValueError(f"analyze {kind} needs {lacking[0]}")
+def _add(kind: Callable[..., Outcome]) -> None:
+    """Add a kind of analysis as a command, which takes its options, and shows and writes the outcome."""
+
+    @options_of(kind)
+    def analyze(
+        context: typer.Context,
+        models: Models,
+        *,
+        output: OutputFolder = None,
+        picture: Picture = "png",
+        overwrite: Overwrite = False,
+        as_json: AsJson = False,
+        quiet: Quiet = False,
+        **options: Any,
+    ) -> None:
+        name = kind.__name__
+        chosen = {key: value for key, value in options.items() if _is_given(context, key)}
+        twice = next((model for model in models if models.count(model) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is given twice; give each once")
+        files = [] if output is None else [output / f"{name}.{suffix}" for suffix in ("json", "csv", picture)]
+        existing = next((file for file in files if file.exists()), None)
+        if existing is not None and not overwrite:
+            raise FileExistsError(f"{existing} exists; give another folder, or --overwrite to replace it")
+        outcome = kind(models, **chosen)
+        show(outcome)
+        write(name, outcome, chosen, files, overwrite=overwrite)
+
+    analyze.__doc__ = kind.__doc__
+    command(app, kind.__name__)(analyze)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Return whether an option is on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def show(outcome: Outcome) -> None:
@@ -190,7 +89,7 @@ def show(outcome: Outcome) -> None:
         table.add_row(*(Text(cell(row.get(name))) for name in columns))
     out().print(table)
     for line in outcome.lines:
-        say(line)
+        print_line(line)
 
 
 def cell(value: Any) -> str:
@@ -221,3 +120,7 @@ def write(kind: str, outcome: Outcome, options: Mapping[str, Any], files: Sequen
         temporary.write_text(text.getvalue(), encoding="utf-8")
     if outcome.plot is not None:
         outcome.plot(files[2])
+
+
+for function in (spectrum, memory, uniformity, sink, surface, truncation, efficiency, cost, demonstrations, domain):
+    _add(function)

@@ -9,26 +9,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from embrew.cli.analyze.kinds import Outcome, flat, measure_all, only
+from embrew.cli.analyze.kinds import Data, Outcome, Record, Seed, flat, measure_all, only
+from embrew.cli.arguments import Columns, Count, ModelPooling, columns_of
 
 if TYPE_CHECKING:
     from embrew.analysis.domain_knowledge import Figures, Sample
-
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--column",
-        metavar="OURS=THEIRS",
-        help="Name a column of the file: question, answer, choices, negatives or source = its name. Repeatable.",
-    ),
-]
+    from embrew.text_encoder import TextEncoder
 
 
 def domain(
-    models: Sequence[str], *, data: Sequence[str], general: str | None = None, column: Sequence[str] = (),
-    pooling: str | None = None, max_texts: int = 500, seed: int = 42, batch_tokens: int | None = None,
-) -> Outcome:  # fmt: skip
-    """Measure whether a model knows a domain: separation of right and wrong pairs, and perplexity on the texts."""
+    models: Sequence[str],
+    *,
+    data: Data,
+    max_texts: Annotated[int, typer.Option(min=2)] = 500,
+    seed: Seed = 42,
+    batch_tokens: Count = None,
+    general: Annotated[str | None, typer.Option("--general", "-g")] = None,
+    column: Columns = None,
+    pooling: ModelPooling = None,
+) -> Outcome:
+    """Measure whether a model knows a domain: separation of right and wrong pairs, and perplexity on the texts.
+
+    Args:
+        data (PATH): Data folder or file.
+        max_texts (N): Number of texts or rows to sample.
+        seed: Random seed of samples.
+        batch_tokens: Maximum number of tokens per batch, padding included.
+        general (PATH): General pairs or texts to compare with.
+    """
     from embrew.analysis.domain_knowledge import THRESHOLDS, diagnose, measure
     from embrew.analysis.plots import plot_separations
 
@@ -36,7 +44,7 @@ def domain(
     if general is not None:
         samples.append(read_sample(general, {}, max_texts, seed=seed))
 
-    def figures_of(encoder: Any) -> list[Figures]:
+    def figures_of(encoder: TextEncoder) -> list[Figures]:
         return [measure(encoder, sample, batch_tokens=batch_tokens, show_progress_bar=True) for sample in samples]
 
     drawn: list[tuple[str, list[Figures]]] = []
@@ -52,9 +60,9 @@ def domain(
     return outcome
 
 
-def _shown(name: str, figures: Figures) -> dict[str, Any]:
+def _shown(name: str, figures: Figures) -> Record:
     """Return a row of the table."""
-    row: dict[str, Any] = {"model": name, "data": figures.name}
+    row: Record = {"model": name, "data": figures.name}
     if (apart := figures.separation) is not None:
         interval = None if apart.interval is None else f"[{apart.interval[0]:.2f}, {apart.interval[1]:.2f}]"
         row |= {"pairs": apart.matched, "d′": apart.d_prime, "95 % interval": interval, "ratio": apart.ratio}
@@ -64,17 +72,9 @@ def _shown(name: str, figures: Figures) -> dict[str, Any]:
     return row
 
 
-def columns_of(column: Sequence[str] | None) -> dict[str, str]:
-    """Return `OURS=THEIRS` options as a mapping."""
-    columns = dict(part.split("=", 1) for part in column or () if "=" in part)
-    if len(columns) < len(column or ()):
-        raise ValueError(f"--column {' '.join(column or ())}: give OURS=THEIRS, once each, e.g. question=title")
-    return columns
-
-
-def read_sample(path: str, columns: dict[str, str], most: int, *, seed: int = 42) -> Sample:
+def read_sample(path: str, columns: dict[str, str], limit: int, *, seed: int = 42) -> Sample:
     """Read pairs if rows have questions, else texts; from a folder of documents, its passages."""
-    from embrew.adapting.folder import passages, read_folder
+    from embrew.adapting.preparation.documents import read_folder, split_into_passages
     from embrew.analysis.domain_knowledge import Sample
     from embrew.analysis.input_texts import read_texts
     from embrew.analysis.qa import ACCEPTED, read_qa
@@ -83,31 +83,33 @@ def read_sample(path: str, columns: dict[str, str], most: int, *, seed: int = 42
     from embrew.data.splits import SPLITS
     from embrew.sampling import sample_in_order
 
-    place, name = Path(expand(path)), public_name(path)[0]
-    if not place.exists():
-        raise FileNotFoundError(f"no file or folder {place}")
-    if is_beir(place):
-        names = sorted(qrels_files(place))
-        split = next((one for one in ("train", "dev", "test", *names) if one in names), "train")
-        return Sample.of_pairs(name, read_qa(place, split=split), most=most, seed=seed)
-    inside = [] if place.is_file() else [file for file in place.iterdir() if file.is_file()]
-    rows = place.is_file() or is_saved(place) or any(f.name.endswith(SUFFIXES) or stem(f) in SPLITS for f in inside)
+    location, name = Path(expand(path)), public_name(path)[0]
+    if not location.exists():
+        raise FileNotFoundError(f"no file or folder {location}")
+    if is_beir(location):
+        names = sorted(qrels_files(location))
+        split = next((split for split in ("train", "dev", "test", *names) if split in names), "train")
+        return Sample.of_pairs(name, read_qa(location, split=split), max_pairs=limit, seed=seed)
+    inside = [] if location.is_file() else [file for file in location.iterdir() if file.is_file()]
+    rows = (
+        location.is_file() or is_saved(location) or any(f.name.endswith(SUFFIXES) or stem(f) in SPLITS for f in inside)
+    )
     if not rows:
-        parts = [passage.content for document in read_folder(place) for passage in passages(document)]
-        return Sample(name, (), (), tuple(sample_in_order(parts, most, seed=seed)))
+        parts = [passage.content for document in read_folder(location) for passage in split_into_passages(document)]
+        return Sample(name, (), (), tuple(sample_in_order(parts, limit, seed=seed)))
     if not columns:
-        names = splits(place) if place.is_dir() else []
-        first = next(iter(read(place, split=names[0] if len(names) == 1 else "train")), None)
+        names = splits(location) if location.is_dir() else []
+        first = next(iter(read(location, split=names[0] if len(names) == 1 else "train")), None)
         if first is not None and not any(same_name(first.values, question) for question in ACCEPTED["question"]):
-            return Sample(name, (), (), tuple(read_texts(path, max_texts=most, seed=seed).texts))
-    return Sample.of_pairs(name, read_qa(place, columns=columns), most=most, seed=seed)
+            return Sample(name, (), (), tuple(read_texts(path, max_texts=limit, seed=seed).texts))
+    return Sample.of_pairs(name, read_qa(location, columns=columns), max_pairs=limit, seed=seed)
 
 
 def untrained(name: str, pooling: str | None = None) -> Any:
     """Open a model in float32; for a recipe with stages, return its untrained encoder."""
-    from embrew.assembly import encoder
     from embrew.opening import is_recipe, open_model
     from embrew.recipe import Recipe
+    from embrew.recipe.build import encoder
 
     if is_recipe(name):
         return encoder(Recipe.load(name, [("encoder.dtype", "float32")]))

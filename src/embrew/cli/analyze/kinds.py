@@ -8,16 +8,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from embrew.cli.arguments import read_numbers
+import typer
+
+from embrew.cli import completion
+from embrew.cli.arguments import Count, Suite, read_numbers
 from embrew.cli.console import loading
+from embrew.cli.options import options_of
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
     from embrew.analysis.input_texts import Texts
     from embrew.analysis.surface import Cell, Surface
+    from embrew.encoder import Encoder
     from embrew.evaluation import Task
+    from embrew.text_encoder import TextEncoder
 
+Data = Annotated[Sequence[str], typer.Option("--data", "-d")]
+Seed = Annotated[int, typer.Option(min=0)]
+PromptNames = Annotated[Sequence[str], typer.Option(autocompletion=completion.contexts)]
+
+Record = dict[str, Any]  # values by name: an entry of a JSON file, or a row of a table
 DEPTHS = (0.25, 0.5, 0.75, 1.0)  # layers 8, 16, 24 and 32 of 32, those of EPIC's Table 9
 
 
@@ -36,17 +49,17 @@ class Outcome:
     """
 
     plot: Callable[[Path], None] | None
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Record = field(default_factory=dict)
     title: str | None = None
-    models: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    table: list[dict[str, Any]] = field(default_factory=list)
+    models: list[Record] = field(default_factory=list)
+    rows: list[Record] = field(default_factory=list)
+    table: list[Record] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
 
 def measure_all(
     models: Sequence[str], measure: Callable[[Any], Any], opener: Callable[[str], Any] | None = None
-) -> Iterator[tuple[dict[str, Any], Any]]:
+) -> Iterator[tuple[Record, Any]]:
     """Measure models one after the other; yield name and hash of each with its result. Errors begin with the name."""
     from embrew.opening import open_model
     from embrew.text_encoder import model_hash
@@ -61,9 +74,9 @@ def measure_all(
         yield {"model": name, "model_hash": model_hash(encoder)}, result
 
 
-def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
+def flat(entry: Mapping[str, Any]) -> Record:
     """Return the single values of an entry, those of mappings by both names."""
-    row: dict[str, Any] = {}
+    row: Record = {}
     for name, value in entry.items():
         values = {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, Mapping) else {name: value}
         row |= {key: each for key, each in values.items() if not isinstance(each, list | Mapping)}
@@ -78,14 +91,36 @@ def only(data: Sequence[str]) -> str:
 
 
 def texts_of(
-    *, data: Sequence[str], split: str | None = None, max_texts: int | None = None, seed: int = 42,
+    *,
+    data: Sequence[str],
+    split: str | None = None,
+    max_texts: int | None = None,
+    seed: int = 42,
     batch_tokens: int | None = None,
-) -> tuple[Texts, dict[str, Any]]:  # fmt: skip
-    """Return the texts of --data, and keywords of functions that encode them."""
+) -> tuple[Texts, dict[str, Any]]:
+    """Return the texts of --data, and keywords of functions that encode them.
+
+    Args:
+        data (PATH): Data folder or file.
+        split: Split of a data folder; by default test, else dev, else train.
+        max_texts: Number of texts to sample; by default all.
+        seed: Random seed of samples.
+        batch_tokens: Maximum number of tokens per batch, padding included.
+    """
     from embrew.analysis.input_texts import read_texts
 
     texts = read_texts(only(data), split=split, max_texts=max_texts, seed=seed)
     return texts, {"side": texts.side, "batch_tokens": batch_tokens, "show_progress_bar": True}
+
+
+reading_options = options_of(
+    "embrew.cli.analyze.kinds:texts_of",
+    data=typer.Option("--data", "-d"),
+    split=typer.Option(),
+    max_texts=typer.Option(min=2, metavar="N"),
+    seed=typer.Option(min=0),
+    batch_tokens=typer.Option(min=1),
+)
 
 
 def one_row_each(
@@ -102,24 +137,29 @@ def one_row_each(
     """
     drawn: list[tuple[Any, ...]] = []
     outcome = Outcome(partial(plot, drawn), {"texts_sha256": texts.sha256})
-    for entry, (figures, shown) in measure_all(models, measure):
+    for entry, (figures, plot_values) in measure_all(models, measure):
         row = flat({**entry, **figures})
         outcome.models.append({**entry, **figures})
         outcome.rows.append(row)
         outcome.table.append({"model": row["model"], **{head: row[name] for name, head in columns.items()}})
-        drawn.append((entry["model"], *shown))
+        drawn.append((entry["model"], *plot_values))
     return outcome
 
 
+@reading_options
 def spectrum(models: Sequence[str], *, threshold: float = 1e-2, **reading: Any) -> Outcome:
-    """Measure how many dimensions the vectors use, by the singular values of their covariance."""
+    """Measure how many dimensions the vectors use, by the singular values of their covariance.
+
+    Args:
+        threshold: Share of the largest singular value above which a dimension counts.
+    """
     from embrew.analysis.input_texts import unnormalised, vectors_of
     from embrew.analysis.plots import plot_spectra
     from embrew.analysis.spectrum import spectrum_of
 
     texts, options = texts_of(**reading)
 
-    def measure(encoder: Any) -> Any:
+    def measure(encoder: Encoder | SentenceTransformer) -> Any:
         result = spectrum_of(vectors_of(unnormalised(encoder), texts.texts, **options), threshold=threshold)
         return {**result.summary(), "singular_values": result.singular_values.tolist()}, [result]
 
@@ -129,25 +169,35 @@ def spectrum(models: Sequence[str], *, threshold: float = 1e-2, **reading: Any) 
     return one_row_each(models, texts, measure, columns, plot_spectra)
 
 
+@reading_options
 def memory(models: Sequence[str], *, threshold: float = 0.9, **reading: Any) -> Outcome:
-    """Measure how similar the memory tokens are, and how many different ones there are."""
-    from embrew.analysis.memory import memory_similarity, summarize
+    """Measure how similar the memory tokens are, and how many different ones there are.
+
+    Args:
+        threshold: Cosine above which tokens count as one.
+    """
+    from embrew.analysis.memory import MemoryTokens, memory_similarity
     from embrew.analysis.plots import plot_memory
 
     texts, options, seed = *texts_of(**reading), reading.get("seed", 42)
 
-    def measure(encoder: Any) -> Any:
-        similarity = memory_similarity(encoder, texts.texts, **options)
-        figures = {"texts": len(texts.texts), **summarize(similarity, threshold=threshold, seed=seed)}
-        return {**figures, "similarity": similarity.tolist()}, [similarity, figures["effective_tokens"]]
+    def measure(encoder: Encoder) -> Any:
+        tokens = MemoryTokens(memory_similarity(encoder, texts.texts, **options), threshold, seed)
+        figures = {"texts": len(texts.texts), **tokens.summary()}
+        return {**figures, "similarity": tokens.similarity.tolist()}, [tokens]
 
     columns = {"texts": "texts", "k": "k", "k_eff": f"effective at {threshold:g}"}
     columns |= {"mean_cosine": "mean cosine", "lowest_cosine": "lowest", "highest_cosine": "highest"}
     return one_row_each(models, texts, measure, columns, plot_memory)
 
 
+@reading_options
 def uniformity(models: Sequence[str], *, threshold: float = 4.0, **reading: Any) -> Outcome:
-    """Measure whether positives are close (alignment) and all texts are spread out (uniformity). Lower is better."""
+    """Measure whether positives are close (alignment) and all texts are spread out (uniformity). Lower is better.
+
+    Args:
+        threshold: Score above which pairs are positives.
+    """
     from embrew.analysis.input_texts import find_split
     from embrew.analysis.plots import plot_alignment_uniformity
     from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
@@ -159,7 +209,7 @@ def uniformity(models: Sequence[str], *, threshold: float = 4.0, **reading: Any)
     texts, options = texts_of(**reading)
     del options["side"]
 
-    def measure(encoder: Any) -> Any:
+    def measure(encoder: TextEncoder) -> Any:
         point = alignment_uniformity(encoder, positives, texts.texts, **options)
         return vars(point), [point]
 
@@ -167,8 +217,14 @@ def uniformity(models: Sequence[str], *, threshold: float = 4.0, **reading: Any)
     return one_row_each(models, texts, measure, columns, plot_alignment_uniformity)
 
 
+@reading_options
 def truncation(models: Sequence[str], *, dims: str | None = None, **reading: Any) -> Outcome:
-    """Embed full and truncated vectors together in the plane by t-SNE: how far truncation moves a text."""
+    """Embed full and truncated vectors together in the plane by t-SNE: how far truncation moves a text.
+
+    Args:
+        max_texts: Number of texts to sample; 3000 by default.
+        dims (K): Number of dimensions; by default 128, or half of all where these are fewer than 256.
+    """
     from embrew.analysis.input_texts import vectors_of
     from embrew.analysis.plots import plot_truncations
     from embrew.analysis.truncation import truncation_of
@@ -178,28 +234,33 @@ def truncation(models: Sequence[str], *, dims: str | None = None, **reading: Any
     if len(chosen) > 1:
         raise ValueError(f"--dims {dims}; analyze truncation takes one number of dimensions")
 
-    def measure(encoder: Any) -> Any:
+    def measure(encoder: TextEncoder) -> Any:
         vectors = vectors_of(encoder, texts.texts, **options)
         plane = truncation_of(
             vectors, chosen[0] if chosen else min(128, vectors.shape[1] // 2), seed=reading.get("seed", 42)
         )
-        figures = {"dim": plane.dim, "texts": len(plane.whole), "distance": plane.distance}
-        return {**figures, "distance_share": plane.share}, [plane]
+        return plane.summary(), [plane]
 
     columns = {"dim": "dimensions", "texts": "texts", "distance": "mean distance"}
     columns |= {"distance_share": "share of that between texts"}
     return one_row_each(models, texts, measure, columns, plot_truncations)
 
 
-def sink(models: Sequence[str], *, prompt_name: Sequence[str] = (), **reading: Any) -> Outcome:
-    """Measure the share of the last token's attention on the first token, by layer, and on the other parts."""
+@reading_options
+def sink(models: Sequence[str], *, prompt_name: PromptNames = (), **reading: Any) -> Outcome:
+    """Measure the share of the last token's attention on the first token, by layer, and on the other parts.
+
+    Args:
+        max_texts: Number of texts to sample; 512 by default.
+        prompt_name (NAME): Also with this prompt or context as prefix. Repeatable.
+    """
     from embrew.analysis.plots import plot_sinks
     from embrew.analysis.sink import Sink, sink_of
     from embrew.encoder import Encoder
 
     texts, options = texts_of(**{"max_texts": 512, **reading})
 
-    def measure(encoder: Any) -> list[Sink]:
+    def measure(encoder: TextEncoder) -> list[Sink]:
         if not isinstance(encoder, Encoder):
             raise ValueError("analyze sink needs an encoder of embrew; give its folder, or a recipe")
         return [sink_of(encoder, texts.texts, prompt_name=name, **options) for name in (None, *prompt_name)]
@@ -217,7 +278,7 @@ def sink(models: Sequence[str], *, prompt_name: Sequence[str] = (), **reading: A
                 {**names, "layer": i, **dict(zip(figures["shares"], layer, strict=True))}
                 for i, layer in enumerate(layers, start=1)
             ]
-            depths = {f"{depth:.0%}": result.at(depth) for depth in DEPTHS}
+            depths = {f"{depth:.0%}": result.first_token_share(depth) for depth in DEPTHS}
             mean = figures["mean"]
             outcome.table.append({**names, **depths, "mean": mean["first"], "on the text": mean["text"]})
             drawn.append((model if prompt is None else f"{model}, {prompt}", result))
@@ -225,19 +286,38 @@ def sink(models: Sequence[str], *, prompt_name: Sequence[str] = (), **reading: A
 
 
 def surface(
-    models: Sequence[str], *, data: Sequence[str] = (), suite: str | None = None, split: str | None = None,
-    layers: str | None = None, dims: str | None = None, pick: str | None = None, batch_tokens: int | None = None,
-) -> Outcome:  # fmt: skip
-    """Evaluate a model truncated to each number of layers and dimensions, against time and bytes per vector."""
+    models: Sequence[str],
+    *,
+    data: Data = (),
+    split: str | None = None,
+    batch_tokens: Count = None,
+    suite: Suite = None,
+    layers: str | None = None,
+    dims: str | None = None,
+    pick: str | None = None,
+) -> Outcome:
+    """Evaluate a model truncated to each number of layers and dimensions, against time and bytes per vector.
+
+    Args:
+        data (PATH): Data folder or file. Repeatable.
+        split: Split of a data folder; by default test, else dev; with --pick, dev.
+        batch_tokens: Maximum number of tokens per batch, padding included.
+        suite: A shipped suite or a YAML file; --data is the folder of its data sets.
+        layers (N,…): Numbers of layers, e.g. 4,8 or 1-6; by default the last 12.
+        dims (K,…): Numbers of dimensions, e.g. 64,128; by default 8, 16, … 512.
+        pick (SHARE): Name the cheapest cell with a share of the score, e.g. "≥ 98 %".
+    """
     from embrew.analysis.plots import plot_surfaces
     from embrew.analysis.surface import surface_of
 
     share = None if pick is None else read_share(pick)
-    axes: Any = {"layers": layers and read_numbers(layers), "dims": dims and read_numbers(dims)}
+    layer_counts, dim_counts = (None if text is None else read_numbers(text) for text in (layers, dims))
     tasks = tasks_of(data, suite, split, choosing=share is not None)
 
-    def measure(encoder: Any) -> tuple[Surface, Cell | None, Any]:
-        result = surface_of(encoder, tasks, **axes, batch_tokens=batch_tokens, show_progress_bar=True)
+    def measure(encoder: Encoder) -> tuple[Surface, Cell | None, Encoder]:
+        result = surface_of(
+            encoder, tasks, layers=layer_counts, dims=dim_counts, batch_tokens=batch_tokens, show_progress_bar=True
+        )
         return result, None if share is None else result.pick(share), encoder
 
     drawn: list[tuple[str, Surface, Cell | None]] = []
@@ -283,11 +363,11 @@ def tasks_of(data: Sequence[str], suite: str | None, split: str | None, *, choos
     return tasks
 
 
-def _words(name: str, result: Surface, picked: Cell | None, encoder: Any) -> list[str]:
+def _words(name: str, result: Surface, picked: Cell | None, encoder: Encoder) -> list[str]:
     from embrew.storage.card import export_options
 
     tasks = zip(result.tasks, result.sizes, strict=True)
-    lines = [f"{name}: scored on {'; '.join(f'{task.name} {task.shown_split}, {size}' for task, size in tasks)}"]
+    lines = [f"{name}: scored on {'; '.join(f'{task.name} {task.split_label}, {size}' for task, size in tasks)}"]
     shallow, least = result.shallow_average(), result.shallow_average(result.dims[0])
     if shallow is not None and least is not None:
         lines.append(f"≺Avg {100 * shallow:.2f} at {result.dims[-1]} dimensions, {100 * least:.2f} at {result.dims[0]}")
@@ -320,7 +400,13 @@ def read_share(text: str) -> float:
 
 
 def efficiency(models: Sequence[str], *, stage: str | None = None, against: str | None = None) -> Outcome:
-    """Show learning curves, score against samples seen, of runs with evaluation.at or evaluation.every."""
+    """Show learning curves, score against samples seen, of runs with evaluation.at or evaluation.every.
+
+    Args:
+        models (RUN): Folders of runs.
+        stage: One stage only.
+        against (RUN): How many samples each run needs to exceed this run's best.
+    """
     from embrew.analysis.efficiency import as_rows, pareto, read_curve
     from embrew.analysis.plots import plot_efficiency
 
@@ -332,7 +418,7 @@ def efficiency(models: Sequence[str], *, stage: str | None = None, against: str 
     outcome = Outcome(plot, {"moments": moments}, rows=moments)
     for curve in curves:
         best = curve.best
-        row: dict[str, Any] = {"run": curve.name, "first": curve.moments[0].score, "best": best.score}
+        row: Record = {"run": curve.name, "first": curve.evaluations[0].score, "best": best.score}
         row |= {"samples": best.samples, "steps": best.step, "epochs": best.epochs, "pareto": front.count(curve.name)}
         entry = {**row, "scored_on": curve.scored_on}
         if goal is not None and curve is not target:

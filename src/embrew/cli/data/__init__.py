@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from embrew.cli.data import fetch, mine, overlap, show
+from embrew.cli.options import command
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -14,7 +15,5 @@ def _group() -> None:
     """Show training data as the model sees it, mine hard negatives, download test data."""
 
 
-app.command("fetch")(fetch.fetch)
-app.command("mine")(mine.mine)
-app.command("show")(show.show)
-app.command("overlap")(overlap.overlap)
+for function in (fetch.fetch, mine.mine, show.show, overlap.overlap):
+    command(app)(function)

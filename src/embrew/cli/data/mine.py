@@ -11,9 +11,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.analyze.domain import columns_of
-from embrew.cli.arguments import AsJson, Model, ModelPooling, Quiet
-from embrew.cli.console import loading, out, print_json, say
+from embrew.cli.arguments import AsJson, Columns, Count, Model, ModelPooling, Quiet, columns_of
+from embrew.cli.console import loading, out, print_json, print_line
 from embrew.config.suggestions import shortened
 
 if TYPE_CHECKING:
@@ -22,36 +21,40 @@ if TYPE_CHECKING:
 EXAMPLES = 20
 WIDTH = 110  # characters of a text
 
-Corpus = Annotated[
-    str | None,
-    typer.Option(metavar="PATH", help="Documents to search for negatives; by default the positives of all pairs."),
-]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(metavar="OURS=THEIRS", help="Name a column of PAIRS, e.g. query=question. Repeatable."),
-]
-
 
 def mine(
     model: Model,
-    pairs: Annotated[str, typer.Argument(metavar="PAIRS", help="File, folder or Hub data set of pairs.")],
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT.jsonl", help="File for the pairs with their negatives.")],
-    corpus: Corpus = None,
+    pairs: str,
+    output: Path,
+    *,
+    corpus: str | None = None,
     column: Columns = None,
-    split: Annotated[str, typer.Option(help="Split of PAIRS.")] = "train",
-    max_rows: Annotated[int | None, typer.Option(min=1, help="Number of pairs to sample; by default all.")] = None,
-    num_negatives: Annotated[int, typer.Option(min=1, help="Maximum number of negatives per pair.")] = 5,
-    relative_margin: Annotated[
-        float, typer.Option(min=0, max=1, help="A negative's similarity is below (1 - margin) times the positive's.")
-    ] = 0.05,
+    split: str = "train",
+    max_rows: Count = None,
+    num_negatives: Annotated[int, typer.Option(min=1)] = 5,
+    relative_margin: Annotated[float, typer.Option(min=0, max=1)] = 0.05,
     pooling: ModelPooling = None,
-    seed: Annotated[int, typer.Option(help="Random seed for the sample and for the examples shown.")] = 42,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written without writing it.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
+    seed: int = 42,
+    dry_run: bool = False,
+    overwrite: bool = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find hard negatives for pairs, show up to 20 pairs with similarities, and write all of them."""
+    """Find hard negatives for pairs, show up to 20 pairs with similarities, and write all of them.
+
+    Args:
+        pairs: File, folder or Hub data set of pairs.
+        output (OUTPUT.jsonl): File for the pairs with their negatives.
+        corpus (PATH): Documents to search for negatives; by default the positives of all pairs.
+        column: Name a column of PAIRS, e.g. query=question. Repeatable.
+        split: Split of PAIRS.
+        max_rows: Number of pairs to sample; by default all.
+        num_negatives: Maximum number of negatives per pair.
+        relative_margin: A negative's similarity is below (1 - margin) times the positive's.
+        seed: Random seed for the sample and for the examples shown.
+        dry_run: Show what would be written without writing it.
+        overwrite: Replace OUTPUT if it exists.
+    """
     if output.exists() and not (overwrite or dry_run):
         raise FileExistsError(f"{output} exists; give another file, or --overwrite to replace it")
     columns = columns_of(column)
@@ -73,20 +76,20 @@ def mine(
         num_negatives=num_negatives,
         relative_margin=relative_margin,
     )
-    shown = random.Random(seed).sample(mined.rows, min(EXAMPLES, len(mined.rows)))
-    _show(shown, mined)
+    examples = random.Random(seed).sample(mined.rows, min(EXAMPLES, len(mined.rows)))
+    _show(examples, mined)
     counts = {
         "negatives": sum(len(row["negatives"]) for row in mined.rows),
         "pairs": len(mined.rows),
-        "pairs_without": mined.without,
+        "pairs_without": mined.pairs_without,
     }
     if not dry_run:
         write_jsonl(output, mined.rows, overwrite=overwrite)
-    say(
-        f"{counts['negatives']:,} negatives for {counts['pairs']:,} pairs; {mined.without:,} pairs have none and are "
-        f"left out{'; nothing written' if dry_run else f': {output}'}",
+    print_line(
+        f"{counts['negatives']:,} negatives for {counts['pairs']:,} pairs; {mined.pairs_without:,} pairs have none and "
+        f"are left out{'; nothing written' if dry_run else f': {output}'}",
     )
-    print_json({**counts, "output": None if dry_run else str(output), "examples": shown})
+    print_json({**counts, "output": None if dry_run else str(output), "examples": examples})
 
 
 def _show(pairs: Sequence[Mapping[str, Any]], mined: Mined) -> None:

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Overrides
+from embrew.cli.arguments import AsJson, Overrides, RecipeName
 from embrew.cli.console import out, print_json
-from embrew.cli.recipe import Name
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,20 +45,20 @@ class Column(NamedTuple):
     limit: int
 
 
-def show(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def show(recipe: RecipeName, overrides: Overrides = None, *, as_json: AsJson = False) -> None:
     """Show, for each stage, three rows as they were read and one example of each column as tokens."""
-    from embrew import assembly
+    from embrew.recipe import build
 
-    loaded = assembly.load_recipe(recipe, overrides or ())
+    loaded = build.load_recipe(recipe, overrides or ())
     if not loaded.stages:
         raise ValueError(f"{recipe} has no stages, so it has no training data to show")
-    encoder = assembly.encoder(loaded)
+    encoder = build.encoder(loaded)
     console, stages = out(), []
     for stage in loaded.stages:
         console.rule(f"[bold]{stage.name}[/] ({stage.objective['type']})", align="left")
-        objective, entries = assembly.objective(stage.objective), []
+        objective, entries = build.objective(stage.objective), []
         for config in stage.datasets:
-            sample = assembly.rows(config, objective, max_rows=min(SAMPLE, config.max_rows or SAMPLE))
+            sample = build.rows(config, objective, max_rows=min(SAMPLE, config.max_rows or SAMPLE))
             entries.append(_show(console, encoder, sample, config))
         stages.append({"stage": stage.name, "objective": stage.objective["type"], "data": entries})
     mode, over = loaded.encoder.pooling.mode, loaded.encoder.pooling.over
@@ -72,15 +71,15 @@ def _show(console: Console, encoder: Encoder, rows: Dataset, config: DataConfig)
     """Print a data set and return what is printed, without the tokens."""
     from embrew import data
 
-    found = data.describe(rows)
+    description = data.describe(rows)
     paths = config.path if isinstance(config.path, str) else ", ".join(config.path)
-    console.print(Text(f"{paths}  {found['columns']}", style="bold"))
-    for number, example in enumerate(found["examples"], start=1):
+    console.print(Text(f"{paths}  {description['columns']}", style="bold"))
+    for number, example in enumerate(description["examples"], start=1):
         console.print(Padding(Text(f"{number}. {data.row_text(example)}"), (0, 0, 0, 2)))
     lengths = []
     for column in columns(list(rows), encoder):
-        whole = encoder.template.rows(column.texts, instruction=column.instructions)
-        tokens = [len(row.ids) for row in whole]
+        encoded = encoder.template.rows(column.texts, instruction=column.instructions)
+        tokens = [len(row.ids) for row in encoded]
         share = sum(length > column.limit for length in tokens) / len(tokens)
         lengths.append({"column": column.name, "longest": max(tokens), "limit": column.limit, "truncated": share})
         counted = f"{column.name}: up to {max(tokens)} tokens; {share:.1%} of {len(tokens)} texts exceed {column.limit}"
@@ -90,7 +89,7 @@ def _show(console: Console, encoder: Encoder, rows: Dataset, config: DataConfig)
     if config.max_tokens:
         console.print(Text(f"texts with more than {config.max_tokens} tokens are left out in training", style="dim"))
     console.print()
-    return {"path": config.path, "tokens": lengths, "max_tokens": config.max_tokens, **found}
+    return {"path": config.path, "tokens": lengths, "max_tokens": config.max_tokens, **description}
 
 
 def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
@@ -99,23 +98,23 @@ def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
         texts = [row["text"] for row in rows]
         return [Column("text", texts, [""] * len(texts), encoder.max_seq_length)]
     prompts = [row["instruction"] if row["instruction"] is not None else encoder.prompts["query"] for row in rows]
-    found = [Column("query", [row["query"] for row in rows], prompts, encoder.max_length["query"])]
+    columns = [Column("query", [row["query"] for row in rows], prompts, encoder.max_length["query"])]
     negatives = [negative for row in rows for negative in row["negatives"]]
     for name, texts in (("positive", [row["positive"] for row in rows]), ("negatives", negatives)):
         if texts:
-            found.append(
+            columns.append(
                 Column(name, texts, [encoder.prompts["document"]] * len(texts), encoder.max_length["document"])
             )
-    return found
+    return columns
 
 
 def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
     """Yield the first text of a column as tokens: one line per segment, pooled positions underlined."""
-    from embrew.model.pooling import weights
+    from embrew.model.pooling import pooling_weights
     from embrew.text.tokens import Segment
 
     tokens = encoder.tokens(column.texts[:1], instruction=column.instructions[:1], max_length=column.limit)
-    pooled = (weights(encoder.pooling, tokens)[0] > 0).tolist()
+    pooled = (pooling_weights(encoder.pooling, tokens)[0] > 0).tolist()
     ids, segments = tokens.input_ids[0].tolist(), tokens.segment_ids[0].tolist()
     for segment, run in groupby(range(len(ids)), key=lambda position: segments[position]):
         positions = list(run)

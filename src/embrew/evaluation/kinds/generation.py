@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import is_beir
 from embrew.evaluation.rows import task_rows
-from embrew.evaluation.task import Columns, Instructed, Task, TaskKind, inner
+from embrew.evaluation.task import Columns, Instructed, Task, TaskKind, without_instruction
 from embrew.sampling import sample_in_order
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is evaluated: tables need neither
@@ -46,11 +46,11 @@ def read(
             f"task {task.name}: generation does not read demonstrations; leave out context={task.settings['context']!r}"
         )
     if is_beir(task.path):
-        pairs = held_out(read_beir(task.path, task.split))
+        pairs = held_out_pairs(read_beir(task.path, task.split))
     else:
         rows = task_rows(task, GENERATION, columns)
         pairs = list(rows["query"]), list(rows["positive"])
-    return choose(pairs, max_chars=max_chars, count=questions, seed=seed)
+    return choose_pairs(pairs, max_chars=max_chars, count=questions, seed=seed)
 
 
 def score_generation(
@@ -77,12 +77,12 @@ def score_generation(
         options: `batch_tokens`, padded tokens per batch when answers are scored, and `show_progress_bar`.
     """
     from embrew.evaluation.targets import target_rows
-    from embrew.generation import can_write
+    from embrew.generation import has_bottleneck
 
     model, prefix = _generating(encoder)
     sacrebleu, rouge_scorer = _packages()
     questions, answers = pairs
-    has_memory = can_write(model)
+    has_memory = has_bottleneck(model)
     chosen: Source = ("memory" if has_memory else "text") if source == "auto" else source
     instruction = model.instruction("query", prefix)
     generated = model.generate(
@@ -98,7 +98,7 @@ def score_generation(
     rows = target_rows(model, questions, answers, instruction=instruction, **lengths)
     predict = partial(predicted, model, bos=bos, batch_tokens=options.get("batch_tokens", 4096))
     answered = _with_controls(predict, model, rows, chosen, seed)
-    own = _with_controls(predict, model, _answers_twice(model, answers), "memory", seed) if has_memory else {}
+    reconstructed = _with_controls(predict, model, _repeated_rows(model, answers), "memory", seed) if has_memory else {}
     scorer = rouge_scorer.RougeScorer(["rougeL"])
     pairs_of_texts = zip(answers, generated, strict=True)
     rouge_l = [float(scorer.score(wanted, text)["rougeL"].fmeasure) for wanted, text in pairs_of_texts]
@@ -108,7 +108,7 @@ def score_generation(
     for ending, prediction in answered.items():
         scores[f"perplexity{ending}"] = prediction and prediction.perplexity
         scores[f"accuracy{ending}"] = prediction and prediction.accuracy
-        reconstruction = own.get(ending)
+        reconstruction = reconstructed.get(ending)
         scores[f"reconstruction{ending}"] = reconstruction and reconstruction.accuracy
     examples = {"score": rouge_l, "question": questions, "answer": generated}
     counts = {"queries": len(questions)}
@@ -119,7 +119,7 @@ def _generating(encoder: Any) -> tuple[Encoder, str | None]:
     """Return an encoder that may generate, without the task's instruction, and the instruction."""
     from embrew.encoder import Encoder
 
-    model: Any = inner(encoder)
+    model: Any = without_instruction(encoder)
     if type(model) is not Encoder:  # no graph of another runtime either
         raise ValueError(
             f"a {type(model).__name__} only gives vectors; generation evaluates encoders that embrew has trained, or "
@@ -128,7 +128,7 @@ def _generating(encoder: Any) -> tuple[Encoder, str | None]:
     return model, encoder.prefix["prompt"] if isinstance(encoder, Instructed) else None
 
 
-def held_out(data: RetrievalData) -> Pairs:
+def held_out_pairs(data: RetrievalData) -> Pairs:
     """Return a split's questions, each with the text of its document of the highest grade; the first of several."""
     texts = {document.id: document.text for document in data.corpus}
     questions, answers = [], []
@@ -140,7 +140,7 @@ def held_out(data: RetrievalData) -> Pairs:
     return questions, answers
 
 
-def choose(pairs: Pairs, *, max_chars: int | None, count: int | None, seed: int) -> Pairs:
+def choose_pairs(pairs: Pairs, *, max_chars: int | None, count: int | None, seed: int) -> Pairs:
     """Return pairs whose answer has up to `max_chars` characters; of these a seeded sample of `count`, in order.
 
     Raises:
@@ -194,9 +194,9 @@ def _with_controls(
     * `_none`: after BOS alone, at the positions that follow it. EOS stands in for BOS where there is none, since the
       first token needs a position that predicts it.
     """
-    parts = [_parts(row) for row in rows]
-    another = others([(tuple(read.ids), tuple(target.ids)) for read, target in parts], seed=seed)
-    swapped = [] if another is None else [parts[i][0] + parts[at][1] for at, i in enumerate(another)]
+    parts = [_split_target(row) for row in rows]
+    another = other_rows([(tuple(read.ids), tuple(target.ids)) for read, target in parts], seed=seed)
+    swapped = [] if another is None else [parts[i][0] + parts[position][1] for position, i in enumerate(another)]
     return {
         "": predict(rows, source),
         "_other": predict(swapped, source) if swapped else None,
@@ -204,7 +204,7 @@ def _with_controls(
     }
 
 
-def others(rows: Sequence[tuple[Hashable, Hashable]], *, seed: int) -> list[int] | None:
+def other_rows(rows: Sequence[tuple[Hashable, Hashable]], *, seed: int) -> list[int] | None:
     """Return for each row, what is read and its target, the index of another one that shares neither, each row once.
 
     All rows are on one circle in a random order, those that share something beside each other, and each gets the row
@@ -217,16 +217,16 @@ def others(rows: Sequence[tuple[Hashable, Hashable]], *, seed: int) -> list[int]
     """
     group = list(range(len(rows)))  # of each row: the first of those it is connected with
     first: dict[tuple[int, Hashable], int] = {}
-    for at, row in enumerate(rows):
+    for index, row in enumerate(rows):
         for part in enumerate(row):
-            joined = (group[first.setdefault(part, at)], group[at])
-            group = [min(joined) if one in joined else one for one in group]
+            joined = (group[first.setdefault(part, index)], group[index])
+            group = [min(joined) if joined_group in joined else joined_group for joined_group in group]
     order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
-    place: dict[int, int] = {}
+    group_order: dict[int, int] = {}
     for i in order:
-        place.setdefault(group[i], len(place))
-    order.sort(key=lambda i: place[group[i]])
+        group_order.setdefault(group[i], len(group_order))
+    order.sort(key=lambda i: group_order[group[i]])
     shift = max(Counter(group).values(), default=1)
     if 2 * shift > len(rows):
         return None
@@ -234,23 +234,23 @@ def others(rows: Sequence[tuple[Hashable, Hashable]], *, seed: int) -> list[int]
     return [following[i] for i in range(len(rows))]
 
 
-def _parts(row: Row) -> tuple[Row, Row]:
+def _split_target(row: Row) -> tuple[Row, Row]:
     """Return what is read, and the target after it."""
     from embrew.text.tokens import Row, Segment
 
-    at = row.segments.index(Segment.TARGET) if Segment.TARGET in row.segments else len(row.ids)
-    return Row(row.ids[:at], row.segments[:at]), Row(row.ids[at:], row.segments[at:])
+    start = row.segments.index(Segment.TARGET) if Segment.TARGET in row.segments else len(row.ids)
+    return Row(row.ids[:start], row.segments[:start]), Row(row.ids[start:], row.segments[start:])
 
 
-def _answers_twice(encoder: Encoder, texts: Sequence[str]) -> list[Row]:
+def _repeated_rows(encoder: Encoder, texts: Sequence[str]) -> list[Row]:
     """Return rows of texts as documents, each followed by its own tokens, without EOS, as the target."""
     from embrew.text.tokens import Row, Segment
 
     limit, prompt = encoder.max_length["document"], encoder.prompts["document"]
     rows = []
     for row in encoder.template.rows(texts, instruction=prompt, max_length=limit):
-        own = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.TEXT]
-        rows.append(row + Row.labelled(own, Segment.TARGET))
+        text_ids = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.TEXT]
+        rows.append(row + Row.labelled(text_ids, Segment.TARGET))
     return rows
 
 

@@ -18,13 +18,13 @@ from embrew.data.beir import Document, read_beir
 from embrew.evaluation.generator import Generator
 from embrew.evaluation.kinds.retrieval import select_documents, with_setting
 from embrew.evaluation.questions import Question, can_be_found, contains_answer, exact_match, read_questions
-from embrew.evaluation.task import Columns, GridCache, Task, TaskKind, inner
+from embrew.evaluation.task import Columns, GridCache, Task, TaskKind, without_instruction
 from embrew.sampling import sample_in_order
 from embrew.text_encoder import TextEncoder, unit_vectors
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
+class RagData:
     """Questions, the documents that are not empty, and the number of empty ones.
 
     Attributes:
@@ -34,7 +34,7 @@ class Data:
     questions: Sequence[Question]
     documents: Sequence[Document]
     empty: int = 0
-    own: Sequence[int] = ()
+    self_matches: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def read(
     answers: str | None = None,
     columns: Columns = None,
     ignore_identical_ids: bool = False,
-) -> Data:
+) -> RagData:
     """Return a sample of the questions that have answers, and the documents."""
     data = with_setting(read_beir(task.path, task.split), ignore_identical_ids=ignore_identical_ids)
     answered = read_questions(task.path, data, answers=None if answers is None else task.files[-1], columns=columns)
@@ -67,16 +67,16 @@ def read(
         )
     corpus = select_documents(data, documents=documents, distractors=distractors, seed=seed).corpus
     # An empty document's vector may be zero, which is nearer to a question than an unrelated document is.
-    filled = sorted((one for one in corpus if one.content.strip()), key=lambda one: one.id)
+    filled = sorted((doc for doc in corpus if doc.content.strip()), key=lambda doc: doc.id)
     sample = sample_in_order(answered, questions, seed=seed)
-    at = {document.id: i for i, document in enumerate(filled) if document.id in data.self_matches}
-    own = [at.get(question.id, -1) for question in sample] if at else []
-    return Data(sample, filled, len(corpus) - len(filled), own)
+    positions = {document.id: i for i, document in enumerate(filled) if document.id in data.self_matches}
+    self_matches = [positions.get(question.id, -1) for question in sample] if positions else []
+    return RagData(sample, filled, len(corpus) - len(filled), self_matches)
 
 
 def score_rag(
     encoder: TextEncoder,
-    data: Data,
+    data: RagData,
     cache: GridCache,
     *,
     dims: int | None = None,
@@ -93,19 +93,19 @@ def score_rag(
     """
     writer = None
     if generator is not None:  # before texts are encoded, since it may not fit into memory
-        how = generator, max_new_tokens
-        writer = cache.get("generator", how, lambda: Generator.open(generator, max_new_tokens=max_new_tokens))
-    depth = depth_option(inner(encoder), layers)
-    vectors = cache.get("vectors", (data, encoder, layers), lambda: encode(encoder, data, **options, **depth))
-    at, seconds = nearest(vectors, dims, own=data.own)
-    documents = [data.documents[i] for i in at]
+        generator_key = generator, max_new_tokens
+        writer = cache.get("generator", generator_key, lambda: Generator.open(generator, max_new_tokens=max_new_tokens))
+    depth = depth_option(without_instruction(encoder), layers)
+    vectors = cache.get("vectors", (data, encoder, layers), lambda: encode_sides(encoder, data, **options, **depth))
+    indices, seconds = nearest(vectors, dims, self_matches=data.self_matches)
+    documents = [data.documents[i] for i in indices]
     can_be = [can_be_found(question.answers) for question in data.questions]
     contains = [contains_answer(d.content, q.answers) for d, q in zip(documents, data.questions, strict=True)]
     recalled = [float(contains[i]) for i, counts in enumerate(can_be) if counts]
     recall = math.fsum(recalled) / len(recalled) if recalled else None
     sizes = {"layers": layers, "dimensions": dims or vectors.documents.shape[1]}
     encoding = {"question_seconds": vectors.question_seconds, "document_seconds": vectors.document_seconds}
-    shown = [i for i, counts in enumerate(can_be) if counts or writer]
+    listed = [i for i, counts in enumerate(can_be) if counts or writer]
     counts = {"queries": len(data.questions), "documents": len(data.documents)}
     scores = {
         "main_score": recall,
@@ -118,23 +118,23 @@ def score_rag(
             **counts,
             "empty_documents": data.empty,
             "queries_with_span": sum(can_be),
-            "self_matches": sum(i >= 0 for i in data.own),
+            "self_matches": sum(i >= 0 for i in data.self_matches),
         },
         "examples": {
             "score": recalled,
-            "question": [data.questions[i].id for i in shown],
-            "retrieved": [documents[i].id for i in shown],
-            "contains_answer": [contains[i] for i in shown],
+            "question": [data.questions[i].id for i in listed],
+            "retrieved": [documents[i].id for i in listed],
+            "contains_answer": [contains[i] for i in listed],
         },
     }
     if writer is None and not recalled:
         raise ValueError("every answer is yes, no or empty, which no context contains; give a generator")
     if writer is not None:
-        answer(scores, writer, data.questions, documents, batch_size, bool(options.get("show_progress_bar")))
+        add_answers(scores, writer, data.questions, documents, batch_size, bool(options.get("show_progress_bar")))
     return scores
 
 
-def answer(
+def add_answers(
     scores: dict[str, Any],
     writer: Generator,
     questions: Sequence[Question],
@@ -151,7 +151,7 @@ def answer(
         show_progress_bar=show_progress_bar,
     )
     scores |= {"answer_seconds": time.perf_counter() - start, "newly_answered": len(writer.answered) - before}
-    right = [float(exact_match(text, one.answers)) for text, one in zip(answers, questions, strict=True)]
+    right = [float(exact_match(text, reference.answers)) for text, reference in zip(answers, questions, strict=True)]
     scores["main_score"] = scores["exact_match"] = math.fsum(right) / len(right)
     scores["examples"] |= {"score": right, "answer": answers}
 
@@ -168,7 +168,7 @@ def depth_option(encoder: TextEncoder, layers: int | None) -> dict[str, int]:
     return {"num_layers": layers}
 
 
-def encode(encoder: TextEncoder, data: Data, **options: Any) -> Vectors:
+def encode_sides(encoder: TextEncoder, data: RagData, **options: Any) -> Vectors:
     """Return vectors of both sides with all dimensions, from which shorter ones are truncated."""
     start = time.perf_counter()
     questions = encoder.encode_query([question.text for question in data.questions], **options)
@@ -179,12 +179,16 @@ def encode(encoder: TextEncoder, data: Data, **options: Any) -> Vectors:
 
 
 def nearest(
-    vectors: Vectors, dims: int | None = None, *, own: Sequence[int] = ()
+    vectors: Vectors, dims: int | None = None, *, self_matches: Sequence[int] = ()
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Return the index of each question's nearest document, `(questions,)`, and the seconds of indexing and searching.
 
-    Vectors are truncated to `dims` and normalised; Euclidean distances of unit vectors rank as their cosines. `own` is
-    `Data.own`: documents that are not taken.
+    Vectors are truncated to `dims` and normalised; Euclidean distances of unit vectors rank as their cosines.
+
+    Args:
+        vectors: Vectors of questions and documents.
+        dims: Number of leading dimensions that are compared; None: all.
+        self_matches: `RagData.self_matches`, documents that are not taken.
 
     Raises:
         ValueError: a question has no other document.
@@ -200,12 +204,12 @@ def nearest(
     questions = unit_vectors(vectors.questions[:, :dims], what=f"questions{truncated}")
     index.search(questions[:1], 1)  # starts faiss' threads before the clock
     searching = time.perf_counter()
-    at = index.search(questions, 1 + bool(own))[1]
-    if own:
-        at = np.where(at[:, :1] == np.array(own)[:, None], at[:, 1:], at)
-        if (at[:, 0] < 0).any():
+    indices = index.search(questions, 1 + bool(self_matches))[1]
+    if self_matches:
+        indices = np.where(indices[:, :1] == np.array(self_matches)[:, None], indices[:, 1:], indices)
+        if (indices[:, 0] < 0).any():
             raise ValueError("a question is the only document of the corpus; give others")
-    return at[:, 0], {"index_seconds": indexed - start, "search_seconds": time.perf_counter() - searching}
+    return indices[:, 0], {"index_seconds": indexed - start, "search_seconds": time.perf_counter() - searching}
 
 
 RAG = TaskKind(

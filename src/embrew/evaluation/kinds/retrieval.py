@@ -58,11 +58,11 @@ def select_documents(
         if distractors:
             raise ValueError(f"distractors={distractors} needs documents: judged; all has every document already")
         return data
-    judged = {document for grades in data.qrels.values() for document in grades}
-    others = sorted(document.id for document in data.corpus if document.id not in judged)
+    judged_ids = {document for grades in data.qrels.values() for document in grades}
+    others = sorted(document.id for document in data.corpus if document.id not in judged_ids)
     if distractors > len(others):
         raise ValueError(f"distractors={distractors}, but the corpus has {len(others)} documents that are not judged")
-    chosen = judged | set(sample_in_order(others, distractors, seed=seed))
+    chosen = judged_ids | set(sample_in_order(others, distractors, seed=seed))
     return replace(data, corpus=[document for document in data.corpus if document.id in chosen])
 
 
@@ -74,25 +74,25 @@ def score_retrieval(
     A query whose relevant documents are all missing from the corpus scores 0; one without relevant documents in the
     qrels is excluded. Both are counted.
     """
-    judged = _judged(data)
-    queries = {query: data.queries[query] for query in judged}
+    relevant = _relevant_grades(data)
+    queries = {query: data.queries[query] for query in relevant}
     ranking = rank(encoder, data.corpus, queries, top_k=RANKED, chunk_size=CHUNK, chunks=chunks, **options)
     return scores_of_ranking(ranking, data)
 
 
-def _judged(data: RetrievalData) -> dict[str, dict[str, int]]:
+def _relevant_grades(data: RetrievalData) -> dict[str, dict[str, int]]:
     """Return the grades above 0 of the queries that have some."""
     relevant = {q: {d: g for d, g in grades.items() if g > 0} for q, grades in data.qrels.items()}
-    judged = {query: grades for query, grades in relevant.items() if grades}
-    if not judged:
+    with_relevant = {query: grades for query, grades in relevant.items() if grades}
+    if not with_relevant:
         raise ValueError("no query has a relevant document; check the grades of the qrels")
-    return judged
+    return with_relevant
 
 
 def without_self_matches(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> dict[str, list[str]]:
     """Return the first `RANKS` ids of each query, of a ranking of `RANKED`, without the query's own document."""
     return {
-        query: [one for one in documents if one != query or query not in data.self_matches][:RANKS]
+        query: [document for document in documents if document != query or query not in data.self_matches][:RANKS]
         for query, documents in ranking.items()
     }
 
@@ -100,26 +100,26 @@ def without_self_matches(ranking: Mapping[str, Sequence[str]], data: RetrievalDa
 def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> dict[str, Any]:
     """Return the scores of a ranking, as `score_retrieval`; it holds the ids of `RANKED` documents per query."""
     ranking = without_self_matches(ranking, data)
-    judged, ids = _judged(data), {document.id for document in data.corpus}
-    missing = [query for query, grades in judged.items() if not ids & set(grades)]
+    relevant, ids = _relevant_grades(data), {document.id for document in data.corpus}
+    missing = [query for query, grades in relevant.items() if not ids & set(grades)]
     if missing:
         logger.warning("%d queries have no relevant document in the corpus, e.g. %r", len(missing), missing[0])
-    by_query = metrics_by_query(ranking, judged)
+    by_query = metrics_by_query(ranking, relevant)
     scores = {name: math.fsum(values) / len(values) for name, values in by_query.items()}
     counts = {
         "documents": len(data.corpus),
-        "queries": len(judged),
-        "queries_without_judgement": len(data.qrels) - len(judged),
+        "queries": len(relevant),
+        "queries_without_judgement": len(data.qrels) - len(relevant),
         "queries_without_document": len(missing),
-        "self_matches": len(data.self_matches & judged.keys()),
+        "self_matches": len(data.self_matches & relevant.keys()),
     }
     examples = {
         "score": by_query["ndcg_at_10"],
-        "query": list(judged),
-        "top": [list(ranking[query][:TOP]) for query in judged],
+        "query": list(relevant),
+        "top": [list(ranking[query][:TOP]) for query in relevant],
         "rank": [  # of the first relevant document
             next((number for number, document in enumerate(ranking[query], start=1) if document in grades), None)
-            for query, grades in judged.items()
+            for query, grades in relevant.items()
         ],
     }
     return {"main_score": scores["ndcg_at_10"], **scores, "counts": counts, "examples": examples}
@@ -145,7 +145,7 @@ def rank(
     chunks = chunks or CorpusChunks()
     total = math.ceil(len(documents) / chunk_size)
     vectors = None
-    for number in chunks.left(total):
+    for number in chunks.remaining(total):
         if vectors is None:
             vectors = unit_vectors(encoder.encode_query(texts, **options), what="queries", texts=texts)
         first = number * chunk_size

@@ -1,0 +1,197 @@
+"""A model in a race: its files in the output folder, its scores as it is, its training, and its scores after that."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from embrew.adapting.baselines import score, score_hybrid
+from embrew.adapting.defaults import ModelDefaults, RaceOptions
+from embrew.adapting.outcome import RaceRow
+from embrew.adapting.plan import Plan
+from embrew.adapting.preparation.prepare import Prepared
+from embrew.adapting.recipes import load_written_recipe
+from embrew.adapting.starts import SizedEncoder, Start, open_to_train
+from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.encoder import Encoder
+from embrew.evaluation import Result, find_task
+from embrew.evaluation.paths import write_paths
+from embrew.files import formats
+from embrew.files.reading import read_json
+from embrew.progress import within
+from embrew.recipe import Recipe, build
+from embrew.recipe.overrides import as_text
+from embrew.report.sources import RECIPES
+from embrew.storage.loading import final_stage, read_settings
+from embrew.storage.parts import BASE
+from embrew.training.stages import train
+
+logger = logging.getLogger(__name__)
+PLANS, MINED, TRAINED, RESULTS, DEV = "plans", "mined", "model", "results", "dev"
+"""Folders in the output folder."""
+AS_IS, CONTRAST, BM25 = "as-is", "contrast", "bm25"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A model in a race.
+
+    Attributes:
+        start: the model.
+        data: the prepared data.
+        folder: the output folder.
+        options: the options of the race.
+        methods: defaults of what is trained of a bare language model, by the names of the method and of the pooling.
+    """
+
+    start: Start
+    data: Prepared
+    folder: Path
+    options: RaceOptions
+    methods: Mapping[str, Mapping[str, ModelDefaults]]
+
+    # ---- files -----------------------------------------------------------------------------------------------
+
+    def subfolder(self, parent: str, name: str) -> Path:
+        """Return a folder of this model, within one of the output folder."""
+        return self.folder / parent / f"{self.start.name}--{name}"
+
+    def recipe_file(self, name: str) -> Path:
+        """Return the file of a recipe of this model."""
+        return self.folder / RECIPES / f"{self.start.name}--{name}.yaml"
+
+    @property
+    def plan_file(self) -> Path:
+        """The file of its plan."""
+        return self.folder / PLANS / f"{self.start.name}.json"
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Model, data and options that its plan depends on, as JSON-serialisable data."""
+        return {
+            "model": self.start.fingerprint,
+            "trains": self.start.trains,
+            "method": self.options.method,
+            "defaults": json.loads(self.options.defaults.model_dump_json()),
+            "overrides": [as_text(override) for override in self.options.overrides],
+            "seed": self.options.seed,
+            "data": self.data.manifest["made_of"]["sha256"],
+        }
+
+    # ---- the model -------------------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> Path | None:
+        """Folder of the encoder that training starts from; None: the recipe's model."""
+        return final_stage(Path(self.start.model)) if self.start.is_encoder else None
+
+    @property
+    def base_model(self) -> str:
+        """The model that recipes name: of an encoder its base."""
+        if self.source is None:
+            return self.start.model
+        base = read_settings(self.source)["base"]
+        if base["kind"] != "folder":
+            return str(base["name"])
+        return str(self.source / BASE if (self.source / BASE).is_dir() else self.source)
+
+    def open_as_is(self) -> SizedEncoder:
+        """Return the model as it is scored; a bare language model in its best untrained pooling."""
+        if not self.start.is_bare:
+            return self.start.open()
+        return build.encoder(Recipe.load(self.recipe_file(AS_IS), [("encoder.model", self.start.model)]))
+
+    def open_row(self, row: RaceRow) -> SizedEncoder:
+        """Return the encoder of a row of this model."""
+        return self.open_as_is() if row.stage is None else open_stage(row.stage, dtype="as_trained")
+
+    def open_to_train(self) -> Encoder | None:
+        """Return a ready model as an encoder; None: it can only be scored as it is."""
+        try:
+            return open_to_train(self.start)[0]
+        except ValueError as error:
+            logger.warning("%s", error)
+            return None
+
+    # ---- scores ----------------------------------------------------------------------------------------------
+
+    def score(self, encoder: SizedEncoder, name: str, split: str) -> Result:
+        """Return the scores of an encoder of this model on `dev` or `test`; finished ones are not computed again."""
+        data, parent = (self.data.dev, DEV) if split == "dev" else (self.data.test, RESULTS)
+        batch_tokens = self.options.defaults.batch_tokens
+        return score(encoder, data, split, self.subfolder(parent, name), name=name, batch_tokens=batch_tokens)
+
+    def score_as_is(self, plan: Plan) -> RaceRow:
+        """Return the scores of the model as it is; of a bare language model in its best untrained pooling."""
+        encoder = self.open_as_is()
+        dev = self.score(encoder, plan.as_is or AS_IS, "dev")
+        test = self.score(encoder, AS_IS, "test")
+        results = self.subfolder(RESULTS, AS_IS)
+        if not self.start.is_bare:
+            write_paths(results, self.start.model, [find_task(self.data.test)])
+        return RaceRow(
+            name=f"{self.start.name}, {plan.as_is}" if self.start.is_bare else self.start.name,
+            start=self.start.name,
+            dev=dev,
+            test=test,
+            results=results,
+            model=str(self.recipe_file(AS_IS)) if self.start.is_bare else self.start.model,
+            dimensions=encoder.get_embedding_dimension(),
+            parameters=plan.parameters,
+            milliseconds=plan.milliseconds,
+        )
+
+    def train(self, name: str, as_is: RaceRow) -> RaceRow:
+        """Train a recipe, or resume, and return the scores; those of `as_is` where no step was better on dev."""
+        recipe = load_written_recipe(self.recipe_file(name), self.base_model, self.options.overrides)
+        run = self.subfolder(TRAINED, name)
+        with within(name):
+            train(recipe, run, resume=run.exists(), evaluate=evaluation_of(recipe), start=self.source)
+        stage = run / recipe.stages[-1].name
+        log = read_json(run / "run.json", keys=("seconds",), kind=formats.RUN)
+        encoder = open_stage(stage, dtype="as_trained")
+        dev = self.score(encoder, name, "dev")
+        row = replace(
+            as_is,
+            name=f"{self.start.name}, {'trained' if name == CONTRAST else name}",
+            seconds=sum(log["seconds"].values()),
+            best_step=0,
+            steps=recipe.stages[-1].training["max_steps"],
+        )
+        if dev.main_score <= as_is.dev.main_score:
+            logger.info("no step was better on dev (%.1f) than the start, which stays", 100 * dev.main_score)
+            return row
+        test = self.score(encoder, name, "test")
+        results = self.subfolder(RESULTS, name)
+        write_paths(results, str(stage), [find_task(self.data.test)])
+        best_step = log.get("kept", {}).get(stage.name)
+        return replace(row, dev=dev, test=test, results=results, model=str(stage), stage=stage, best_step=best_step)
+
+    def score_fused(self, row: RaceRow) -> RaceRow:
+        """Return the scores of the encoder of a row of this model, fused with BM25."""
+        name = f"{row.results.name}--{BM25}"
+        opener = cache(partial(self.open_row, row))
+        dev, test = (
+            score_hybrid(
+                opener,
+                data,
+                split,
+                self.folder / parent / name,
+                name=row.results.name,
+                batch_tokens=self.options.defaults.batch_tokens,
+            )
+            for data, split, parent in ((self.data.dev, "dev", DEV), (self.data.test, "test", RESULTS))
+        )
+        fused = replace(row, name=f"{row.name} + BM25", dev=dev, test=test, results=self.folder / RESULTS / name)
+        return replace(fused, model=None, stage=None, seconds=None, steps=None, best_step=None)
+
+
+def open_stage(stage: Path, *, dtype: str = "auto") -> Encoder:
+    """Return the encoder of a finished stage, with the trust in remote code that its recipe has."""
+    trust = Recipe.load(stage / "recipe.yaml").encoder.trust_remote_code
+    return Encoder.from_pretrained(stage, dtype=dtype, trust_remote_code=trust)

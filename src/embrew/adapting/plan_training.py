@@ -1,0 +1,299 @@
+"""Plan the training of a candidate: its scores as it is on dev, mined negatives, a learning rate, and recipes."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from embrew.adapting.candidate import AS_IS, CONTRAST, MINED, PLANS, TRAINED, Candidate
+from embrew.adapting.defaults import ModelDefaults
+from embrew.adapting.negatives import mined_pairs
+from embrew.adapting.plan import REPAIR, Plan, read_plan
+from embrew.adapting.preparation.leaks import check_leaks
+from embrew.adapting.preparation.prepare import Prepared, check_same
+from embrew.adapting.recipes import text_lengths, training_recipe, untrained_recipe, with_recipe_settings, write_recipe
+from embrew.adapting.starts import open_to_train
+from embrew.adapting.step_times import seconds_per_step, steps_in_time
+from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.data.reading import expand
+from embrew.encoder import Encoder
+from embrew.files.checksums import file_sha256
+from embrew.files.reading import read_json
+from embrew.files.sealed import sealed
+from embrew.files.writing import write_json
+from embrew.progress import within
+from embrew.recipe import Recipe, build
+from embrew.recipe.overrides import Override, as_text
+from embrew.text_encoder import TextEncoder
+from embrew.training.stages import train
+
+logger = logging.getLogger(__name__)
+TIMED, REPETITIONS = 64, 3  # texts, and how often they are encoded to take the time
+
+
+def plan_training(candidate: Candidate) -> Plan:
+    """Score a model as it is on dev, and write the recipes that it is trained by; the plan of an earlier call stands.
+
+    A bare language model is scored in each untrained pooling. It is trained by contrast from the better of two of them,
+    and by the method. A ready model is trained by contrast from where it is.
+    """
+    return _plan_bare(candidate) if candidate.start.is_bare else _plan_ready(candidate)
+
+
+def earlier_plan(candidate: Candidate) -> Plan | None:
+    """Return the plan of an earlier call, as `read_plan`."""
+    return read_plan(candidate.plan_file, candidate.folder, inputs=candidate.inputs)
+
+
+def _plan_bare(candidate: Candidate) -> Plan:
+    start, data, defaults = candidate.start, candidate.data, candidate.options.defaults
+    earlier = earlier_plan(candidate)
+    logger.info("opening %s", start.name)
+    recipe_of = partial(
+        untrained_recipe, start.model, overrides=candidate.options.overrides, seed=candidate.options.seed
+    )
+    encoder = build.encoder(recipe_of("mean"))
+    lengths = earlier.lengths if earlier else text_lengths(encoder, data, defaults.longest)
+    recipes = {name: recipe_of(name, lengths=lengths, encoder=encoder) for name in defaults.poolings}
+    results = {
+        name: candidate.score(with_recipe_settings(encoder, recipe), name, "dev") for name, recipe in recipes.items()
+    }
+    scores = {name: result.main_score for name, result in results.items()}
+    best = max(scores, key=lambda name: scores[name])
+    logger.info("without training, the best pooling on dev is %s (%.1f)", best, 100 * scores[best])
+    write_recipe(candidate.recipe_file(AS_IS), recipes[best], f"{best}: the best untrained pooling on dev.")
+    if earlier:
+        return earlier
+    first = max(defaults.contrast, key=lambda name: scores.get(name, -1.0))
+    dev_seconds = results[first].seconds if first in results else max(result.seconds for result in results.values())
+    milliseconds = _milliseconds(with_recipe_settings(encoder, recipes[best]), data)
+    methods = candidate.methods if start.trains else {}
+    miner = with_recipe_settings(encoder, recipes.get(first, recipes[best]))
+    with_negatives = _with_negatives(candidate, miner, milliseconds) if methods else candidate
+    for name, by_pooling in methods.items():
+        origin = f" from {first} pooling" if len(by_pooling) > 1 else ""
+        choices = by_pooling.get(first) or by_pooling[""]
+        _plan_recipe(with_negatives, name, choices, encoder, lengths, dev_seconds, origin=origin)
+    plan = Plan(
+        inputs=candidate.inputs,
+        trained=list(methods),
+        minutes=defaults.minutes,
+        files=_file_hashes(candidate, methods),
+        as_is=best,
+        parameters=_parameters(encoder.backbone),
+        milliseconds=milliseconds,
+        lengths=lengths,
+        poolings=scores,
+    )
+    plan.write(candidate.plan_file)
+    return plan
+
+
+def _plan_ready(candidate: Candidate) -> Plan:
+    if (earlier := earlier_plan(candidate)) is not None:
+        return earlier
+    start, data, defaults = candidate.start, candidate.data, candidate.options.defaults
+    logger.info("opening %s", start.name)
+    opened = start.open()
+    dev = candidate.score(opened, AS_IS, "dev")
+    parameters, milliseconds = _parameters(opened), _milliseconds(opened, data)
+    del opened
+    logger.info("as it is, it has %.1f on dev", 100 * dev.main_score)
+    trained, lengths, why_untrained = list[str](), dict[str, int](), ""
+    if start.trains:
+        try:
+            encoder, keys = open_to_train(start)
+        except ValueError as error:
+            logger.warning("%s is not trained: %s", start.name, error)
+            why_untrained = str(error)
+        else:
+            trained = [CONTRAST]
+            if not start.is_encoder:  # which keeps its limits
+                lengths = text_lengths(encoder, data, defaults.longest)
+            choices = defaults.ready.model(keys, parameters)
+            with_negatives = _with_negatives(candidate, encoder, milliseconds)
+            _plan_recipe(with_negatives, CONTRAST, choices, encoder, lengths, dev.seconds)
+    plan = Plan(
+        inputs=candidate.inputs,
+        trained=trained,
+        minutes=defaults.minutes,
+        files=_file_hashes(candidate, trained),
+        parameters=parameters,
+        milliseconds=milliseconds,
+        lengths=lengths,
+        why_untrained=why_untrained,
+    )
+    plan.write(candidate.plan_file)
+    return plan
+
+
+def _with_negatives(candidate: Candidate, encoder: Encoder, milliseconds: float) -> Candidate:
+    """Return the candidate with pairs that have mined negatives, and the minutes that mining leaves.
+
+    Args:
+        candidate: the candidate.
+        encoder: finds the negatives.
+        milliseconds: time in which it encodes a text.
+    """
+    defaults = candidate.options.defaults
+    if defaults.negatives is None:
+        return candidate
+    file = candidate.folder / MINED / f"{candidate.start.name}.jsonl"
+    seconds = mined_pairs(
+        encoder,
+        candidate.data,
+        file,
+        defaults.negatives,
+        inputs=candidate.inputs,
+        milliseconds=milliseconds,
+        minutes=defaults.minutes,
+    )
+    if seconds is None:
+        return candidate
+    minutes = max(defaults.minutes - seconds / 60, defaults.minutes / 2)
+    options = replace(candidate.options, defaults=defaults.model_copy(update={"minutes": minutes}))
+    return replace(candidate, data=replace(candidate.data, mined=file), options=options)
+
+
+def _plan_recipe(
+    candidate: Candidate,
+    name: str,
+    choices: ModelDefaults,
+    encoder: Encoder,
+    lengths: Mapping[str, int],
+    dev_seconds: float,
+    *,
+    origin: str = "",
+) -> None:
+    """Write the recipe of a model with the steps that the minutes allow, which are logged.
+
+    Args:
+        candidate: the candidate.
+        name: name of the recipe.
+        choices: defaults of its encoder and stages.
+        encoder: any encoder of the candidate's model.
+        lengths: from `text_lengths`.
+        dev_seconds: time of an evaluation on dev.
+        origin: where training starts from, for the first line of the recipe.
+    """
+    data, defaults, overrides = candidate.data, candidate.options.defaults, candidate.options.overrides
+    build_recipe = partial(
+        training_recipe,
+        candidate.base_model,
+        choices,
+        data,
+        defaults=defaults,
+        lengths=lengths,
+        encoder=encoder,
+        seed=candidate.options.seed,
+    )
+    one_step = build_recipe(overrides=overrides)
+    check_leaks(data.folder, _other_rows(one_step, data))
+    seconds = list(seconds_per_step(one_step, candidate.source))
+    minutes = defaults.minutes
+    if name == CONTRAST:
+        rate = _searched_rate(candidate, name, choices, build_recipe, seconds[0], dev_seconds)
+        if rate is not None:
+            minutes *= 1 - defaults.rates.share
+            overrides = (*overrides, rate)
+    budget = defaults.model_copy(update={"minutes": minutes})
+    steps, evaluations = steps_in_time(one_step, choices, data, budget, dev_seconds, seconds)
+    recipe = build_recipe(overrides=overrides, steps=steps, evaluations=evaluations)
+    counts = [stage.training["max_steps"] for stage in recipe.stages]
+    total = sum(count * each for count, each in zip(counts, seconds, strict=True))
+    stages = zip(recipe.stages, counts, seconds, strict=True)
+    text = ", ".join(f"{stage.name} {count} steps of {each:.2g} s" for stage, count, each in stages)
+    logger.info("%s: %s; about %.1f min", name, text, total / 60)
+    time_limit = f"in about {defaults.minutes:g} minutes on the machine that planned it"
+    write_recipe(candidate.recipe_file(name), recipe, f"{candidate.start.name}, {name}{origin}, {time_limit}.")
+
+
+def _searched_rate(
+    candidate: Candidate,
+    name: str,
+    choices: ModelDefaults,
+    build_recipe: Callable[..., Recipe],
+    seconds: float,
+    dev_seconds: float,
+) -> Override | None:
+    """Return the learning rate whose first steps are the best on dev; None: too few fit, or a rate is given.
+
+    Scores are written, so that a stopped search resumes; the encoders are removed.
+
+    Args:
+        candidate: the candidate.
+        name: name of the recipe.
+        choices: defaults of its stages.
+        build_recipe: `training_recipe` of the model, for overrides and steps.
+        seconds: time of a step.
+        dev_seconds: time of an evaluation on dev.
+    """
+    defaults, overrides = candidate.options.defaults, candidate.options.overrides
+    rates, stage = defaults.rates, choices.stages[0].stage
+    key = f"stages.{stage['name']}.training.learning_rate"
+    if any(as_text(override).startswith(f"{key}=") for override in overrides):
+        return None
+    seconds_per_rate = 60 * defaults.minutes * rates.share / len(rates.factors)
+    steps = int((seconds_per_rate - 2 * dev_seconds) / seconds)
+    if steps < rates.least:
+        logger.info("the minutes allow %d steps for each learning rate, so none is searched", max(0, steps))
+        return None
+    file = candidate.folder / PLANS / f"{candidate.start.name}--rates.json"
+    file.parent.mkdir(exist_ok=True)
+    scores = dict[str, float]()
+    if file.is_file():
+        earlier = read_json(file, keys=("inputs", "steps", "scores"), repair=REPAIR, sealed=True)
+        check_same(candidate.inputs, earlier["inputs"], candidate.folder)
+        steps, scores = earlier["steps"], earlier["scores"]
+    for factor in rates.factors:
+        rate = f"{factor * stage['training']['learning_rate']:.2g}"
+        write_json(file, sealed({"inputs": candidate.inputs, "steps": steps, "scores": scores}))
+        if rate in scores:
+            continue
+        recipe = build_recipe(overrides=[*overrides, (key, float(rate))], steps=[steps], evaluations=2)
+        run = candidate.subfolder(TRAINED, f"rate-{rate}")
+        with within(f"{name}, rate {rate}"):
+            dev = evaluation_of(recipe)
+            encoder = train(recipe, run, resume=run.exists(), evaluate=dev, start=candidate.source)
+            scores[rate] = candidate.score(encoder, f"rate-{rate}", "dev").main_score
+        shutil.rmtree(run)
+    write_json(file, sealed({"inputs": candidate.inputs, "steps": steps, "scores": scores}))
+    best = max(scores, key=lambda rate: scores[rate])
+    logger.info("of %d steps each, the learning rate %s is the best on dev: %s", steps, best, scores)
+    return key, float(best)
+
+
+def _file_hashes(candidate: Candidate, trained: Iterable[str]) -> dict[str, str]:
+    """Return the sha256 of the recipes and of the mined pairs, by path in the output folder."""
+    mined = candidate.folder / MINED / f"{candidate.start.name}.jsonl"
+    files = [*map(candidate.recipe_file, trained), mined]
+    return {str(file.relative_to(candidate.folder)): file_sha256(file) for file in files if file.is_file()}
+
+
+def _milliseconds(encoder: TextEncoder, data: Prepared) -> float:
+    """Return the time per text of encoding some documents in one call; the shortest of `REPETITIONS`."""
+    texts, seconds = data.texts()["document"][:TIMED], []
+    for _ in range(REPETITIONS):
+        began = time.perf_counter()
+        encoder.encode_document(texts, show_progress_bar=False)
+        seconds.append(time.perf_counter() - began)
+    return 1000 * min(seconds) / len(texts)
+
+
+def _parameters(model: Any) -> int:
+    """Return the number of weights of a model; of a runtime that has none to show, 0."""
+    return sum(weight.numel() for weight in model.parameters()) if hasattr(model, "parameters") else 0
+
+
+def _other_rows(recipe: Recipe, data: Prepared) -> Iterator[Mapping[str, Any]]:
+    """Yield the training rows of a recipe that are not from the prepared folder (by overrides)."""
+    for stage in recipe.stages:
+        for config in stage.datasets:
+            if any(Path(expand(path)).resolve().parent != data.folder.resolve() for path in config.paths):
+                yield from build.rows(config, build.objective(stage.objective), max_rows=config.max_rows)

@@ -1,0 +1,324 @@
+"""The data of an adaptation as files: training passages and pairs, test and dev sets."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embrew.adapting.defaults import Defaults
+from embrew.adapting.preparation.cloze_questions import (
+    cloze_pair,
+    last_passages,
+    split_documents,
+    without_repeated_questions,
+)
+from embrew.adapting.preparation.documents import document_files, split_into_passages
+from embrew.adapting.preparation.leaks import CleanData, check_leaks, without_held_out
+from embrew.adapting.preparation.matching import text_key
+from embrew.adapting.preparation.sources import DataSource, read_documents, read_pairs
+from embrew.adapting.preparation.split import Split, answer_classes, split_pairs, without_duplicates
+from embrew.adapting.preparation.test_sets import write_test_set
+from embrew.analysis.qa import QA
+from embrew.config.suggestions import shortened
+from embrew.data.beir import Document
+from embrew.data.datasets import row_text
+from embrew.data.formats import read_file
+from embrew.files.checksums import NAME, check_files, content_hash, write_checksums
+from embrew.files.formats import ADAPTED
+from embrew.files.reading import content_of, read_json
+from embrew.files.writing import atomic_folder, write_json, write_jsonl
+from embrew.sampling import sample_in_order
+
+logger = logging.getLogger(__name__)
+SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which pairs from passages are added
+MAX_CLOZE_PAIRS = 5000  # pairs from passages
+MAX_CLOZE_QUESTIONS = 200  # questions from passages, of dev and test each
+MAX_MEASURED = 1000  # texts of each kind whose lengths are measured
+LOGGED = 80  # characters of a text in the log
+UNEVEN = 0.1  # difference between the shares of a class of answers in two splits from which a warning is logged
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The files of a prepared folder, and its manifest."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    mined: Path | None = None  # the training pairs with mined negatives
+
+    @property
+    def passages(self) -> Path:
+        """Training passages: `text`, `document`."""
+        return self.folder / "passages.jsonl"
+
+    @property
+    def pairs(self) -> Path:
+        """Training pairs: `query`, `positive`, `negatives`, `made` (True: from a passage, not from the user)."""
+        return self.folder / "pairs.jsonl"
+
+    @property
+    def test(self) -> Path:
+        """Held-out questions over answers and passages, a BEIR folder."""
+        return self.folder / "test"
+
+    @property
+    def dev(self) -> Path:
+        """Held-out questions for choices, a BEIR folder."""
+        return self.folder / "dev"
+
+    def texts(self) -> dict[str, list[str]]:
+        """Return training texts of each kind, `query` and `document`, at most `MAX_MEASURED`."""
+        rows = [record.values for record in read_file(self.pairs)] if self.pairs.stat().st_size else []
+        read = [record.values["text"] for record in read_file(self.passages)] if self.passages.stat().st_size else []
+        queries, answers = [row["query"] for row in rows], [row["positive"] for row in rows]
+        by_side = {"query": queries or read, "document": [*answers, *read]}
+        return {side: sample_in_order(texts, MAX_MEASURED, seed=0) for side, texts in by_side.items()}
+
+    def count(self, name: str) -> int:
+        """Return a count of the manifest."""
+        return int(self.manifest["counts"][name])
+
+
+def prepare(
+    documents: DataSource | None, pairs: DataSource | None, folder: Path, *, defaults: Defaults, seed: int = 42
+) -> Prepared:
+    """Read, split and write the data into `folder`, or open it if it exists.
+
+    Args:
+        documents: documents; None: pairs only.
+        pairs: questions and answers; None: documents only, whose first sentences replace questions.
+        folder: output folder.
+        defaults: lengths of passages, sizes of held-out parts and of test corpora.
+        seed: random seed of the split and of samples.
+
+    Raises:
+        FileExistsError: `folder` was made of other files or with other settings.
+        FileNotFoundError, ValueError: as `read_documents` and `read_pairs`; no data for training; fewer than two
+            different questions or answers for dev or test; training files that hold a held-out question or answer (see
+            `leaks`).
+    """
+    settings = _settings(documents, pairs, defaults, seed)
+    if (earlier := _open_prepared(folder, settings)) is not None:
+        return earlier
+    inputs = _read(documents, pairs, max_chars=defaults.max_chars)
+    split, by_part, train_passages = _split(inputs, defaults, seed)
+    _check_held_out(by_part, inputs.summary)
+    held_pairs = [*by_part["dev"], *by_part["test"]]
+    clean = without_held_out(train_passages, by_part["train"], held_pairs)
+    rows = _rows(clean, held_pairs, seed)
+    if len(rows) < 2:
+        raise ValueError(
+            f"{inputs.summary}: {len(rows)} pairs are left to train on, and contrastive learning needs two or more; "
+            f"give {defaults.held_out.few} pairs or more (fewer are all held out), or more documents of two or more "
+            "sentences (some are held out, or hold held-out texts)"
+        )
+    all_passages = [passage for passages_of_one in inputs.passages.values() for passage in passages_of_one]
+    counts = {
+        "documents": len(inputs.documents),
+        "passages": len(all_passages),
+        "documents_held_out": len(split.held_out),
+        "train_passages": len(clean.passages),
+        "pairs": len(inputs.pairs),
+        "duplicate_pairs": inputs.duplicates,
+        "train_pairs": len(clean.pairs),
+        **clean.counts,
+        "made_pairs": sum(row["made"] for row in rows),
+        "with_negatives": sum(bool(pair.negatives) for pair in clean.pairs),
+        "linked": split.linked,
+    }
+    manifest: dict[str, Any] = {
+        "made_of": settings,
+        "counts": counts,
+        "by_document": split.by_document,
+        "questions_made": not inputs.pairs,
+        "classes": _classes(inputs.pairs, {**by_part, "train": clean.pairs}),
+    }
+    with atomic_folder(folder, marker=ADAPTED.file) as new:
+        write_jsonl(new / "passages.jsonl", ({"text": p.content, "document": p.id} for p in clean.passages))
+        write_jsonl(new / "pairs.jsonl", rows)
+        trained = {passage.id for passage in clean.passages}
+        for part, limit in defaults.max_documents.items():
+            sizes = write_test_set(
+                new / part, part, by_part[part], inputs.pairs, all_passages, trained, max_documents=limit, seed=seed
+            )
+            counts |= {f"{part}_{name}": size for name, size in sizes.items()}
+        manifest["checked"] = check_leaks(new)
+        write_json(new / ADAPTED.file, manifest)
+        write_checksums(new)
+    return Prepared(folder, manifest)
+
+
+def _settings(documents: DataSource | None, pairs: DataSource | None, defaults: Defaults, seed: int) -> dict[str, Any]:
+    """Return the files and settings that prepared data depend on."""
+    return {
+        "format": ADAPTED.number,
+        "documents": None if documents is None else documents.public,
+        "pairs": None if pairs is None else pairs.public,
+        "max_chars": defaults.max_chars,
+        "max_documents": defaults.max_documents,
+        "held_out": defaults.held_out.model_dump(),
+        "seed": seed,
+        "sha256": _sha256(documents, pairs),
+    }
+
+
+def _open_prepared(folder: Path, settings: Mapping[str, Any]) -> Prepared | None:
+    """Return what an earlier call has prepared from the same files and settings; None: nothing."""
+    again = f"remove {folder}; the same command makes it again"
+    manifest = {}
+    if (folder / ADAPTED.file).is_file():
+        manifest = read_json(folder / ADAPTED.file, keys=("made_of", "counts", "by_document"), repair=again)
+        with content_of(folder / ADAPTED.file, repair=again):
+            ADAPTED.check(manifest["made_of"], folder / ADAPTED.file)
+    verified = check_files(folder, repair=f"R{again[1:]}")  # where the manifest is missing, too
+    if not manifest:
+        return None
+    if not verified:
+        logger.warning("%s has no %s, so changes of its files are not noticed", folder, NAME)
+    check_same(settings, manifest["made_of"], folder)
+    return Prepared(folder, manifest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inputs:
+    """What the user's files hold.
+
+    Attributes:
+        pairs: different pairs.
+        duplicates: number of pairs that repeat one of them.
+        documents: documents.
+        passages: passages of each document, by its id.
+        summary: counts and names of the files, for errors and the log.
+    """
+
+    pairs: list[QA]
+    duplicates: int
+    documents: list[Document]
+    passages: Mapping[str, list[Document]]
+    summary: str
+
+
+def _read(documents: DataSource | None, pairs: DataSource | None, *, max_chars: int) -> _Inputs:
+    """Read pairs and documents, and log how many there are and the first pair."""
+    all_pairs = [] if pairs is None else read_pairs(pairs)
+    all_documents = [] if documents is None else read_documents(documents)
+    unique = without_duplicates(all_pairs)
+    by_document = {document.id: split_into_passages(document, max_chars=max_chars) for document in all_documents}
+    summary = [] if pairs is None else [f"{len(unique)} different pairs in {pairs.name}"]
+    if documents is not None:
+        total = sum(map(len, by_document.values()))
+        summary.append(f"{len(all_documents)} documents in {documents.name}, {total} passages")
+    logger.info("read %s", ", ".join(summary))
+    if unique:
+        first = {"query": unique[0].question, "positive": unique[0].answer}
+        logger.info("    %s", row_text({name: shortened(text, LOGGED) for name, text in first.items()}))
+    return _Inputs(
+        pairs=unique,
+        duplicates=len(all_pairs) - len(unique),
+        documents=all_documents,
+        passages=by_document,
+        summary=", ".join(summary),
+    )
+
+
+def check_same(settings: Mapping[str, Any], earlier: Mapping[str, Any], folder: Path) -> None:
+    """Raise FileExistsError if an earlier call made a folder with other settings."""
+    differing = sorted(key for key in settings if earlier.get(key) != settings[key])
+    if differing:
+        raise FileExistsError(
+            f"{folder} was made of other files or settings ({', '.join(differing)}); choose another output folder, or "
+            "give the same command"
+        )
+
+
+def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int) -> list[dict[str, Any]]:
+    """Return the rows to train on; pairs of passages are added where there are few."""
+    rows = [_row(pair, from_passage=False) for pair in clean.pairs]
+    if len(rows) < SELF_SUPERVISED_BELOW:
+        cloze_pairs = without_held_out((), (qa for qa in map(cloze_pair, clean.passages) if qa), held_pairs).pairs
+        rows += [_row(pair, from_passage=True) for pair in sample_in_order(cloze_pairs, MAX_CLOZE_PAIRS, seed=seed)]
+    return rows
+
+
+def _split(inputs: _Inputs, defaults: Defaults, seed: int) -> tuple[Split, dict[str, list[QA]], list[Document]]:
+    """Hold out pairs; without pairs, first sentences of held-out passages: the first half of them is dev.
+
+    Returns:
+        The split, the pairs of each part, and the passages to train on.
+    """
+    documents, by_document = inputs.documents, inputs.passages
+    if inputs.pairs:
+        split = split_pairs(inputs.pairs, documents, defaults.held_out, seed=seed)
+        parts = list(zip(inputs.pairs, split.parts, strict=True))
+        by_part = {name: [pair for pair, part in parts if part == name] for name in _PARTS}
+    else:
+        split = split_documents(documents, by_document, share=defaults.held_out.test, seed=seed)
+        by_part = {name: [] for name in _PARTS}
+    held = split.held_out
+    to_train = [p for document, passages in by_document.items() if document not in held for p in passages]
+    if not inputs.pairs:
+        last = last_passages(documents, by_document, share=defaults.held_out.test) if not held else []
+        held_passages = {p.id for p in last}
+        to_train = [p for p in to_train if p.id not in held_passages]
+        for_questions = [
+            p
+            for document, passages in by_document.items()
+            for p in passages
+            if p.id in held_passages or document in held
+        ]
+        questions = without_repeated_questions((qa for qa in map(cloze_pair, for_questions) if qa), to_train)
+        for part, half in (("dev", questions[: len(questions) // 2]), ("test", questions[len(questions) // 2 :])):
+            by_part[part] = sample_in_order(half, MAX_CLOZE_QUESTIONS, seed=seed)
+    return split, by_part, to_train
+
+
+_PARTS = ("train", "dev", "test")
+
+
+def _check_held_out(by_part: Mapping[str, Sequence[QA]], summary: str) -> None:
+    """Raise if questions of dev or test cannot be compared with answers of others."""
+    for part in ("dev", "test"):
+        questions = {text_key(pair.question) for pair in by_part[part]}
+        answers = {text_key(pair.answer) for pair in by_part[part]}
+        if min(len(questions), len(answers)) < 2:
+            raise ValueError(
+                f"{summary}: the {part} set would have {len(questions)} different questions and {len(answers)} "
+                "different answers, and needs two or more of each (pairs with the same question or document stay "
+                "together); give more pairs with different answers, or longer documents"
+            )
+
+
+def _classes(pairs: Sequence[QA], by_part: Mapping[str, Sequence[QA]]) -> dict[str, dict[str, int]]:
+    """Return the number of pairs per class of answers and split; warn where the shares differ much between splits."""
+    counts = {part: Counter(text_key(pair.answer) for pair in by_part[part]) for part in _PARTS if by_part[part]}
+    classes = {name: {part: counts[part][name] for part in counts} for name in answer_classes(pairs)}
+    for name, by_split in classes.items():
+        shares = {part: count / len(by_part[part]) for part, count in by_split.items()}
+        if max(shares.values()) - min(shares.values()) > UNEVEN:
+            text = ", ".join(f"{share:.0%} of {part}" for part, share in shares.items())
+            logger.warning(
+                "the answer %r is unevenly divided: %s; its pairs are linked by question or document", name, text
+            )
+    return classes
+
+
+def _row(pair: QA, *, from_passage: bool) -> dict[str, Any]:
+    return {"query": pair.question, "positive": pair.answer, "negatives": list(pair.negatives), "made": from_passage}
+
+
+def _sha256(documents: DataSource | None, pairs: DataSource | None) -> str:
+    """Return the sha256 of the names and bytes of all files; data sets of the Hub have none here."""
+    digest = hashlib.sha256()
+    if documents is not None and (path := documents.path) is not None:
+        for file in document_files(path):
+            digest.update(str(file.relative_to(path) if path.is_dir() else file.name).encode())
+            digest.update(content_hash([file]).encode())
+    if pairs is not None and (path := pairs.path) is not None:
+        files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+        digest.update(content_hash(files).encode())
+    return digest.hexdigest()

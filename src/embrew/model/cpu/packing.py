@@ -1,0 +1,165 @@
+"""Batches as one row without padding, of which attention reads each text alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from embrew.model.batching import Cost, plan_batches
+from embrew.model.cpu.lora_linear import common_size
+from embrew.model.cpu.sdpa import sdpa
+from embrew.text.tokens import Tokens
+
+ATTENTION_CALL = Cost(64.0)  # one attention call over rows of similar length, in units of a padded position
+
+
+class Group(NamedTuple):
+    """Rows of similar length, whose attention is one call.
+
+    Attributes:
+        rows: number of rows.
+        width: tokens of the longest.
+        mask: `(rows, 1, 1, width)` true where a key is real; None under causal attention, or without padding.
+    """
+
+    rows: int
+    width: int
+    mask: Tensor | None
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The positions of a batch as one row, with every text's own positions and attention.
+
+    At the end are positions of no text, at least one: matrix products have one of few sizes (`common_size`), and what
+    is padding in the batch, or in a group, is the last of them. They get no gradient.
+
+    Attributes:
+        positions: `(1, count)` int64, the position of each within its text.
+        real: number of positions of texts.
+        packed_from_batch: `(count,)` index in the flattened batch of each packed position.
+        batch_from_packed: `(batch × tokens,)` packed index of each position of the flattened batch.
+        groups: groups of rows for attention.
+        groups_from_packed: `(rows × width of all groups,)` packed index of each position of the flattened groups.
+        packed_from_groups: `(count,)` index in the flattened groups of each packed position.
+        is_causal: whether attention is causal.
+    """
+
+    positions: Tensor
+    real: int
+    packed_from_batch: Tensor
+    batch_from_packed: Tensor
+    groups: Sequence[Group]
+    groups_from_packed: Tensor
+    packed_from_groups: Tensor
+    is_causal: bool
+
+    @classmethod
+    def from_tokens(cls, tokens: Tokens, *, is_causal: bool) -> Packed:
+        """Return the positions of a batch on the CPU."""
+        is_real = tokens.attention_mask.numpy().astype(bool)
+        lengths = is_real.sum(1)
+        total = int(lengths.sum())
+        count = common_size(total + 1)
+        batch_from_packed = np.full(is_real.shape, count - 1)
+        batch_from_packed[is_real] = np.arange(total)
+        packed_from_batch, positions, packed_from_groups = np.zeros((3, count), dtype=np.int64)
+        packed_from_batch[:total] = is_real.reshape(-1).nonzero()[0]
+        positions[:total] = is_real.nonzero()[1]
+        groups, groups_from_packed, offset = [], [], 0
+        for rows in plan_batches(lengths.tolist(), batch_size=len(lengths), cost=ATTENTION_CALL):
+            width = int(lengths[rows[0]])
+            group_from_packed, in_text = batch_from_packed[rows, :width], is_real[rows, :width]
+            packed_from_groups[group_from_packed[in_text]] = offset + in_text.reshape(-1).nonzero()[0]
+            mask = None if is_causal or in_text.all() else torch.from_numpy(in_text)[:, None, None]
+            groups.append(Group(len(rows), width, mask))
+            groups_from_packed.append(group_from_packed.reshape(-1))
+            offset += group_from_packed.size
+        return cls(
+            positions=torch.from_numpy(positions)[None],
+            real=total,
+            packed_from_batch=torch.from_numpy(packed_from_batch),
+            batch_from_packed=torch.from_numpy(batch_from_packed.reshape(-1)),
+            groups=groups,
+            groups_from_packed=torch.from_numpy(np.concatenate(groups_from_packed)),
+            packed_from_groups=torch.from_numpy(packed_from_groups),
+            is_causal=is_causal,
+        )
+
+    def pack(self, states: Tensor) -> Tensor:
+        """Return `(1, count, width)` of `(batch, tokens, width)`."""
+        packed: Tensor = _Gather.apply(states.flatten(0, 1), self.packed_from_batch, self.batch_from_packed, None)
+        return packed[None]
+
+    def unpack(self, states: Tensor, tokens: Tokens) -> Tensor:
+        """Return `(batch, tokens, width)` of `(1, count, width)`; padding has arbitrary states."""
+        unpacked: Tensor = _Gather.apply(states[0], self.batch_from_packed, self.packed_from_batch, self.real)
+        return unpacked.view(*tokens.input_ids.shape, -1)
+
+    def group(self, states: Tensor) -> list[Tensor]:
+        """Return `(rows, width, …)` of each group, of `(count, …)`."""
+        grouped: Tensor = _Gather.apply(states, self.groups_from_packed, self.packed_from_groups, self.real)
+        parts = grouped.split([group.rows * group.width for group in self.groups])
+        return [part.unflatten(0, group[:2]) for part, group in zip(parts, self.groups, strict=True)]
+
+    def ungroup(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return `(count, …)` of the `(rows, width, …)` of each group."""
+        together = torch.cat([part.flatten(0, 1) for part in parts])
+        ungrouped: Tensor = _Gather.apply(together, self.packed_from_groups, self.groups_from_packed, None)
+        return ungrouped
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of a tensor by indices whose inverse is known; PyTorch would sum gradients by index, which is slow."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, index: Tensor, inverse: Tensor, real: int | None) -> Tensor:
+        ctx.inverse, ctx.real = inverse, real
+        return states.index_select(0, index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        grad = grads[0].index_select(0, ctx.inverse)
+        if ctx.real is not None:
+            grad[ctx.real :] = 0
+        return grad, None, None, None
+
+
+def attend_each_row(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packed: Packed,
+    *,
+    dropout: float,
+    scaling: float | None,
+    **kwargs: Any,
+) -> Tensor:
+    """Return attention `(1, count, heads, width)` of packed rows, each of which reads itself.
+
+    Args:
+        module: the attention layer.
+        query: `(1, heads, count, width)`.
+        key: `(1, key heads, count, width)`.
+        value: likewise.
+        packed: the rows.
+        dropout: dropout on attention weights.
+        scaling: factor of the products.
+        **kwargs: further arguments that the library passes.
+    """
+    kwargs["is_causal"] = packed.is_causal
+    states = [packed.group(part[0].transpose(0, 1)) for part in (query, key, value)]
+    outputs = []
+    for group, q, k, v in zip(packed.groups, *states, strict=True):
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        output, _ = sdpa(module, q, k, v, group.mask, dropout=dropout, scaling=scaling, **kwargs)
+        outputs.append(output)
+    return packed.ungroup(outputs)[None]

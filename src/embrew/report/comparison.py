@@ -1,0 +1,218 @@
+"""Comparison of models: tasks that all have alike, paired tests against the first model, settings that differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from embrew.evaluation.report import Result, label_of, mean_score
+from embrew.evaluation.uncertainty import (
+    LEVEL,
+    SAMPLES,
+    Difference,
+    bootstrap,
+    check_same_examples,
+    holm,
+    paired_test,
+)
+from embrew.report.models import Model
+
+# Settings of a task that belong to the model, and those that change no vector.
+MODEL_SETTINGS = frozenset({"instruction", "context", "batch_tokens"})
+TASK_KEYS = ("counts", "task", "split", "kind")
+
+
+@dataclass(frozen=True)
+class Tested(Difference):
+    """A paired test; `corrected` is the p-value corrected for the number of tested tasks by Holm's method."""
+
+    corrected: float
+
+    @property
+    def outcome(self) -> Literal["better", "worse"] | None:
+        """What the test says at the 5 % level, after the correction; None: not distinguishable."""
+        return None if self.corrected > LEVEL else "better" if self.difference > 0 else "worse"
+
+
+class LeftOut(NamedTuple):
+    """A task that is not compared, and why."""
+
+    task: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TaskScores:
+    """A task with the results of each model, one per seed."""
+
+    results: tuple[tuple[Result, ...], ...]
+
+    @property
+    def first(self) -> Result:
+        """A result, for what all have in common: task, split, kind, counts."""
+        return self.results[0][0]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Name and split."""
+        return self.first.task, self.first.split
+
+    @property
+    def label(self) -> str:
+        """Task, split and size."""
+        return label_of(self.first)
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """Main score of each model, from 0 to 1: the mean over its seeds."""
+        return tuple(map(mean_score, self.results))
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether all results have examples to draw from."""
+        return all(result.examples for result in chain(*self.results))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models on the tasks that they have alike; the first model is the base of all differences."""
+
+    models: tuple[Model, ...]
+    tasks: tuple[TaskScores, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+    def means(self, tasks: Sequence[TaskScores] | None = None) -> tuple[float, ...]:
+        """Return each model's mean main score over tasks, from 0 to 1."""
+        chosen = self.tasks if tasks is None else tasks
+        return tuple(float(np.mean(scores)) for scores in zip(*(task.scores for task in chosen), strict=True))
+
+    @property
+    def tested(self) -> tuple[TaskScores, ...]:
+        """The tasks with examples."""
+        return tuple(task for task in self.tasks if task.is_tested)
+
+    def differences(self, model: int, base: int = 0) -> tuple[Tested | None, ...]:
+        """Return the test of each task for one model minus another; None for tasks without examples."""
+        tests = [
+            paired_test(samples[model] - samples[base], task.scores[model] - task.scores[base]) if samples else None
+            for task, samples in zip(self.tasks, self._samples, strict=True)
+        ]
+        corrected = iter(holm([test.p_value for test in tests if test is not None]))
+        return tuple(None if test is None else Tested(**vars(test), corrected=next(corrected)) for test in tests)
+
+    def mean_difference(
+        self, model: int, base: int = 0, tasks: Sequence[TaskScores] | None = None
+    ) -> Difference | None:
+        """Return the test of the mean over `tasks`, or over all; None if none is tested, and the others do not count.
+
+        The tasks are fixed and their examples are drawn: the interval says how the mean would vary with other
+        examples of the same tasks, not with other tasks.
+        """
+        wanted = self.tasks if tasks is None else tasks
+        chosen = [i for i, task in enumerate(self.tasks) if task.is_tested and task in wanted]
+        if not chosen:
+            return None
+        samples = [self._samples[i][model] - self._samples[i][base] for i in chosen]
+        # Tasks of one size are drawn with the same numbers: shuffled, so that tasks are independent of each other.
+        shuffled = [np.random.default_rng(i).permutation(values) for i, values in zip(chosen, samples, strict=True)]
+        means = self.means([self.tasks[i] for i in chosen])
+        return paired_test(np.mean(shuffled, axis=0), means[model] - means[base])
+
+    @cached_property
+    def _samples(self) -> list[list[np.ndarray]]:
+        """Bootstrap samples by task and model; empty for tasks without examples."""
+        # enough that a corrected p-value can be significant
+        samples = max(SAMPLES, 50 * len(self.tested))
+        return [list(bootstrap(task.results, samples=samples)) if task.is_tested else [] for task in self.tasks]
+
+
+def compare_models(models: Sequence[Model]) -> Comparison:
+    """Compare models, each of another name, on the tasks that all have alike; the rest is named with the reason."""
+    by_task: dict[tuple[str, str], list[list[Result]]] = {}  # one list per model, one result per seed
+    for i, model in enumerate(models):
+        for result in chain(*model.seeds):
+            by_task.setdefault((result.task, result.split), [[] for _ in models])[i].append(result)
+    tasks, left_out = [], []
+    for (task, split), results in by_task.items():
+        reason = _not_comparable(models, results)
+        if reason is not None:
+            left_out.append(LeftOut(f"{task} {split}", reason))
+            continue
+        tasks.append(TaskScores(tuple(map(tuple, results))))
+        if tasks[-1].is_tested:
+            check_same_examples(list(chain(*tasks[-1].results)))
+    return Comparison(tuple(models), tuple(tasks), tuple(left_out))
+
+
+def _not_comparable(models: Sequence[Model], results: Sequence[Sequence[Result]]) -> str | None:
+    """Return why the models' results of a task cannot be compared; None if they can."""
+    results_by_model = list(zip(models, results, strict=True))
+    evaluated = [model.name for model, seeds in results_by_model if len(seeds) == len(model.seeds)]
+    if len(evaluated) < len(models):
+        if not evaluated:
+            return "not all seeds"
+        return f"only {', '.join(evaluated)} {'has' if len(evaluated) == 1 else 'have'} a result"
+    for model, seeds in results_by_model:
+        for result in seeds:
+            different = _different(results[0][0], result)
+            if different:
+                return f"{model.name} was evaluated {different} than {models[0].name}"
+    return None
+
+
+def _different(first: Result, second: Result) -> str | None:
+    """Return in what two results of a task differ that changes its score for any model; None if in nothing."""
+    if first.kind != second.kind:
+        return f"as {second.kind}, not {first.kind}: another kind of task"
+    if first.run.get("dataset_revision") != second.run.get("dataset_revision"):
+        return "on another version of the data"
+    ours, theirs = (
+        {key: value for key, value in result.run.get("settings", {}).items() if key not in MODEL_SETTINGS}
+        for result in (first, second)
+    )
+    keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+    if keys:
+        return "by another protocol (" + ", ".join(f"{k}: {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys) + ")"
+    if first.counts and second.counts:
+        counts = {
+            key: (first.counts.get(key, 0), second.counts.get(key, 0)) for key in {**first.counts, **second.counts}
+        }
+        if differing := [
+            f"{key}: {count}, not {expected}" for key, (expected, count) in counts.items() if count != expected
+        ]:
+            return f"on another number of examples ({', '.join(differing)})"
+    if first.scores.get("metric") != second.scores.get("metric"):
+        return "by another metric"
+    return None
+
+
+def differing_settings(models: Sequence[Model]) -> dict[str, tuple[Any, ...]]:
+    """Return settings by dotted key with each model's value, only those that differ on a task that all have.
+
+    Values are those of each model's first seed, and of the first task on which they differ.
+    """
+    runs = [{(result.task, result.split): result.run for result in model.seeds[0]} for model in models]
+    differing: dict[str, tuple[Any, ...]] = {}
+    for task in (key for key in runs[0] if all(key in run for run in runs)):
+        flat = [flattened(run[task]) for run in runs]
+        for key in dict.fromkeys(key for settings in flat for key in settings):
+            values = tuple(settings.get(key) for settings in flat)
+            if any(value != values[0] for value in values):
+                differing.setdefault(key, values)
+    return dict(sorted(differing.items()))
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted key, without those that only name the task or its size."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if not prefix and key in TASK_KEYS:
+            continue
+        if isinstance(value, Mapping) and value:
+            flat |= flattened(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,186 @@
+"""An encoder whose graph OpenVINO computes; texts are read, batched and converted as in `Encoder`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from embrew.encoder import Encoder
+from embrew.model.attention import Attention
+from embrew.model.batching import DEFAULT_COST, Cost
+from embrew.model.contexts import PreparedContext
+from embrew.model.prefix import PrefixCache, SharedPrefix
+from embrew.runtimes.openvino_model import Program
+from embrew.settings.base import Base
+from embrew.settings.encoder import EncoderSettings
+from embrew.text.tokens import Segment, Tokens
+
+
+@dataclass
+class Shape:
+    """What the text side of an encoder reads of its model, where the model itself is a compiled graph.
+
+    Attributes: as of `Backbone`.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_positions: float
+    is_encoder: bool
+    memory_ids: list[int]
+    soft_prompt_ids: list[int]
+    prefix_cache: PrefixCache | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Always the CPU."""
+        return torch.device("cpu")
+
+    def check_attention(self, attention: Attention) -> None:
+        """Nothing to do: the attention is part of the graph."""
+
+    def check_longest(self, longest: float, what: str, advice: str) -> None:
+        """Raise where the longest row that settings allow has more tokens than there are positions."""
+        if longest > self.max_positions:
+            raise ValueError(f"{what}, and this model has positions for {self.max_positions:g} tokens; {advice}")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The encoder that a graph was made of, for results and for comparing vectors on disk.
+
+    Attributes:
+        described: what its `describe()` returns.
+        weights_hash: what its `weights_hash()` returns.
+        tokenizer_hash: SHA-256 of its tokenizer.
+        weights: type of the weights in the graph: `fp32`, `bf16`, `int8`.
+    """
+
+    described: Mapping[str, Any]
+    weights_hash: str
+    tokenizer_hash: str | None
+    weights: str = "fp32"
+
+
+class OpenVINOEncoder(Encoder):
+    """An encoder whose pooled vectors a compiled graph computes: `encode` and all public methods as of `Encoder`.
+
+    Args:
+        program: compiled graph.
+        shape: shape of the graph's model.
+        tokenizer: tokenizer that gives the ids that the graph takes.
+        settings: settings of the encoder.
+        origin: encoder that the graph was made of.
+        contexts: contexts by name; their vectors are rows of the graph's embedding matrix.
+        labelled: whether the graph takes labels of tokens (`LabelledGraph`), or an attention mask (`SentenceGraph`).
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        shape: Shape,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: EncoderSettings,
+        origin: Origin,
+        *,
+        contexts: Mapping[str, PreparedContext] | None = None,
+        labelled: bool = False,
+    ) -> None:
+        self._dimensions = program.dimensions
+        pooling = replace(settings.pooling, latents=None, heads=None, head_width=None, projection=None, dense=None)
+        text_settings = settings.replace(demonstrations=None, pooling=pooling)  # trained parts are in the graph
+        super().__init__(shape, tokenizer, Base.from_dict(origin.described["base"]), text_settings)  # type: ignore[arg-type]
+        self.program, self.origin, self.labelled, self.in_bfloat16 = program, origin, labelled, program.bfloat16
+        self.normalizes = settings.normalize and not labelled
+        self.contexts = dict(contexts or {})
+        self.tokenizer_hash = origin.tokenizer_hash
+        self.eval()
+
+    @property
+    def cost(self) -> Cost:
+        """What a forward pass takes; the graph's layers are not looked at."""
+        return DEFAULT_COST
+
+    @property
+    def width(self) -> int:
+        """Dimensions of the graph's vectors."""
+        return self._dimensions
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Never: a graph reads whole rows."""
+        return False
+
+    @contextmanager
+    def fixed(self) -> Iterator[PrefixCache]:
+        """Return an empty store: a graph does not change, and keeps no prefixes."""
+        yield PrefixCache()
+
+    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: SharedPrefix | None = None) -> Tensor:
+        """Return the graph's vectors, float32 `(batch, dimensions)`.
+
+        Raises:
+            ValueError: fewer layers are asked for, or vectors that are not normalised, and they are in the graph; or
+                pooling is over the text, and there is a prompt.
+        """
+        if num_layers is not None and num_layers != self.backbone.num_layers:
+            raise ValueError(
+                f"num_layers={num_layers}: OpenVINO runs all {self.backbone.num_layers} layers of a converted model; "
+                "export the model with --layers, or use --backend torch"
+            )
+        if self.normalizes and not self.normalize:
+            raise ValueError("normalize=False: normalisation is a part of the exported graph; use --backend torch")
+        labels = tokens.segment_ids if self.labelled else self._attention_mask(tokens)
+        return self.program(tokens.input_ids, labels)
+
+    def _attention_mask(self, tokens: Tokens) -> Tensor:
+        """Return the attention mask of rows for a graph that labels their tokens itself.
+
+        Pooling over the text, it takes all tokens for the text but those that the template adds to every one. A row
+        that has no text is given as padding, whose vector is zero.
+        """
+        mask = tokens.attention_mask
+        if self.pooling.over != "text":
+            return mask
+        text = tokens.where(Segment.TEXT).sum(-1)
+        added = len(self.template.first_ids) + len(self.template.suffix_ids)
+        if ((text > 0) & (text != mask.sum(-1) - added)).any():
+            raise ValueError(
+                "the exported graph pools over the text and cannot tell a prompt from it; encode without a prompt, or "
+                "use the encoder that was exported"
+            )
+        return mask * (text > 0)[:, None]
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the original encoder describes, with the runtime and the type of the weights in the graph."""
+        return {
+            **self.origin.described,
+            "prompts": self.prompts,
+            "max_length": self.max_length,
+            "dimensions": self.get_embedding_dimension(),
+            "backend": "openvino",
+            "weights": self.origin.weights,
+            "dtype": "bfloat16" if self.in_bfloat16 else "float32",
+        }
+
+    def weights_hash(self) -> str:
+        """Return the original encoder's hash if all is float32, since vectors are then equal; otherwise another one."""
+        if self.origin.weights == "fp32" and not self.in_bfloat16:
+            return self.origin.weights_hash
+        weights = "bf16" if self.origin.weights == "fp32" else self.origin.weights
+        return hashlib.sha256(json.dumps([self.origin.weights_hash, "openvino", weights]).encode()).hexdigest()
+
+
+def in_vocabulary(context: PreparedContext, ids: list[int]) -> PreparedContext:
+    """Return a context whose vectors are rows of the vocabulary, by these ids: one per position of its row."""
+    segments = [int(Segment.PROMPT) if label == Segment.SOFT else label for label in context.row.segments]
+    return PreparedContext(context.context, type(context.row)(ids, segments), torch.zeros(0, 0))

@@ -1,0 +1,271 @@
+"""A run of a recipe in a folder: what its stages share, and the parts of a stage that `stages` puts in order."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from accelerate import PartialState
+from datasets import Dataset, concatenate_datasets
+from torch import Tensor
+
+from embrew.data.fingerprints import set_aside
+from embrew.data.mixing import MixedOrder
+from embrew.encoder import Encoder
+from embrew.files.names import check_path_known
+from embrew.recipe import Recipe, build
+from embrew.storage.card import without_scores
+from embrew.storage.loading import final_stage
+from embrew.training import checkpoints
+from embrew.training.launch import check_launch
+from embrew.training.run_json import RUN, RunResults
+from embrew.training.stage_evaluation import Evaluate, samples_per_step
+from embrew.training.stage_json import STAGE, StageSettings
+from embrew.training.step import TrainStep
+from embrew.training.trainer import StageTrainer
+
+logger = logging.getLogger(__name__)
+COMPUTED = "computed"  # folder of cached values, such as a reference model's, in the work folder of a stage
+
+
+class StageRows(NamedTuple):
+    """The training data of a stage.
+
+    Attributes:
+        rows: rows that are trained on.
+        order: order in which several data sets are read; None: rows are shuffled.
+        held_out: rows that are set aside, to measure the share of the gap closed.
+    """
+
+    rows: Dataset
+    order: MixedOrder | None
+    held_out: list[dict[str, Any]]
+
+
+class Run:
+    """A run of a recipe in a folder. Everything that can be checked before a model is opened is checked here.
+
+    Attributes:
+        folders: folder of each stage, a complete encoder once the stage is finished.
+        work_folders: folder of each stage's checkpoints and cached values while the stage is in progress.
+        objectives: objective of each stage.
+        arguments: training arguments of each stage.
+        arithmetic: dtype of the matrix products of each stage, by its name.
+        results: content of `run.json`.
+        sharded: whether weights are sharded over several processes (FSDP2).
+        before: card facts of the encoder that training starts from, if it was trained before.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        *,
+        resume: bool,
+        evaluate: Evaluate | None,
+        verify: str,
+        start: str | Path | None = None,
+        command: Sequence[str] = (),
+        sharded: bool = False,
+    ) -> None:
+        self.recipe, self.resume, self.verify = recipe, resume, verify
+        self.folders = [folder / stage.name for stage in recipe.stages]
+        self.work_folders = [folder / f"{stage.name}.work" for stage in recipe.stages]
+        self.start = None if start is None else final_stage(Path(start))
+        self.before: dict[str, Any] | None = None
+        self.settings = StageSettings(recipe, folder, self.start)
+        self.arithmetic = self.settings.arithmetic(len(recipe.stages) - 1)
+        self.process = PartialState(cpu=not torch.accelerator.is_available())
+        self.sharded = sharded and self.process.num_processes > 1
+        build.check_recipe(recipe, here=True)  # invalid settings are found before anything is loaded
+        self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
+        self.arguments: list[build.StageArguments] = []
+        for index, stage in enumerate(recipe.stages):
+            evaluation = recipe.stage_evaluation(index)
+            args = build.training_arguments(
+                stage,
+                self.objectives[index],
+                self.work_folders[index],
+                seed=recipe.seed,
+                every=None if evaluation is None else evaluation.every,
+                autocast=self.arithmetic[stage.name] == "bfloat16",
+            )
+            check_launch(recipe, index, args, sharded=self.sharded)
+            self.arguments.append(args)
+        self.results = RunResults(
+            recipe,
+            folder,
+            evaluate,
+            writes=self.process.is_main_process,
+            arithmetic=self.arithmetic,
+            command=command,
+        )
+        if (folder / RUN).exists() and not resume:
+            raise FileExistsError(
+                f"{folder} holds a run already; give --resume to continue it, or choose another folder"
+            )
+        self.process.wait_for_everyone()  # all processes have checked before the first one writes
+
+    def finished_stages(self) -> list[bool]:
+        """Return whether each stage is finished with these settings; raise if others have paths of unknown folders."""
+        finished = [self.settings.holds(folder, index) for index, folder in enumerate(self.folders)]
+        if not finished[0] and self.start is None:
+            check_path_known(self.recipe.encoder.model, "encoder.model")
+        for stage, is_finished in zip(self.recipe.stages, finished, strict=True):
+            for key, config in [] if is_finished else stage.placed_datasets:
+                for path in config.paths:
+                    check_path_known(path, f"stages.{stage.name}.{key}.path")
+        return finished
+
+    def skip(self, index: int) -> None:
+        """Log that a stage is finished, and remove checkpoints of a run that was interrupted after saving."""
+        logger.info("%s  already finished, skipped", self.recipe.stages[index].name)
+        if self.process.is_main_process:
+            shutil.rmtree(self.work_folders[index], ignore_errors=True)
+
+    def open_saved(self) -> Encoder:
+        """Open the encoder after the last stage, as it was trained."""
+        return Encoder.from_pretrained(
+            self.folders[-1],
+            device=self.process.device,
+            merge_adapter=False,
+            trust_remote_code=self.recipe.encoder.trust_remote_code,
+        )
+
+    def open_start(self, index: int) -> Encoder:
+        """Open the encoder that a stage starts from, prepared for the stage by `build.prepare_encoder` next."""
+        source = self.folders[index - 1] if index else self.start
+        encoder = build.starting_encoder(self.recipe, index, source, device=self.process.device)
+        if source is not None:
+            self.before = (encoder.record or {}).get("before") if index else encoder.record
+        return encoder
+
+    def begin(self, index: int) -> dict[str, Any]:
+        """Return a stage's settings and inputs, which its folder will hold; create or keep its work folder."""
+        if not self.resume:
+            shutil.rmtree(self.work_folders[index], ignore_errors=True)
+        settings = self.settings.of_stage(index)
+        self.settings.begin(self.work_folders[index], index, settings, processes=self.process.num_processes)
+        return settings
+
+    def read_rows(self, index: int, encoder: Encoder) -> StageRows:
+        """Read the data sets of a stage, tokenised by its encoder; what is read is logged and recorded."""
+        stage, objective, args = self.recipe.stages[index], self.objectives[index], self.arguments[index]
+        with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as in training steps
+            parts = build.datasets(
+                stage,
+                objective,
+                encoder,
+                keep=self.work_folders[index] / COMPUTED,
+                reserved=self.results.reserved,
+                rejected=self.results.rejected(stage.name),
+            )
+        parts, held_out = set_aside(parts, objective.held_out)
+        if held_out:
+            logger.info("%s  %d texts are set aside, to measure the share of the gap closed", stage.name, len(held_out))
+        rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
+        try:
+            objective.check_rows(rows)
+        except ValueError as error:
+            raise ValueError(f"stage {stage.name}: {error}") from None
+        order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
+        if args.dataloader_drop_last:
+            build.check_fills_batch(stage, len(rows), args.per_device_train_batch_size * self.process.num_processes)
+        trained = sum(p.numel() for p in encoder.parameters() if p.requires_grad)
+        share = trained / sum(p.numel() for p in encoder.parameters())
+        logger.info("%s  %d rows, %s trained weights (%s)", stage.name, len(rows), f"{trained:,}", f"{share:.1%}")
+        if args.bf16:
+            logger.info("%s  trained weights are float32, matrix products bfloat16 (training.bf16)", stage.name)
+        self.results.add_data(stage, parts, per_step=samples_per_step(args))
+        return StageRows(rows, order, held_out)
+
+    def fit(self, index: int, trainer: StageTrainer) -> int:
+        """Train a stage, from its newest complete checkpoint if the run is resumed; record and check the result.
+
+        Returns:
+            The number of optimiser steps of the encoder's weights.
+        """
+        stage, args, began = self.recipe.stages[index], self.arguments[index], time.perf_counter()
+        checkpoint = None
+        if self.resume:
+            needed = checkpoints.files_needed(args)
+            checkpoint = checkpoints.newest(self.work_folders[index], needed, args.keep or ())
+        steps = trainer.fit(checkpoint)
+        self.results.add_training(stage.name, trainer.state, time.perf_counter() - began)
+        trained = trainer.step.trainable().values()
+        if not self.sharded and not all(bool(weight.isfinite().all()) for weight in trained):
+            raise ValueError(
+                f"stage {stage.name}: trained weights are not finite after step {steps}; lower the learning rate, or "
+                "clip gradients (training.max_grad_norm)"
+            )
+        losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+        if losses and not losses[-1] <= losses[0]:
+            logger.warning(
+                "%s  the training loss ends at %.4g, above its start, %.4g: the model may be worse than before; lower "
+                "training.learning_rate, or train for longer",
+                *(stage.name, losses[-1], losses[0]),
+            )
+        return steps
+
+    def reopen(self, index: int, tensors: dict[str, Tensor]) -> Encoder | None:
+        """Open a stage's encoder again in the first process, with the tensors that were trained in shards."""
+        if not self.process.is_main_process:
+            return None
+        encoder = self.open_start(index)
+        build.prepare_encoder(encoder, self.recipe, index, self.objectives[index])
+        checkpoints.load_trained(TrainStep(encoder, self.objectives[index]), tensors)
+        return encoder
+
+    def finish(self, index: int, encoder: Encoder, steps: int) -> None:
+        """Prepare an encoder, trained for `steps` in this stage, for evaluation and saving."""
+        encoder.steps += steps
+        encoder.arithmetic = self.arithmetic[self.recipe.stages[index].name]
+        encoder.backbone.zero_grad(set_to_none=True)
+        encoder.eval()
+
+    def save(self, index: int, encoder: Encoder, settings: dict[str, Any], steps: int) -> None:
+        """Save the encoder of a stage, which was trained for `steps` in it, and those of `training.keep`."""
+        self.results.write()  # before the stage's folder, which marks it as finished
+        encoder.record = self.results.card_facts(index, self.before)
+        if self.arguments[index].keep:
+            self._save_earlier_steps(index, encoder, steps)
+        encoder.save_pretrained(
+            self.folders[index],
+            overwrite=self.resume,
+            verify=self.verify,
+            recipe=self.recipe.public().to_yaml(),
+            extra={STAGE: json.dumps(settings, indent=2, sort_keys=True)},
+        )
+        shutil.rmtree(self.work_folders[index], ignore_errors=True)
+
+    def wait_until_saved(self, index: int) -> None:
+        """Wait until the first process has saved a stage, and log its folder."""
+        self.process.wait_for_everyone()
+        saved = "saved" if self.verify == "off" else "saved and verified"
+        logger.info("%s  %s: %s", self.recipe.stages[index].name, saved, self.folders[index])
+
+    def _save_earlier_steps(self, index: int, encoder: Encoder, steps: int) -> None:
+        """Save the encoder after the steps of `training.keep`, without scores, which are those of another step."""
+        name, step = self.recipe.stages[index].name, TrainStep(encoder, self.objectives[index])
+        tensors = {key: tensor.clone() for key, tensor in checkpoints.trained_tensors(step).items()}
+        record, total = encoder.record or {}, encoder.steps
+        last = self.results.values["samples"][name]["steps"]  # the encoder's may be an earlier one, the best
+        for number in sorted(set(self.arguments[index].keep or ())):
+            if number > last:
+                logger.warning("%s  step %d is not kept: the stage stopped before it", name, number)
+                continue
+            checkpoints.read_trained(step, checkpoints.step_file(self.work_folders[index], number))
+            encoder.steps = total - steps + number
+            encoder.record = without_scores(record)
+            folder = self.folders[index].with_name(f"{name}{checkpoints.STEP_SUFFIX}{number}")
+            encoder.save_pretrained(
+                folder, overwrite=self.resume, verify=self.verify, recipe=self.recipe.public().to_yaml()
+            )
+        checkpoints.load_trained(step, tensors)
+        encoder.record, encoder.steps = record, total
