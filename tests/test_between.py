@@ -456,7 +456,7 @@ def test_a_bit_of_a_part_of_a_corpus_that_was_ranked(tmp_path: Path) -> None:
     (file,) = tmp_path.glob("*.npz")
     for what in flips(file):
         chunks = CorpusChunks(folder=tmp_path)
-        if list(chunks.left(1)):
+        if list(chunks.remaining(1)):
             assert not file.exists(), what
         else:
             np.testing.assert_array_equal(chunks.best(1, 10), documents, err_msg=what)

@@ -83,7 +83,7 @@ class SearchIndex:
         self,
         encoder: TextEncoder,
         documents: Sequence[Document],
-        index: faiss.IndexFlatIP,
+        index: faiss.Index,
         *,
         query_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -104,10 +104,11 @@ class SearchIndex:
         """Embed documents (or those of a file or folder, see `read_documents`), title and text together."""
         documents = _documents(documents, encoder)
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-        index = None
+        index: faiss.Index | None = None
         for vectors in _embedded(encoder, [document.content for document in documents], options):
             index = index or _empty_index(vectors.shape[1])
             index.add(vectors)
+        assert index is not None, "there are documents"
         return cls(encoder, documents, index)
 
     @classmethod

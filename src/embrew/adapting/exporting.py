@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from embrew.adapting.candidate import Candidate, open_stage
 from embrew.adapting.outcome import RaceRow
@@ -56,7 +56,8 @@ def _write_encoder(best: RaceRow, candidate: Candidate, folder: Path) -> Encoder
     if best.stage is not None:
         _link_files(best.stage, folder)
         return open_stage(folder)
-    encoder = candidate.open_as_is() if candidate.start.is_bare else candidate.open_to_train()
+    opened = candidate.open_as_is() if candidate.start.is_bare else candidate.open_to_train()
+    encoder = cast(Encoder | None, opened)  # of a bare language model, an encoder with its best untrained pooling
     if encoder is None:
         return None
     intact = folder.is_dir() and is_intact(folder)

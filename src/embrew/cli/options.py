@@ -48,7 +48,8 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Function], F
             for parameter in _parameters(function)
             if parameter.kind is not Parameter.VAR_KEYWORD
         ]
-        app.command(name, help=text)(_with_signature(function, parameters))
+        paragraphs = re.sub(r"(?<!\n)\n(?![\n -])", " ", text)  # Typer keeps the line breaks of a docstring
+        app.command(name, help=paragraphs)(_with_signature(function, parameters))
         return function
 
     return register
@@ -153,12 +154,13 @@ def _read_options(function: str, options: Mapping[str, ParameterInfo]) -> Iterat
     names = ModuleNames(module)
     block = re.search(rf"^(?:def|class) {name}\b.*?(?=^[^\s)]|\Z)", names.source, re.MULTILINE | re.DOTALL)
     node = ast.parse(block[0] if block else "").body[0]
-    fields: dict[str, tuple[ast.expr | None, ast.expr | None]] = {}
+    fields: dict[str, tuple[ast.expr, ast.expr | None]] = {}
     if isinstance(node, ast.FunctionDef):
         arguments, defaults = [*node.args.args, *node.args.kwonlyargs], [*node.args.defaults, *node.args.kw_defaults]
         required = len(arguments) - len(defaults)
         for argument, default in zip(arguments, [None] * required + defaults, strict=True):
-            fields[argument.arg] = argument.annotation, default
+            if argument.annotation is not None:
+                fields[argument.arg] = argument.annotation, default
     elif isinstance(node, ast.ClassDef):
         for field in node.body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
@@ -166,9 +168,12 @@ def _read_options(function: str, options: Mapping[str, ParameterInfo]) -> Iterat
     entries = read_docstring(ast.get_docstring(node))[1]  # type: ignore[arg-type]
     for name, info in options.items():
         annotation, value = fields[name]
-        default = Parameter.empty if value is None else names.evaluate(value)
-        annotated = Annotated[names.evaluate(annotation), info]
-        parameter = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotated)
+        parameter = Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if value is None else names.evaluate(value),
+            annotation=Annotated.__class_getitem__((names.evaluate(annotation), info)),  # type: ignore[attr-defined]
+        )
         yield _documented(parameter, entries.get(name))
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from embrew.storage.foreign import file_of
 from embrew.storage.loading import SETTINGS, final_stage
 from embrew.storage.parts import write_tensors
 from embrew.text.texts import SIDES
-from embrew.text_encoder import vectors_hash
+from embrew.text_encoder import TextEncoder, vectors_hash
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -61,7 +61,7 @@ class TeacherVectors:
         self.folder = folder
         teacher = open_teacher(name)
         self.teacher: Encoder | SentenceTransformer | None = teacher
-        self.hash = vectors_hash(teacher)
+        self.hash = vectors_hash(cast(TextEncoder, teacher))
         self.dimensions = int(teacher.get_embedding_dimension() or 0)
         self.name = name
         self.about = folder / TEACHER.file

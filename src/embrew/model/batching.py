@@ -86,7 +86,7 @@ def cheapest_batch_sizes(
         batch_size: largest number of rows of a pass, where there is no limit in tokens.
         batch_tokens: largest number of padded tokens of a pass; a longer row goes alone.
 
-    >>> cheapest([9, 4, 3, 2], overhead=1, batch_size=32, batch_tokens=10)
+    >>> cheapest_batch_sizes([9, 4, 3, 2], overhead=1, batch_size=32, batch_tokens=10)
     [1, 2, 1]
     """
     count = len(lengths)
@@ -149,7 +149,7 @@ def plan_batches(
     Returns:
         Batches of indices; every index exactly once, no batch empty.
 
-    >>> plan([3, 9, 4, 2], batch_size=32, batch_tokens=10)
+    >>> plan_batches([3, 9, 4, 2], batch_size=32, batch_tokens=10)
     [[1], [2, 0], [3]]
     """
     if batch_size < 1 or (batch_tokens is not None and batch_tokens < 1):
@@ -292,7 +292,7 @@ def encode_rows(
 def compute_ahead(items: Iterator[Item]) -> Generator[Item]:
     """Yield the same items, each made in a worker thread while the previous one is used; at most two are held.
 
-    >>> list(ahead(iter("abc")))
+    >>> list(compute_ahead(iter("abc")))
     ['a', 'b', 'c']
     """
     end: Any = object()

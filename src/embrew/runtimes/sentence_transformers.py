@@ -7,7 +7,7 @@ import re
 import tempfile
 from importlib.metadata import requires
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from embrew.runtimes.vllm import misread_by_vllm
 from embrew.settings.encoder import MODES
 from embrew.stock import open_stock
 from embrew.storage.parts import check_tokenizer, write_tokenizer
+from embrew.text_encoder import TextEncoder
 
 SCRIPT = """
 sys.modules["bitsandbytes"] = None  # not needed; as it is imported, it may download code
@@ -245,5 +246,5 @@ SENTENCE_TRANSFORMERS = Runtime(
     write=write_stock,
     reads_stock=True,
     files=("modules.json",),
-    open=lambda folder: OpenedFolder(folder, open_stock(str(folder)), "Sentence-Transformers"),
+    open=lambda folder: OpenedFolder(folder, cast(TextEncoder, open_stock(str(folder))), "Sentence-Transformers"),
 )

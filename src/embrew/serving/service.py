@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from embrew.serving.metrics import Metrics
 from embrew.serving.models import Description, ReadOptions, ServedEncoder, ServedStock, TokenizedTexts
 from embrew.serving.schemas import Text
 from embrew.serving.settings import Settings
-from embrew.text_encoder import tokenizer_sha256
+from embrew.text_encoder import TextEncoder, tokenizer_sha256
 from embrew.variants import VariantEncoder
 
 if TYPE_CHECKING:
@@ -248,4 +248,4 @@ def _verify(model: SentenceTransformer, folder: Path) -> None:
         logger.warning("%s has no %s: its vectors are not verified", folder, EXPORT.file)
         return
     exact = next(model.parameters()).dtype == torch.float32
-    compare_with_reference(model, folder, exact=exact, software="Sentence-Transformers")
+    compare_with_reference(cast(TextEncoder, model), folder, exact=exact, software="Sentence-Transformers")

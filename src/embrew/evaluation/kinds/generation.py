@@ -210,9 +210,9 @@ def other_rows(rows: Sequence[tuple[Hashable, Hashable]], *, seed: int) -> list[
     All rows are on one circle in a random order, those that share something beside each other, and each gets the row
     that lies further by as many as share the most. None if these are more than half of all.
 
-    >>> others([("a", 1), ("b", 2), ("c", 3)], seed=1)
+    >>> other_rows([("a", 1), ("b", 2), ("c", 3)], seed=1)
     [1, 2, 0]
-    >>> others([("a", 1), ("b", 1)], seed=1) is None
+    >>> other_rows([("a", 1), ("b", 1)], seed=1) is None
     True
     """
     group = list(range(len(rows)))  # of each row: the first of those it is connected with
