@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
@@ -24,6 +25,7 @@ from typing import Any
 from harness import RESULTS, circumstances, origin, table, write
 
 from embrew import adapt
+from embrew.analysis.plots import drawing
 from embrew.data.beir import read_beir
 from embrew.data.formats import read_file
 from embrew.evaluation import Result, evaluate
@@ -238,6 +240,37 @@ def page(found: dict[str, Any]) -> None:
         *origin(list(found.values())[-1]["made"]),
     ]
     write("best-encoder", lines, {"found": found})
+    draw(found)
+
+
+def draw(found: dict[str, Any]) -> None:
+    """Draw each model's test score against its time per text, from as it is to trained, one panel per race."""
+    with drawing(RESULTS / "best-encoder.svg", 6.4 * min(2, len(found)), 4.0 * math.ceil(len(found) / 2)) as figure:
+        panels = figure.subplots(math.ceil(len(found) / 2), min(2, len(found)), squeeze=False).flat
+        for axes, (race, outcome) in zip(panels, found.items(), strict=False):
+            rows = [row for row in outcome["rows"].values() if row.get("milliseconds") and "BM25" not in row["model"]]
+            for start in dict.fromkeys(row["start"] for row in rows):
+                before, *after = sorted((row for row in rows if row["start"] == start), key=_is_trained)
+                time, score = before["milliseconds"], 100 * before["test_ndcg_at_10"]
+                axes.plot(time, score, "o", color="C0", markerfacecolor="white")
+                for row in after:
+                    trained = 100 * row["test_ndcg_at_10"]
+                    axes.annotate("", (time, trained), (time, score), arrowprops={"arrowstyle": "->", "color": "C0"})
+                    axes.plot(time, trained, "o", color="C0")
+                    score = max(score, trained)
+                axes.annotate(start, (time, score), (8, -3), textcoords="offset points")
+            words = 100 * outcome["rows"]["BM25"]["test_ndcg_at_10"]
+            axes.axhline(words, color="0.6", linestyle="--")
+            axes.annotate("BM25", (0.01, words), (0, 4), ("axes fraction", "data"), textcoords="offset points")
+            axes.set(xscale="log", xlabel="ms per text, one core", ylabel="test nDCG@10 × 100", title=race)
+            axes.margins(0.35, 0.12)
+            ticks = [10, 20, 50, 100, 200, 500]
+            axes.set_xticks(ticks, [str(tick) for tick in ticks])
+            axes.set_xticks([], minor=True)
+
+
+def _is_trained(row: dict[str, Any]) -> bool:
+    return row["seconds"] is not None
 
 
 def _label(name: str) -> str:
