@@ -31,14 +31,14 @@ class Candidates(NamedTuple):
         keys: `(candidates,)` int64 hashes of the texts, equal where texts are equal.
         labels: `(queries,)` the index of each query's own positive.
         positives: number of candidates that are positives.
-        labelled: keys of all queries and of their positives, `(positives,)` each.
+        pair_keys: keys of all queries and of their positives, `(positives,)` each.
     """
 
     vectors: Tensor
     keys: Tensor
     labels: Tensor
     positives: int
-    labelled: tuple[Tensor, Tensor]
+    pair_keys: tuple[Tensor, Tensor]
 
 
 def candidates_of(
@@ -220,7 +220,7 @@ class Contrastive(EmbeddingObjective):
         labels = candidates.labels
         mask = None
         if self.mask_same_text:
-            pair_keys = candidates.labelled if self.in_batch_negatives else None
+            pair_keys = candidates.pair_keys if self.in_batch_negatives else None
             mask = same_text_mask(keys, candidates.keys, labels, labelled=pair_keys)
         if not self.in_batch_negatives:
             mask = _union(mask, batch["owners"] != labels[:, None])

@@ -27,7 +27,7 @@ from embrew.runtimes.portable import PortableEncoder
 from embrew.runtimes.reference import LEAST_COSINE, Parity, batch_size, compare_with_reference, cosines, encode_case
 from embrew.runtimes.runtime import Runtime, hide_output
 from embrew.settings.encoder import EncoderSettings
-from embrew.storage.base_model import computes, pick_dtype
+from embrew.storage.base_model import pick_dtype, supports_natively
 from embrew.storage.parts import check_folder, open_tokenizer
 from embrew.text.tokens import Row
 from embrew.text_encoder import tokenizer_sha256
@@ -278,7 +278,7 @@ def read_encoder(folder: Path, *, dtype: str = "auto") -> OpenVINOEncoder:
 def _bfloat16(dtype: str, weights: str) -> bool:
     """Return whether to compute in bfloat16."""
     if dtype == "auto":
-        return weights in ("bf16", "int8") and computes(torch.bfloat16, CPU)
+        return weights in ("bf16", "int8") and supports_natively(torch.bfloat16, CPU)
     return pick_dtype(dtype, CPU) == torch.bfloat16
 
 
@@ -304,7 +304,7 @@ def _with_special_tokens(
 
 
 def _options(out: Path, parity: Parity) -> dict[str, str]:
-    in_bfloat16 = parity["runtimes"]["openvino"] != "fp32" and computes(torch.bfloat16, CPU)
+    in_bfloat16 = parity["runtimes"]["openvino"] != "fp32" and supports_natively(torch.bfloat16, CPU)
     return {"precision": "bf16" if in_bfloat16 and cores() > 1 else "f32"}  # see `is_gated`
 
 

@@ -127,7 +127,7 @@ def _settings_content(encoder: EncoderModule, *, adapters: int, active_adapter: 
     }
 
 
-TEXTS = (
+REFERENCE_TEXTS = (
     "A heron waits in the shallow water.",
     "The bird stands still at the river's edge.",
     "Interest rates rose by a quarter of a point on Tuesday.",
@@ -178,14 +178,16 @@ def reference_vectors(encoder: EncoderModule) -> Tensor:
     If the encoder reads demonstrations, 16 more follow, of the same texts after two demonstrations.
     """
     with full_float32(encoder.device.type):
-        vectors = [encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)]
+        vectors = [encoder.encode(list(REFERENCE_TEXTS), batch_size=8, show_progress_bar=False)]
         if encoder.demonstrator is not None:
             learnable = encoder.demonstrator.settings.learnable
-            pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: learnable or 2]
+            pairs = (Demonstration(*REFERENCE_TEXTS[:2]), Demonstration(*REFERENCE_TEXTS[3:5]))[: learnable or 2]
             context = prepare_context(encoder, Context(_instruction(encoder), pairs))
             encoder.contexts[REFERENCE_NAME] = context  # added, since another thread may encode with the others
             try:
-                vectors.append(encoder.encode(list(TEXTS), REFERENCE_NAME, batch_size=8, show_progress_bar=False))
+                vectors.append(
+                    encoder.encode(list(REFERENCE_TEXTS), REFERENCE_NAME, batch_size=8, show_progress_bar=False)
+                )
             finally:
                 del encoder.contexts[REFERENCE_NAME]
         return torch.nn.functional.normalize(torch.cat([torch.as_tensor(part) for part in vectors]), dim=-1)
@@ -194,7 +196,7 @@ def reference_vectors(encoder: EncoderModule) -> Tensor:
 def _instruction(encoder: EncoderModule) -> str:
     """Return an instruction for the demonstrations; an empty one if it does not fit the encoder's `max_length`."""
     try:
-        encoder.template.rows(list(TEXTS), instruction=INSTRUCTION, max_length=encoder.max_length["query"])
+        encoder.template.rows(list(REFERENCE_TEXTS), instruction=INSTRUCTION, max_length=encoder.max_length["query"])
     except ValueError:
         return ""
     return INSTRUCTION
@@ -249,7 +251,7 @@ def _check_settings(encoder: EncoderModule, folder: Path) -> None:
     ):
         for name, prompt in encoder.prompts.items():
             rows, reopened_rows = (
-                either.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length)
+                either.rows(REFERENCE_TEXTS, instruction=prompt, max_length=encoder.max_seq_length)
                 for either in (template, reopened)
             )
             for ours, theirs in zip(rows, reopened_rows, strict=True):

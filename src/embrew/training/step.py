@@ -173,7 +173,7 @@ def _with_random_state(state: tuple[Tensor, ...], device: torch.device) -> Itera
         yield
 
 
-class Learned(nn.Module):
+class ObjectiveParameters(nn.Module):
     """Parameters that an objective needs in training only."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -209,7 +209,7 @@ class TrainStep(nn.Module):
         self.encoder = encoder
         self.objective = objective
         self.chunks = chunks
-        self.learned = Learned(objective.learned(encoder))
+        self.learned = ObjectiveParameters(objective.learned(encoder))
         check_float32(self)
         self.sharded = is_sharded(encoder)
         self.has_learned = any(True for _ in self.learned.parameters())

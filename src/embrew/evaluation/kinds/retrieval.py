@@ -22,9 +22,9 @@ from embrew.text_encoder import TextEncoder, unit_vectors
 logger = logging.getLogger(__name__)
 
 CHUNK = 8192  # documents that are encoded by one call
-RANKS = 100  # depth of the rankings that are scored and compared
-RANKED = RANKS + 1  # depth of the search: one of the documents may be the query itself
-TOP = 10  # depth of the rankings that are saved in the results
+RANKING_DEPTH = 100  # depth of the rankings that are scored and compared
+SEARCH_DEPTH = RANKING_DEPTH + 1  # depth of the search: one of the documents may be the query itself
+SAVED_DEPTH = 10  # depth of the rankings that are saved in the results
 _QUERIES_PER_BLOCK = 1024  # scores are computed for this many queries at a time
 
 
@@ -76,7 +76,7 @@ def score_retrieval(
     """
     relevant = _relevant_grades(data)
     queries = {query: data.queries[query] for query in relevant}
-    ranking = rank(encoder, data.corpus, queries, top_k=RANKED, chunk_size=CHUNK, chunks=chunks, **options)
+    ranking = rank(encoder, data.corpus, queries, top_k=SEARCH_DEPTH, chunk_size=CHUNK, chunks=chunks, **options)
     return scores_of_ranking(ranking, data)
 
 
@@ -90,15 +90,17 @@ def _relevant_grades(data: RetrievalData) -> dict[str, dict[str, int]]:
 
 
 def without_self_matches(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> dict[str, list[str]]:
-    """Return the first `RANKS` ids of each query, of a ranking of `RANKED`, without the query's own document."""
+    """Return the first `RANKING_DEPTH` ids of each query in a ranking, without the query's own document."""
     return {
-        query: [document for document in documents if document != query or query not in data.self_matches][:RANKS]
+        query: [document for document in documents if document != query or query not in data.self_matches][
+            :RANKING_DEPTH
+        ]
         for query, documents in ranking.items()
     }
 
 
 def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> dict[str, Any]:
-    """Return the scores of a ranking, the ids of `RANKED` documents per query, as `score_retrieval` returns them."""
+    """Return the scores of a ranking of `SEARCH_DEPTH` documents per query, as `score_retrieval` returns them."""
     ranking = without_self_matches(ranking, data)
     relevant, ids = _relevant_grades(data), {document.id for document in data.corpus}
     missing = [query for query, grades in relevant.items() if not ids & set(grades)]
@@ -116,7 +118,7 @@ def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData)
     examples = {
         "score": by_query["ndcg_at_10"],
         "query": list(relevant),
-        "top": [list(ranking[query][:TOP]) for query in relevant],
+        "top": [list(ranking[query][:SAVED_DEPTH]) for query in relevant],
         "rank": [  # of the first relevant document
             next((number for number, document in enumerate(ranking[query], start=1) if document in grades), None)
             for query, grades in relevant.items()

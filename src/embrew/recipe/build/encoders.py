@@ -17,7 +17,7 @@ from embrew.model.kernels import use_own_sdpa
 from embrew.model.weights import cast_weights, train_in_float32
 from embrew.recipe.recipe import Recipe
 from embrew.recipe.stage import StageConfig
-from embrew.storage.base_model import computes, known_name, pick_device, pick_dtype
+from embrew.storage.base_model import known_name, pick_device, pick_dtype, supports_natively
 from embrew.storage.loading import read_settings
 
 logger = logging.getLogger(__name__)
@@ -181,14 +181,14 @@ def autocasts(recipe: Recipe, device: str | torch.device | None = None) -> bool:
         return False
     target = pick_device(device)
     if recipe.encoder.dtype == "auto":
-        return computes(torch.bfloat16, target) and not (target.type == "cpu" and recipe.encoder.lora is None)
+        return supports_natively(torch.bfloat16, target) and not (target.type == "cpu" and recipe.encoder.lora is None)
     return pick_dtype(recipe.encoder.dtype, target) == torch.bfloat16
 
 
 Arithmetic = Literal["float32", "bfloat16", "float16"]
 
 
-def arithmetic(recipe: Recipe, stage: StageConfig, device: str | torch.device | None = None) -> Arithmetic:
+def compute_dtype(recipe: Recipe, stage: StageConfig, device: str | torch.device | None = None) -> Arithmetic:
     """Return the dtype of a stage's matrix products: that of autocast, or float32 without it."""
     training = stage.training
     if training.get("fp16"):
