@@ -28,7 +28,7 @@ from transformers import Trainer
 from embrew.planning import plan_recipe
 from embrew.recipe import Recipe
 from embrew.recipe.stage import DataConfig
-from embrew.storage.base_model import ASSETS, computes
+from embrew.storage.base_model import ASSETS, supports_natively
 from embrew.text.tokens import Tokens
 from embrew.training.stages import train
 
@@ -57,7 +57,7 @@ def write_rows(path: Path, count: int) -> None:
 
 def dtype_of(device: str) -> torch.dtype:
     """Return bfloat16, or float32 where the device emulates bfloat16."""
-    return torch.bfloat16 if computes(torch.bfloat16, torch.device(device)) else torch.float32
+    return torch.bfloat16 if supports_natively(torch.bfloat16, torch.device(device)) else torch.float32
 
 
 def recipe_of(method: str, rows: Path, given: argparse.Namespace) -> Recipe:

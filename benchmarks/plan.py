@@ -30,7 +30,7 @@ from planned import expand, file_name
 
 from embrew.planning import plan_recipe
 from embrew.recipe import Recipe, list_recipes
-from embrew.storage.base_model import computes
+from embrew.storage.base_model import supports_natively
 from embrew.training.stages import train
 
 PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
@@ -175,7 +175,7 @@ def _planned(name: str) -> dict[str, Any]:
 
 
 def _arithmetic() -> str:
-    return "bfloat16" if computes(torch.bfloat16, torch.device("cpu")) else "float32"
+    return "bfloat16" if supports_natively(torch.bfloat16, torch.device("cpu")) else "float32"
 
 
 def _forked(function: Callable[[], Any]) -> Any:

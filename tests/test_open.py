@@ -32,13 +32,13 @@ def test_a_trained_folder_opens_with_its_adapter_in_the_weights(trained):
 
 def test_a_model_opens_in_the_dtype_asked_for(trained, monkeypatch):
     encoder, folder = trained
-    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)
+    monkeypatch.setattr(base_model, "supports_natively", lambda dtype, device: True)
     for name, pooling in ((folder, None), ("nano", "last"), ("baselines/mean", None)):
         assert opening.open_model(name, dtype="bfloat16", pooling=pooling).describe()["dtype"] == "bfloat16"
     half = opening.open_model(folder, dtype="bfloat16").encode(SENTENCES)
     cosines = (half * encoder.encode(SENTENCES)).sum(1) / np.linalg.norm(half, axis=1)
     assert cosines.min() > 0.99
-    monkeypatch.setattr(base_model, "computes", lambda dtype, device: dtype != torch.bfloat16)
+    monkeypatch.setattr(base_model, "supports_natively", lambda dtype, device: dtype != torch.bfloat16)
     with pytest.raises(ValueError, match="bfloat16"):
         opening.open_model("nano", dtype="bfloat16", pooling="mean")
 

@@ -21,7 +21,7 @@ from embrew.files.writing import check_free
 from embrew.identity import tokenizer_hash
 from embrew.model.adapters import Factors, adapter_state, lora_factors, lora_of, reopened_lora
 from embrew.model.weights import cast_weights, describe_difference, tensors_under_adapter, without_adapter
-from embrew.storage.base_model import computes
+from embrew.storage.base_model import supports_natively
 from embrew.storage.card import without_scores
 from embrew.storage.loading import SETTINGS, knows_base, open_base_again, trained_folder, trained_parts
 
@@ -281,7 +281,7 @@ def scores_of_mixtures(
     """Return the scores of each mixture; without given ones, those that the docstring of `average` names."""
     tried: dict[Mixture, dict[str, float]] = {}
     device = encoder.device
-    short = encoder.arithmetic == "bfloat16" and computes(torch.bfloat16, device)
+    short = encoder.arithmetic == "bfloat16" and supports_natively(torch.bfloat16, device)
 
     def score(mixture: Mixture) -> None:
         if mixture not in tried:

@@ -141,7 +141,7 @@ def devices() -> Iterator[Finding]:
     """Yield torch's threads and kernels, the GPUs, and whether the device computes in bfloat16."""
     import torch
 
-    from embrew.storage.base_model import computes, pick_device
+    from embrew.storage.base_model import pick_device, supports_natively
 
     usable, threads = cores(), torch.get_num_threads()
     advice = f"set OMP_NUM_THREADS={usable}: threads that share a core wait for each other" if threads > usable else ""
@@ -159,7 +159,9 @@ def devices() -> Iterator[Finding]:
         yield Finding("accelerator", "ok", value + (f"; torch is built for CUDA {cuda}" if cuda else ""))
     device = pick_device(None)
     slow = "emulated, many times slower than float32; models are opened in float32"
-    yield Finding("bfloat16", "ok", f"{'native' if computes(torch.bfloat16, device) else slow} ({device.type})")
+    yield Finding(
+        "bfloat16", "ok", f"{'native' if supports_natively(torch.bfloat16, device) else slow} ({device.type})"
+    )
 
 
 def self_test() -> Iterator[Finding]:
@@ -168,7 +170,7 @@ def self_test() -> Iterator[Finding]:
 
     from embrew.encoder import Encoder
     from embrew.storage.base_model import ASSETS, weights_sha256
-    from embrew.storage.saving import TEXTS
+    from embrew.storage.saving import REFERENCE_TEXTS
 
     reference = json.loads((ASSETS["nano"].parent / "nano_vectors.json").read_text())
     sha256 = weights_sha256(ASSETS["nano"])
@@ -179,10 +181,10 @@ def self_test() -> Iterator[Finding]:
         return
     open_nano = partial(Encoder.from_pretrained, "nano", dtype="float32", pooling="mean", max_length=128)
     encoder = open_nano()
-    batched = np.asarray(encoder.encode(list(TEXTS)))
+    batched = np.asarray(encoder.encode(list(REFERENCE_TEXTS)))
     expected = np.array(reference["vectors"], dtype=np.float32)
     yield _compared("vectors", "from the shipped ones", batched[:, : expected.shape[1]], expected, encoder)
-    alone = np.concatenate([np.asarray(encoder.encode([text])) for text in TEXTS[:6]])
+    alone = np.concatenate([np.asarray(encoder.encode([text])) for text in REFERENCE_TEXTS[:6]])
     yield _compared("padding", "of a text alone and in a batch", alone, batched[:6], encoder)
     for mode in ("causal", "bidirectional"):
         open_nano(attention=mode)  # which measures it
@@ -198,12 +200,12 @@ def _training() -> Iterator[Finding]:
     from embrew.export.exporting import export_encoder
     from embrew.recipe import Recipe, build
     from embrew.stock import open_stock
-    from embrew.storage.saving import TEXTS
+    from embrew.storage.saving import REFERENCE_TEXTS
     from embrew.training.stages import train
 
     with tempfile.TemporaryDirectory(prefix="embrew-doctor-") as scratch:
         run, export, data = (Path(scratch) / name for name in ("run", "export", "pairs.jsonl"))
-        rows = [{"query": text[:24], "positive": text[8:]} for text in TEXTS if len(text) > 24]
+        rows = [{"query": text[:24], "positive": text[8:]} for text in REFERENCE_TEXTS if len(text) > 24]
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         settings = (
             ("encoder.dtype", "float32"),
@@ -212,17 +214,17 @@ def _training() -> Iterator[Finding]:
             ("stages.supervised.training", {"max_steps": 2, "learning_rate": 0.01, "report_to": "none"}),
         )
         recipe = Recipe.load("baselines/nli-nano", settings)
-        before = np.asarray(build.encoder(recipe).encode(list(TEXTS)))
+        before = np.asarray(build.encoder(recipe).encode(list(REFERENCE_TEXTS)))
         trained = train(recipe, run)
-        after = np.asarray(trained.encode(list(TEXTS)))
+        after = np.asarray(trained.encode(list(REFERENCE_TEXTS)))
         change = float(np.abs(after - before).max())  # NaN where training diverged
         works = change > 0
         value = f"two steps, vectors changed by {change:.1e}"
         yield Finding("self-test: training", "ok" if works else "failed", value, "" if works else REPORT)
-        reopened = np.asarray(Encoder.from_pretrained(run).encode(list(TEXTS)))
+        reopened = np.asarray(Encoder.from_pretrained(run).encode(list(REFERENCE_TEXTS)))
         yield _compared("saving", "after reopening", reopened, after, trained)
         export_encoder(trained, export, verify="off")
-        stock = np.asarray(open_stock(str(export)).encode(list(TEXTS)))
+        stock = np.asarray(open_stock(str(export)).encode(list(REFERENCE_TEXTS)))
         yield _compared("export", "in Sentence-Transformers", stock, after, trained)
 
 

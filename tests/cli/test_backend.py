@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.encoder import Encoder
-from embrew.storage.base_model import computes
+from embrew.storage.base_model import supports_natively
 
 pytest.importorskip("openvino")
 
@@ -50,7 +50,7 @@ def test_float32_vectors_of_one_backend_are_searched_with_the_other(folder: Path
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not computes(torch.bfloat16, torch.device("cpu")), reason="this CPU emulates bfloat16")
+@pytest.mark.skipif(not supports_natively(torch.bfloat16, torch.device("cpu")), reason="this CPU emulates bfloat16")
 def test_bfloat16_vectors_are_searched_with_bfloat16_only(folder: Path, corpus: Path, tmp_path: Path) -> None:
     on_openvino = ("--backend", "openvino", "--dtype", "bfloat16")
     assert run("encode", folder, corpus, tmp_path / "vectors", *on_openvino, "-q").exit_code == 0

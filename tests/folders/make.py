@@ -9,7 +9,7 @@ import torch
 from embrew.encoder import Encoder
 from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
-from embrew.storage.base_model import computes
+from embrew.storage.base_model import supports_natively
 from tests.folders.inputs import LORA, SENTENCES
 
 
@@ -34,7 +34,7 @@ def encoders() -> dict[str, dict[str, dict[str, Any]]]:
     lora.backbone.add_lora(LORA)
     stirred(lora).save_pretrained("encoders/lora")
 
-    native = computes(torch.bfloat16, torch.device("cpu"))
+    native = supports_natively(torch.bfloat16, torch.device("cpu"))
     dtype = "bfloat16" if native else "float32"
     whole = opened(pooling="last", prompts=prompts, default_prompt_name="document", dtype=dtype)
     whole.backbone.train_all()

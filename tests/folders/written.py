@@ -39,7 +39,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("written")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with chdir(folder), patch.object(base_model, "computes", return_value=True):  # bfloat16, on any machine
+    with chdir(folder), patch.object(base_model, "supports_natively", return_value=True):  # bfloat16, on any machine
         write_all()
     torch.set_num_threads(threads)
     return folder

@@ -104,7 +104,7 @@ def test_in_bfloat16_and_in_training(
     name: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows without padding, and the CPU kernel, are used only where the library's states stay."""
-    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)
+    monkeypatch.setattr(base_model, "supports_natively", lambda dtype, device: True)
     model = written(name, tmp_path, tokenizer)
     expected, in_bfloat16 = (by_library(m, tokenizer, TEXTS) for m in (model, copy.deepcopy(model).bfloat16()))
     settings: dict[str, Any] = {"pooling": "last", "normalize": False, "max_length": 128, "device": "cpu"}

@@ -110,7 +110,7 @@ def test_vectors_and_gradients_are_those_of_plain_layers(folder):
 @needs_library
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_a_folder_gives_the_same_vectors(dtype, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)  # or emulated
+    monkeypatch.setattr(base_model, "supports_natively", lambda dtype, device: True)  # or emulated
     encoder = adapted(opened(folder, dtype="float32"))
     encoder.save_pretrained(tmp_path / "saved")
     settings = json.loads((tmp_path / "saved" / "embrew.json").read_text())
@@ -175,7 +175,7 @@ def test_a_chain_of_adapters_stays_in_float32(folder, tmp_path):
 @needs_library
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_merge_takes_the_dequantised_weights(dtype, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)  # or emulated
+    monkeypatch.setattr(base_model, "supports_natively", lambda dtype, device: True)  # or emulated
     encoder = adapted(opened(folder))
     encoder.save_pretrained(tmp_path / "saved", verify="off")
     merged = merge_encoder(tmp_path / "saved", tmp_path / "merged", dtype=dtype, verify="fast")

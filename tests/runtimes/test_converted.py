@@ -17,7 +17,7 @@ from embrew.model.contexts import Context
 from embrew.opening import open_model
 from embrew.runtimes.converted import convert_encoder
 from embrew.settings.encoder import Demonstration, Demonstrations, Pooling
-from embrew.storage.base_model import computes
+from embrew.storage.base_model import supports_natively
 from embrew.text_encoder import model_hash, vectors_hash
 from tests import fresh
 from tests.conftest import SENTENCES
@@ -129,7 +129,7 @@ def test_minilm_is_what_sentence_transformers_gives_special_tokens_included() ->
     texts = [*TEXTS, "a [SEP] b", "[CLS] Naïve café"]
     assert np.abs(made.encode_query(texts) - stock.encode_query(texts)).max() < 1e-5
     assert model_hash(made) == model_hash(stock) and vectors_hash(made) == vectors_hash(stock)
-    if computes(torch.bfloat16, torch.device("cpu")):
+    if supports_natively(torch.bfloat16, torch.device("cpu")):
         rounded = open_model(folder, backend="openvino", dtype="bfloat16")
         cosines = (rounded.encode(texts) * stock.encode(texts)).sum(-1)
         assert 0.999 < cosines.min() < 1 - 1e-6 and model_hash(rounded) != model_hash(stock)

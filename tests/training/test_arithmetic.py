@@ -44,7 +44,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def computing(patch: pytest.MonkeyPatch, answer: bool) -> None:
     for module in (encoders, base_model, loading):
-        patch.setattr(module, "computes", lambda dtype, device: answer or dtype == torch.float32)
+        patch.setattr(module, "supports_natively", lambda dtype, device: answer or dtype == torch.float32)
 
 
 def test_auto_is_bfloat16_where_the_device_computes_in_it(
@@ -53,24 +53,24 @@ def test_auto_is_bfloat16_where_the_device_computes_in_it(
     lora, full = recipe(model_folder("llama"), data), recipe(model_folder("llama"), data, lora=None)
     asked = recipe(model_folder("llama"), data, dtype="float32")
     computing(monkeypatch, True)
-    assert [build.arithmetic(one, one.stages[0], "cpu") for one in (lora, full, asked)] == [
+    assert [build.compute_dtype(one, one.stages[0], "cpu") for one in (lora, full, asked)] == [
         "bfloat16", "float32", "float32",
     ]  # fmt: skip
     assert [build.autocasts(one, "cuda") for one in (lora, full, asked)] == [True, True, False]
     stage = lora.stages[0].model_copy(update={"training": {"bf16": False}})
-    assert build.arithmetic(lora, stage, "cpu") == "float32"
+    assert build.compute_dtype(lora, stage, "cpu") == "float32"
     for training in ({"fp16": False}, {"bf16": False}, {"bf16": True}, {}):  # as the Trainer is told
         given = {**lora.stages[0].training, **training}
         stage = lora.stages[0].model_copy(update={"training": given})
         args = build.training_arguments(stage, build.objective(stage.objective), data.parent, seed=1, autocast=True)
-        assert (build.arithmetic(lora, stage, "cpu") == "bfloat16") == args.bf16
+        assert (build.compute_dtype(lora, stage, "cpu") == "bfloat16") == args.bf16
     computing(monkeypatch, False)
-    assert build.arithmetic(lora, lora.stages[0], "cpu") == "float32"
+    assert build.compute_dtype(lora, lora.stages[0], "cpu") == "float32"
 
 
 @pytest.fixture(scope="module")
 def trained(model_folder: Callable[[str], Path], data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not base_model.computes(torch.bfloat16, torch.device("cpu")):
+    if not base_model.supports_natively(torch.bfloat16, torch.device("cpu")):
         pytest.skip("this CPU does not compute in bfloat16")
     folder = tmp_path_factory.mktemp("trained") / "run"
     train(recipe(model_folder("llama"), data), folder)
@@ -132,7 +132,7 @@ def test_a_chain_is_scored_as_it_was_trained(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Training rounded the sum of base and first adapter too, however little that adapter changes."""
-    if not base_model.computes(torch.bfloat16, torch.device("cpu")):
+    if not base_model.supports_natively(torch.bfloat16, torch.device("cpu")):
         pytest.skip("this CPU does not compute in bfloat16")
     values = recipe(model_folder("llama"), data).resolved()
     (first,) = values["stages"]

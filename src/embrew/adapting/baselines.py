@@ -10,7 +10,7 @@ from typing import Any
 
 from embrew.data.beir import RetrievalData
 from embrew.evaluation import Result, evaluate, find_task
-from embrew.evaluation.kinds.retrieval import RANKED, rank, read, scores_of_ranking
+from embrew.evaluation.kinds.retrieval import SEARCH_DEPTH, rank, read, scores_of_ranking
 from embrew.evaluation.report import finished, write_result
 from embrew.files.checksums import content_hash
 from embrew.files.formats import versions
@@ -56,12 +56,12 @@ def score_hybrid(
     def ranking(data: RetrievalData) -> dict[str, list[str]]:
         encoder, by_words = opener(), _bm25_ranking(data, with_a_word=True)
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=is_chosen())
-        by_vectors = rank(encoder, data.corpus, data.queries, top_k=RANKED, **options)
+        by_vectors = rank(encoder, data.corpus, data.queries, top_k=SEARCH_DEPTH, **options)
         return {
             query: [
                 document
                 for document, _ in reciprocal_rank_fusion(
-                    [by_vectors[query][:FUSION_DEPTH], by_words[query][:FUSION_DEPTH]], RANKED
+                    [by_vectors[query][:FUSION_DEPTH], by_words[query][:FUSION_DEPTH]], SEARCH_DEPTH
                 )
             ]
             for query in data.queries
@@ -104,7 +104,7 @@ def _score_ranking(
 def _bm25_ranking(data: RetrievalData, *, with_a_word: bool = False) -> dict[str, list[str]]:
     """Return the ids of each query's best documents by BM25: all, or those with a word of the query."""
     documents = sorted(data.corpus, key=lambda document: document.id)
-    scores, rows = BM25([document.content for document in documents]).top(list(data.queries.values()), RANKED)
+    scores, rows = BM25([document.content for document in documents]).top(list(data.queries.values()), SEARCH_DEPTH)
     return {
         query: [
             documents[row].id

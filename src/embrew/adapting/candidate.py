@@ -1,4 +1,4 @@
-"""A model in a race: its files in the output folder, its scores as it is, its training, and its scores after that."""
+"""A model in a race (`adapting.run`): its files, its scores before training, its training, and its scores after it."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Candidate:
     """A model in a race.
 
     Attributes:
-        start: the model.
+        start: the model before training.
         data: the prepared data.
         folder: the output folder.
         options: the options of the race.
-        methods: defaults of what is trained of a bare language model, by the names of the method and of the pooling.
+        methods: defaults for training a bare language model, by the name of the method and of the pooling.
     """
 
     start: Start
@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def plan_file(self) -> Path:
-        """The file of its plan."""
+        """The JSON file of the plan: which recipes are trained, for how long."""
         return self.folder / PLANS / f"{self.start.name}.json"
 
     @property
@@ -92,7 +92,7 @@ class Candidate:
 
     @property
     def base_model(self) -> str:
-        """The model that recipes name: of an encoder its base."""
+        """The model that recipes name; if the start is an encoder, the base model of that."""
         if self.source is None:
             return self.start.model
         base = read_settings(self.source)["base"]
@@ -101,17 +101,17 @@ class Candidate:
         return str(self.source / BASE if (self.source / BASE).is_dir() else self.source)
 
     def open_as_is(self) -> SizedEncoder:
-        """Return the model as it is scored; a bare language model in its best untrained pooling."""
+        """Open the model as it is scored before training; a bare language model with its best untrained pooling."""
         if not self.start.is_bare:
             return self.start.open()
         return build.encoder(Recipe.load(self.recipe_file(AS_IS), [("encoder.model", self.start.model)]))
 
     def open_row(self, row: RaceRow) -> SizedEncoder:
-        """Return the encoder of a row of this model."""
+        """Open the encoder of a row of results of this model."""
         return self.open_as_is() if row.stage is None else open_stage(row.stage, dtype="as_trained")
 
     def open_to_train(self) -> Encoder | None:
-        """Return a ready model as an encoder; None: it can only be scored as it is."""
+        """Open an embedding model as an encoder that can be trained; None: it can only be scored."""
         try:
             return open_to_train(self.start)[0]
         except ValueError as error:
@@ -127,7 +127,7 @@ class Candidate:
         return score(encoder, data, split, self.subfolder(parent, name), name=name, batch_tokens=batch_tokens)
 
     def score_as_is(self, plan: Plan) -> RaceRow:
-        """Return the scores of the model as it is; of a bare language model in its best untrained pooling."""
+        """Score the model before training; a bare language model with its best untrained pooling."""
         encoder = self.open_as_is()
         dev = self.score(encoder, plan.as_is or AS_IS, "dev")
         test = self.score(encoder, AS_IS, "test")
@@ -147,19 +147,19 @@ class Candidate:
         )
 
     def train(self, name: str, as_is: RaceRow) -> RaceRow:
-        """Train a recipe, or resume, and return the scores; those of `as_is` where no step was better on dev."""
+        """Train a recipe, or resume it, and return the scores; those of `as_is` if no checkpoint was better on dev."""
         recipe = load_written_recipe(self.recipe_file(name), self.base_model, self.options.overrides)
-        run = self.subfolder(TRAINED, name)
+        run_folder = self.subfolder(TRAINED, name)
         with within(name):
-            train(recipe, run, resume=run.exists(), evaluate=evaluation_of(recipe), start=self.source)
-        stage = run / recipe.stages[-1].name
-        log = read_json(run / "run.json", keys=("seconds",), kind=formats.RUN)
-        encoder = open_stage(stage, dtype="as_trained")
+            train(recipe, run_folder, resume=run_folder.exists(), evaluate=evaluation_of(recipe), start=self.source)
+        stage_folder = run_folder / recipe.stages[-1].name
+        run_log = read_json(run_folder / "run.json", keys=("seconds",), kind=formats.RUN)
+        encoder = open_stage(stage_folder, dtype="as_trained")
         dev = self.score(encoder, name, "dev")
         row = replace(
             as_is,
             name=f"{self.start.name}, {'trained' if name == CONTRAST else name}",
-            seconds=sum(log["seconds"].values()),
+            seconds=sum(run_log["seconds"].values()),
             best_step=0,
             steps=recipe.stages[-1].training["max_steps"],
         )
@@ -168,17 +168,18 @@ class Candidate:
             return row
         test = self.score(encoder, name, "test")
         results = self.subfolder(RESULTS, name)
-        write_paths(results, str(stage), [find_task(self.data.test)])
-        best_step = log.get("kept", {}).get(stage.name)
-        return replace(row, dev=dev, test=test, results=results, model=str(stage), stage=stage, best_step=best_step)
+        write_paths(results, str(stage_folder), [find_task(self.data.test)])
+        best_step = run_log.get("kept", {}).get(stage_folder.name)
+        row = replace(row, dev=dev, test=test, results=results, best_step=best_step)
+        return replace(row, model=str(stage_folder), stage=stage_folder)
 
     def score_fused(self, row: RaceRow) -> RaceRow:
-        """Return the scores of the encoder of a row of this model, fused with BM25."""
+        """Score the encoder of a row of results of this model, its rankings fused with those of BM25."""
         name = f"{row.results.name}--{BM25}"
-        opener = cache(partial(self.open_row, row))
+        open_encoder = cache(partial(self.open_row, row))
         dev, test = (
             score_hybrid(
-                opener,
+                open_encoder,
                 data,
                 split,
                 self.folder / parent / name,
@@ -192,6 +193,6 @@ class Candidate:
 
 
 def open_stage(stage: Path, *, dtype: str = "auto") -> Encoder:
-    """Return the encoder of a finished stage, with the trust in remote code that its recipe has."""
+    """Open the encoder of a finished stage, with `trust_remote_code` as in its recipe."""
     trust = Recipe.load(stage / "recipe.yaml").encoder.trust_remote_code
     return Encoder.from_pretrained(stage, dtype=dtype, trust_remote_code=trust)

@@ -11,7 +11,7 @@ from typing import Any
 
 from embrew.adapting.preparation.prepare import Prepared
 from embrew.evaluation import Result, find_task
-from embrew.evaluation.kinds.retrieval import RANKS
+from embrew.evaluation.kinds.retrieval import RANKING_DEPTH
 from embrew.evaluation.uncertainty import Difference, compare, interval
 from embrew.files.formats import versions
 from embrew.files.writing import atomic_path
@@ -232,4 +232,4 @@ def _changes(best: RaceRow, other: RaceRow, folder: Path) -> dict[str, Any]:
     before, after = ranked(other.test), ranked(best.test)
     changed = [] if before is None or after is None else changed_queries(before, after)
     texts = task_texts(find_task(folder), "queries") if changed else TaskTexts()
-    return {"kind": "queries", "depth": RANKS, **change_list((other.name, best.name), changed, texts)}
+    return {"kind": "queries", "depth": RANKING_DEPTH, **change_list((other.name, best.name), changed, texts)}

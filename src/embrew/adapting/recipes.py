@@ -17,7 +17,7 @@ from embrew.files.names import public_path
 from embrew.files.writing import atomic_path
 from embrew.opening import POOLINGS
 from embrew.recipe import Recipe
-from embrew.recipe.build.encoders import arithmetic
+from embrew.recipe.build.encoders import compute_dtype
 from embrew.recipe.build.stages import objective_keys
 from embrew.recipe.overrides import Override, apply_overrides, as_text, parse_override
 from embrew.recipe.recipe import with_paths
@@ -91,7 +91,7 @@ def _dtype(model: str, overrides: Sequence[Override]) -> str:
     stage = {"name": "s", "objective": {"type": "contrastive", "positives": "column"}, "data": {"path": "x"}}
     chosen = [text for text in overrides if parse_override(text)[0] == ["encoder", "dtype"]]
     recipe = Recipe.from_values(apply_overrides({"encoder": encoder, "stages": [stage]}, chosen))
-    return "bfloat16" if arithmetic(recipe, recipe.stages[0]) == "bfloat16" else recipe.encoder.dtype
+    return "bfloat16" if compute_dtype(recipe, recipe.stages[0]) == "bfloat16" else recipe.encoder.dtype
 
 
 def with_recipe_settings(encoder: Encoder, recipe: Recipe) -> Encoder:

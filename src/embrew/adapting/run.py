@@ -1,4 +1,4 @@
-"""Race models on a user's texts: `adapt`, and the race step by step (`race`). Finished parts are not repeated."""
+"""`adapt`: compare models on a user's texts, each untrained and trained (a "race"), and export the best one."""
 
 from __future__ import annotations
 
@@ -58,11 +58,12 @@ def adapt(
     export: bool = True,
     overrides: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Race models on a user's texts, each as it is and trained, and export the best.
+    """Compare models on a user's texts, each as it is and trained, and export the best one.
 
-    A dev set and a test are held out. A ready model, such as a Sentence-Transformers one, is scored as it is, and
-    trained from there; a bare language model is scored in its best untrained pooling, and trained from the better of
-    mean and PromptEOL pooling, with `method` beside it. Dev chooses steps and the best; the test is read once.
+    A dev set and a test set are held out. An embedding model, such as a Sentence-Transformers one, is scored as it is,
+    then fine-tuned; a bare language model is scored with its best untrained pooling, then trained contrastively with
+    the better of mean and PromptEOL pooling, and also with `method`. The dev set selects checkpoints and the best
+    model; every model is scored on the test set once.
 
     Writes `data/`, `recipes/`, `model/` (runs), `dev/` and `results/` (scores), `encoder/` (the best one), `export/`
     (the same for Sentence-Transformers, verified), `report.html` and `adapted.json`. The same call resumes an
@@ -71,15 +72,15 @@ def adapt(
     Args:
         model: one model or several: causal language models (folders, GGUF files, LoRA adapters, Hub ids,
             `smollm2-135m`, `nano`), Sentence-Transformers models, encoders and exports of embrew, output folders of
-            `adapt` (whose best is meant), BERT-type encoders. None: those of earlier calls in `output`, or those of
-            `models.yaml` that fit this machine and the minutes.
+            `adapt` (their best model), BERT-type encoders. Empty: those of earlier calls in `output`, or those of
+            `models.yaml` that this machine can train in the minutes.
         output: output folder.
         pairs: file, folder or Hub id of pairs in any form of `read_qa`; or the keys of a recipe's `data`.
         documents: folder or file of documents (`read_folder`), Hub id; or the keys of a recipe's `data`.
         columns: `question`, `answer`, `choices`, `negatives`, `source` -> column of `pairs`.
-        as_is: further models that are scored, and not trained.
+        as_is: further models, which are only scored.
         method: `llm2comp`, `ese`, `autoregembed`, `lbr`, `epic` or `distillation`, for bare language models; `none`:
-            contrast alone.
+            contrastive training alone.
         teacher: an embedding model whose vectors the method `distillation` learns: a folder or Hub id of a
             Sentence-Transformers model, or a folder that embrew trained.
         minutes: minutes of training, for each trained model; 30 by default.
@@ -100,17 +101,19 @@ def adapt(
     models = [model] if isinstance(model, str | Path) else list(model)
     for first in models[:1]:
         check_one_process("adapt", output, f"{start_name(first)}--{CONTRAST}", {"encoder.model": str(first)})
-    of_defaults: list[Override] = [(f"{PREFIX}minutes", minutes)] if minutes is not None else []
-    of_defaults += [text for text in overrides if text.startswith(PREFIX)]
-    defaults = read_defaults(of_defaults, quick=quick)
-    of_recipes: tuple[Override, ...] = tuple(text for text in overrides if not text.startswith(PREFIX))
+    default_overrides: list[Override] = [(f"{PREFIX}minutes", minutes)] if minutes is not None else []
+    default_overrides += [text for text in overrides if text.startswith(PREFIX)]
+    defaults = read_defaults(default_overrides, quick=quick)
+    recipe_overrides: tuple[Override, ...] = tuple(text for text in overrides if not text.startswith(PREFIX))
     if teacher is not None:
-        of_recipes = (("stages.distill.objective.teacher", teacher), *of_recipes)
+        recipe_overrides = (("stages.distill.objective.teacher", teacher), *recipe_overrides)
         method = DISTILLATION if method == "none" else method
     if (teacher is None) == (method == DISTILLATION):
         raise ValueError(f"method={method!r} and teacher={teacher!r}: {DISTILLATION} needs a teacher, no other has one")
     _check_method(method, defaults)
-    options = RaceOptions(method=method, defaults=defaults, overrides=of_recipes, seed=seed, export=export, quick=quick)
+    options = RaceOptions(
+        method=method, defaults=defaults, overrides=recipe_overrides, seed=seed, export=export, quick=quick
+    )
     document_source = None if documents is None else data_source(documents, "documents")
     pair_source = None if pairs is None else data_source(pairs, "pairs", columns=columns)
     starts = [find_start(str(name), trains=name not in as_is) for name in (*models, *as_is)]
@@ -124,7 +127,8 @@ def race(
 ) -> dict[str, Any]:
     """Race models in an output folder; return the content of `adapted.json`.
 
-    Only dev chooses. A model is also scored on the test while it is open, once, and nothing depends on that score.
+    The best model is selected on dev alone. Models are scored on the test set while they are in memory, once; no choice
+    depends on these scores.
     """
     _check_output(folder)
     # read pairs and documents, hold out dev and test
@@ -132,18 +136,18 @@ def race(
     _log_counts(data)
     candidates = _candidates(starts, data, folder, options)
     # score each model as it is, train it, and score it again
-    rows: list[RaceRow] = []
+    rows: list[RaceRow] = []  # of the table of results
     for candidate in candidates:
         with within(candidate.start.name):
             plan = plan_training(candidate)
             as_is = candidate.score_as_is(plan)
             rows += [as_is, *(candidate.train(name, as_is) for name in plan.trained)]
-    rows.append(_bm25(data, folder))
-    # choose on dev
+    rows.append(_score_bm25(data, folder))
+    # select the best on dev, and score its fusion with BM25
     best = best_of(rows)
     winner = next(candidate for candidate in candidates if candidate.start.name == best.start)
     rows.append(winner.score_fused(best))
-    # write the encoder, its export, the report and the page
+    # write the encoder, its export, adapted.json and report.html
     encoder, exported = export_best(best, winner, export=options.export)
     report = sealed(
         {
@@ -161,18 +165,18 @@ def race(
 
 
 def _check_starts(starts: Sequence[Start], options: RaceOptions) -> None:
-    """Raise where options are for other starts."""
+    """Raise if the method is for bare language models, and there are none."""
     if as_is := [start.name for start in starts if start.is_bare and not start.trains]:
         logger.warning("%s: a bare language model as it is means its best untrained pooling", ", ".join(as_is))
-    ready = [start.name for start in starts if not start.is_bare]
-    if options.method == "none" or not ready:
+    embedding_models = [start.name for start in starts if not start.is_bare]
+    if options.method == "none" or not embedding_models:
         return
-    if len(ready) == len(starts):
+    if len(embedding_models) == len(starts):
         raise ValueError(
-            f"method={options.method!r} is for language models that are no embedding models, as {', '.join(ready)} "
-            "is; leave --method out, or add such a model"
+            f"method={options.method!r} is for language models that are no embedding models, as "
+            f"{', '.join(embedding_models)} is; leave --method out, or add such a model"
         )
-    logger.info("%s is trained of bare language models, and not of %s", options.method, ", ".join(ready))
+    logger.info("%s is trained of bare language models, and not of %s", options.method, ", ".join(embedding_models))
 
 
 def _check_method(name: str, defaults: Defaults) -> None:
@@ -186,7 +190,7 @@ def _check_method(name: str, defaults: Defaults) -> None:
 
 def _check_output(folder: Path) -> None:
     """Raise if an output folder holds other files than those of a race."""
-    recover(folder / DATA)  # of a call that was killed in its first seconds
+    recover(folder / DATA)  # if an earlier call was killed while it wrote the folder
     is_ours = any((folder / DATA / name).is_file() for name in (formats.ADAPTED.file, NAME))
     if folder.exists() and any(folder.iterdir()) and not is_ours:
         raise FileExistsError(f"{folder} holds other files; choose another output folder")
@@ -199,7 +203,7 @@ def _candidates(starts: Sequence[Start], data: Prepared, folder: Path, options: 
         FileExistsError: a model of an earlier call was planned with other settings.
         ValueError: an override or a method that fits none of the recipes; training data that hold held-out texts.
     """
-    methods = _methods(options, data)
+    methods = _methods_to_train(options, data)
     _check_overrides(methods, options)
     check_leaks(data.folder)
     if not starts and not (folder / STARTS).is_file():
@@ -215,7 +219,7 @@ def _candidates(starts: Sequence[Start], data: Prepared, folder: Path, options: 
     return candidates
 
 
-def _bm25(data: Prepared, folder: Path) -> RaceRow:
+def _score_bm25(data: Prepared, folder: Path) -> RaceRow:
     """Return the scores of BM25."""
     results = folder / RESULTS / BM25
     dev, test = score_bm25(data.dev, "dev", folder / DEV / BM25), score_bm25(data.test, "test", results)
@@ -247,11 +251,14 @@ def _log_counts(data: Prepared) -> None:
         )
 
 
-def _methods(options: RaceOptions, data: Prepared) -> dict[str, dict[str, ModelDefaults]]:
-    """Return what is trained of a bare language model: contrast by the pooling that it starts from, and the method."""
-    models = {CONTRAST: options.defaults.contrast}
+def _methods_to_train(options: RaceOptions, data: Prepared) -> dict[str, dict[str, ModelDefaults]]:
+    """Return the defaults for training a bare language model, by method and by the pooling that it starts with.
+
+    The methods are contrastive training, for each pooling, and the method of the options, which has its own pooling.
+    """
+    defaults_by_method = {CONTRAST: options.defaults.contrast}
     if options.method == "none":
-        return models
+        return defaults_by_method
     method = options.defaults.methods[options.method]
     objectives = [OBJECTIVES.get(stage.stage["objective"]["type"], Objective) for stage in method.stages]
     needs_negatives = any(objective.needs_negatives for objective in objectives)
@@ -260,13 +267,13 @@ def _methods(options: RaceOptions, data: Prepared) -> dict[str, dict[str, ModelD
             f"--method {options.method} contrasts with negatives, and no pair to train on has some; add them (embrew "
             "data mine finds hard ones), or choose another method"
         )
-    return {**models, options.method: {"": method}}
+    return {**defaults_by_method, options.method: {"": method}}
 
 
 def _check_overrides(methods: Mapping[str, Mapping[str, ModelDefaults]], options: RaceOptions) -> None:
-    """Raise if an override is of a stage that no recipe has."""
-    trained = [model.stages for by_pooling in methods.values() for model in by_pooling.values()]
-    names = {stage.stage["name"] for stages in (*trained, options.defaults.ready.stages) for stage in stages}
+    """Raise if an override names a stage that no recipe has."""
+    stages_of_methods = [model.stages for by_pooling in methods.values() for model in by_pooling.values()]
+    names = {stage.stage["name"] for stages in (*stages_of_methods, options.defaults.ready.stages) for stage in stages}
     for text in options.overrides:
         key, _ = parse_override(text)
         if key[0] == "stages" and (len(key) < 2 or key[1] not in names):

@@ -30,7 +30,7 @@ from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
 from embrew.distributed import claimed_by_first
 from embrew.encoder import Encoder
-from embrew.evaluation.kinds.retrieval import CHUNK, RANKED, scores_of_ranking, without_self_matches
+from embrew.evaluation.kinds.retrieval import CHUNK, SEARCH_DEPTH, scores_of_ranking, without_self_matches
 from embrew.evaluation.processes import CorpusChunks
 from embrew.files import formats
 from embrew.files.checksums import digest_of
@@ -231,9 +231,9 @@ def _ranked(queries: np.ndarray, index: SearchIndex) -> np.ndarray:
         first = number * CHUNK
         texts = [document.content for document in index.documents[first : first + CHUNK]]
         vectors = index.index.reconstruct_n(first, len(texts))[:, : queries.shape[1]]
-        scores, columns = top(queries @ unit_vectors(vectors, what="documents", texts=texts).T, RANKED)
-        chunks.add(number, scores, first + columns, RANKED)
-    return chunks.best(total, RANKED)
+        scores, columns = top(queries @ unit_vectors(vectors, what="documents", texts=texts).T, SEARCH_DEPTH)
+        chunks.add(number, scores, first + columns, SEARCH_DEPTH)
+    return chunks.best(total, SEARCH_DEPTH)
 
 
 def _seconds(encoder: TextEncoder, texts: Sequence[str], options: Mapping[str, Any]) -> float:

@@ -15,7 +15,7 @@ from embrew.adapting.defaults import Defaults, ModelDefaults
 from embrew.adapting.preparation.prepare import Prepared
 from embrew.adapting.recipes import row_count
 from embrew.recipe import DataConfig, Recipe, build
-from embrew.recipe.build.encoders import arithmetic
+from embrew.recipe.build.encoders import compute_dtype
 from embrew.recipe.stage import StageConfig
 from embrew.storage.base_model import pick_device
 from embrew.training.step import Chunks, TrainStep
@@ -80,7 +80,7 @@ def seconds_per_step(recipe: Recipe, source: Path | None = None) -> Iterator[flo
         if stage.batch is not None and (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
             chunks = Chunks(rows=stage.batch.mini_batch_size, tokens=stage.batch.mini_batch_num_tokens)
         step = TrainStep(encoder, objective, chunks)
-        in_bfloat16 = arithmetic(recipe, stage) == "bfloat16"
+        in_bfloat16 = compute_dtype(recipe, stage) == "bfloat16"
         count, seconds = 2, 0.0
         _forward_backward(step, spread(rows, count), in_bfloat16)  # the first one allocates
         while True:

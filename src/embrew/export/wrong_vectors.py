@@ -26,11 +26,11 @@ from embrew.model.pooling import embed
 from embrew.runtimes.portable import PortableEncoder
 from embrew.runtimes.stock_folder import pools_last_token
 from embrew.settings.encoder import AttentionMode, Pooling
-from embrew.storage.saving import TEXTS
+from embrew.storage.saving import REFERENCE_TEXTS
 from embrew.text.tokens import Row, Segment, Tokens
 
 FILE = "parity.safetensors"
-CHOSEN = tuple(TEXTS[i] for i in (0, 2, 3, 6, 15))  # plain words, which every tokenizer library splits alike
+CHOSEN = tuple(REFERENCE_TEXTS[i] for i in (0, 2, 3, 6, 15))  # plain words, which every tokenizer library splits alike
 POOLINGS: tuple[Pooling, ...] = tuple(Pooling(mode) for mode in ("mean", "cls", "last", "weighted_mean"))
 LENGTHS = (64, 128, 256, 512)
 SAME = 1e-6  # largest difference of unit vectors that count as the same
@@ -112,7 +112,7 @@ class _Faults:
         differing = {
             name: vectors for name, vectors in by_fault.items() if vectors.any(-1).all() and _differs(vectors, right)
         }
-        long = (prompts[0], cases[0]["texts"][len(TEXTS)]["text"])
+        long = (prompts[0], cases[0]["texts"][len(REFERENCE_TEXTS)]["text"])
         return WrongVectors(rows, differing, long, self._truncated(self._body("".join(long))))
 
     def _by_tokens(self, bodies: Sequence[list[int]]) -> Iterator[tuple[str, np.ndarray]]:

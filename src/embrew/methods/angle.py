@@ -152,5 +152,5 @@ class Angle(EmbeddingObjective):
         queries, documents = embeddings["query"], embeddings["document"][:count]
         query_keys, document_keys = batch["query_keys"], batch["document_keys"][:count]
         candidates = candidates_of(queries, documents, query_keys, document_keys, shared=self.gather)
-        mask = same_text_mask(query_keys, candidates.keys, candidates.labels, labelled=candidates.labelled)
+        mask = same_text_mask(query_keys, candidates.keys, candidates.labels, labelled=candidates.pair_keys)
         return in_batch_info_nce(queries, candidates, temperature=self.temperature, mask=mask, shared=self.gather)

@@ -1,6 +1,7 @@
 """Compression of a context into memory tokens, from which the original language model predicts a target.
 
-With M̃ = f(context, m_1..m_k) the memory states of the encoder f, g the original LM, which is frozen, and y the target:
+M̃ = f(context, m_1..m_k) are the final hidden states of k memory tokens m after the context, computed by the encoder f;
+g is the original LM, which is frozen and reads M̃ as soft tokens; y is the target:
 
     kl:   L = mean over texts of mean_j KL( g(· | context, y_<j) ‖ g(· | M̃, y_<j) )
     nll:  L = mean over tokens of −log g(y_j | M̃, y_<j)
@@ -56,8 +57,8 @@ class Compression(FrozenDecoder):
             (as `data.sentences` finds them), drawn uniformly. A text without one in the range that the shortest
             context and continuation leave is split at a random token; `prepare` logs how many texts that are. None:
             `token`, but with `target: same` a text is not split, and its context is as much as can be read.
-        skip_rows: number of predictions at the beginning of a target that carry no loss, the student's and the
-            teacher's. Contexts that are predicted, continuations and targets of pairs have at least one token more.
+        skip_rows: number of next-token predictions at the beginning of a target that have no loss, in student and
+            teacher. Contexts that are predicted, continuations and targets of pairs have at least one token more.
         rows: kind of the rows. `text`: texts; `pairs`: a context and its target.
         end: predict EOS after the target (`pairs` only), unless the target is truncated.
         min_context_tokens: length of the shortest context, BOS included, of `rows: text`.
@@ -65,8 +66,9 @@ class Compression(FrozenDecoder):
         include_last: compare the distribution after the last continuation token too (`kl` only).
         decoder_bos: put BOS before the memory states in the decoder; where the tokenizer adds none, EOS.
         nll_weight: weight of an additional `nll` term with `kl`.
-        held_out: number of texts (of `pairs`: queries) that are set aside and not trained on, for the share of the gap
-            closed (`methods.gap`), at most one in twenty; 0: none, and the share is not measured.
+        held_out: number of texts (of `pairs`: queries), at most one in twenty, that are not trained on. On them the
+            share of the gap closed is measured (`methods.gap`): of the loss that the context itself saves the frozen
+            LM, how much its memory states save. 0: none, and the share is not measured.
     """
 
     name = "compression"
@@ -103,11 +105,11 @@ class Compression(FrozenDecoder):
 
     @property
     def targets(self) -> dict[str, str]:
-        """What is predicted of each row, with the suffix of the names of its parts in a batch."""
+        """The targets of each row (continuation, context, …) and the suffix of each in the keys of a batch."""
         return self.source.targets
 
     def check_settings(self) -> None:
-        """Raise where targets and rows do not go together."""
+        """Raise if settings of the loss, the targets and the rows contradict each other."""
         if self.nll_weight and self.divergence != "kl":
             raise ValueError(f"nll_weight={self.nll_weight} goes with divergence=kl, not {self.divergence}")
         if self.rows == "pairs" and self.divergence == "reconstruction":
@@ -126,16 +128,16 @@ class Compression(FrozenDecoder):
             raise ValueError("held_out=1; the control of a share is another text's memory, so give 0, or 2 or more")
 
     def check_lengths(self, encoder: Encoder) -> None:
-        """Raise if no text could be read and split, or a row of the original LM exceeds the model's positions."""
+        """Raise if no text could be split within the length limit, or the frozen LM cannot read such long rows."""
         source = self.source
         source.check_lengths(encoder)
-        before, target = len(self.before_target(encoder).ids), source.longest_target(encoder)
-        check_target_fits(encoder, before, target, read="BOS and memory tokens in the decoder")
-        if self.divergence == "kl" and (longest := source.longest_teacher(encoder)) is not None:
-            check_target_fits(encoder, *longest, read="what the original LM reads")
+        prefix_length, target_length = len(self.before_target(encoder).ids), source.longest_target(encoder)
+        check_target_fits(encoder, prefix_length, target_length, read="BOS and memory tokens in the decoder")
+        if self.divergence == "kl" and (teacher_lengths := source.longest_teacher(encoder)) is not None:
+            check_target_fits(encoder, *teacher_lengths, read="what the original LM reads")
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """Leave out texts that are too short to split, and pairs whose target has no token with a loss.
+        """Filter out texts that are too short to split, and pairs whose target has no token with a loss.
 
         Raises:
             ValueError: no text is long enough, or no target.
@@ -143,78 +145,86 @@ class Compression(FrozenDecoder):
         return self.source.prepare(dataset, encoder)
 
     def collate(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int = 0) -> Batch:
-        """Return `context`, `student` and `teacher`, of texts or of pairs; with `target: both` two of the latter.
+        """Return the batch: `context`, which the encoder reads; `student` and `teacher`, which the frozen LM reads.
 
-        Seed and text decide where a text is split, so it does not depend on resuming, prefetching or the number of
-        workers.
+        The student reads memory states and target, the teacher the context as text and the target. With `target: both`,
+        there are two of each, with the suffixes in `targets`.
+
+        Where a text is split depends on seed and text alone, not on resuming, prefetching or the number of workers.
         """
         parts = self.parts(rows, encoder, seed=seed)
-        soft = self.before_target(encoder)
+        decoder_prefix = self.before_target(encoder)
         batch = {"context": Tokens.pad(parts.contexts)}
         for suffix, targets in parts.targets.items():
-            batch["student" + suffix] = Tokens.pad([soft + target for target in targets])
+            batch["student" + suffix] = Tokens.pad([decoder_prefix + target for target in targets])
             if self.divergence == "kl":
                 teacher = zip(parts.uncompressed, targets, strict=True)
                 batch["teacher" + suffix] = Tokens.pad([context + target for context, target in teacher])
         return batch
 
     def parts(self, rows: Sequence[DataRow], encoder: Encoder, *, seed: int = 0) -> CompressionRows:
-        """Return what the encoder, the original LM and the decoder read of each row, from which batches are made."""
+        """Return contexts, uncompressed contexts (for the teacher) and targets of rows, from which batches are made."""
         return self.source.parts(rows, encoder, seed=seed)
 
     def passes(self, encoder: Encoder, batch: Batch) -> tuple[list[Tokens], list[Tokens]]:
-        """Return contexts and students, and teachers, which have no gradient."""
+        """Return the parts of a batch that are read with gradients (contexts, students), and without (teachers)."""
         suffixes = self.targets.values()
         teachers = [batch["teacher" + suffix] for suffix in suffixes] if self.divergence == "kl" else []
         return [batch["context"], *(batch["student" + suffix] for suffix in suffixes)], teachers
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Return the number of texts, over which `kl` is a mean, and of scored target tokens, for the others."""
+        """Return the number of texts (`kl` is a mean over them) and of target tokens with a loss (`nll`)."""
         counts = {"texts": len(batch["student"])}
         for suffix in self.targets.values():
             target = batch["student" + suffix].host.where(Segment.TARGET)
-            counts["tokens" + suffix] = int(self._scored(target).sum())
+            counts["tokens" + suffix] = int(self._without_skipped(target).sum())
         return counts
 
     def __call__(self, encoder: Encoder, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss of the contexts' memory states."""
+        """Return the loss that the frozen LM has on the contexts' memory states."""
         return {"loss": self.total_loss(encoder, batch["context"], partial(self.decoder_losses, batch=batch))}
 
     def decoder_losses(self, lm: FrozenLM, memory: Tensor, batch: Batch) -> Iterator[Tensor]:
-        """Yield scalars, one per group of similar length, whose sum is the loss of memories `(batch, k, hidden)`."""
+        """Yield scalars, one per group of rows of similar length; their sum is the loss of memory states.
+
+        Args:
+            lm: the frozen LM.
+            memory: memory states `(batch, k, hidden)` of the contexts.
+            batch: batch as `collate` returns it, on the device.
+        """
         weights, targets = self.unit_weights(batch, memory.device), self.targets
         for suffix in targets.values():
             students: Tokens = batch["student" + suffix]
-            for group, counts in passes_by_length(students, lm.cost):
-                student = students.select(group).with_soft(select_rows(memory, group))
+            for indices, is_real in passes_by_length(students, lm.cost):
+                student = students.select(indices).with_soft(select_rows(memory, indices))
                 states = lm.hidden_states(student)
                 loss = torch.zeros((), device=memory.device)
                 if self.divergence == "kl":
-                    teacher = batch["teacher" + suffix].select(group)
+                    teacher = batch["teacher" + suffix].select(indices)
                     loss = loss + self._kl(lm, states, student, teacher, weights["texts"])
                 if self.divergence != "kl" or self.nll_weight:
                     nll = self._nll(lm, states, student, weights["tokens" + suffix])
                     loss = loss + (self.nll_weight if self.divergence == "kl" else 1.0) * nll
-                yield loss * float(counts) / len(targets)
+                yield loss * float(is_real) / len(targets)
 
-    def _kl(self, lm: FrozenLM, states: Tensor, student: Tokens, teacher: Tokens, weight: float) -> Tensor:
-        """Return the divergence from the teacher; `weight` is that of a text, which is the mean of its rows."""
+    def _kl(self, lm: FrozenLM, states: Tensor, student: Tokens, teacher: Tokens, text_weight: float) -> Tensor:
+        """Return the KL divergence from the teacher: per text the mean over positions, times `text_weight`."""
         with torch.no_grad():
             teacher_states = lm.hidden_states(teacher)
-        scored, teacher_scored = (
-            self._scored(tokens.host.predicting(Segment.TARGET, include_last=self.include_last))
+        loss_mask, teacher_mask = (
+            self._without_skipped(tokens.host.predicting(Segment.TARGET, include_last=self.include_last))
             for tokens in (student, teacher)
         )
-        weights = upload((weight / scored.sum(-1, keepdim=True)).expand_as(scored)[scored], states.device)
-        teacher_rows, student_rows = select_masked(teacher_states, teacher_scored), select_masked(states, scored)
-        return token_kl(teacher_rows, student_rows, *lm.head, row_weights=weights)
+        weights = upload((text_weight / loss_mask.sum(-1, keepdim=True)).expand_as(loss_mask)[loss_mask], states.device)
+        teacher_selected = select_masked(teacher_states, teacher_mask)
+        return token_kl(teacher_selected, select_masked(states, loss_mask), *lm.head, row_weights=weights)
 
-    def _nll(self, lm: FrozenLM, states: Tensor, student: Tokens, weight: float) -> Tensor:
-        """Return the negative log-likelihood of the target; `weight` is that of a token."""
-        scored = self._scored(student.host.predicting(Segment.TARGET))
-        labels = select_masked(student.input_ids, self._scored(student.host.where(Segment.TARGET)))
-        return token_nll(select_masked(states, scored), labels, *lm.head, row_weights=weight)
+    def _nll(self, lm: FrozenLM, states: Tensor, student: Tokens, token_weight: float) -> Tensor:
+        """Return the negative log-likelihood of the target: the sum over tokens, times `token_weight`."""
+        loss_mask = self._without_skipped(student.host.predicting(Segment.TARGET))
+        labels = select_masked(student.input_ids, self._without_skipped(student.host.where(Segment.TARGET)))
+        return token_nll(select_masked(states, loss_mask), labels, *lm.head, row_weights=token_weight)
 
-    def _scored(self, chosen: Tensor) -> Tensor:
-        """Return a mask `(batch, tokens)` without the first `skip_rows` chosen positions of each row."""
-        return chosen & (chosen.cumsum(-1) > self.skip_rows) if self.skip_rows else chosen
+    def _without_skipped(self, positions: Tensor) -> Tensor:
+        """Return a mask `(batch, tokens)` without the first `skip_rows` positions of each row that are set."""
+        return positions & (positions.cumsum(-1) > self.skip_rows) if self.skip_rows else positions

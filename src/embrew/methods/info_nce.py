@@ -27,26 +27,26 @@ class Candidates(NamedTuple):
     """The documents that queries are compared with: positives of all processes in order, then negatives.
 
     Attributes:
-        vectors: `(columns, hidden)`.
-        keys: `(columns,)` int64, equal where texts are equal.
-        labels: `(queries,)` the column of each query's own positive.
-        positives: number of columns that are positives.
-        labelled: keys of the query and of the positive of each row, `(positives,)` each.
+        vectors: `(candidates, hidden)`.
+        keys: `(candidates,)` int64 hashes of the texts, equal where texts are equal.
+        labels: `(queries,)` the index of each query's own positive.
+        positives: number of candidates that are positives.
+        pair_keys: keys of all queries and of their positives, `(positives,)` each.
     """
 
     vectors: Tensor
     keys: Tensor
     labels: Tensor
     positives: int
-    labelled: tuple[Tensor, Tensor]
+    pair_keys: tuple[Tensor, Tensor]
 
 
 def candidates_of(
     queries: Tensor, documents: Tensor, query_keys: Tensor, document_keys: Tensor, *, shared: bool
 ) -> Candidates:
-    """Return the candidates of queries: documents `(documents, hidden)`, positives first.
+    """Return the candidates of queries: documents `(documents, hidden)`, one positive per query, then negatives.
 
-    With `shared`, they are gathered over all processes.
+    With `shared`, documents are gathered over all processes.
     """
     size = len(queries)
     labels = torch.arange(size, device=queries.device)
@@ -55,8 +55,8 @@ def candidates_of(
     parts = [gather(documents[:size]), gather(documents[size:])]
     part_keys = [gather(document_keys[:size]), gather(document_keys[size:])]
     labels = labels + global_rows(size, queries.device).offset
-    labelled = gather(query_keys), part_keys[0]
-    return Candidates(torch.cat(parts), torch.cat(part_keys), labels, len(parts[0]), labelled)
+    pair_keys = gather(query_keys), part_keys[0]
+    return Candidates(torch.cat(parts), torch.cat(part_keys), labels, len(parts[0]), pair_keys)
 
 
 def in_batch_info_nce(
@@ -81,8 +81,8 @@ class Contrastive(EmbeddingObjective):
         attention_dropout: dropout on attention weights in this stage (the paper's second stage: 0.2).
         mask_same_text: leave columns with the text of the query, or of any text that a row of the global batch has as
             its positive, out of the softmax.
-        false_negative_margin: leave out columns that the model itself finds more similar to the query than its positive
-            less this margin (cosine); None: keep them. The share that is left out is logged as `masked`.
+        false_negative_margin: leave out candidates whose cosine to the query is larger than that of its positive minus
+            this margin, as likely false negatives; None: keep them. The share that is left out is logged as `masked`.
         false_negative_warmup: share of the stage's steps before this starts, since an untrained model is unreliable.
         distillation_weight: weight of an additional KL term, from a teacher's scores of the query's own positive and
             negatives to the model's (the column `scores`).
@@ -111,11 +111,11 @@ class Contrastive(EmbeddingObjective):
     gather: bool = True
 
     def check_settings(self) -> None:
-        """Raise where settings and positives do not go together."""
+        """Raise if settings contradict each other."""
         if self.distillation_weight and self.positives == "dropout":
             raise ValueError("distillation_weight goes with positives=column; dropout positives have no scores")
-        batchwise = self.positives == "dropout" or self.symmetric or self.candidates == "both"
-        if not self.in_batch_negatives and batchwise:
+        needs_whole_batch = self.positives == "dropout" or self.symmetric or self.candidates == "both"
+        if not self.in_batch_negatives and needs_whole_batch:
             raise ValueError(
                 "in_batch_negatives=false compares a query with its own documents alone; it goes with "
                 "positives=column, candidates=documents and without symmetric"
@@ -147,15 +147,18 @@ class Contrastive(EmbeddingObjective):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Return the number of rows, if a term compares a query with its own documents only."""
-        rowwise = not self.in_batch_negatives or self.distillation_weight
-        return {"rows": len(batch["query_keys"])} if rowwise else {}
+        weighs_rows = not self.in_batch_negatives or self.distillation_weight
+        return {"rows": len(batch["query_keys"])} if weighs_rows else {}
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return InfoNCE against the candidates of all processes."""
         return self.compare(embeddings["query"], embeddings["document"], batch)
 
     def columns(self, queries: Tensor, documents: Tensor, batch: Batch) -> Candidates:
-        """Return the candidates of all processes, or of this one: documents, then queries with `candidates: both`."""
+        """Return the candidates, the columns of the score matrix: documents, then queries with `candidates: both`.
+
+        They are those of all processes, or of this one without `gather`.
+        """
         keys = batch["document_keys"]
         if self.candidates == "both":
             documents, keys = torch.cat([documents, queries]), torch.cat([keys, batch["query_keys"]])
@@ -171,63 +174,71 @@ class Contrastive(EmbeddingObjective):
         candidates: Candidates | None = None,
         excluded: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Return `loss`, and parts for the log.
+        """Return `loss` (InfoNCE, with distillation and the opposite direction where set), and values for the log.
 
         Args:
             queries: `(batch, hidden)`.
             documents: `(documents, hidden)`: positives, then negatives.
             batch: batch as `Pairs` or `RepeatedTexts` collate it.
             candidates: result of `columns`, if already computed.
-            excluded: `(batch, columns)` bool: further candidates to leave out of the softmax.
+            excluded: `(batch, candidates)` bool: further candidates to leave out of the softmax.
         """
         size, temperature = len(queries), self.temperature
-        share = size * self.unit_weights(batch, queries.device)["rows"] if self.counts(batch) else 1.0
+        row_scale = size * self.unit_weights(batch, queries.device)["rows"] if self.counts(batch) else 1.0
         if candidates is None:
             candidates = self.columns(queries, documents, batch)
         mask, parts = self._mask(queries, candidates, batch["query_keys"], batch)
-        mask = _either(mask, excluded)
+        mask = _union(mask, excluded)
         shared = self.gather and self.in_batch_negatives
         loss = in_batch_info_nce(queries, candidates, temperature=temperature, mask=mask, shared=shared)
         if not self.in_batch_negatives:
-            loss = loss * share
+            loss = loss * row_scale
         if self.distillation_weight:
             documents_of_query = documents[batch["candidates"]]
             teacher = batch["teacher"] / self.distillation_temperature
-            kl = share * score_kl(queries, documents_of_query, teacher, temperature=temperature)
+            kl = row_scale * score_kl(queries, documents_of_query, teacher, temperature=temperature)
             parts["distillation"] = kl.detach()
             loss = loss + self.distillation_weight * kl
         if not self.symmetric:
             return {"loss": loss, **parts}
         positives, keys = documents[:size], batch["document_keys"][:size]
-        swapped = {"query_keys": keys, "document_keys": batch["query_keys"]}
-        all_queries = self.columns(positives, queries, swapped)
-        mask, _ = self._mask(positives, all_queries, keys, batch)
-        back = in_batch_info_nce(positives, all_queries, temperature=temperature, mask=mask, shared=self.gather)
-        return {"loss": (loss + back) / 2, **parts}
+        swapped_batch = {"query_keys": keys, "document_keys": batch["query_keys"]}
+        query_candidates = self.columns(positives, queries, swapped_batch)
+        mask, _ = self._mask(positives, query_candidates, keys, batch)
+        reverse_loss = in_batch_info_nce(
+            positives, query_candidates, temperature=temperature, mask=mask, shared=self.gather
+        )
+        return {"loss": (loss + reverse_loss) / 2, **parts}
 
     def _mask(
-        self, rows: Tensor, candidates: Candidates, keys: Tensor, batch: Batch
+        self, queries: Tensor, candidates: Candidates, keys: Tensor, batch: Batch
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """Return what each row leaves out of its softmax, and the share that only the model's scores leave out."""
-        columns, column_keys, labels, _, labelled = candidates
-        others = labelled if self.in_batch_negatives else None
-        mask = same_text_mask(keys, column_keys, labels, labelled=others) if self.mask_same_text else None
+        """Return the mask of candidates that each query leaves out of its softmax, and values for the log.
+
+        `masked` is the share of candidates that `false_negative_margin` alone leaves out.
+        """
+        labels = candidates.labels
+        mask = None
+        if self.mask_same_text:
+            pair_keys = candidates.pair_keys if self.in_batch_negatives else None
+            mask = same_text_mask(keys, candidates.keys, labels, labelled=pair_keys)
         if not self.in_batch_negatives:
-            mask = _either(mask, batch["owners"] != labels[:, None])
+            mask = _union(mask, batch["owners"] != labels[:, None])
         if self.false_negative_margin is None:
             return mask, {}
-        closer = closer_than_positive(rows, columns, labels, margin=self.false_negative_margin)
+        closer = closer_than_positive(queries, candidates.vectors, labels, margin=self.false_negative_margin)
         if mask is not None:
             closer &= ~mask
         if float(batch.get("progress", 1.0)) < self.false_negative_warmup:
-            return mask, {"masked": torch.zeros((), device=rows.device)}
-        return _either(mask, closer), {"masked": closer.float().sum() / max(closer.numel(), 1)}
+            return mask, {"masked": torch.zeros((), device=queries.device)}
+        return _union(mask, closer), {"masked": closer.float().sum() / max(closer.numel(), 1)}
 
 
-def _either(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
+def _union(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Return `mask | other`, where None is an empty mask."""
     return mask if other is None else other if mask is None else mask | other
 
 
 def has_dropout(encoder: Encoder) -> bool:
     """Whether any dropout layer of the model is active in training."""
-    return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in encoder.backbone.modules())
+    return any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in encoder.backbone.modules())

@@ -36,7 +36,8 @@ class Cost:
 
     Attributes:
         overhead: overhead of a pass, however few its positions.
-        alike: whether every process runs as many passes as the others: sharded weights are gathered from all in each.
+        synchronized: whether every process runs as many passes as the others, in each of which sharded weights are
+            gathered from all.
     """
 
     overhead: float = 128.0
@@ -169,7 +170,7 @@ def default_batch_tokens(device: torch.device) -> int:
 def batches_of(
     rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0, cost: Cost = DEFAULT_COST
 ) -> list[list[int]]:
-    """Return `plan` for sorted rows, so that batches, and the last bits of vectors, do not depend on the rows' order.
+    """Return `plan_batches` of sorted rows, so that batches, and vectors to the bit, do not depend on the rows' order.
 
     The first `shared` tokens of each are not counted.
     """
@@ -189,7 +190,7 @@ class Pass(NamedTuple):
 def passes_by_length(
     tokens: Tokens, cost: Cost, *, batch_size: int | None = None, batch_tokens: int | None = None
 ) -> list[Pass]:
-    """Return passes of rows of similar length, by `plan`, followed by dummy passes where weights are sharded.
+    """Return passes of rows of similar length, by `plan_batches`, followed by dummy passes where weights are sharded.
 
     Without limits, passes are large. The number of groups depends on the lengths, so it differs between processes.
     Every pass through sharded weights gathers them from all processes: each process runs as many as the one with the

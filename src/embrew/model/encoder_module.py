@@ -1,4 +1,4 @@
-"""The encoder as a module: texts to rows, rows to token states, states to one vector per text."""
+"""The encoder as a module: texts to rows of token ids, rows to hidden states, states to one vector per text."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ logger = logging.getLogger(__name__)
 class EncoderModule(nn.Module):
     """A causal LM, or a BERT-type encoder, with its template, attention and pooling, and `encode`.
 
-    `embrew.encoder.Encoder` adds opening, saving and generating to it. What lies between the two (contexts, hashes,
-    generation, files) are functions that take this class.
+    `embrew.encoder.Encoder` is the public subclass, which adds opening, saving and generating. The functions that it
+    calls (of contexts, hashes, generation, files) take this base class, since they cannot import the subclass.
 
     Attributes:
-        settings: settings of reading and pooling.
+        settings: template, attention, pooling, prompts and length limits.
         backbone: the language model, with its learned tokens and adapter.
         tokenizer: tokenizer of the language model.
         base: name and revision, or checksum, of the model that weights are saved relative to.
         attention: the attention pattern in use.
-        head: module applied to token states before pooling (`LatentAttention`, `Projection`), or None.
-        demonstrator: trained part of demonstrations, with their settings; None: demonstrations are not read.
+        head: trained module before pooling (`LatentAttention`, `Projection`) or after it (`DenseLayers`), or None.
+        demonstrator: trained part of in-context demonstrations, with their settings; None: prompts have none.
         templates: the template; or several, and the embedding is the mean over them, before normalising (MetaEOL).
         contexts: prompts with demonstrations, by name; `encode` takes these names as it does those of `prompts`.
         truncate_dim: number of leading dimensions that embeddings keep; None: all.
-        num_layers: number of layers kept by `cutting`; None: all.
-        chain: adapters of earlier stages that were merged into the base's weights, in order.
+        num_layers: number of layers kept by `cutting.cut`; None: all.
+        chain: adapters of earlier stages that were merged into the base's weights, in the order of merging.
         merged_to_encode: whether the last of `chain` was merged when the encoder was opened, to encode faster; it is
             saved as the adapter that a stage may continue.
         steps: number of optimiser steps trained so far.
@@ -83,8 +83,8 @@ class EncoderModule(nn.Module):
         self.templates = self.make_templates(tokenizer, backbone.memory_ids)
         self.use_attention(self.settings.attention)
         if self.pooling.slots is not None or self.pooling.mode == "concat":
-            pooled = "some of them" if self.pooling.slots is not None else "their concatenated states"
-            self.template.check_all_memory(f"pooling over {pooled}")
+            pooled_states = "some of them" if self.pooling.slots is not None else "their concatenated states"
+            self.template.check_all_memory(f"pooling over {pooled_states}")
         head = new_head(self.pooling, backbone.hidden_size)
         self.head = None if head is None else head.to(backbone.device)
         self.demonstrator: Demonstrator | None = None
@@ -127,34 +127,34 @@ class EncoderModule(nn.Module):
         """Embed texts; arguments as in Sentence-Transformers 6, followed by three of embrew.
 
         Args:
-            inputs: a text or several, in any container (`text.texts`); a text may also be a list of token ids. Empty
+            inputs: a text, or several in any container (`text.texts`); a text may also be a list of token ids. Empty
                 texts are embedded like any other (see `Pooling` for what a text without tokens gives).
             prompt_name: name of a stored prompt that fills `{instruction}`, or of a context, whose demonstrations
                 precede the text.
             prompt: the prompt itself; wins over `prompt_name`.
             batch_size: texts per batch, where `batch_tokens` is not given; None: batches by tokens.
             show_progress_bar: show one; by default only at log level INFO or below.
-            output_value: only `sentence_embedding`.
+            output_value: only `sentence_embedding` is supported.
             precision: `float32` or None; `int8`, `uint8`, `binary`, `ubinary` as Sentence-Transformers quantises.
             convert_to_numpy: an array; otherwise a list of tensors.
             convert_to_tensor: one tensor; wins over `convert_to_numpy`.
             device: move the encoder there first.
             normalize_embeddings: unit length, also where the encoder itself does not normalise.
             truncate_dim: number of leading dimensions to keep, before normalising.
-            pool: not offered, nor is chunk_size; run one process per device.
+            pool: not supported, nor is `chunk_size`; run one process per device.
             chunk_size: see `pool`.
             num_layers: number of layers to run.
             batch_tokens: budget of padded tokens per batch, instead of `batch_size`; where neither is given, 2,048 on
                 a CPU and 16,384 on a GPU.
-            max_length: limit in tokens, instead of the longer of the encoder's two.
-            **mteb: keywords of mteb's calls: `inputs` are then its batches, and `prompt_type` decides on prompt
-                and limit.
+            max_length: maximum number of tokens, instead of the longer of the encoder's limits (query, document).
+            **mteb: keyword arguments with which mteb calls; `inputs` are then its batches, and its `prompt_type`
+                selects prompt and length limit.
 
         Returns:
             Float32 `(texts, dimensions)`, or `(dimensions,)` for a single text.
 
         Raises:
-            ValueError: an unknown prompt name, invalid Unicode, a non-finite embedding, an option not offered.
+            ValueError: an unknown prompt name, invalid Unicode, a non-finite embedding, an unsupported option.
             TypeError: something that is not text, or an option of another type.
         """
         if mteb:
@@ -177,7 +177,7 @@ class EncoderModule(nn.Module):
             self.eval()
         dimensions = check_integer("truncate_dim", truncate_dim, maximum=self.width)
         normalize = check_boolean("normalize_embeddings", normalize_embeddings) or self.settings.normalize
-        by_template = [
+        vectors_by_template = [
             self.embed_rows(
                 partial(_rows, template, texts, instruction, context, limit),
                 len(texts),
@@ -191,9 +191,9 @@ class EncoderModule(nn.Module):
             )
             for template in self.templates
         ]
-        vectors = by_template[0]
-        if len(by_template) > 1:
-            vectors = torch.stack(by_template).mean(0)
+        vectors = vectors_by_template[0]
+        if len(vectors_by_template) > 1:
+            vectors = torch.stack(vectors_by_template).mean(0)
             vectors = nn.functional.normalize(vectors, dim=-1) if normalize else vectors
         return convert_vectors(vectors, single, precision, convert_to_numpy, convert_to_tensor)
 
@@ -234,9 +234,9 @@ class EncoderModule(nn.Module):
         """Return vectors of rows of one template, float32 `(total, dimensions)` on the CPU.
 
         Args:
-            rows: function that returns the rows start..stop-1.
+            rows: function of start and stop that returns the rows in between (stop excluded).
             total: number of rows.
-            context: context that they were made with.
+            context: context that the rows contain.
             num_layers: number of layers to run.
             batch_size: rows per batch, where `batch_tokens` is not given.
             batch_tokens: budget of padded tokens per batch; where neither is given, 2,048 on a CPU and 16,384 on a GPU.
@@ -247,11 +247,11 @@ class EncoderModule(nn.Module):
         Raises:
             NotFinite: a vector is not finite; names the row.
         """
-        prefix = self.backbone.prefix_cache or PrefixCache()
+        prefix_cache = self.backbone.prefix_cache or PrefixCache()
 
-        def embed_batch(tokens: Tokens, count: int) -> Tensor:
+        def embed_batch(tokens: Tokens, shared_length: int) -> Tensor:
             tokens = tokens if context is None else tokens.with_soft(context.vectors)
-            shared = prefix.shared_by(tokens, count) if count else None
+            shared = prefix_cache.shared_by(tokens, shared_length) if shared_length else None
             pooled = self(tokens.to(self.device), num_layers=num_layers, shared=shared)[:, :dimensions]
             return nn.functional.normalize(pooled, dim=-1) if normalize else pooled
 
@@ -274,13 +274,13 @@ class EncoderModule(nn.Module):
     def resolve_prompt(
         self, prompt_name: str | None = None, prompt: str | None = None
     ) -> tuple[str, PreparedContext | None]:
-        """Return what fills `{instruction}`, and the context of a prompt name that is one.
+        """Return the text for `{instruction}`, and the context where the prompt name is that of one.
 
         Both are returned together, since another thread may replace the context.
         """
-        for what, value in (("prompt", prompt), ("prompt_name", prompt_name)):
+        for argument, value in (("prompt", prompt), ("prompt_name", prompt_name)):
             if not isinstance(value, str | None):
-                raise TypeError(f"{what}={value!r} is a {type(value).__name__}; give a string")
+                raise TypeError(f"{argument}={value!r} is a {type(value).__name__}; give a string")
         if prompt is not None:
             return prompt, None
         name = self.settings.default_prompt_name if prompt_name is None else prompt_name
@@ -296,20 +296,20 @@ class EncoderModule(nn.Module):
         return prompts[name], None
 
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
-        """Return what fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
+        """Return the text for `{instruction}`: the given prompt, a stored one by name, a context's, or the default."""
         return self.resolve_prompt(prompt_name, prompt)[0]
 
     def texts_of(self, inputs: Any) -> tuple[list[Text], bool]:
-        """Return texts as a list, and whether a single one was given; see `text.inputs`."""
-        learned = len(self.backbone.memory_ids) + len(self.backbone.soft_prompt_ids)
-        return texts_of(inputs, vocabulary=self.backbone.vocab_size + learned)
+        """Return texts as a list, and whether a single one was given; see `text.texts`."""
+        num_learned = len(self.backbone.memory_ids) + len(self.backbone.soft_prompt_ids)
+        return texts_of(inputs, vocabulary=self.backbone.vocab_size + num_learned)
 
     @contextmanager
     def fixed(self) -> Iterator[PrefixCache]:
-        """Within this context, prompts and contexts are computed once for all calls, and the model must not change.
+        """Inside a `with` block, keep the keys and values of prompts between calls; the model must not change.
 
-        Training, loading, merging, a new adapter, and switching it off raise RuntimeError inside. Writes into tensors
-        are not noticed: vectors would then belong to the old weights in part.
+        Training, loading, merging, and adding or switching off an adapter raise RuntimeError inside. Writes into
+        tensors are not noticed: prompts would then have keys and values of the old weights.
 
         Yields:
             The cached prefixes; `max_bytes` limits their memory.
@@ -318,26 +318,26 @@ class EncoderModule(nn.Module):
             >>> with encoder.fixed():  # doctest: +SKIP
             ...     vectors = [encoder.encode_query(question) for question in questions]
         """
-        prefix = self.backbone.prefix_cache = self.backbone.prefix_cache or PrefixCache()
-        prefix.users += 1
+        prefix_cache = self.backbone.prefix_cache = self.backbone.prefix_cache or PrefixCache()
+        prefix_cache.users += 1
         try:
-            yield prefix
+            yield prefix_cache
         finally:  # of several threads the last one ends it
-            prefix.users -= 1
-            if not prefix.users:
+            prefix_cache.users -= 1
+            if not prefix_cache.users:
                 self.backbone.prefix_cache = None
 
     @property
     def shares_prefixes(self) -> bool:
         """Whether a prefix that all rows of a call share is computed once: by keys and values of attention alone."""
         inner = self.backbone.inner
-        attends = not causal_layers(inner) and not getattr(inner, "hidden_size_per_layer_input", None)
-        return bool(self.attention.is_causal) and attends and can_share(inner)
+        only_attention = not causal_layers(inner) and not getattr(inner, "hidden_size_per_layer_input", None)
+        return bool(self.attention.is_causal) and only_attention and can_share(inner)
 
     def tokens(
         self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
     ) -> Tokens:
-        """Return a padded batch on the encoder's device, as the template makes it."""
+        """Apply the template and tokenise texts; return a padded batch on the encoder's device."""
         limit = self.max_seq_length if max_length is None else max_length
         return Tokens.pad(self.template.rows(texts, instruction=instruction, max_length=limit)).to(self.device)
 
@@ -352,13 +352,13 @@ class EncoderModule(nn.Module):
         """
         if shared is None:
             return self.pool(self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers), tokens)
-        before, states = self.backbone.split_states(tokens, self.attention, shared, num_layers=num_layers)
-        return self.pool(states, tokens, before)
+        prefix_states, states = self.backbone.split_states(tokens, self.attention, shared, num_layers=num_layers)
+        return self.pool(states, tokens, prefix_states)
 
     def pool(self, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
         """Pool states `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one.
 
-        `before` as in `Pooling`.
+        `before` as in `pooling.pool`.
         """
         return embed(self.head, self.settings.pooling, states, tokens, before)
 
@@ -367,13 +367,13 @@ class EncoderModule(nn.Module):
 
         Args:
             tokens: a batch.
-            num_layers: of the first few layers only; the others are not run.
+            num_layers: number of layers to run, the first ones; None: all.
         """
         pooled = partial(self.pool, tokens=tokens)
         return torch.stack(self.backbone.read_layers(tokens, self.attention, pooled, num_layers=num_layers))
 
     def memory(self, tokens: Tokens) -> Tensor:
-        """Return states of the memory tokens: `(texts, k, hidden)`."""
+        """Return the final hidden states of the memory tokens, `(texts, k, hidden)`."""
         self.template.check_all_memory("a tensor of memory states")
         states = self.hidden_states(tokens)
         return select_masked(states, tokens.host.where(Segment.MEMORY)).view(
@@ -381,13 +381,13 @@ class EncoderModule(nn.Module):
         )
 
     def make_templates(self, tokenizer: PreTrainedTokenizerBase, memory_ids: Sequence[int]) -> list[Template]:
-        """Return the templates that the settings ask for, on a tokenizer and memory tokens."""
-        learned = memory_ids, self.backbone.soft_prompt_ids
+        """Return the templates of the settings for a tokenizer and ids of memory tokens."""
+        learned_ids = memory_ids, self.backbone.soft_prompt_ids
         options = self.settings.template_options
-        return [Template(pattern, tokenizer, *learned, **options) for pattern in self.settings.templates]
+        return [Template(pattern, tokenizer, *learned_ids, **options) for pattern in self.settings.templates]
 
     def with_settings(self, **changes: Any) -> Self:
-        """Return the same model, on the same weights, with other settings.
+        """Return an encoder that shares the weights of this one, with other settings.
 
         Raises:
             ValueError: settings that do not go together, or that trained weights belong to (`pooling.latents`,
@@ -409,15 +409,15 @@ class EncoderModule(nn.Module):
         return changed
 
     def check_longest(self) -> None:
-        """Raise where `max_length` exceeds the model's positions."""
-        longest = self.max_seq_length
-        self.backbone.check_longest(longest, f"max_length={longest}", "set max_length to that or less")
+        """Raise if `max_length` exceeds the model's maximum number of positions."""
+        limit = self.max_seq_length
+        self.backbone.check_longest(limit, f"max_length={limit}", "set max_length to that or less")
 
     def use_attention(self, mode: AttentionMode) -> None:
-        """Set the attention, and measure that the model follows it.
+        """Set the attention pattern, and check on a forward pass that the model applies it.
 
         Raises:
-            ValueError: a BERT-type encoder has one only, or the model does not follow it.
+            ValueError: a BERT-type encoder and not `bidirectional`, or the model does not apply it.
         """
         if self.backbone.is_encoder and mode != "bidirectional":
             raise ValueError(
@@ -426,13 +426,13 @@ class EncoderModule(nn.Module):
             )
         attention = Attention(mode)
         self.backbone.check_attention(attention)
-        others = causal_layers(getattr(self.backbone, "inner", None))
-        if others and mode == "bidirectional":
+        causal_names = causal_layers(getattr(self.backbone, "inner", None))
+        if causal_names and mode == "bidirectional":
             logger.warning(
                 "attention=bidirectional changes %d of %d layers; the others (%s) read a text from left to right",
-                self.backbone.num_layers - len(others),
+                self.backbone.num_layers - len(causal_names),
                 self.backbone.num_layers,
-                ", ".join(sorted(set(others))),
+                ", ".join(sorted(set(causal_names))),
             )
         self.attention = attention
         self.settings = self.settings.replace(attention=mode)
@@ -444,7 +444,7 @@ class EncoderModule(nn.Module):
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What fills `{instruction}`, by name. Can be assigned, as in Sentence-Transformers."""
+        """Texts for `{instruction}`, by name. Can be assigned, as in Sentence-Transformers."""
         return self.settings.prompts
 
     @prompts.setter
@@ -453,7 +453,7 @@ class EncoderModule(nn.Module):
 
     @property
     def max_length(self) -> dict[str, int]:
-        """Limits in tokens, of a query's row and of a document's. Can be assigned."""
+        """Maximum number of tokens of a `query` and of a `document`, template included. Can be assigned."""
         return self.settings.max_length
 
     @max_length.setter
@@ -480,31 +480,31 @@ class EncoderModule(nn.Module):
 
     @property
     def cost(self) -> Cost:
-        """What a forward pass takes, in training or not."""
+        """Estimated cost of a forward pass, by which rows are grouped into batches; another one in training."""
         return cost_of(self.backbone.inner, self.attention, training=self.training)
 
     @property
     def template(self) -> Template:
-        """The template; the first, where there are several."""
+        """The template, or the first of several."""
         return self.templates[0]
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.backbone.device
 
     @property
     def max_seq_length(self) -> int:
-        """The longer of the two limits, in tokens."""
+        """The longer of the limits of queries and documents, in tokens."""
         return max(self.max_length.values())
 
     @property
     def width(self) -> int:
-        """Dimensions of a pooled vector: those of a state, or of the concatenated states of all memory tokens."""
+        """Dimensions of a pooled vector before `truncate_dim`: of one hidden state, or of several concatenated ones."""
         return self.settings.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
 
     def get_embedding_dimension(self) -> int:
-        """Return dimensions of an embedding."""
+        """Return the number of dimensions of an embedding."""
         return self.width if self.truncate_dim is None else self.truncate_dim
 
     get_sentence_embedding_dimension = get_embedding_dimension  # its name before Sentence-Transformers 5.4

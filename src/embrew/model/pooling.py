@@ -1,4 +1,4 @@
-"""From token states to one vector per text, as `Pooling` says, through a trained layer if there is one."""
+"""Pooling: from the hidden states of tokens to one vector per text, through a trained head if there is one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class LatentAttention(nn.Module):
     """The latent attention layer of *NV-Embed* (arXiv 2405.17428), section 3.1, as its released module has it.
 
     With token states h and latents L: u = h + Attention(LN(h), LN(L)), then u + FF(LN(u)), FF = Linear, GEGLU, Linear,
-    all but FF without biases. Keys and values depend on the latents alone, so they are projected once per call, not
+    where only FF has biases. Keys and values depend on the latents alone, so they are projected once per call, not
     once per text.
 
     Args:
         width: width of a token state.
-        latents: rows of the table (the paper: 512).
-        heads: attention heads (8).
-        head_width: width of a head; `width` without it, as released.
+        latents: number of latent vectors (the paper: 512).
+        heads: number of attention heads.
+        head_width: width of a head; None: `width`, as in the released module.
         seed: random seed of the initial values.
     """
 
@@ -34,36 +34,36 @@ class LatentAttention(nn.Module):
         self, width: int, *, latents: int = 512, heads: int = 8, head_width: int | None = None, seed: int = 42
     ) -> None:
         super().__init__()
-        inner = heads * (head_width or width)
+        attention_width = heads * (head_width or width)
         self.heads = heads
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.latents = nn.Parameter(torch.randn(latents, width))
             self.norm_states, self.norm_latents, self.norm_inner = (nn.LayerNorm(width) for _ in range(3))
-            self.query = nn.Linear(width, inner, bias=False)
-            self.key_value = nn.Linear(width, 2 * inner, bias=False)
-            self.out = nn.Linear(inner, width, bias=False)
+            self.query = nn.Linear(width, attention_width, bias=False)
+            self.key_value = nn.Linear(width, 2 * attention_width, bias=False)
+            self.out = nn.Linear(attention_width, width, bias=False)
             self.up = nn.Linear(width, 2 * EXPANSION * width)
             self.down = nn.Linear(EXPANSION * width, width)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return token states `(batch, tokens, width)` to `(batch, tokens, width)`."""
+        """Map hidden states `(batch, tokens, width)` to new ones of the same shape."""
         batch, tokens, _ = states.shape
         states = states.to(self.out.weight.dtype)
         query = self.query(self.norm_states(states)).view(batch, tokens, self.heads, -1).transpose(1, 2)
-        pairs = self.key_value(self.norm_latents(self.latents)).view(len(self.latents), 2, self.heads, -1)
-        keys, values = pairs.permute(1, 2, 0, 3)
+        keys_values = self.key_value(self.norm_latents(self.latents)).view(len(self.latents), 2, self.heads, -1)
+        keys, values = keys_values.permute(1, 2, 0, 3)
         shape = (batch, *keys.shape)
-        read = nn.functional.scaled_dot_product_attention(query, keys.expand(shape), values.expand(shape))
-        states = states + self.out(read.transpose(1, 2).reshape(batch, tokens, -1))
+        attended = nn.functional.scaled_dot_product_attention(query, keys.expand(shape), values.expand(shape))
+        states = states + self.out(attended.transpose(1, 2).reshape(batch, tokens, -1))
         value, gate = self.up(self.norm_inner(states)).chunk(2, dim=-1)
         return states + self.down(value * nn.functional.gelu(gate))
 
 
 class Projection(nn.Module):
-    """A linear layer without bias. Pooling is linear, so that projecting states or their pooled vector is the same.
+    """A linear layer without bias, applied to hidden states; after pooling, which is linear, it would give the same.
 
-    It starts with orthogonal columns or rows: where it widens, cosines stay as they are.
+    It is initialised with orthonormal columns, or rows if these are fewer; where it widens, cosines do not change.
 
     Args:
         width: width of a token state.
@@ -92,7 +92,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class DenseLayers(nn.Module):
-    """Layers on a pooled vector (`Dense`), in float32; those of a Sentence-Transformers model, which loads them.
+    """Linear layers with activations, applied to the pooled vector in float32, as Sentence-Transformers' `Dense`.
 
     Args:
         width: width of a pooled vector.
@@ -103,12 +103,14 @@ class DenseLayers(nn.Module):
         super().__init__()
         widths = [width, *(layer.dimensions for layer in layers)]
         pairs = zip(widths, widths[1:], layers, strict=False)
-        self.linear = nn.ModuleList(nn.Linear(before, after, bias=layer.bias) for before, after, layer in pairs)
+        self.linear = nn.ModuleList(
+            nn.Linear(in_features, out_features, bias=layer.bias) for in_features, out_features, layer in pairs
+        )
         self.activations = [ACTIVATIONS[layer.activation]() for layer in layers]
 
     @property
     def layers(self) -> list[tuple[nn.Linear, nn.Module]]:
-        """The products and their activations, in order."""
+        """The linear layers and their activations, in order."""
         return list(zip(cast("list[nn.Linear]", list(self.linear)), self.activations, strict=True))
 
     def forward(self, vectors: Tensor) -> Tensor:
@@ -120,7 +122,7 @@ class DenseLayers(nn.Module):
 
 
 def orthogonal(rows: int, columns: int, *, seed: int) -> Tensor:
-    """Return a float32 matrix whose columns, or rows if these are fewer, are orthogonal and of length 1."""
+    """Return a float32 matrix whose columns, or rows if these are fewer, are orthonormal."""
     return nn.init.orthogonal_(torch.empty(rows, columns), generator=torch.Generator().manual_seed(seed))
 
 
@@ -128,7 +130,7 @@ SEGMENTS = {"text": Segment.TEXT, "echo": Segment.ECHO, "memory": Segment.MEMORY
 
 
 def new_head(pooling: Pooling, width: int) -> LatentAttention | Projection | DenseLayers | None:
-    """Return a new trained head for states of a width; None where pooling has none."""
+    """Return a newly initialised head for hidden states of a width; None if the pooling has no trained layer."""
     if pooling.dense is not None:
         return DenseLayers(width, pooling.dense)
     if pooling.projection is not None:
@@ -139,21 +141,21 @@ def new_head(pooling: Pooling, width: int) -> LatentAttention | Projection | Den
 
 
 def pooled_positions(pooling: Pooling, tokens: Tokens) -> Tensor:
-    """Return `(batch, tokens)` bool: the positions that are pooled (for `last`, those the last is taken from)."""
+    """Return `(batch, tokens)` bool: the positions that are pooled; with `last`, the last of these is."""
     if pooling.over == "all":
         return tokens.attention_mask.bool()
-    chosen = tokens.where(SEGMENTS[pooling.over])
+    mask = tokens.where(SEGMENTS[pooling.over])
     if pooling.slots is not None:
-        slot = chosen.long().cumsum(-1) - 1
-        chosen = chosen & (slot[..., None] == torch.tensor(pooling.slots, device=slot.device)).any(-1)
-    return chosen
+        memory_index = mask.long().cumsum(-1) - 1
+        mask = mask & (memory_index[..., None] == torch.tensor(pooling.slots, device=memory_index.device)).any(-1)
+    return mask
 
 
 def pooling_weights(pooling: Pooling, tokens: Tokens) -> Tensor:
     """Return `(batch, tokens)` float32 weights that sum to 1 per row (0 where nothing is pooled)."""
-    chosen = pooled_positions(pooling, tokens)
-    weight: Tensor = MODES[pooling.mode].weights(chosen, chosen.long().cumsum(-1)).float()
-    return weight / weight.sum(-1, keepdim=True).clamp(min=1.0)
+    mask = pooled_positions(pooling, tokens)
+    weights: Tensor = MODES[pooling.mode].weights(mask, mask.long().cumsum(-1)).float()
+    return weights / weights.sum(-1, keepdim=True).clamp(min=1.0)
 
 
 def embed(
@@ -171,18 +173,18 @@ def embed(
 def pool(pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
     """Pool `states` `(batch, tokens, hidden)` to float32 `(batch, dimensions)`.
 
-    `before` `(1, count, hidden)` are states of the first positions, which all rows share; `states` follow them.
+    `before` `(1, prefix, hidden)` are the states of a prefix that all rows share; `states` are those after it.
     """
     with full_float32(states.device.type):
-        count = 0 if before is None else before.shape[1]
+        prefix_length = 0 if before is None else before.shape[1]
         if pooling.mode == "concat":
             return (
-                select_masked(states, pooled_positions(pooling, tokens.host)[:, count:])
+                select_masked(states, pooled_positions(pooling, tokens.host)[:, prefix_length:])
                 .float()
                 .reshape(len(states), -1)
             )
-        each = upload(pooling_weights(pooling, tokens.host), states.device)
+        weights = upload(pooling_weights(pooling, tokens.host), states.device)
         if before is None:
-            return torch.einsum("bt,bth->bh", each, states.float())
-        rest = torch.einsum("bt,bth->bh", each[:, count:], states.float())
-        return rest if pooling.mode == "last" else rest + each[:, :count] @ before[0].float()
+            return torch.einsum("bt,bth->bh", weights, states.float())
+        pooled = torch.einsum("bt,bth->bh", weights[:, prefix_length:], states.float())
+        return pooled if pooling.mode == "last" else pooled + weights[:, :prefix_length] @ before[0].float()

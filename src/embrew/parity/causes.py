@@ -14,7 +14,7 @@ import numpy as np
 from embrew.export.wrong_vectors import CHOSEN
 from embrew.parity.expected import Key
 from embrew.parity.measuring import ALONE, MIXED, NAMED, PAIRS, REORDERED, Condition, Measurements, distances
-from embrew.storage.saving import TEXTS
+from embrew.storage.saving import REFERENCE_TEXTS
 
 MARGIN = 2.0  # a fault is named if its vectors are nearer than those of all others by this factor
 CLEAR = 4.0  # the same, against the right vectors where these are within the tolerance
@@ -24,7 +24,7 @@ STANDS_OUT = 10.0  # a text is wrong on its own, not just less precise, if it is
 ALIKE = 0.97  # mean cosine from which vectors that no fault explains can be those of less precise weights
 LENGTH = 0.01  # largest relative difference of the lengths of vectors
 FEW = 3  # right texts, at least, that are shorter than all wrong ones, where these are truncated
-SPECIAL = TEXTS[10]  # holds names of special tokens, which Rust tokenizers read as tokens in any text
+SPECIAL = REFERENCE_TEXTS[10]  # holds names of special tokens, which Rust tokenizers read as tokens in any text
 WORDS = {
     "bos_missing": "BOS is missing",
     "bos_doubled": "BOS is doubled",

@@ -18,7 +18,7 @@ from embrew.files.reading import content_of, read_json
 from embrew.runtimes.opened import Prompt
 from embrew.runtimes.portable import fixed_form, make_portable
 from embrew.runtimes.reference import Parity, long_text
-from embrew.storage.saving import TEXTS
+from embrew.storage.saving import REFERENCE_TEXTS
 from embrew.text.texts import SIDES
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _reference(name: str, parity: Parity, wrong: WrongVectors) -> Reference:
 
 def _of_methods(name: str, encoder: Encoder) -> Reference:
     """Return what `encode_query`, `encode_document`, and `encode` with every other prompt and context give."""
-    words = [*TEXTS, long_text(encoder, encoder.max_seq_length), ""]
+    words = [*REFERENCE_TEXTS, long_text(encoder, encoder.max_seq_length), ""]
     others = [name for name in [*encoder.prompts, *encoder.contexts] if name not in SIDES]
     texts = []
     for prompt_name in (*SIDES, None, *others):

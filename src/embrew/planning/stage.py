@@ -117,7 +117,7 @@ def plan_stage(
     training, batch, rows = stage.training, stage.batch, rows_of(recipe, index, processes)
     chunk = None if batch is None else batch.mini_batch_size or batch.mini_batch_num_tokens
     in_tokens = batch is not None and batch.mini_batch_num_tokens is not None
-    arithmetic = build.arithmetic(recipe, stage, torch.device(device.kind))
+    arithmetic = build.compute_dtype(recipe, stage, torch.device(device.kind))
     recompute = bool(training.get("activation_checkpointing") or training.get("gradient_checkpointing"))
     moments = MOMENTS.get(str(training.get("optim", "adamw_torch")), 8.0)
     chunk_tokens = math.inf if chunk is None else max(chunk, passes.length) if in_tokens else chunk * passes.length

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from embrew.evaluation.kinds.pair_classification import best_threshold
-from embrew.evaluation.kinds.retrieval import RANKS
+from embrew.evaluation.kinds.retrieval import RANKING_DEPTH
 from embrew.evaluation.report import Result
 
 
@@ -84,7 +84,7 @@ def ranked(result: Result) -> Ranked | None:
     """Return the queries of a result; None if its examples name none."""
     examples = result.examples
     if {"query", "rank", "top"} <= examples.keys():
-        depth = None if result.kind == "reranking" else RANKS
+        depth = None if result.kind == "reranking" else RANKING_DEPTH
         return Ranked(examples["query"], examples["rank"], examples["top"], depth)
     if {"question", "retrieved", "contains_answer"} <= examples.keys():
         ranks = [1 if inside else None for inside in examples["contains_answer"]]

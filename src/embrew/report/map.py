@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from embrew.config.suggestions import shortened
-from embrew.evaluation.kinds.retrieval import RANKS
+from embrew.evaluation.kinds.retrieval import RANKING_DEPTH
 from embrew.evaluation.rows import task_retrieval
 from embrew.plot_style import CYCLE, METHODS
 from embrew.report.sample import Key, TaskSample, sample_texts
@@ -142,7 +142,7 @@ def _ranks(results: Sequence[Result]) -> dict[str, float]:
     ranks: dict[str, list[int]] = {}
     for result in results:
         for query, rank in zip(result.examples["query"], result.examples["rank"], strict=True):
-            ranks.setdefault(query, []).append(RANKS + 1 if rank is None else rank)
+            ranks.setdefault(query, []).append(RANKING_DEPTH + 1 if rank is None else rank)
     return {query: float(np.mean(values)) for query, values in ranks.items()}
 
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from embrew.encoder import Encoder
 from embrew.model.contexts import PreparedContext, insert
 from embrew.storage.parts import context_sha256
-from embrew.storage.saving import TEXTS
+from embrew.storage.saving import REFERENCE_TEXTS
 from embrew.text.tokens import Row, Segment, Tokens
 
 
@@ -132,8 +132,8 @@ def _reproduces(
     """Return whether a prompt gives the encoder's tokens before every text; special tokens are verified later."""
     template = encoder.template
     begin, end = len(template.first_ids), len(template.suffix(instruction).ids)
-    rows = template.rows(TEXTS, instruction=instruction, max_length=room)
-    for text, with_context in zip(TEXTS, insert(rows, row, template), strict=True):
+    rows = template.rows(REFERENCE_TEXTS, instruction=instruction, max_length=room)
+    for text, with_context in zip(REFERENCE_TEXTS, insert(rows, row, template), strict=True):
         expected = [*stock, *with_context.ids[begin + len(stock) : len(with_context.ids) - end]]
         if tokenizer(prompt + text, add_special_tokens=False)["input_ids"][: len(expected)] != expected:
             return False

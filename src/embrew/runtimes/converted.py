@@ -11,7 +11,7 @@ from embrew.runtimes.graph import LabelledGraph, merged_model, write_rows
 from embrew.runtimes.openvino_encoder import OpenVINOEncoder, Origin, Shape, in_vocabulary
 from embrew.runtimes.openvino_model import Program, convert
 from embrew.runtimes.reference import check_close
-from embrew.storage.saving import TEXTS, tolerance
+from embrew.storage.saving import REFERENCE_TEXTS, tolerance
 from embrew.text.tokens import Segment
 from embrew.text_encoder import TextEncoder, model_hash, tokenizer_sha256
 
@@ -75,7 +75,7 @@ def compare(converted: OpenVINOEncoder, encoder: TextEncoder) -> None:
     Raises:
         ValueError: the largest difference, or the smallest cosine in bfloat16, is not allowed.
     """
-    texts = [*TEXTS, " ".join(TEXTS)]
+    texts = [*REFERENCE_TEXTS, " ".join(REFERENCE_TEXTS)]
     for method in ("encode_query", "encode_document"):
         vectors, expected = (
             torch.from_numpy(np.array(getattr(model, method)(texts, show_progress_bar=False))).float()

@@ -1,4 +1,4 @@
-"""OpenVINO: the whole encoder as one graph in float32, bfloat16 or int8 (by NNCF), and the tokenizer."""
+"""OpenVINO: export of the encoder, pooling included, as one graph in float32, bfloat16 or int8, and opening it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from embrew.runtimes.portable import PortableEncoder
 from embrew.runtimes.reference import LEAST_COSINE, Parity, batch_size, compare_with_reference, cosines, encode_case
 from embrew.runtimes.runtime import Runtime, hide_output
 from embrew.settings.encoder import EncoderSettings
-from embrew.storage.base_model import computes, pick_dtype
+from embrew.storage.base_model import pick_dtype, supports_natively
 from embrew.storage.parts import check_folder, open_tokenizer
 from embrew.text.tokens import Row
 from embrew.text_encoder import tokenizer_sha256
@@ -36,11 +36,19 @@ from embrew.threads import cores
 logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")
 GRAPH = "openvino/openvino_model.xml"
-SIZES = ("vocab_size", "hidden_size", "num_layers", "max_positions", "is_encoder", "memory_ids", "soft_prompt_ids")
-"""Fields of `Shape` in the file."""
-GROUP = 128
-"""Values of activations that share a scale where these are quantised while they are computed: see the benchmarks."""
-ALLOWED = 0.01  # by how much a cosine may be lower on another machine than where the export was made
+SHAPE_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "num_layers",
+    "max_positions",
+    "is_encoder",
+    "memory_ids",
+    "soft_prompt_ids",
+)
+"""Fields of `Shape` that are stored in the export."""
+ACTIVATION_GROUP_SIZE = 128
+"""Group size of dynamic quantisation: number of activations that share a scale. See the benchmarks."""
+COSINE_SLACK = 0.01  # cosines may be lower by this on another machine than the one that wrote the export
 SCRIPT = """
 sys.modules["openvino_telemetry"] = None  # it would send a usage event
 import numpy as np, openvino
@@ -74,28 +82,34 @@ the folder, too (`embrew encode PATH CORPUS DIR`, `evaluate`, `search`), and put
 
 
 def refused_by_openvino(encoder: Encoder) -> str | None:
-    """Return why OpenVINO cannot compute an encoder; raise if it is not installed."""
+    """Return the reason why an encoder cannot be exported for OpenVINO, or None; raise if it is not installed."""
     openvino()
     return graph_refusal(encoder)
 
 
 def write_openvino(portable: PortableEncoder, out: Path, weights: str) -> None:
-    """Write `openvino/openvino_model.xml` and `.bin`, the tokenizer, and what embrew needs to open the folder."""
+    """Write `openvino/openvino_model.xml` and `.bin`, the tokenizer, and the settings with which embrew opens them.
+
+    Args:
+        portable: the encoder, prepared for the export.
+        out: folder that is written.
+        weights: dtype of the stored weights: `fp32`, `bf16` or `int8`.
+    """
     model = convert(portable.graph(), "attention_mask")
     if weights == "bf16":
         round_weights(model)
     elif weights == "int8":
-        model = _quantised(model, portable)
+        model = _quantise(model, portable)
     (out / GRAPH).parent.mkdir()
     openvino().save_model(model, out / GRAPH, compress_to_fp16=False)
     portable.write_text_files(out)
     _write_encoder(portable, out, weights)
     if weights == "int8":
-        _measure(portable, out)
+        _compare_int8(portable, out)
 
 
 def _write_encoder(portable: PortableEncoder, out: Path, weights: str) -> None:
-    """Write what `read_encoder` reads in addition to the graph and the tokenizer.
+    """Write the JSON file with settings, shape and contexts that `read_encoder` reads beside graph and tokenizer.
 
     The settings have both length limits. Ids of learned tokens and of contexts are those of the exported tokenizer.
     `first_ids` and `last_ids` are the special tokens that the encoder's own tokenizer adds.
@@ -104,7 +118,7 @@ def _write_encoder(portable: PortableEncoder, out: Path, weights: str) -> None:
     lengths = {side: min(length, limit) for side, length in portable.lengths.items()}
     encoder = portable.encoder.with_settings(max_length=lengths)
     template, shape = encoder.template, shape_of(encoder)
-    sizes = {name: getattr(shape, name) for name in SIZES}
+    sizes = {name: getattr(shape, name) for name in SHAPE_FIELDS}
     sizes["max_positions"] = None if shape.max_positions == float("inf") else shape.max_positions
     sizes["memory_ids"] = [portable.ids[i] for i in template.memory_ids]
     sizes["soft_prompt_ids"] = [portable.ids[i] for i in template.soft_prompt_ids]
@@ -120,7 +134,7 @@ def _write_encoder(portable: PortableEncoder, out: Path, weights: str) -> None:
     values = {
         "format": FORMAT.number,
         "settings": encoder.settings.as_dict(),
-        "shape": {**sizes, "kept_prefix": None},  # the last is not read
+        "shape": {**sizes, "kept_prefix": None},  # `kept_prefix` is not read
         "first_ids": template.bos_ids,
         "last_ids": template.sep_ids,
         "contexts": contexts,
@@ -129,90 +143,91 @@ def _write_encoder(portable: PortableEncoder, out: Path, weights: str) -> None:
     write_json(out / FORMAT.file, values)
 
 
-def _quantised(model: Any, portable: PortableEncoder) -> Any:
+def _quantise(model: Any, portable: PortableEncoder) -> Any:
     """Return an `ov.Model` with weights in int8.
 
-    Without texts, weights are compressed with a scale and a zero point per channel; OpenVINO quantises activations
-    while it computes, `GROUP` values at a time, and the model says so to whoever opens it. With texts, activations have
-    fixed ranges, which the texts give.
+    Without calibration texts, only weights are quantised, with a scale and a zero point per channel; OpenVINO then
+    quantises activations dynamically, `ACTIVATION_GROUP_SIZE` values at a time, as an option stored in the model asks.
+    With calibration texts, activations are quantised statically, with ranges measured on these texts.
 
     Args:
         model: in float32, inputs `input_ids` and `attention_mask`.
-        portable: the encoder, with the texts.
+        portable: the encoder, with the calibration texts in `int8.texts`.
     """
-    library = nncf()
+    nncf_module = nncf()
     with hide_output("nncf"):
         if portable.int8.texts:
             rows = [_inputs(portable, text) for text in portable.int8.texts]
-            return library.quantize(
+            return nncf_module.quantize(
                 model,
-                library.Dataset(rows),
-                model_type=library.ModelType.TRANSFORMER,  # attention's products of activations stay float
-                preset=library.QuantizationPreset.MIXED,
+                nncf_module.Dataset(rows),
+                model_type=nncf_module.ModelType.TRANSFORMER,  # attention's products of activations stay float
+                preset=nncf_module.QuantizationPreset.MIXED,
                 subset_size=len(rows),
             )
-        model = library.compress_weights(model, mode=library.CompressWeightsMode.INT8_ASYM)
-        model.set_rt_info(str(GROUP), ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+        model = nncf_module.compress_weights(model, mode=nncf_module.CompressWeightsMode.INT8_ASYM)
+        model.set_rt_info(str(ACTIVATION_GROUP_SIZE), ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
         return model
 
 
 def _inputs(portable: PortableEncoder, text: str) -> dict[str, np.ndarray]:
-    """Return the graph's inputs of one text, as a document."""
-    words = portable.prompts.get("document", "") + text
-    ids = portable.tokenizer(words, truncation=True, max_length=portable.encoder.max_seq_length)["input_ids"]
-    row = np.array([ids], dtype=np.int64)
-    return {"input_ids": row, "attention_mask": np.ones_like(row)}
+    """Return the graph's inputs for one text, with the prompt of documents."""
+    prompted_text = portable.prompts.get("document", "") + text
+    ids = portable.tokenizer(prompted_text, truncation=True, max_length=portable.encoder.max_seq_length)["input_ids"]
+    input_ids = np.array([ids], dtype=np.int64)
+    return {"input_ids": input_ids, "attention_mask": np.ones_like(input_ids)}
 
 
-def _measure(portable: PortableEncoder, out: Path) -> None:
-    """Compare the written folder with the encoder, and write the result into `portable.parity`.
+def _compare_int8(portable: PortableEncoder, out: Path) -> None:
+    """Compare the vectors of an int8 export with those of the encoder, and add the result to `portable.parity`.
 
-    `int8` holds the mean and the smallest cosine and the scores; `least_cosine`, what a reference text may have at
-    least when the folder is verified or opened.
+    There, `int8` holds the mean and the smallest cosine, and the scores on dev; `least_cosine`, the smallest cosine of
+    a reference text that is accepted when the folder is verified or opened.
 
     Raises:
         RuntimeError: the mean cosine is below `portable.int8.min_cosine`.
     """
-    int8, settings = read_encoder(out), portable.int8
-    size = batch_size(int8.max_seq_length)
-    by_case = []
+    int8_encoder, int8_settings = read_encoder(out), portable.int8
+    texts_per_batch = batch_size(int8_encoder.max_seq_length)
+    cosines_by_case = []
     for case in portable.parity["cases"]:
         texts = [text["text"] for text in case["texts"]]
-        vectors = encode_case(int8, case, texts, max_length=case["max_length"], batch_size=size)
-        by_case.append(cosines(vectors, np.array([text["vector"] for text in case["texts"]], dtype=np.float32)))
-    compared, texts = by_case[0], list(settings.texts)
+        vectors = encode_case(int8_encoder, case, texts, max_length=case["max_length"], batch_size=texts_per_batch)
+        cosines_by_case.append(cosines(vectors, np.array([text["vector"] for text in case["texts"]], dtype=np.float32)))
+    compared_cosines, texts = cosines_by_case[0], list(int8_settings.texts)
     if texts:
         limit = portable.encoder.max_seq_length
-        quantised, exact = (
-            np.asarray(encoder.encode_document(texts, show_progress_bar=False, batch_size=size, max_length=limit))
-            for encoder in (int8, portable.encoder)
+        quantised, expected = (
+            np.asarray(
+                encoder.encode_document(texts, show_progress_bar=False, batch_size=texts_per_batch, max_length=limit)
+            )
+            for encoder in (int8_encoder, portable.encoder)
         )
-        compared = np.concatenate([compared, cosines(quantised, exact)])
-    mean, least = float(compared.mean()), float(compared.min())
-    logger.info("int8: cosine to the encoder's vectors %.4f on average, %.4f at least", mean, least)
-    if not mean >= settings.min_cosine:
+        compared_cosines = np.concatenate([compared_cosines, cosines(quantised, expected)])
+    mean_cosine, smallest = float(compared_cosines.mean()), float(compared_cosines.min())
+    logger.info("int8: cosine to the encoder's vectors %.4f on average, %.4f at least", mean_cosine, smallest)
+    if not mean_cosine >= int8_settings.min_cosine:
         raise RuntimeError(
-            f"weights in int8 change the vectors too much: the mean cosine over {len(compared)} texts is {mean:.4f} "
-            f"(smallest {least:.4f}), allowed {settings.min_cosine}; export with --weights bf16, "
-            + ("without --calibrate, " if texts else "")
-            + "or with a lower --min-cosine"
+            f"weights in int8 change the vectors too much: the mean cosine over {len(compared_cosines)} texts is "
+            f"{mean_cosine:.4f} (smallest {smallest:.4f}), allowed {int8_settings.min_cosine}; "
+            "export with --weights bf16, " + ("without --calibrate, " if texts else "") + "or with a lower --min-cosine"
         )
     scores = {}
-    if settings.score is not None:
-        before, after = settings.score(portable.encoder), settings.score(int8)
-        scores = {name: {"encoder": before[name], "int8": after[name]} for name in before}
+    if int8_settings.score is not None:
+        encoder_scores, int8_scores = int8_settings.score(portable.encoder), int8_settings.score(int8_encoder)
+        scores = {name: {"encoder": encoder_scores[name], "int8": int8_scores[name]} for name in encoder_scores}
     for name, score in scores.items():
         logger.info("%s: encoder %.4f, int8 %.4f", name, score["encoder"], score["int8"])
-    fixed = f"too, with ranges of {len(texts)} texts"
+    with_ranges = f"too, with ranges of {len(texts)} texts"
     portable.parity["int8"] = {
-        "activations": fixed if texts else f"while computing, {GROUP} values at a time",
-        "texts": len(compared),
-        "mean_cosine": round(mean, 6),
-        "min_cosine": round(least, 6),
-        "allowed_mean_cosine": settings.min_cosine,
+        "activations": with_ranges if texts else f"while computing, {ACTIVATION_GROUP_SIZE} values at a time",
+        "texts": len(compared_cosines),
+        "mean_cosine": round(mean_cosine, 6),
+        "min_cosine": round(smallest, 6),
+        "allowed_mean_cosine": int8_settings.min_cosine,
         "dev": scores,
     }
-    portable.parity["least_cosine"] = round(float(np.concatenate(by_case).min()) - ALLOWED, 4)
+    portable.parity["least_cosine"] = round(float(np.concatenate(cosines_by_case).min()) - COSINE_SLACK, 4)
 
 
 def is_openvino(folder: Path) -> bool:
@@ -240,12 +255,12 @@ def open_openvino(folder: Path, *, dtype: str = "auto") -> OpenVINOEncoder:
 
 
 def read_encoder(folder: Path, *, dtype: str = "auto") -> OpenVINOEncoder:
-    """Read the encoder of a folder that may not be finished: without checksums and `parity.json`."""
+    """Open the encoder of a folder without comparing checksums and `parity.json`, which may not be written yet."""
     path = folder / FORMAT.file
     values = read_json(path, kind=FORMAT)
     with content_of(path):
         origin = Origin(**values["origin"])
-        sizes = {name: values["shape"][name] for name in SIZES}
+        sizes = {name: values["shape"][name] for name in SHAPE_FIELDS}
         shape = Shape(**{**sizes, "max_positions": sizes["max_positions"] or float("inf")})
         settings = EncoderSettings.from_dict(values["settings"])
         contexts = {name: _context(context) for name, context in values["contexts"].items()}
@@ -263,7 +278,7 @@ def read_encoder(folder: Path, *, dtype: str = "auto") -> OpenVINOEncoder:
 def _bfloat16(dtype: str, weights: str) -> bool:
     """Return whether to compute in bfloat16."""
     if dtype == "auto":
-        return weights in ("bf16", "int8") and computes(torch.bfloat16, CPU)
+        return weights in ("bf16", "int8") and supports_natively(torch.bfloat16, CPU)
     return pick_dtype(dtype, CPU) == torch.bfloat16
 
 
@@ -275,26 +290,29 @@ def _context(values: dict[str, Any]) -> PreparedContext:
 def _with_special_tokens(
     tokenizer: PreTrainedTokenizerBase, first: list[int], last: list[int]
 ) -> PreTrainedTokenizerBase:
-    """Return the exported tokenizer with the special tokens of the encoder's own; the template adds the others."""
-    pieces = {"first": first, "last": last}
-    single = " ".join([*(["first"] if first else []), "$A", *(["last"] if last else [])])
-    special: Any = [
-        {"id": name, "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)} for name, ids in pieces.items() if ids
+    """Let the exported tokenizer add the special tokens that the encoder's own does; the template adds the others."""
+    ids_by_name = {"first": first, "last": last}
+    single_template = " ".join([*(["first"] if first else []), "$A", *(["last"] if last else [])])
+    special_tokens: Any = [
+        {"id": name, "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)}
+        for name, ids in ids_by_name.items()
+        if ids
     ]
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
+    processor = processors.TemplateProcessing(single=single_template, special_tokens=special_tokens)
+    tokenizer.backend_tokenizer.post_processor = processor
     return tokenizer
 
 
 def _options(out: Path, parity: Parity) -> dict[str, str]:
-    rounded = parity["runtimes"]["openvino"] != "fp32" and computes(torch.bfloat16, CPU)
-    return {"precision": "bf16" if rounded and cores() > 1 else "f32"}  # see `is_gated`
+    in_bfloat16 = parity["runtimes"]["openvino"] != "fp32" and supports_natively(torch.bfloat16, CPU)
+    return {"precision": "bf16" if in_bfloat16 and cores() > 1 else "f32"}  # see `is_gated`
 
 
 def _least_cosine(parity: Parity, weights: str) -> float | None:
     return None if weights == "fp32" else float(parity.get("least_cosine", LEAST_COSINE))
 
 
-def _compiled(path: Path) -> CompiledGraph:
+def _compile(path: Path) -> CompiledGraph:
     compiled = Program(path, bfloat16=False).compiled
     inputs, outputs = ([port.get_any_name() for port in ports] for ports in (compiled.inputs, compiled.outputs))
     software = f"OpenVINO {openvino().__version__.partition('-')[0]}"
@@ -312,5 +330,5 @@ OPENVINO = Runtime(
     least_cosine=_least_cosine,
     usage=lambda portable: portable.usage(USAGE),
     files=("*.xml", "openvino/*.xml"),
-    open=lambda path: OpenedGraph(path, "openvino", "OpenVINO", _compiled),
+    open=lambda path: OpenedGraph(path, "openvino", "OpenVINO", _compile),
 )

@@ -16,7 +16,7 @@ from embrew.encoder import Encoder
 from embrew.files.formats import EXPORT
 from embrew.files.reading import content_of, read_json
 from embrew.runtimes.context_prompts import ContextPrompt
-from embrew.storage.saving import TEXTS
+from embrew.storage.saving import REFERENCE_TEXTS
 from embrew.text.texts import SIDES
 from embrew.text_encoder import TextEncoder
 
@@ -171,7 +171,7 @@ def reference_cases(
         ids: new ids of learned tokens.
     """
     template, limit, begin = encoder.template, encoder.max_seq_length, len(encoder.template.first_ids)
-    texts = [*TEXTS, long_text(encoder, longest)]
+    texts = [*REFERENCE_TEXTS, long_text(encoder, longest)]
     cases = []
     for name in [*encoder.prompts, None]:
         method = f"encode_{name}" if name in SIDES else "encode"

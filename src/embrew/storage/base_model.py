@@ -215,13 +215,13 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 def saved_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype an encoder was saved with; float32, with the same values, where the device emulates it."""
     dtype = DTYPES[name]
-    if not computes(dtype, device):
+    if not supports_natively(dtype, device):
         logger.info("this CPU does not compute in %s; opening the encoder in float32", name)
         return torch.float32
     return dtype
 
 
-def computes(dtype: torch.dtype, device: torch.device) -> bool:
+def supports_natively(dtype: torch.dtype, device: torch.device) -> bool:
     """Return whether a device computes in a dtype; CPUs emulate float16, and bfloat16 without certain instructions.
 
     These are AVX512-BF16 or AMX on x86 and BF16 on ARM. An emulated model is many times slower than in float32.
@@ -238,7 +238,7 @@ def check_speed(dtype: torch.dtype, device: torch.device) -> None:
     Raises:
         ValueError: it would.
     """
-    if not computes(dtype, device):
+    if not supports_natively(dtype, device):
         name, choices = str(dtype).removeprefix("torch."), f"choose from auto, {', '.join(DTYPES)}"
         if dtype == torch.float16:
             raise ValueError(f"dtype={name!r} is emulated by CPUs, many times slower than float32; {choices}")

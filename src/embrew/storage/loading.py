@@ -28,13 +28,13 @@ from embrew.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
 from embrew.storage.base_model import (
     ASSETS,
     check_kept_base,
-    computes,
     open_base,
     open_config,
     open_weights,
     pick_dtype,
     quiet,
     saved_dtype,
+    supports_natively,
 )
 from embrew.storage.foreign import check_hub_name
 from embrew.storage.parts import (
@@ -280,7 +280,7 @@ def difference_to_base(encoder: EncoderModule) -> str | None:
 
 def _dtype_of_weights(dtype: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:
     """Return the dtype to open a saved encoder in: by name, as saved (`auto`), or that of its training's arithmetic."""
-    if dtype == AS_TRAINED and settings["arithmetic"] == "bfloat16" and computes(torch.bfloat16, device):
+    if dtype == AS_TRAINED and settings["arithmetic"] == "bfloat16" and supports_natively(torch.bfloat16, device):
         return torch.bfloat16
     return saved_dtype(settings["dtype"], device) if dtype in ("auto", AS_TRAINED) else pick_dtype(dtype, device)
 

@@ -1,4 +1,4 @@
-"""Write an encoder's folder, all or nothing; open again what was written, and compare."""
+"""Write an encoder's folder atomically; verify it, by opening it again and comparing it with the encoder in memory."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def save_encoder(
         )
         encoder.backbone.owns_weights, encoder.chain = True, []
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
-        states = adapters_to_replay(encoder)
+        adapters = adapters_to_replay(encoder)
         model = encoder.backbone.model
-        active = isinstance(model, PeftModel) or (encoder.merged_to_encode and len(states) > 0)
+        has_active_adapter = isinstance(model, PeftModel) or (encoder.merged_to_encode and len(adapters) > 0)
         if isinstance(model, PeftModel):
-            states.append(adapter_state(model))
-        for i, state in enumerate(states):
+            adapters.append(adapter_state(model))
+        for i, state in enumerate(adapters):
             config = {**state.config, "base_model_name_or_path": encoder.base.name, "revision": encoder.base.revision}
             write_adapter(AdapterState(config, state.tensors), out / "adapters" / str(i))
         for part, tensors in trained_parts(encoder).items():
@@ -95,7 +95,7 @@ def save_encoder(
             keep_base(encoder.base, encoder.base_folder, out / BASE, code=encoder.trust_remote_code)
         write_tokenizer(encoder.tokenizer, out)
         check_tokenizer(encoder.tokenizer, out)
-        settings = _settings_json(encoder, adapters=len(states), active_adapter=active)
+        settings = _settings_content(encoder, adapters=len(adapters), active_adapter=has_active_adapter)
         encoder.contexts = current_contexts(encoder)
         for name, context in encoder.contexts.items():
             write_context(out, name, context)
@@ -105,13 +105,13 @@ def save_encoder(
         for name, text in texts.items():
             (out / check_file_name(name, what="extra")).write_text(text)
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
-        write_checksums(out)  # a reader that verification starts compares them
+        write_checksums(out)  # compared by the reader that verification starts
         settings["checks"] = verify_folder(encoder, out, verify) if verify != "off" else {"verify": "off"}
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)
 
 
-def _settings_json(encoder: EncoderModule, *, adapters: int, active_adapter: bool) -> dict[str, Any]:
+def _settings_content(encoder: EncoderModule, *, adapters: int, active_adapter: bool) -> dict[str, Any]:
     """Return the content of `embrew.json`, without the checks."""
     return {
         "format": ENCODER.number,
@@ -127,7 +127,7 @@ def _settings_json(encoder: EncoderModule, *, adapters: int, active_adapter: boo
     }
 
 
-TEXTS = (
+REFERENCE_TEXTS = (
     "A heron waits in the shallow water.",
     "The bird stands still at the river's edge.",
     "Interest rates rose by a quarter of a point on Tuesday.",
@@ -145,17 +145,17 @@ TEXTS = (
     " ".join(["Long texts are cut at the end and keep their memory tokens."] * 60),
     "Last of all, a sentence that ends without a full stop",
 )
-"""Texts of every kind that a saved folder is compared on."""
+"""Reference texts of many kinds, on whose vectors a saved folder is compared with the encoder in memory."""
 
 INSTRUCTION = "Find a similar text: "
 REFERENCE_NAME = "<reference>"  # no name that a user can give
 
 
 def tolerance(dtype: torch.dtype, layers: int = 12) -> float:
-    """Return largest difference allowed between two unit vectors that should be the same.
+    """Return the largest difference allowed between components of two unit vectors that should be the same.
 
-    Other kernels sum in another order, and rounding grows with the layers: with 30, vectors of PyTorch and of OpenVINO
-    are up to 6e-6 and 8e-6 from those in float64, and up to 1.7e-5 from each other.
+    Different kernels sum in different order, and rounding errors grow with the number of layers: with 30, vectors of
+    PyTorch and of OpenVINO are up to 6e-6 and 8e-6 from those in float64, and up to 1.7e-5 from each other.
     """
     return 1e-5 * max(1.0, layers / 12) if dtype == torch.float32 else 2e-2
 
@@ -173,25 +173,30 @@ def check_same(vectors: Tensor, expected: Tensor, dtype: torch.dtype, *, what: s
 
 
 def reference_vectors(encoder: EncoderModule) -> Tensor:
-    """Return unit vectors of the reference texts, `(16, hidden)` float32; with demonstrations, 16 more after two."""
+    """Return unit vectors of the reference texts, float32 `(16, dimensions)`.
+
+    If the encoder reads demonstrations, 16 more follow, of the same texts after two demonstrations.
+    """
     with full_float32(encoder.device.type):
-        vectors = [encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)]
+        vectors = [encoder.encode(list(REFERENCE_TEXTS), batch_size=8, show_progress_bar=False)]
         if encoder.demonstrator is not None:
             learnable = encoder.demonstrator.settings.learnable
-            pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: learnable or 2]
+            pairs = (Demonstration(*REFERENCE_TEXTS[:2]), Demonstration(*REFERENCE_TEXTS[3:5]))[: learnable or 2]
             context = prepare_context(encoder, Context(_instruction(encoder), pairs))
             encoder.contexts[REFERENCE_NAME] = context  # added, since another thread may encode with the others
             try:
-                vectors.append(encoder.encode(list(TEXTS), REFERENCE_NAME, batch_size=8, show_progress_bar=False))
+                vectors.append(
+                    encoder.encode(list(REFERENCE_TEXTS), REFERENCE_NAME, batch_size=8, show_progress_bar=False)
+                )
             finally:
                 del encoder.contexts[REFERENCE_NAME]
         return torch.nn.functional.normalize(torch.cat([torch.as_tensor(part) for part in vectors]), dim=-1)
 
 
 def _instruction(encoder: EncoderModule) -> str:
-    """Return an instruction for the demonstrations; none if an encoder of short texts has no room for it."""
+    """Return an instruction for the demonstrations; an empty one if it does not fit the encoder's `max_length`."""
     try:
-        encoder.template.rows(list(TEXTS), instruction=INSTRUCTION, max_length=encoder.max_length["query"])
+        encoder.template.rows(list(REFERENCE_TEXTS), instruction=INSTRUCTION, max_length=encoder.max_length["query"])
     except ValueError:
         return ""
     return INSTRUCTION
@@ -201,7 +206,7 @@ def verify_folder(encoder: EncoderModule, folder: Path, verify: str) -> dict[str
     """Compare a written folder with the encoder in memory.
 
     Returns:
-        What was checked, with figures, for `embrew.json`.
+        What was compared, and the largest difference, for `embrew.json`.
 
     Raises:
         RuntimeError: a check failed; says which and by how much.
@@ -210,19 +215,21 @@ def verify_folder(encoder: EncoderModule, folder: Path, verify: str) -> dict[str
     check_written_contexts(encoder, folder)
     _check_tensors(encoder, folder)
     checks: dict[str, Any] = {"verify": verify, "compared_with": "its tensors and those in memory, to the bit"}
-    vectors = reference_vectors(encoder)
+    expected = reference_vectors(encoder)
     if verify == "full" or encoder.backbone.owns_weights:
         if verify == "full":
-            reopened, checks["compared_with"] = _in_fresh_process(encoder, folder), "the folder in a fresh process"
+            reopened = _vectors_in_fresh_process(encoder, folder)
+            checks["compared_with"] = "the folder in a fresh process"
         else:
-            reopened, checks["compared_with"] = _opened_anew(encoder, folder), "the folder opened anew"
+            reopened = _vectors_reopened(encoder, folder)
+            checks["compared_with"] = "the folder opened anew"
         what = "the saved folder gives other vectors than the encoder in memory"
-        checks["reopened_max_difference"] = check_same(reopened, vectors, encoder.backbone.dtype, what=what)
+        checks["reopened_max_difference"] = check_same(reopened, expected, encoder.backbone.dtype, what=what)
     if isinstance(encoder.backbone.model, PeftModel) and encoder.steps:
         with encoder.backbone.adapter_off():
-            base = reference_vectors(encoder)
-        cosine = checks["cosine_to_switched_off"] = float((base * vectors).sum(-1).mean())
-        if torch.equal(base, vectors):
+            base_vectors = reference_vectors(encoder)
+        cosine = checks["cosine_to_switched_off"] = float((base_vectors * expected).sum(-1).mean())
+        if torch.equal(base_vectors, expected):
             logger.warning(
                 "the adapter was trained for %d steps and changes no vector at all; it is saved as it is. Raise "
                 "training.learning_rate, and look at the losses in run.json: one of 0 has no gradient",
@@ -234,6 +241,7 @@ def verify_folder(encoder: EncoderModule, folder: Path, verify: str) -> dict[str
 
 
 def _check_settings(encoder: EncoderModule, folder: Path) -> None:
+    """Raise unless the written settings are the encoder's, and the written tokenizer gives the same rows."""
     written = EncoderSettings.from_dict(read_settings(folder, verified=True))
     for key, (ours, theirs) in encoder.settings.differences(written).items():
         raise RuntimeError(f"embrew.json holds {key}={theirs!r}, the encoder has {ours!r}")
@@ -243,34 +251,36 @@ def _check_settings(encoder: EncoderModule, folder: Path) -> None:
     ):
         for name, prompt in encoder.prompts.items():
             rows, reopened_rows = (
-                each.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length) for each in (template, reopened)
+                either.rows(REFERENCE_TEXTS, instruction=prompt, max_length=encoder.max_seq_length)
+                for either in (template, reopened)
             )
             for ours, theirs in zip(rows, reopened_rows, strict=True):
                 if ours != theirs:
-                    where = first_difference(ours.ids, theirs.ids, tokenizer) if ours.ids != theirs.ids else "segments"
+                    same_ids = ours.ids == theirs.ids
+                    difference = "segments" if same_ids else first_difference(ours.ids, theirs.ids, tokenizer)
                     raise RuntimeError(
-                        f"the saved tokenizer gives other tokens than the one in memory (prompt {name!r}): {where}"
+                        f"the saved tokenizer gives other tokens than the one in memory (prompt {name!r}): {difference}"
                     )
 
 
 def _check_tensors(encoder: EncoderModule, folder: Path) -> None:
-    """Raise unless adapters, learned tokens and what is trained in addition to the language model are the encoder's."""
+    """Raise unless the written adapters, learned tokens and other trained tensors are the encoder's."""
     written = {part: read_tensors(folder / PARTS[part]) for part in trained_parts(encoder)}
-    ours = dict(trained_parts(encoder))
-    states = adapters_to_replay(encoder)
+    expected = dict(trained_parts(encoder))
+    adapters = adapters_to_replay(encoder)
     if isinstance(encoder.backbone.model, PeftModel):
-        states.append(adapter_state(encoder.backbone.model))
-    for i, state in enumerate(states):
-        ours[f"adapter {i}"] = state.tensors
+        adapters.append(adapter_state(encoder.backbone.model))
+    for i, state in enumerate(adapters):
+        expected[f"adapter {i}"] = state.tensors
         written[f"adapter {i}"] = read_adapter(folder / "adapters" / str(i)).tensors
-    for part, tensors in ours.items():
+    for part, tensors in expected.items():
         difference = describe_difference(tensors, written[part], exactly=True)
         if difference is not None:
             raise RuntimeError(f"{part} was written with other values than the encoder holds: {difference}")
 
 
-def _opened_anew(encoder: EncoderModule, folder: Path) -> Tensor:
-    """Return vectors of the folder as a reader opens it, weights and all.
+def _vectors_reopened(encoder: EncoderModule, folder: Path) -> Tensor:
+    """Open the folder in this process, compare the weights under the adapter, and return the reference vectors.
 
     Raises:
         RuntimeError: the weights under the adapter are not those in memory; says which.
@@ -289,25 +299,26 @@ def _opened_anew(encoder: EncoderModule, folder: Path) -> Tensor:
             trust_remote_code=encoder.trust_remote_code,
         )
         vectors = reference_vectors(opened)
-        theirs = tensors_under_adapter(opened.backbone.causal_lm.to("cpu"))
+        reopened_tensors = tensors_under_adapter(opened.backbone.causal_lm.to("cpu"))
     finally:
         if device.type != "cpu":
             encoder.to(device)
-    difference = describe_difference(tensors_under_adapter(backbone.causal_lm), theirs, exactly=True)
+    difference = describe_difference(tensors_under_adapter(backbone.causal_lm), reopened_tensors, exactly=True)
     if difference is not None:
         raise RuntimeError(f"weights/ was written with other values than the model holds: {difference}")
     return vectors
 
 
-def _in_fresh_process(encoder: EncoderModule, folder: Path) -> Tensor:
+def _vectors_in_fresh_process(encoder: EncoderModule, folder: Path) -> Tensor:
+    """Open the folder in a new Python process, on the CPU, and return the reference vectors."""
     with tempfile.TemporaryDirectory(prefix="embrew-verify-") as scratch:
         out = Path(scratch) / "vectors.safetensors"
         command = [sys.executable, "-m", "embrew.reopened", str(folder), str(out), "cpu"]
         command += ["--trust-remote-code"] if encoder.trust_remote_code else []
         command += [] if isinstance(encoder.backbone.model, PeftModel) else ["--merge-adapter"]
-        path = os.pathsep.join(filter(None, sys.path))  # modules from where this process has them
-        environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        if done.returncode:
-            raise RuntimeError(f"a fresh process cannot open the saved folder:\n{done.stderr[-2000:]}")
+        import_path = os.pathsep.join(filter(None, sys.path))  # so that it imports the same modules as this process
+        environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": import_path}
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        if completed.returncode:
+            raise RuntimeError(f"a fresh process cannot open the saved folder:\n{completed.stderr[-2000:]}")
         return load_file(out)["vectors"]

@@ -85,7 +85,7 @@ class StageSettings:
         dtypes: dict[str, str] = {}
         for stage in self.recipe.stages[: index + 1]:
             work = self.folder / f"{stage.name}.work"
-            current, written = build.arithmetic(self.recipe, stage), read_stage(work)
+            current, written = build.compute_dtype(self.recipe, stage), read_stage(work)
             is_set = written is None or stage.training.get("bf16") is not None
             begun_in = current if is_set or written is None else written["arithmetic"][stage.name]
             if (begun_in, current) == ("bfloat16", "float32") and not is_set:

@@ -1,4 +1,4 @@
-"""Train the stages of a recipe in turn. `train_stage` is the whole of a stage: encoder, data, step, trainer, save."""
+"""Train the stages of a recipe one after another. `train_stage` does all of one: encoder, data, training, saving."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from embrew.training.step import Chunks, TrainStep
 from embrew.training.trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
-TRAINING = "training into"
+TRAINING = "training into"  # what another process is told that finds the output folder locked
 Announce = Callable[[int, Encoder, Objective, Dataset, MixedOrder | None, bool], None]
-"""Stage, encoder, objective, rows, their order, whether weights are sharded."""
+"""Function of the index of a stage, its encoder, objective and rows, their order, and whether weights are sharded."""
 
 
 def train(
@@ -44,18 +44,19 @@ def train(
     Writes `output_dir/<stage>/` (a complete encoder) after every stage, and `output_dir/run.json` with scores and
     times. With `evaluate`, the untrained encoder and the encoder after every stage are scored. With the recipe's
     `evaluation.every`, the encoder is also scored within stages, and a stage ends with its best weights; with
-    `evaluation.at`, it is scored after chosen numbers of samples, and a stage ends with its last weights.
+    `evaluation.at`, it is scored after given numbers of samples, and a stage ends with its last weights.
 
     Args:
         recipe: what to train.
         output_dir: output folder; must not hold a run, unless `resume`.
         resume: skip stages that are finished with the same settings, and resume from the newest complete checkpoint.
-        evaluate: returns an encoder's scores; `dev`, `guard` and the `guard/NAME` that got worse are logged. If it
-            names its sets, as that of `embrew.evaluation.dev`, training rows that hold a text of them are counted.
+        evaluate: returns an encoder's scores; `dev`, `guard` and the `guard/NAME` that got worse are logged. If it is
+            an `EvaluateSets`, as `embrew.evaluation.dev` makes, training rows that contain a text of its evaluation
+            sets are counted.
         verify: how a saved stage is verified: `fast`, `full`, `off`.
         start: folder of a trained encoder to start from, instead of the recipe's language model.
         command: words of the command line that starts the same run; `embrew runs` shows them.
-        announce: called before the first step of each stage, in the first process: says what the stage will take.
+        announce: called in the main process before the first step of each stage; logs its expected time and memory.
 
     Returns:
         The encoder after the last stage.
@@ -94,9 +95,9 @@ def train(
 
 
 def train_stage(run: Run, index: int, announce: Announce | None = None) -> Encoder | None:
-    """Train, score and save a stage; return the encoder, or None where this process only held shards of it."""
+    """Train, score and save a stage; return the encoder, or None in a process that held only shards of its weights."""
     stage, objective, args = run.recipe.stages[index], run.objectives[index], run.arguments[index]
-    # Encoder: the language model of the recipe, or the encoder of the stage before.
+    # Encoder: the language model of the recipe, or the encoder of the previous stage.
     encoder = run.open_start(index)
     if index == 0:
         run.results.score("base", encoder)
@@ -106,6 +107,7 @@ def train_stage(run: Run, index: int, announce: Announce | None = None) -> Encod
     data = run.read_rows(index, encoder)
     if announce is not None and run.process.is_main_process:
         announce(index, encoder, objective, data.rows, data.order, run.sharded)
+    # For compression only: how much of the loss that a context saves its memory tokens save too.
     gap = run.results.gap_closed(index, objective, data.held_out, encoder)
     # Training step and trainer.
     if run.sharded:

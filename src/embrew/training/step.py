@@ -1,4 +1,4 @@
-"""A training step of an encoder and an objective; a contrastive batch of any size in the memory of a chunk."""
+"""A training step of an encoder and an objective; gradient caching (GradCache) for large contrastive batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from embrew.training.sharding import is_sharded, shard_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Chunks:
-    """The size of a chunk, given as one of the two.
+    """The size of a chunk of gradient caching, in texts or in tokens.
 
     Attributes:
         rows: texts per chunk.
@@ -44,7 +44,7 @@ class Chunks:
 def cached_loss(
     objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any], chunks: Chunks
 ) -> dict[str, Tensor]:
-    """Return the objective's loss on the whole batch; its backward pass holds the activations of one chunk at a time.
+    """Return the loss of the whole batch with gradient caching: activations of one chunk at a time are in memory.
 
     *Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup* (Gao et al., 2021): all texts are
     embedded without a graph, the loss gives the gradient of every embedding, and each chunk is then embedded again,
@@ -52,8 +52,8 @@ def cached_loss(
     single forward pass over the batch; the cost is a second forward pass.
 
     Chunks hold texts of similar length, which keeps padding short. The second forward pass runs within `backward()`.
-    Where embeddings are inserted into further texts as vectors, these texts are embedded after the others and
-    propagated before them: the gradient of their vectors is added to that of the embeddings they are computed from.
+    Where embeddings are inserted into the prompts of further texts as soft tokens, these texts are embedded after the
+    others, and their backward pass runs first: it gives a part of the gradient of the embeddings that were inserted.
 
     Args:
         objective: its loss must depend on the embeddings alone.
@@ -62,41 +62,42 @@ def cached_loss(
         chunks: size of the chunks.
 
     Returns:
-        What calling the objective returns.
+        The same dictionary as the objective: `loss`, and detached values for the log.
     """
     inputs = objective.inputs
     batch = inputs.complete(encoder, batch)
-    passes = _Passes(inputs.embed, encoder, chunks)
+    passes = _ChunkedPasses(inputs.embed, encoder, chunks)
     with torch.no_grad():
-        embeddings, prompted = inputs.embed_all(encoder, batch, passes.without_graph)
+        embeddings, prompted = inputs.embed_all(encoder, batch, passes.forward_without_grad)
     if not torch.is_grad_enabled():
         return objective.total(embeddings, batch)
-    plain = [role for role in embeddings if role not in prompted]
+    unprompted = [role for role in embeddings if role not in prompted]
     leaves = {role: vectors.detach().requires_grad_() for role, vectors in embeddings.items()}
-    parts = objective.total(leaves, batch)
+    outputs = objective.total(leaves, batch)
     learned = [parameter for parameter in batch.get("learned", {}).values() if parameter.requires_grad]
-    grads = torch.autograd.grad(parts["loss"], [*leaves.values(), *learned], materialize_grads=bool(prompted))
+    leaf_grads = torch.autograd.grad(outputs["loss"], [*leaves.values(), *learned], materialize_grads=bool(prompted))
 
     def replay(scale: Tensor) -> None:
-        gradients = {role: grad * scale for role, grad in zip(leaves, grads, strict=False)}
-        if prompted:  # last first: gradients of their vectors are added to those of the texts they come from
-            sources = {role: leaves[role].detach().requires_grad_() for role in plain}
+        gradients = {role: grad * scale for role, grad in zip(leaves, leaf_grads, strict=False)}
+        if prompted:  # first, since their soft tokens add to the gradients of the texts that these were computed from
+            source_leaves = {role: leaves[role].detach().requires_grad_() for role in unprompted}
             with torch.enable_grad(), passes.autocast():
-                table = inputs.prompt_vectors(encoder, sources, batch)
-            table_leaf = table.detach().requires_grad_()
+                prompt_vectors = inputs.prompt_vectors(encoder, source_leaves, batch)
+            prompt_leaf = prompt_vectors.detach().requires_grad_()
             for role in prompted:
-                passes.propagate(role, gradients[role], table_leaf)
-            torch.autograd.backward(table, torch.zeros_like(table) if table_leaf.grad is None else table_leaf.grad)
-            for role, vectors in sources.items():
+                passes.propagate(role, gradients[role], prompt_leaf)
+            prompt_grad = torch.zeros_like(prompt_vectors) if prompt_leaf.grad is None else prompt_leaf.grad
+            torch.autograd.backward(prompt_vectors, prompt_grad)
+            for role, vectors in source_leaves.items():
                 gradients[role] = gradients[role] if vectors.grad is None else gradients[role] + vectors.grad
-        for role in plain:
+        for role in unprompted:
             passes.propagate(role, gradients[role])
-        for parameter, grad in zip(learned, grads[len(leaves) :], strict=True):
+        for parameter, grad in zip(learned, leaf_grads[len(leaves) :], strict=True):
             torch.autograd.backward(parameter, grad * scale)
 
-    anchor = torch.zeros((), device=encoder.device, requires_grad=True)
-    loss: Tensor = _Replay.apply(anchor, parts["loss"].detach(), replay)
-    return {**parts, "loss": loss}
+    anchor = torch.zeros((), device=encoder.device, requires_grad=True)  # an input, so that autograd calls `replay`
+    loss: Tensor = _Replay.apply(anchor, outputs["loss"].detach(), replay)
+    return {**outputs, "loss": loss}
 
 
 class _Chunk(NamedTuple):
@@ -105,36 +106,36 @@ class _Chunk(NamedTuple):
     random_state: tuple[Tensor, ...]
 
 
-class _Passes:
-    """The forward passes over texts in chunks: without a graph, and again with one, under the autocast of the first."""
+class _ChunkedPasses:
+    """Passes over texts in chunks: forward without a graph, then forward and backward, under the same autocast."""
 
     def __init__(self, embed: Embed, encoder: Encoder, chunks: Chunks) -> None:
         self.embed, self.encoder, self.size = embed, encoder, chunks
         self.chunks_by_role: dict[str, list[_Chunk]] = {}
-        kind = encoder.device.type
-        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-        self.autocast = lambda: torch.autocast(kind, dtype=dtype, enabled=enabled)
+        device_type = encoder.device.type
+        enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+        self.autocast = lambda: torch.autocast(device_type, dtype=dtype, enabled=enabled)
 
-    def without_graph(self, role: str, tokens: Tokens) -> Tensor:
+    def forward_without_grad(self, role: str, tokens: Tokens) -> Tensor:
         """Return the embeddings of the texts of a role, and keep its chunks with the random state of each."""
-        parts, rows, device = [], [], self.encoder.device
+        embeddings, order, device = [], [], self.encoder.device
         chunks = self.chunks_by_role[role] = []
-        groups = passes_by_length(tokens, self.encoder.cost, batch_size=self.size.rows, batch_tokens=self.size.tokens)
-        for group, counts in groups:
-            row_numbers = upload(torch.tensor(group), device) if counts else None
-            chunk = _Chunk(row_numbers, tokens.select(group), _random_state(device))
+        passes = passes_by_length(tokens, self.encoder.cost, batch_size=self.size.rows, batch_tokens=self.size.tokens)
+        for indices, is_real in passes:
+            rows = upload(torch.tensor(indices), device) if is_real else None
+            chunk = _Chunk(rows, tokens.select(indices), _random_state(device))
             vectors = self.embed(self.encoder, chunk.tokens)
             chunks.append(chunk)
-            if counts:
-                parts.append(vectors)
-                rows += group
-        return select_rows(torch.cat(parts, dim=-2), torch.tensor(rows).argsort(), dim=-2)
+            if is_real:
+                embeddings.append(vectors)
+                order += indices
+        return select_rows(torch.cat(embeddings, dim=-2), torch.tensor(order).argsort(), dim=-2)
 
     def propagate(self, role: str, gradients: Tensor, soft: Tensor | None = None) -> None:
         """Embed each chunk again and propagate the gradients of the role's embeddings."""
         for chunk in self.chunks_by_role.get(role, []):
             tokens = chunk.tokens if soft is None else chunk.tokens.with_soft(soft)
-            with torch.enable_grad(), _replayed(chunk.random_state, self.encoder.device), self.autocast():
+            with torch.enable_grad(), _with_random_state(chunk.random_state, self.encoder.device), self.autocast():
                 vectors = self.embed(self.encoder, tokens)
             grad = torch.zeros_like(vectors) if chunk.rows is None else gradients.index_select(-2, chunk.rows)
             torch.autograd.backward(vectors, grad.to(vectors.dtype))
@@ -162,8 +163,8 @@ def _random_state(device: torch.device) -> tuple[Tensor, ...]:
 
 
 @contextmanager
-def _replayed(state: tuple[Tensor, ...], device: torch.device) -> Iterator[None]:
-    """Restore a random state; afterwards, training continues with its own, as if nothing had been drawn."""
+def _with_random_state(state: tuple[Tensor, ...], device: torch.device) -> Iterator[None]:
+    """Run the block with a random state, and restore the current one afterwards."""
     devices = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(devices=devices, device_type=device.type if devices else "cuda"):
         torch.set_rng_state(state[0])
@@ -172,7 +173,7 @@ def _replayed(state: tuple[Tensor, ...], device: torch.device) -> Iterator[None]
         yield
 
 
-class Learned(nn.Module):
+class ObjectiveParameters(nn.Module):
     """Parameters that an objective needs in training only."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -181,15 +182,15 @@ class Learned(nn.Module):
             self.register_parameter(name, parameter)
 
     def forward(self) -> dict[str, Tensor]:
-        """Return copies by name, through which gradients reach the parameters."""
+        """Return clones by name; gradients flow through them to the parameters."""
         return {name: parameter.clone() for name, parameter in self.named_parameters()}
 
 
 class TrainStep(nn.Module):
-    """Encoder and objective: takes a batch, returns a dict with `loss` and its parts.
+    """The module that the Trainer optimises, encoder and objective: takes a batch, returns `loss` and logged values.
 
-    All forward passes happen inside `forward`; with `chunks`, the second ones of gradient caching happen in the loss'
-    backward pass. Where the encoder's weights are sharded, every process runs the same number of forward passes.
+    All forward passes run inside `forward`; with `chunks`, the second ones of gradient caching run in the backward
+    pass. Where the encoder's weights are sharded, every process runs the same number of forward passes.
 
     Attributes:
         learned: parameters that the objective needs in training only.
@@ -208,7 +209,7 @@ class TrainStep(nn.Module):
         self.encoder = encoder
         self.objective = objective
         self.chunks = chunks
-        self.learned = Learned(objective.learned(encoder))
+        self.learned = ObjectiveParameters(objective.learned(encoder))
         check_float32(self)
         self.sharded = is_sharded(encoder)
         self.has_learned = any(True for _ in self.learned.parameters())
@@ -219,18 +220,19 @@ class TrainStep(nn.Module):
         """Move the batch to the encoder's device and compute the loss.
 
         Args:
-            unit_weights: weight of the loss of a token, or row; None: the batch is the whole optimiser step.
+            unit_weights: factor of the loss of one token, text or row, by which micro-batches add up to the mean over
+                the optimiser step (`methods.base.weights_of_units`); None: the batch is the whole step.
             batch: batch that the objective collated.
         """
         device = self.encoder.device
-        moved: dict[str, Any] = {name: to_device(part, device) for name, part in batch.items()}
+        on_device: dict[str, Any] = {name: to_device(value, device) for name, value in batch.items()}
         if unit_weights is not None:
-            moved[UNIT_WEIGHTS] = unit_weights
+            on_device[UNIT_WEIGHTS] = unit_weights
         if self.has_learned:
-            moved["learned"] = self.learned()
+            on_device["learned"] = self.learned()
         if isinstance(self.objective, EmbeddingObjective) and self.chunks is not None:
-            return cached_loss(self.objective, self.encoder, moved, self.chunks)
-        return self.objective(self.encoder, moved)
+            return cached_loss(self.objective, self.encoder, on_device, self.chunks)
+        return self.objective(self.encoder, on_device)
 
     def activation_checkpointing_enable(self, **options: Any) -> None:
         """Recompute activations in the backward pass; the options are those of the language model's own method."""
@@ -242,7 +244,7 @@ class TrainStep(nn.Module):
 
 
 def to_device(part: Any, device: torch.device) -> Any:
-    """Return a part of a batch on a device, without waiting for the copy; numbers and arrays stay on the CPU."""
+    """Return a value of a batch on a device (the copy is asynchronous); numbers and arrays stay on the CPU."""
     if isinstance(part, Tensor):
         return upload(part, device)
     return part.to(device) if hasattr(part, "to") else part

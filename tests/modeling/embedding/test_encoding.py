@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from embrew.encoder import Encoder
 from embrew.model.batching import WINDOW, Cost, compute_ahead, embed_by_length, plan_batches
-from embrew.storage.base_model import computes, pick_dtype, saved_dtype
+from embrew.storage.base_model import pick_dtype, saved_dtype, supports_natively
 from tests.conftest import SENTENCES
 
 TEXTS = [f"{sentence * (1 + i % 3)} {i}" for i in range(8) for sentence in SENTENCES]
@@ -133,8 +133,8 @@ def test_windows_tokenised_ahead_give_the_same(make_encoder, monkeypatch):
 )
 def test_bfloat16_where_the_processor_has_it(capabilities, has, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    assert computes(torch.bfloat16, CPU) is has and not computes(torch.float16, CPU)
-    assert computes(torch.float16, torch.device("cuda")) and computes(torch.float32, CPU)
+    assert supports_natively(torch.bfloat16, CPU) is has and not supports_natively(torch.float16, CPU)
+    assert supports_natively(torch.float16, torch.device("cuda")) and supports_natively(torch.float32, CPU)
     if has:
         assert pick_dtype("bfloat16", CPU) == saved_dtype("bfloat16", CPU) == torch.bfloat16
     else:

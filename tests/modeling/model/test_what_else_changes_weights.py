@@ -53,7 +53,7 @@ def test_a_merged_adapter_is_the_adapter(lora: dict[str, Any], opened, tmp_path:
 
 
 def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_model, "computes", lambda *_: True)
+    monkeypatch.setattr(base_model, "supports_natively", lambda *_: True)
     encoder = opened(dtype="bfloat16")
     assert encoder.backbone.inner.rotary_emb.inv_freq.dtype == torch.float32
     encoder.backbone.add_lora({"r": 4, "lora_alpha": 8})

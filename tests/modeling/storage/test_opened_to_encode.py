@@ -69,7 +69,7 @@ def test_saved_again_the_folder_is_the_same(verify, trained, tmp_path):
 
 @pytest.mark.parametrize(("noise", "kept"), [(1e-4, True), (0.5, False)])
 def test_bfloat16_keeps_an_adapter_that_rounding_would_take(noise, kept, trained, caplog, monkeypatch):
-    monkeypatch.setattr(base_model, "computes", lambda dtype, device: True)  # or emulated
+    monkeypatch.setattr(base_model, "supports_natively", lambda dtype, device: True)  # or emulated
     folder = trained(noise, dtype="bfloat16")
     caplog.clear()
     encoder = Encoder.from_pretrained(folder)

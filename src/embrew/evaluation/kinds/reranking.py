@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from embrew.evaluation.kinds.retrieval import TOP
+from embrew.evaluation.kinds.retrieval import SAVED_DEPTH
 from embrew.evaluation.task import Rows, TaskKind
 from embrew.text_encoder import TextEncoder, unit_vectors
 
@@ -34,7 +34,7 @@ def score_reranking(encoder: TextEncoder, rows: Rows, **options: Any) -> dict[st
         precisions.append(float(np.mean([hits / rank for hits, rank in enumerate(ranks, start=1)])))
         ranks_of_first.append(ranks[0])
         names = candidate_names(positive, negative)
-        top.append([names[documents[candidate]] for candidate in ranked[:TOP]])
+        top.append([names[documents[candidate]] for candidate in ranked[:SAVED_DEPTH]])
     mean = float(np.mean(precisions))
     numbers = [str(number) for number in range(1, len(queries) + 1)]
     return {

@@ -1,4 +1,4 @@
-"""Retrieval: exact search by cosine, then nDCG@10, Recall@10 and MRR@10 as BEIR defines them.
+"""Retrieval: exact nearest-neighbour search by cosine, scored with nDCG@10, Recall@10 and MRR@10 as BEIR defines them.
 
 Documents with equal scores rank by id (ascending), so that a ranking does not depend on the order of a file.
 """
@@ -22,10 +22,10 @@ from embrew.text_encoder import TextEncoder, unit_vectors
 logger = logging.getLogger(__name__)
 
 CHUNK = 8192  # documents that are encoded by one call
-RANKS = 100  # ranks up to this one are kept per query
-RANKED = RANKS + 1  # documents to rank per query, one of which may be the query itself
-TOP = 10  # ids of this many documents are kept per query
-_QUERY_ROWS = 1024  # scores are computed for this many queries at a time
+RANKING_DEPTH = 100  # depth of the rankings that are scored and compared
+SEARCH_DEPTH = RANKING_DEPTH + 1  # depth of the search: one of the documents may be the query itself
+SAVED_DEPTH = 10  # depth of the rankings that are saved in the results
+_QUERIES_PER_BLOCK = 1024  # scores are computed for this many queries at a time
 
 
 def read(
@@ -42,7 +42,7 @@ def read(
 
 
 def with_setting(data: RetrievalData, *, ignore_identical_ids: bool) -> RetrievalData:
-    """Return the data with a task's setting `ignore_identical_ids`."""
+    """Return the data with `ignore_identical_ids` as the task sets it."""
     if not isinstance(ignore_identical_ids, bool):
         raise ValueError(f"ignore_identical_ids={ignore_identical_ids!r}; give true or false")
     return replace(data, ignore_identical_ids=ignore_identical_ids)
@@ -51,7 +51,7 @@ def with_setting(data: RetrievalData, *, ignore_identical_ids: bool) -> Retrieva
 def select_documents(
     data: RetrievalData, *, documents: Literal["all", "judged"], distractors: int, seed: int
 ) -> RetrievalData:
-    """Return the data with the whole corpus, or with judged documents and a seeded sample of the others."""
+    """Return the data with the whole corpus, or with the documents in the qrels and a seeded sample of the others."""
     if documents not in ("all", "judged"):
         raise ValueError(f"documents={documents!r}; choose from all, judged")
     if documents == "all":
@@ -76,12 +76,12 @@ def score_retrieval(
     """
     relevant = _relevant_grades(data)
     queries = {query: data.queries[query] for query in relevant}
-    ranking = rank(encoder, data.corpus, queries, top_k=RANKED, chunk_size=CHUNK, chunks=chunks, **options)
+    ranking = rank(encoder, data.corpus, queries, top_k=SEARCH_DEPTH, chunk_size=CHUNK, chunks=chunks, **options)
     return scores_of_ranking(ranking, data)
 
 
 def _relevant_grades(data: RetrievalData) -> dict[str, dict[str, int]]:
-    """Return the grades above 0 of the queries that have some."""
+    """Return the relevant documents (grade above 0) of each query that has any, with their grades."""
     relevant = {q: {d: g for d, g in grades.items() if g > 0} for q, grades in data.qrels.items()}
     with_relevant = {query: grades for query, grades in relevant.items() if grades}
     if not with_relevant:
@@ -90,15 +90,17 @@ def _relevant_grades(data: RetrievalData) -> dict[str, dict[str, int]]:
 
 
 def without_self_matches(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> dict[str, list[str]]:
-    """Return the first `RANKS` ids of each query, of a ranking of `RANKED`, without the query's own document."""
+    """Return the first `RANKING_DEPTH` ids of each query in a ranking, without the query's own document."""
     return {
-        query: [document for document in documents if document != query or query not in data.self_matches][:RANKS]
+        query: [document for document in documents if document != query or query not in data.self_matches][
+            :RANKING_DEPTH
+        ]
         for query, documents in ranking.items()
     }
 
 
 def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> dict[str, Any]:
-    """Return the scores of a ranking, as `score_retrieval`; it holds the ids of `RANKED` documents per query."""
+    """Return the scores of a ranking of `SEARCH_DEPTH` documents per query, as `score_retrieval` returns them."""
     ranking = without_self_matches(ranking, data)
     relevant, ids = _relevant_grades(data), {document.id for document in data.corpus}
     missing = [query for query, grades in relevant.items() if not ids & set(grades)]
@@ -116,7 +118,7 @@ def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData)
     examples = {
         "score": by_query["ndcg_at_10"],
         "query": list(relevant),
-        "top": [list(ranking[query][:TOP]) for query in relevant],
+        "top": [list(ranking[query][:SAVED_DEPTH]) for query in relevant],
         "rank": [  # of the first relevant document
             next((number for number, document in enumerate(ranking[query], start=1) if document in grades), None)
             for query, grades in relevant.items()
@@ -138,38 +140,39 @@ def rank(
     """Return the ids of each query's `top_k` nearest documents; `chunk_size` documents are encoded at a time.
 
     Raises:
-        FinishedByOthers: another process, with which the corpus is shared, finishes the task.
+        FinishedByOthers: the processes share the corpus, and another one finishes the task.
     """
     documents = sorted(corpus, key=lambda document: document.id)
     texts = list(queries.values())
     chunks = chunks or CorpusChunks()
-    total = math.ceil(len(documents) / chunk_size)
-    vectors = None
-    for number in chunks.remaining(total):
-        if vectors is None:
-            vectors = unit_vectors(encoder.encode_query(texts, **options), what="queries", texts=texts)
-        first = number * chunk_size
-        contents = [document.content for document in documents[first : first + chunk_size]]
-        of_chunk = unit_vectors(encoder.encode_document(contents, **options), what="documents", texts=contents)
-        best = [top(vectors[i : i + _QUERY_ROWS] @ of_chunk.T, top_k) for i in range(0, len(vectors), _QUERY_ROWS)]
-        scores, columns = (np.concatenate(parts) for parts in zip(*best, strict=True))
-        chunks.add(number, scores, first + columns, top_k)
+    num_chunks = math.ceil(len(documents) / chunk_size)
+    query_vectors = None
+    for chunk_index in chunks.remaining(num_chunks):
+        if query_vectors is None:
+            query_vectors = unit_vectors(encoder.encode_query(texts, **options), what="queries", texts=texts)
+        offset = chunk_index * chunk_size
+        contents = [document.content for document in documents[offset : offset + chunk_size]]
+        chunk_vectors = unit_vectors(encoder.encode_document(contents, **options), what="documents", texts=contents)
+        blocks = range(0, len(query_vectors), _QUERIES_PER_BLOCK)
+        top_by_block = [top(query_vectors[i : i + _QUERIES_PER_BLOCK] @ chunk_vectors.T, top_k) for i in blocks]
+        scores, positions = (np.concatenate(parts) for parts in zip(*top_by_block, strict=True))
+        chunks.add(chunk_index, scores, offset + positions, top_k)
     ids = np.array([document.id for document in documents], dtype=object)
-    return dict(zip(queries, ids[chunks.best(total, top_k)].tolist(), strict=True))
+    return dict(zip(queries, ids[chunks.best(num_chunks, top_k)].tolist(), strict=True))
 
 
 def metrics_by_query(
     ranking: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]], *, k: int = 10
 ) -> dict[str, list[float]]:
     """Return nDCG@k (gain = grade, discount log2(rank + 1)), Recall@k and MRR@k per query, in the order of `qrels`."""
-    ndcg, recall, reciprocal = [], [], []
+    ndcg, recall, reciprocal_rank = [], [], []
     for query, grades in qrels.items():
         gains = [max(grades.get(document, 0), 0) for document in ranking[query][:k]]
         ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
         ndcg.append(_dcg(gains) / _dcg(ideal[:k]))
         recall.append(sum(gain > 0 for gain in gains) / len(ideal))
-        reciprocal.append(next((1 / i for i, gain in enumerate(gains, start=1) if gain > 0), 0.0))
-    return {f"ndcg_at_{k}": ndcg, f"recall_at_{k}": recall, f"mrr_at_{k}": reciprocal}
+        reciprocal_rank.append(next((1 / i for i, gain in enumerate(gains, start=1) if gain > 0), 0.0))
+    return {f"ndcg_at_{k}": ndcg, f"recall_at_{k}": recall, f"mrr_at_{k}": reciprocal_rank}
 
 
 def _dcg(gains: Sequence[int]) -> float:

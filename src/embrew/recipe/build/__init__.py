@@ -2,9 +2,9 @@
 
 from embrew.recipe.build.checking import check_recipe, check_stage
 from embrew.recipe.build.encoders import (
-    arithmetic,
     autocasts,
     check_same_encoder,
+    compute_dtype,
     encoder,
     opening_dtype,
     prepare_encoder,
@@ -22,12 +22,12 @@ from embrew.recipe.build.stages import (
 
 __all__ = [
     "StageArguments",
-    "arithmetic",
     "autocasts",
     "check_fills_batch",
     "check_recipe",
     "check_same_encoder",
     "check_stage",
+    "compute_dtype",
     "datasets",
     "drops_last",
     "encoder",

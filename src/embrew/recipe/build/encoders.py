@@ -1,4 +1,4 @@
-"""The encoder that a recipe describes, and that a stage starts from; the dtype of weights and arithmetic."""
+"""Build the encoder of a recipe, and open the one that a stage starts from; dtypes of weights and matrix products."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from embrew.model.kernels import use_own_sdpa
 from embrew.model.weights import cast_weights, train_in_float32
 from embrew.recipe.recipe import Recipe
 from embrew.recipe.stage import StageConfig
-from embrew.storage.base_model import computes, known_name, pick_device, pick_dtype
+from embrew.storage.base_model import known_name, pick_device, pick_dtype, supports_natively
 from embrew.storage.loading import read_settings
 
 logger = logging.getLogger(__name__)
 
 
 def encoder(recipe: Recipe, *, device: str | torch.device | None = None) -> Encoder:
-    """Return the untrained encoder of a recipe; with its LoRA attached where the recipe has stages."""
+    """Return the untrained encoder of a recipe; if the recipe has stages, with a new LoRA attached."""
     config = recipe.encoder
     if config.variants is not None:
         raise ValueError("encoder.variants goes with evaluate, encode, search and data mine; leave it out here")
@@ -58,12 +58,17 @@ def encoder(recipe: Recipe, *, device: str | torch.device | None = None) -> Enco
 def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
     """Raise if a trained encoder, from which a recipe starts, has other settings for texts than the recipe."""
     config = recipe.encoder
-    learned = {"memory_tokens": opened.backbone.memory_ids, "soft_prompt_tokens": opened.backbone.soft_prompt_ids}
-    pairs = config.settings.differences(opened.settings)
-    pairs |= {key: (getattr(config, key) or 0, len(ids)) for key, ids in learned.items()}
-    opened_in = opened.base.quantization if opened.backbone.is_quantized else None
-    pairs["quantization"] = config.quantization and config.quantization.as_dict(), opened_in and opened_in.as_dict()
-    differing = [f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in pairs.items() if ours != theirs]
+    learned_ids = {"memory_tokens": opened.backbone.memory_ids, "soft_prompt_tokens": opened.backbone.soft_prompt_ids}
+    settings_pairs = config.settings.differences(opened.settings)
+    settings_pairs |= {key: (getattr(config, key) or 0, len(ids)) for key, ids in learned_ids.items()}
+    quantization = opened.base.quantization if opened.backbone.is_quantized else None
+    settings_pairs["quantization"] = (
+        config.quantization and config.quantization.as_dict(),
+        quantization and quantization.as_dict(),
+    )
+    differing = [
+        f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in settings_pairs.items() if ours != theirs
+    ]
     if differing:
         raise ValueError(
             f"{source} differs from the recipe's encoder: {'; '.join(differing)}; set these keys to the same values"
@@ -110,35 +115,35 @@ def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device:
 
 
 def _make_trainable(opened: Encoder, recipe: Recipe, index: int) -> None:
-    """Attach a fresh LoRA, or open every weight for full fine-tuning where the recipe has none.
+    """Attach a new LoRA; or make all weights trainable, if the recipe has no LoRA (full fine-tuning).
 
-    `train_embeddings: full` holds for stages that train the memory tokens as well (the paper's first).
+    `train_embeddings: full` applies only to stages that train the memory tokens too (the first one in the paper).
     """
     if recipe.encoder.lora is None:
         opened.backbone.train_all()
         opened.chain = []  # merged adapters are part of the weights that are saved
     else:
-        full = recipe.encoder.train_embeddings == "full" and recipe.stages[index].train_memory
-        opened.backbone.add_lora(recipe.encoder.lora, train_embeddings=full)
+        full_embeddings = recipe.encoder.train_embeddings == "full" and recipe.stages[index].train_memory
+        opened.backbone.add_lora(recipe.encoder.lora, train_embeddings=full_embeddings)
 
 
 def prepare_encoder(encoder: Encoder, recipe: Recipe, index: int, objective: Objective) -> None:
-    """Set attention, trained parameters and dtypes for stage `index`."""
+    """Set attention, `requires_grad` and dtypes for stage `index`, and let its objective set up the encoder."""
     encoder.train()
     stage = recipe.stages[index]
-    for later in recipe.stages[index:]:  # before anything is trained
-        if later.attention is not None:
-            encoder.backbone.check_attention(Attention(later.attention))
+    for later_stage in recipe.stages[index:]:  # an unsupported attention is found before anything is trained
+        if later_stage.attention is not None:
+            encoder.backbone.check_attention(Attention(later_stage.attention))
     if stage.attention is not None:
         encoder.use_attention(stage.attention)
-    for rows in encoder.backbone.learned.values():
-        rows.requires_grad_(stage.train_memory)
+    for learned_vectors in encoder.backbone.learned.values():
+        learned_vectors.requires_grad_(stage.train_memory)
     objective.setup(encoder)
     use_own_sdpa(encoder.backbone.inner)
     train_in_float32(encoder)
-    copied = encoder.backbone.frozen_copy
-    if copied is not None and encoder.backbone.trains_all and autocasts(recipe, encoder.device):
-        cast_weights(copied, torch.bfloat16)  # it is never trained
+    frozen_lm = encoder.backbone.frozen_copy
+    if frozen_lm is not None and encoder.backbone.trains_all and autocasts(recipe, encoder.device):
+        cast_weights(frozen_lm, torch.bfloat16)  # it is never trained
 
 
 def opening_dtype(recipe: Recipe, device: str | torch.device | None = None, *, source: Path | None = None) -> str:
@@ -148,7 +153,7 @@ def opening_dtype(recipe: Recipe, device: str | torch.device | None = None, *, s
     most of their changes.
 
     Args:
-        recipe: says which weights are trained, and `encoder.dtype`.
+        recipe: recipe of the run.
         device: device of the model.
         source: folder of the saved encoder, if one is opened.
 
@@ -166,7 +171,7 @@ def opening_dtype(recipe: Recipe, device: str | torch.device | None = None, *, s
 
 
 def autocasts(recipe: Recipe, device: str | torch.device | None = None) -> bool:
-    """Return whether training uses bfloat16 autocast where a stage does not choose.
+    """Return whether training uses bfloat16 autocast, for stages that set neither `bf16` nor `fp16`.
 
     It does so if `dtype` is bfloat16. With `auto`, it does so on a GPU; and on a CPU with AVX512-BF16, AMX or ARM's
     BF16 if a LoRA is trained: full fine-tuning is not faster there. Trained weights, losses, norms and the optimiser
@@ -176,17 +181,17 @@ def autocasts(recipe: Recipe, device: str | torch.device | None = None) -> bool:
         return False
     target = pick_device(device)
     if recipe.encoder.dtype == "auto":
-        return computes(torch.bfloat16, target) and not (target.type == "cpu" and recipe.encoder.lora is None)
+        return supports_natively(torch.bfloat16, target) and not (target.type == "cpu" and recipe.encoder.lora is None)
     return pick_dtype(recipe.encoder.dtype, target) == torch.bfloat16
 
 
 Arithmetic = Literal["float32", "bfloat16", "float16"]
 
 
-def arithmetic(recipe: Recipe, stage: StageConfig, device: str | torch.device | None = None) -> Arithmetic:
-    """Return the dtype of a stage's matrix products: of autocast, or float32."""
+def compute_dtype(recipe: Recipe, stage: StageConfig, device: str | torch.device | None = None) -> Arithmetic:
+    """Return the dtype of a stage's matrix products: that of autocast, or float32 without it."""
     training = stage.training
     if training.get("fp16"):
         return "float16"
-    chosen = training.get("bf16") if {"bf16", "fp16"} & training.keys() else autocasts(recipe, device)
-    return "bfloat16" if chosen else "float32"
+    uses_bfloat16 = training.get("bf16") if {"bf16", "fp16"} & training.keys() else autocasts(recipe, device)
+    return "bfloat16" if uses_bfloat16 else "float32"
