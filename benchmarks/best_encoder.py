@@ -30,6 +30,7 @@ from embrew.data.beir import read_beir
 from embrew.data.formats import read_file
 from embrew.evaluation import Result, evaluate
 from embrew.evaluation.uncertainty import compare
+from embrew.plot_style import CYCLE
 from embrew.report import read_folder
 from embrew.stock import open_stock
 
@@ -249,14 +250,15 @@ def draw(found: dict[str, Any]) -> None:
         panels = figure.subplots(math.ceil(len(found) / 2), min(2, len(found)), squeeze=False).flat
         for axes, (race, outcome) in zip(panels, found.items(), strict=False):
             rows = [row for row in outcome["rows"].values() if row.get("milliseconds") and "BM25" not in row["model"]]
+            arrow = {"arrowstyle": "->", "color": CYCLE[0]}
             for start in dict.fromkeys(row["start"] for row in rows):
                 before, *after = sorted((row for row in rows if row["start"] == start), key=_is_trained)
                 time, score = before["milliseconds"], 100 * before["test_ndcg_at_10"]
-                axes.plot(time, score, "o", color="C0", markerfacecolor="white")
+                axes.plot(time, score, "o", color=CYCLE[0], markerfacecolor="white")
                 for row in after:
                     trained = 100 * row["test_ndcg_at_10"]
-                    axes.annotate("", (time, trained), (time, score), arrowprops={"arrowstyle": "->", "color": "C0"})
-                    axes.plot(time, trained, "o", color="C0")
+                    axes.annotate("", (time, trained), (time, score), arrowprops=arrow)
+                    axes.plot(time, trained, "o", color=CYCLE[0])
                     score = max(score, trained)
                 axes.annotate(start, (time, score), (8, -3), textcoords="offset points")
             words = 100 * outcome["rows"]["BM25"]["test_ndcg_at_10"]

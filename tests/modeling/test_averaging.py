@@ -314,7 +314,7 @@ def test_scored_as_trained(trained: str | None, monkeypatch: pytest.MonkeyPatch)
     encoder: Any = SimpleNamespace(arithmetic=trained, device=torch.device("cpu"))
     sets: Any = lambda _: {"dev": float(torch.is_autocast_enabled("cpu"))}  # noqa: E731
     for can in (True, False):
-        monkeypatch.setattr("embrew.averaging.computes", lambda *_, can=can: can)
+        monkeypatch.setattr("embrew.averaging.supports_natively", lambda *_, can=can: can)
         tried = scores_of_mixtures(encoder, lambda _: None, sets, [(0.5, 0.5)], 2)
         assert tried == {(0.5, 0.5): {"dev": float(can and trained == "bfloat16")}}
 
