@@ -23,8 +23,9 @@ __all__ = ["values"]  # the fixture
 
 
 @pytest.fixture
-def plan(values: dict[str, Any], tmp_path: Path) -> Path:
+def plan(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An untrained row, and a first stage with two seeds, evaluated on a few pairs of sentences."""
+    monkeypatch.setenv("EMBREW_DATA", str(tmp_path))  # which results name; nothing of it is read
     data = tmp_path / "STS"
     data.mkdir()
     rows = [{"sentence1": a, "sentence2": b, "score": float(len(a) % 5)} for a in SENTENCES for b in SENTENCES[:2]]
