@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "demo" / "demo.py"
-HIDDEN = 'def hidden():\n    """Measure what nobody should see. This folder is left out, and has no pairs."""\n'
+HIDDEN = 'def hidden():\n    """Measure a function of a hidden folder. This folder is left out, and has no pairs."""\n'
 MODULE = '''
 def weigh(value, scale=1):
     """Return the mass of water
@@ -42,7 +42,7 @@ def short():
 
 
 def _private():
-    """Return the mass of sand in a bucket. This function is not public, so that nobody asks for it."""
+    """Return the mass of sand in a bucket. This function is not public, and no question asks for it."""
 
 
 class Tank:

@@ -76,10 +76,7 @@ def seconds_per_step(recipe: Recipe, source: Path | None = None) -> Iterator[flo
             part = build.rows(few, objective, max_rows=size)
             parts.append(objective.precompute(objective.prepare(part, encoder), encoder, None))
         rows = sorted(concatenate_datasets(parts).to_list(), key=lambda row: len(str(row)))
-        chunks = None
-        if stage.batch is not None and (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
-            chunks = Chunks(rows=stage.batch.mini_batch_size, tokens=stage.batch.mini_batch_num_tokens)
-        step = TrainStep(encoder, objective, chunks)
+        step = TrainStep(encoder, objective, Chunks.from_config(stage.batch))
         in_bfloat16 = compute_dtype(recipe, stage) == "bfloat16"
         count, seconds = 2, 0.0
         _forward_backward(step, spread(rows, count), in_bfloat16)  # the first one allocates

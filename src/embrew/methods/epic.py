@@ -9,7 +9,8 @@ EOS, I an instruction, X a text, (Q_i, P_i) the query and the passage of demonst
     Eq. 4     e_X = f(E_1, .., E_k, I, X),  E_i = (I, q_i, p_i)              the prompted query
     Eqs. 5,6  L = −log φ(q, p+) / (φ(q, p+) + Σ φ(q, p−)),  φ(q, p) = exp(cos(e_q, e_p) / τ)
 
-g is `model.contexts.Demonstrator`; `demonstrations` draws (Q_i, P_i) from the batch.
+Passages are read as documents, without I, in Eq. 3 as in Eq. 1 (appendix A.2). g is `model.contexts.Demonstrator`;
+`demonstrations` draws (Q_i, P_i) from the batch.
 """
 
 from __future__ import annotations

@@ -403,10 +403,10 @@ class Template:
         start, words = len(head.ids) - head.segments.count(segment), self._between
         first_copy = second_copy = head.ids[start:]
         if self.words_after == "joined" and isinstance(text, str):
-            pieces = self._tokens_after((self.between or "") + text)
-            size = sum(end <= len(self.between or "") for _, end in pieces)
-            words = Row.labelled([i for i, _ in pieces[:size]], Segment.PROMPT)
-            second_copy = [i for i, _ in pieces[size:]]
+            ids_and_ends = self._tokens_after((self.between or "") + text)
+            size = sum(end <= len(self.between or "") for _, end in ids_and_ends)
+            words = Row.labelled([token_id for token_id, _ in ids_and_ends[:size]], Segment.PROMPT)
+            second_copy = [token_id for token_id, _ in ids_and_ends[size:]]
         if max_length is not None:
             room = max_length - start - len(words.ids) - len(suffix.ids)
             if room < 2:
