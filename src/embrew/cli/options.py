@@ -172,7 +172,7 @@ def _read_options(function: str, options: Mapping[str, ParameterInfo]) -> Iterat
             name,
             Parameter.KEYWORD_ONLY,
             default=Parameter.empty if value is None else names.evaluate(value),
-            annotation=Annotated.__class_getitem__((names.evaluate(annotation), info)),  # type: ignore[attr-defined]
+            annotation=Annotated[names.evaluate(annotation), info],
         )
         yield _documented(parameter, entries.get(name))
 
