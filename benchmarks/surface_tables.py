@@ -91,7 +91,7 @@ def pictured(name: str, plan: dict[str, Any], found: Found) -> list[str]:
     """Both pictures."""
     texts = len(found.plane.full) if found.plane else 0
     return [
-        f"![scores over layers and dimensions, time and bytes]({name}.svg)",
+        f"![scores over layers and dimensions, time and bytes]({name}.png)",
         "",
         f"t-SNE distance: of a text's whole vector and its first {plan['size']} dimensions, in percent of the mean "
         f"distance between {texts:,} different texts.",

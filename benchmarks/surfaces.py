@@ -3,7 +3,7 @@
 A row is a recipe with settings, trained once for each of its seeds; its scores over layers and dimensions
 (`embrew analyze surface`) are kept in `runs/evidence/NAME/`, and what is finished there is not done again, so that a
 plan can be stopped and given again. The tables go to `benchmarks/results/NAME.md` and `.json`, the heat maps to
-`NAME.svg`, t-SNE of whole and truncated vectors to `NAME-tsne.png`.
+`NAME.png`, t-SNE of whole and truncated vectors to `NAME-tsne.png`.
 
 Keys of a plan:
     title, suite: as in `evidence.py`; only the suite's STS tasks in `average` are judged.
@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 from harness import circumstances, origin, table
+from PIL import Image
 from planned import cell, check_found, expand, file_name, parser_of_rows, read_plan, started_from
 from surface_tables import Found, chosen, compared, criterion, figures, pictured, terms_of, tested
 
@@ -230,9 +231,21 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
     ]
     (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
     if drawn:
-        plot_surfaces([(one.row, one.surface, None) for one in drawn], folder / f"{name}.svg")
-        planes = [(one.row, one.plane) for one in drawn if one.plane]
-        plot_truncations(planes, folder / f"{name}-tsne.png")
+        heat_maps, points = folder / f"{name}.png", folder / f"{name}-tsne.png"
+        plot_surfaces([(one.row, one.surface, None) for one in drawn], heat_maps)
+        plot_truncations([(one.row, one.plane) for one in drawn if one.plane], points)
+        make_smaller(heat_maps, 64)
+        make_smaller(points, 32, size=0.6, method=Image.Quantize.MAXCOVERAGE)
+
+
+def make_smaller(
+    path: Path, colours: int, *, size: float = 1, method: Image.Quantize = Image.Quantize.MEDIANCUT
+) -> None:
+    """Rewrite a picture with a palette of that many colours, and with both sides multiplied by `size`."""
+    with Image.open(path) as opened:
+        image = opened.convert("RGB")
+    image = image.resize((round(size * image.width), round(size * image.height)), Image.Resampling.LANCZOS)
+    image.quantize(colours, method=method, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 if __name__ == "__main__":
