@@ -3,30 +3,29 @@
 Takes every trained model that `evidence.py` left in `runs/evidence/NAME/`, stage by stage and seed by seed, and
 measures on the plan's `texts` how many dimensions its vectors use and how alike its memory tokens are (Learning to
 Compress, sections 4.1 and 4.2). Writes
-`benchmarks/results/NAME-collapse.md`, `.json`, and the pictures `NAME-spectra.svg` and `NAME-memory.png`.
+`benchmarks/results/NAME-collapse.json`, and the pictures `NAME-spectra.svg` and `NAME-memory.png`.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 from evidence import BATCH_TOKENS
-from harness import circumstances, origin, table
-from planned import cell, expand, file_name, parser_of
+from harness import circumstances
+from planned import expand, file_name, parser_of
 
 from embrew import opening
 from embrew.analysis.input_texts import read_texts, unnormalised, vectors_of
 from embrew.analysis.memory import MemoryTokens, memory_similarity
 from embrew.analysis.plots import plot_memory, plot_spectra
 from embrew.analysis.spectrum import spectrum_of
+from embrew.files.writing import write_json
 from embrew.recipe import Recipe
 
 TEXTS = 4000
 MEMORY_TEXTS = 512
-COLUMNS = ("effective dimensions", "participation ratio", "RankMe", "effective tokens", "mean cosine of tokens")
 
 
 def main() -> None:
@@ -48,11 +47,13 @@ def main() -> None:
         found.setdefault(label, []).append({"seed": seed, "spectrum": spectrum.summary(), "memory": tokens.summary()})
         spectra.setdefault(label, spectrum)  # the first seed is drawn
         matrices.setdefault(label, tokens)
-        print(label, seed, figures(found[label][-1]), flush=True)
+        print(label, seed, found[label][-1], flush=True)
     name = arguments.plan.stem
     plot_spectra(list(spectra.items()), arguments.output / f"{name}-spectra.svg")
     plot_memory(list(matrices.items()), arguments.output / f"{name}-memory.png")
-    write(arguments.output / f"{name}-collapse.md", arguments.plan, found)
+    around = circumstances(f"python benchmarks/collapse.py benchmarks/plans/{arguments.plan.name}")
+    record = {**around, "texts": TEXTS, "memory_texts": MEMORY_TEXTS, "models": found}
+    write_json(arguments.output / f"{name}-collapse.json", record)
 
 
 def models(plan: dict[str, Any], work: Path) -> list[tuple[str, int, str, Path]]:
@@ -68,47 +69,6 @@ def models(plan: dict[str, Any], work: Path) -> list[tuple[str, int, str, Path]]
                 if (folder / "embrew.json").exists():
                     places.append((entry["row"], seed, stage.name, folder))
     return list(dict.fromkeys(places))  # several entries may be one row
-
-
-def figures(one: dict[str, Any]) -> dict[str, Any]:
-    """The table's columns of one model."""
-    used, memory = one["spectrum"], one["memory"]
-    values = (
-        used["effective_dimensions"],
-        used["participation_ratio"],
-        used["rankme"],
-        memory["k_eff"],
-        memory["mean_cosine"],
-    )
-    return dict(zip(COLUMNS, values, strict=True))
-
-
-def write(path: Path, plan: Path, found: dict[str, list[dict[str, Any]]]) -> None:
-    """The tables and what they were made of."""
-    around = circumstances(f"python benchmarks/collapse.py benchmarks/plans/{plan.name}")
-    record = {**around, "texts": TEXTS, "memory_texts": MEMORY_TEXTS, "models": found}
-    path.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
-    name = plan.stem
-    lines = [
-        f"# Dimensions and memory tokens of `benchmarks/plans/{plan.name}`",
-        "",
-        f"On {TEXTS:,} texts (memory tokens: {MEMORY_TEXTS}); a dimension counts above 1 % of the largest singular "
-        "value, tokens count as one above a mean cosine of 0.9. Means over seeds, ± the standard deviation where there "
-        "are several.",
-        "",
-    ]
-    rows = []
-    for label, several in found.items():
-        cells = [label, str(len(several))]
-        for column in COLUMNS:
-            values = [value for one in several if (value := figures(one)[column]) is not None]
-            digits = 2 if column == COLUMNS[-1] else 1
-            cells.append(cell(values, digits=digits) or "–")  # a single memory token is like no other
-        rows.append(cells)
-    lines += table(["model", "seeds", *COLUMNS], rows)
-    lines += ["", f"![Spectra]({name}-spectra.svg)", "", f"![Memory tokens]({name}-memory.png)", ""]
-    lines += origin(around)
-    path.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

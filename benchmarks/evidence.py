@@ -9,6 +9,7 @@ or plan has trained with the same settings is taken over. The table goes to `ben
 `also`, in a plan, names further scores of its tasks, which are shown in a table of their own. `claims` says before the
 runs what is expected; see `claims.py`. Stages that measure the share of the gap closed have a table of it, and claims
 may name `gap: share` and `gap: other` (another text's memory). `texts` are those of `collapse.py`.
+`page` names the page that shows the results in tables of `docs/tables.yaml`; without it, they get a page of their own.
 
 Keys of a row:
     row: its name; entries of one name are one row of the table.
@@ -48,7 +49,7 @@ from embrew.training import stages
 from embrew.training.stage_json import StageSettings
 
 BATCH_TOKENS = 2048
-PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also", "claims")
+PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also", "claims", "page")
 ROW_KEYS = (
     "row",
     "recipe",

@@ -117,7 +117,7 @@ def gap_of(folder: Path, stage: str) -> dict[str, float] | None:
 
 
 def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: list[str], folder: Path) -> None:
-    """One Markdown and one JSON file: a row's means over seeds, with the standard deviation where there are several."""
+    """Write a JSON file and, unless the plan names a `page`, a Markdown file of means and deviations over seeds."""
     around = circumstances(f"python benchmarks/evidence.py benchmarks/plans/{plan_file.name}")
     rows: dict[str, list[Judged]] = {}
     for found in judged:
@@ -160,6 +160,8 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
     if missing:
         record["missing"] = missing
     (folder / f"{plan_file.stem}.json").write_text(json.dumps(record, indent=2) + "\n")
+    if "page" in plan:
+        return
     lines = [
         f"# {plan['title']}",
         "",

@@ -8,7 +8,7 @@ A text is split at a random token. KL is that of LLM2Comp's distillation, per pr
 read the whole context to the same model that has read its last k tokens (k = 0: BOS alone). The worth of a context is
 the NLL of a target without it less the NLL with it; the targets are the continuation, and the context itself, written
 again. Nothing is trained, and none of embrew's objectives is used: transformers' own forward, one text at a time.
-Results: `benchmarks/results/NAME.json` and `.md`.
+Results: `benchmarks/results/NAME.json`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import circumstances, origin, table, write
+from harness import RESULTS, circumstances
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from embrew.files.writing import write_json
 from embrew.storage.base_model import ASSETS
 
 LAST = (0, 1, 2, 4, 8, 16, 32)
@@ -53,7 +54,8 @@ def main() -> None:
     options = f"--min-chars {arguments.min_chars} --context {arguments.context} --rows {arguments.rows}"
     words = f"python benchmarks/local_signal.py {shown} {'/'.join(arguments.texts.parts[-2:])} {options}"
     record |= {**circumstances(words), "model": shown, "texts": len(splits), "seed": SEED}
-    write(arguments.name, page(record, arguments), record)
+    write_json(RESULTS / f"{arguments.name}.json", record)
+    print(json.dumps(record, indent=2))
 
 
 def read(path: Path, min_chars: int) -> list[str]:
@@ -124,32 +126,6 @@ def summary(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for name in ("continuation", "same"):
         found[name] = statistics.fmean(one[name] for one in measured)
     return found
-
-
-def page(record: dict[str, Any], given: argparse.Namespace) -> list[str]:
-    """The Markdown file."""
-    count = len(record["last"]["0"]["blocks"])
-    blocks = [f"{i * BLOCK + 1}–{(i + 1) * BLOCK}" for i in range(count)]
-    rows = [
-        [k, f"{one['kl']:.3f}", f"{one['share']:.2f}", *(f"{block:.3f}" for block in one["blocks"])]
-        for k, one in record["last"].items()
-    ]
-    return [
-        "# How far back a continuation looks",
-        "",
-        f"{record['model']}: {record['texts']} texts, contexts of at least {given.context} tokens.",
-        f"KL in nats per prediction ({given.rows} of them),",
-        "from the model that has read the whole context to the same model that has read its",
-        "last tokens; then the same by predictions, counted from the split.",
-        "",
-        *table(["last tokens of the context", "KL", "share of the gap", *blocks], rows),
-        "",
-        f"The context is worth {record['continuation']:.2f} nats per token to its continuation,",
-        f"and {record['same']:.2f} to itself, written again.",
-        "",
-        *origin(record),
-        f"- seed: {record['seed']}",
-    ]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The small world's command: `python benchmarks/small_world.py make|teacher|epic|bugs [--out runs/world]`.
 
 `make` writes the language's documents, the tokenizer and the controls' data below `--out`; `teacher` measures the
-language model that `scripts/pretrain_nano.py` trained on them (see benchmarks/world/README.md) and writes
-`benchmarks/results/world-teacher.json` and `.md`. `epic PLAN` runs the plan of EPIC's control, `bugs [NAME ...]` plants
+language model that `scripts/pretrain_nano.py` trained on them (see benchmarks/small-models.md) and writes
+`benchmarks/results/world-teacher.json`. `epic PLAN` runs the plan of EPIC's control, `bugs [NAME ...]` plants
 bugs in the controls; the plans of the other controls are run by `evidence.py`.
 """
 
@@ -15,17 +15,18 @@ import random
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import harness
-from harness import circumstances, origin, table
+from harness import circumstances
 from world.choices import sample
 from world.facts import World, make_world
 from world.folders import write_rows
 from world.language import document
 from world.tasks import write_following, write_paraphrase, write_relations, write_signs
-from world.teacher import Gap, measure_facts, measure_gap
+from world.teacher import measure_facts, measure_gap
 from world.tokenizer import make_tokenizer
+
+from embrew.files.writing import write_json
 
 DOCUMENTS, VALID = 120_000, 2_000
 GOAL = 0.05  # of the generator's entropy
@@ -97,32 +98,9 @@ def teacher(world: World, arguments: argparse.Namespace) -> int:
     log = folder.parent / "log.jsonl"
     record["log"] = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     record |= circumstances("python benchmarks/small_world.py teacher")
-    lines = page(gap, facts, record)
-    harness.write("world-teacher", lines, record, arguments.output)
-    print("\n".join(lines))
+    write_json(arguments.output / "world-teacher.json", record)
+    print(json.dumps({"gap": record["gap"], "facts": facts}, indent=2))
     return 0 if gap.share <= GOAL else 1
-
-
-def page(gap: Gap, facts: dict[str, dict[str, float]], record: dict[str, Any]) -> list[str]:
-    """The Markdown file."""
-    rows = [[kind, *(f"{f[name]:.3g}" for name in ("probes", "accuracy", "probability"))] for kind, f in facts.items()]
-    steps = [line for line in record["log"] if "loss" in line]
-    trained = f", {steps[-1]['tokens'] / 1e6:.1f} million tokens seen" if steps else ""
-    return [
-        "# The small world's teacher",
-        "",
-        f"{record['parameters']:,} parameters{trained}. Nats per token on {gap.documents:,} documents that it was not "
-        f"trained on ({gap.tokens:,} tokens, the end of each included): generator {gap.generator:.4f} ± "
-        f"{gap.generator_error:.4f} (standard error), teacher {gap.model:.4f}; the excess is {gap.excess:.4f} ± "
-        f"{gap.excess_error:.4f}, {gap.share:.1%} of the generator's entropy (goal: at most {GOAL:.0%}).",
-        "",
-        "The generator's figure is minus the sum of the log-probabilities of all its choices. No two paths of choices "
-        "give the same document, so that this is the document's log-probability.",
-        "",
-        *table(["completion of a fact", "probes", "likeliest word is right", "probability of the right words"], rows),
-        "",
-        *origin(record),
-    ]
 
 
 if __name__ == "__main__":

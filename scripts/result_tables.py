@@ -2,8 +2,7 @@
 
     python scripts/result_tables.py [--check]
 
-`docs/tables.yaml` defines tables; its head explains the keys. A page (README.md, docs/, benchmarks/*.md, the small
-world's README.md) holds
+`docs/tables.yaml` defines tables; its head explains the keys. A page (README.md, docs/, benchmarks/*.md) holds
 `<!-- table: NAME -->` and `<!-- /table -->`, and what is between them is replaced. `docs/orderings.yaml` defines the
 papers' orderings; `<!-- orderings: PART -->` and `<!-- /orderings -->` hold some of them with computed verdicts. With
 `--check` nothing is written, and the exit status is 1 if a text differs. It is always 1 if no sentence explains a
@@ -36,9 +35,7 @@ MARKER = re.compile(r"<!-- /?(?:table|orderings)\b.*?-->")
 
 def pages() -> list[Path]:
     """Return the files that may hold tables."""
-    benchmarks = ROOT / "benchmarks"
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(benchmarks.glob("*.md"))]
-    return [*found, *sorted((benchmarks / "world").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,14 @@ from typing import Any
 
 from claims import settle
 from evidence import take_over_results
-from evidence_tables import claims_table, grid
-from harness import circumstances, origin
+from harness import circumstances
 from planned import expand, file_name, read_plan
 
 from embrew import opening
 from embrew.files.writing import write_json
 from embrew.recipe import Recipe, build
 from embrew.training import stages
-from world.demonstrated import CONDITIONS, accuracies, between_relations
+from world.demonstrated import accuracies, between_relations
 from world.facts import World
 
 PLAN_KEYS = ("title", "split", "set", "rows", "claims")
@@ -64,7 +63,7 @@ def before_training(recipe: Recipe, world: World) -> dict[str, float]:
 
 
 def run(plan_file: Path, world: World, data: Path, *, work: Path, output: Path, only: str = "") -> None:
-    """Run what is left of a plan and write `PLAN.json` and `PLAN.md`.
+    """Run what is left of a plan and write `PLAN.json`.
 
     With `only`, a pattern of `ROW, seed N`, other rows are taken as far as they are finished.
     """
@@ -91,23 +90,3 @@ def run(plan_file: Path, world: World, data: Path, *, work: Path, output: Path, 
     output.mkdir(parents=True, exist_ok=True)
     absent = {"missing": missing} if missing else {}
     write_json(output / f"{plan_file.stem}.json", {**record, **absent, "claims": settled})
-    lines = [
-        f"# {plan['title']}",
-        "",
-        f"How often the nearest passage is the one that is meant, times 100, {plan['split']} entities; means over "
-        "seeds, ± the standard deviation where there are several. `between relations`: how much of the variance of "
-        "passages' embeddings lies between relations.",
-        "",
-        *grid(values, [*CONDITIONS, "followed", "between relations"]),
-        "",
-        "Before training, of the variance of embeddings lies between relations, times 100: "
-        + ", ".join(f"{name} {100 * share:.1f}" for name, share in start.items())
-        + ".",
-        "",
-        *claims_table(settled),
-        *origin(around),
-        f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
-        *([f"- in the plan and not measured yet: {', '.join(missing)}"] if missing else []),
-        f"- seeds: {sorted({seed for several in seeds.values() for seed in several})}",
-    ]
-    (output / f"{plan_file.stem}.md").write_text("\n".join(lines) + "\n")

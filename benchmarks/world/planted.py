@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from claims import Seeds, settle
 from evidence_tables import gap_of
-from harness import circumstances, origin, table
+from harness import circumstances
 from planned import expand, file_name
 
 from embrew import opening
@@ -133,7 +133,7 @@ def noticed_by(
 
 
 def run(names: Sequence[str], plans: Path, world: World, data: Path, *, work: Path, output: Path) -> None:
-    """Plant the bugs of these names (default: all) whose plans have results; write `world-bugs.json` and `.md`."""
+    """Plant the bugs of these names (default: all) whose plans have results; write `world-bugs.json`."""
     kept = output / "world-bugs.json"
     record: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"bugs": {}}
     for bug in BUGS:
@@ -167,36 +167,4 @@ def run(names: Sequence[str], plans: Path, world: World, data: Path, *, work: Pa
         }
         print(bug.name, broken, noticed, flush=True)
     around = circumstances(f"WORLD={data} python benchmarks/small_world.py bugs")
-    record = {**around, "bugs": record["bugs"]}
-    write_json(kept, record)
-    rows = []
-    for name, found in record["bugs"].items():
-        for row, tasks in found["scores"].items():
-            for task, values in tasks.items():
-                whole = found["healthy"].get(row, {}).get(task)
-                if whole is not None:
-                    form = "{:.3g}" if ": " in task else "{:.1f}"
-                    factor = 1 if ": " in task else 100
-                    shown = [", ".join(form.format(factor * one) for one in several) for several in (values, whole)]
-                    rows.append([name, row, task, *shown])
-    verdicts = []
-    for name, found in record["bugs"].items():
-        said = [f"{claim} ({count} of {len(found['seeds'])} seeds)" for claim, count in found["noticed_by"].items()]
-        verdicts.append(
-            [name, "; ".join(said) or "**not noticed**", found["commit"][:7] + " (with changes)" * found["dirty"]]
-        )
-    lines = [
-        "# Planted bugs in the small world's controls",
-        "",
-        "Each bug is planted in training only, in a control's row with each of its seeds. A control notices it if a "
-        "claim of its plan that holds with every seed no longer does with the bug in that row.",
-        "",
-        *table(["bug", "claims that no longer hold", "commit"], verdicts),
-        "",
-        "Scores times 100 by seed (those with a colon in their name as they are):",
-        "",
-        *table(["bug", "row", "task", "with the bug", "without"], rows),
-        "",
-        *origin(around),
-    ]
-    (output / "world-bugs.md").write_text("\n".join(lines) + "\n")
+    write_json(kept, {**around, "bugs": record["bugs"]})
