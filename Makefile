@@ -83,6 +83,7 @@ docs: $(VENV)/.stamp-docs ## build the documentation into site/
 tables: $(VENV)/.stamp-core ## write tables of benchmarks/results into README and documentation
 	@$(BIN)/python scripts/result_tables.py
 	@$(BIN)/python scripts/paper_rows.py
+	@$(BIN)/python scripts/draw_costs.py
 
 bench: $(VENV)/.stamp-dev ## training and encoding on a real model beside other code; ARGS="FOLDER [ROW ...]"
 	@$(BIN)/python benchmarks/real_model.py $(ARGS)
