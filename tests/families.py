@@ -174,14 +174,13 @@ def config_of(name: str) -> PreTrainedConfig:
 
 
 def table() -> str:
-    """The documentation's table: one row per family."""
+    """The documentation's table: one row per behaviour, with its families."""
     ways = {
         "flag": "yes",
         "mask": "yes, by a mask; not in exports",
         None: "refused: the family adds its own causal mask",
     }
-    rows = ["| Family | Models | Bidirectional | Memory causal | Length | Also | Tested |"]
-    rows += ["|---|---|---|---|---|---|---|"]
+    families: dict[tuple[str, ...], list[str]] = {}
     for name, family in FAMILIES.items():
         parts = [f"embeddings {family.embeddings}"] if family.embeddings else []
         parts += [f"logits {family.head}"] if family.head else []
@@ -189,13 +188,12 @@ def table() -> str:
         parts += [f"other layers: {family.other_layers}, causal in every mode"] if family.other_layers else []
         parts += [] if family.lora_dropout else ["`lora_dropout` on experts refused"]
         cells = (
-            f"`{name}`",
-            family.models,
             ways[family.bidirectional],
             "yes" if family.memory_causal else "refused: takes no mask",
             "up to its learned positions" if family.positions == "learned" else "any",
             "; ".join(parts) or "–",
-            "every run" if family.default else "slow",
         )
-        rows.append(f"| {' | '.join(cells)} |")
+        families.setdefault(cells, []).append(f"`{name}` ({family.models})")
+    rows = ["| Families | Bidirectional | Memory causal | Length | Also |", "|---|---|---|---|---|"]
+    rows += [f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in families.items()]
     return "\n".join(rows)
