@@ -29,11 +29,11 @@ from planned import expand, parser_of, read_plan
 from shots import candidates, rows_of
 
 from embrew import opening
+from embrew.analysis.demonstrations import TRIAL_CONTEXT, Choice, choose_demonstrations
 from embrew.cli.arguments import read_numbers
 from embrew.data.beir import read_beir
 from embrew.data.reading import splits
 from embrew.evaluation import evaluate, read_suite
-from embrew.evaluation.demonstration_count import TRIAL_CONTEXT, Choice, choose_demonstrations
 from embrew.files.writing import write_json
 from embrew.model.contexts import Context
 from embrew.settings.encoder import Demonstration

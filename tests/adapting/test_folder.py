@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from embrew.adapting.preparation.documents import read_folder, split_into_passages
+from embrew.adapting.preparation.sources import read_folder, split_into_passages
 from embrew.data.beir import Document
 from tests.rows import write_rows
 

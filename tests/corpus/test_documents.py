@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from embrew.adapting.preparation.documents import read_folder
+from embrew.adapting.preparation.sources import read_folder
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.corpus.rows import sample_texts
 from embrew.search import SearchIndex

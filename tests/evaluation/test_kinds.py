@@ -19,7 +19,7 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_tasks import kind_of
 from embrew.evaluation.task import Rows, Task, TaskKind
 from embrew.evaluation.uncertainty import interval
-from embrew.report.models import models_of
+from embrew.report.comparison import models_of
 from tests.rows import write_rows
 
 

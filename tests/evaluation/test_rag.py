@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from embrew.data.beir import Document
 from embrew.evaluation import evaluate, find_task, grid_table, read_suite, table
 from embrew.evaluation.find import cells
-from embrew.evaluation.kinds.rag import RagData, Vectors, nearest, score_rag
-from embrew.evaluation.questions import Question
+from embrew.evaluation.kinds.rag import Question, RagData, Vectors, nearest, score_rag
+from embrew.evaluation.overlap import check_demonstrations
 from embrew.evaluation.task import GridCache
-from embrew.evaluation.task_texts import check_demonstrations
-from embrew.report.models import models_of
+from embrew.report.comparison import models_of
 from embrew.report.tables import grid
 from tests.rows import write_rows
 

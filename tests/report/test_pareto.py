@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.report.cost import mark_fronts
-from embrew.report.pareto import BOTTOM, LEFT, LINE, RIGHT, TOP, pareto_plot
+from embrew.report.cost import BOTTOM, LEFT, LINE, RIGHT, TOP, mark_fronts, pareto_plot
 
 
 def plot(*points: tuple[str, float, float | None], **options: Any) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import Any
 from embrew.data.beir import RetrievalData
 from embrew.evaluation import Result, evaluate, find_task
 from embrew.evaluation.kinds.retrieval import SEARCH_DEPTH, rank, read, scores_of_ranking
-from embrew.evaluation.report import finished, write_result
+from embrew.evaluation.results import finished, write_result
 from embrew.files.checksums import content_hash
 from embrew.files.formats import versions
 from embrew.progress import is_chosen, within

@@ -7,9 +7,8 @@ import logging
 from pathlib import Path
 from typing import Any, cast
 
-from embrew.adapting.candidate import Candidate, open_stage
+from embrew.adapting.candidate import REPAIR, Candidate, open_stage
 from embrew.adapting.outcome import RaceRow
-from embrew.adapting.plan import REPAIR
 from embrew.encoder import Encoder
 from embrew.export.exporting import export_encoder
 from embrew.files import formats

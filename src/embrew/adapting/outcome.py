@@ -16,11 +16,9 @@ from embrew.evaluation.uncertainty import Difference, compare, interval
 from embrew.files.formats import versions
 from embrew.files.writing import atomic_path
 from embrew.inspection import command
-from embrew.report.changes import changed_queries, ranked
-from embrew.report.cost import mark_fronts
+from embrew.report.cost import mark_fronts, pareto_plot
 from embrew.report.page import rendered
-from embrew.report.pareto import pareto_plot
-from embrew.report.queries import TaskTexts, change_list, task_texts
+from embrew.report.queries import TaskTexts, change_list, changed_queries, ranked, task_texts
 from embrew.report.reproduce import hardware
 from embrew.report.section import model_colours
 

@@ -11,16 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from embrew.adapting.candidate import AS_IS, CONTRAST, MINED, PLANS, TRAINED, Candidate
+from embrew.adapting.candidate import AS_IS, CONTRAST, MINED, PLANS, REPAIR, TRAINED, Candidate, Plan, read_plan
 from embrew.adapting.defaults import ModelDefaults
 from embrew.adapting.negatives import mined_pairs
-from embrew.adapting.plan import REPAIR, Plan, read_plan
 from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, check_same
 from embrew.adapting.recipes import text_lengths, training_recipe, untrained_recipe, with_recipe_settings, write_recipe
 from embrew.adapting.starts import open_to_train
 from embrew.adapting.step_times import seconds_per_step, steps_in_time
-from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.analysis.uniformity import evaluation_of
 from embrew.data.reading import expand
 from embrew.encoder import Encoder
 from embrew.files.checksums import file_sha256

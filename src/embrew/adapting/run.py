@@ -9,7 +9,6 @@ from typing import Any
 
 from embrew.adapting.baselines import score_bm25
 from embrew.adapting.candidate import BM25, CONTRAST, DEV, RESULTS, Candidate
-from embrew.adapting.default_models import models_that_fit
 from embrew.adapting.defaults import (
     DISTILLATION,
     PREFIX,
@@ -26,7 +25,7 @@ from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, prepare
 from embrew.adapting.preparation.sources import DataSource, data_source
 from embrew.adapting.recipes import check_one_process
-from embrew.adapting.starts import STARTS, Start, find_start, start_name, with_earlier, write_starts
+from embrew.adapting.starts import STARTS, Start, find_start, models_that_fit, start_name, with_earlier, write_starts
 from embrew.distributed import claimed_by_first
 from embrew.files import formats
 from embrew.files.checksums import NAME

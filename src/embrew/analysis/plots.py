@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 
 from embrew.analysis.demonstrations import DemonstrationCost
-from embrew.analysis.domain_knowledge import Figures
+from embrew.analysis.domain_knowledge import BINS, Figures, Separation
 from embrew.analysis.efficiency import Curve, Evaluation, pareto
 from embrew.analysis.memory import MemoryTokens
-from embrew.analysis.separation import BINS, Separation
 from embrew.analysis.sink import Sink
 from embrew.analysis.spectrum import Spectrum
-from embrew.analysis.surface import Cell, Surface
-from embrew.analysis.truncation import Truncation
+from embrew.analysis.surface import Cell, Surface, Truncation
 from embrew.analysis.uniformity import AlignmentUniformity
 from embrew.files.writing import atomic_path
 from embrew.plot_style import CYCLE, colours, matplotlib_settings

@@ -13,8 +13,8 @@ from embrew.cli.console import print_json, print_line
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
+    from embrew.report.making import Tasks
     from embrew.report.sources import Source
-    from embrew.report.task_data import Tasks
 
 
 def compare(
@@ -68,8 +68,8 @@ def page_model(model: str, file: Path, output: Path | None) -> tuple[str, Source
 def write_page(name: str, source: Source, tasks: Tasks, file: Path, encoder: Any) -> None:
     """Write the page of one model, whose open encoder is measured."""
     from embrew.evaluation.kinds import KINDS
+    from embrew.report.comparison import with_pooling
     from embrew.report.making import make_report
-    from embrew.report.models import with_pooling
 
     report_tasks = [task for task in tasks if not KINDS[getattr(task, "kind", "sts")].grid]
     command, sources = shlex.join(["embrew", *sys.argv[1:]]), {with_pooling(name, source.pooling): [source]}

@@ -15,8 +15,8 @@ from embrew.cli.console import loading, out, plain_table, print_json, print_line
 from embrew.cli.options import command
 
 if TYPE_CHECKING:
+    from embrew.analysis.demonstrations import Choice
     from embrew.encoder import Encoder
-    from embrew.evaluation.demonstration_count import Choice
     from embrew.model.contexts import Context
     from embrew.settings.encoder import Demonstration
 
@@ -100,7 +100,7 @@ def add(
 
 def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], from_train: int | None) -> Choice:
     """Choose the number of demonstrations on dev splits and print all scores."""
-    from embrew.evaluation.demonstration_count import choose_demonstrations
+    from embrew.analysis.demonstrations import choose_demonstrations
 
     choice = choose_demonstrations(encoder, context, read_numbers(choose), dev, from_train=from_train)
     columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}

@@ -11,9 +11,9 @@ from typing import Any
 
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS, retrieval
-from embrew.evaluation.mteb_tasks import MtebTask, evaluate_mteb
+from embrew.evaluation.mteb_tasks import evaluate_mteb
 from embrew.evaluation.processes import CorpusChunks, FinishedByOthers, Processes
-from embrew.evaluation.report import (
+from embrew.evaluation.results import (
     Result,
     averages,
     finished,
@@ -23,10 +23,9 @@ from embrew.evaluation.report import (
     table,
     write_result,
 )
-from embrew.evaluation.runs import describe_tasks, tasks_to_run
-from embrew.evaluation.scoring import check_grid, prepare
+from embrew.evaluation.runs import check_grid, describe_tasks, prepare, tasks_to_run
 from embrew.evaluation.suites import Suite, list_suites, read_suite
-from embrew.evaluation.task import GridCache, Task
+from embrew.evaluation.task import GridCache, MtebTask, Task
 from embrew.files.checksums import digest_of
 from embrew.progress import in_context, within
 from embrew.text_encoder import TextEncoder, encode_options, fixed

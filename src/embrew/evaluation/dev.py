@@ -17,11 +17,10 @@ from embrew.data.sets import fetch_hint
 from embrew.data.splits import DEV_SPLITS, SPLITS, known_split, without_number, words
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.overlap import Overlap, count_overlaps, hash_texts, overlap_lines
-from embrew.evaluation.report import size_of
+from embrew.evaluation.overlap import Overlap, count_overlaps, hash_texts, overlap_lines, reserved_texts, task_texts
+from embrew.evaluation.results import size_of
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.task import Part, Task
-from embrew.evaluation.task_texts import reserved_texts, task_texts
 from embrew.files.formats import GAP, GAP_OTHER, GUARD
 from embrew.progress import is_chosen
 from embrew.recipe import DevRows, Recipe

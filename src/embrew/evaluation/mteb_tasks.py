@@ -7,15 +7,14 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.report import Result
-from embrew.evaluation.task import instructed, without_instruction
+from embrew.evaluation.results import Result
+from embrew.evaluation.task import MtebTask, instructed, without_instruction
 from embrew.files.checksums import check_files, is_intact, write_checksums
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, read_json
@@ -24,31 +23,6 @@ from embrew.text_encoder import TextEncoder, vectors_hash
 
 AGAIN = "remove its folder, and fetch the data again (embrew data fetch)"
 ABOUT = "mteb-task.json"  # describes the stored task; written last, so it marks a complete folder
-
-
-@dataclass(frozen=True)
-class MtebTask:
-    """A task of MTEB by its name there.
-
-    Attributes:
-        name: Its name in tables.
-        subset: One of the task's subsets, such as `en-en`; default: the English ones, or all if it is not multilingual.
-        split: Default: the task's own.
-        instruction: Prefix of texts and queries.
-        data: Folder with its fetched data; default: mteb loads it.
-    """
-
-    name: str
-    mteb: str
-    subset: str | None = None
-    split: str | None = None
-    instruction: str | None = None
-    data: Path | None = None
-
-    @property
-    def split_label(self) -> str | None:
-        """The split's name in results."""
-        return self.split
 
 
 class MtebEncoder:

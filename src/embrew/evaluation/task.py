@@ -147,6 +147,31 @@ class Task:
         return self.split if self.part is None else f"{PART_PREFIX}{self.split}"
 
 
+@dataclass(frozen=True)
+class MtebTask:
+    """A task of MTEB by its name there.
+
+    Attributes:
+        name: Its name in tables.
+        subset: One of the task's subsets, such as `en-en`; default: the English ones, or all if it is not multilingual.
+        split: Default: the task's own.
+        instruction: Prefix of texts and queries.
+        data: Folder with its fetched data; default: mteb loads it.
+    """
+
+    name: str
+    mteb: str
+    subset: str | None = None
+    split: str | None = None
+    instruction: str | None = None
+    data: Path | None = None
+
+    @property
+    def split_label(self) -> str | None:
+        """The split's name in results."""
+        return self.split
+
+
 class GridCache:
     """Data, generators and vectors that several tasks of one evaluation share.
 

@@ -4,35 +4,113 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.evaluation.report import Result
+from embrew.data.reading import expand
+from embrew.evaluation.find import find_task
+from embrew.evaluation.results import Result, read_paths
+from embrew.evaluation.task import COMMON_SETTINGS, PART_PREFIX, MtebTask, Part, Task
+from embrew.files.checksums import content_hash
 from embrew.files.formats import REPORT
 from embrew.files.names import shown_path
 from embrew.files.reading import read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import claimed, write_json
 from embrew.progress import progress, within
-from embrew.report.comparison import compare_models
+from embrew.report.comparison import (
+    MODEL_SETTINGS,
+    Comparison,
+    Model,
+    check_same_tasks,
+    compare_models,
+    read_folder,
+    with_pooling,
+)
 from embrew.report.cost import measure_cost
-from embrew.report.models import Model, check_same_tasks, read_folder, with_pooling
+from embrew.report.geometry import measure_vectors
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import check_packages, write_report
-from embrew.report.sample import measure_vectors
 from embrew.report.section import Subject
 from embrew.report.sources import Source, read_sources
-from embrew.report.task_data import Tasks, data_of
 from embrew.report.untrained import choose_pooling
 from embrew.text_encoder import TextEncoder, model_hash
 
 logger = logging.getLogger(__name__)
+Tasks = Sequence[Task | MtebTask]
 PAGE = "comparison.html"  # in a sweep
 Sources = Mapping[str, Sequence[Source]]
 Opener = Callable[[Source], TextEncoder]
+
+
+def task_of(result: Result, tasks: Tasks = (), stored: Sequence[Path] = ()) -> Task | None:
+    """Return the task of a result with its data; None if data with the same content is not at hand.
+
+    Folders are looked for among the given tasks, then those that were stored with results, then in `$EMBREW_DATA`, by
+    the task's name.
+    """
+    name, split = result.task, result.split
+    for task in tasks:
+        if isinstance(task, Task) and (task.name, task.split_label) == (name, split) and _is_same(task, result.run):
+            return task
+    folders = [*stored, *([Path(expand("$EMBREW_DATA")) / name] if "EMBREW_DATA" in os.environ else [])]
+    candidates = (_task_in(folder, result) for folder in dict.fromkeys(folders) if folder.exists())
+    return next((task for task in candidates if task is not None), None)
+
+
+def _task_in(folder: Path, result: Result) -> Task | None:
+    """Return the task of a result with the data of a folder or file; None if their content is another."""
+    settings = {key: value for key, value in result.run.get("settings", {}).items() if key not in MODEL_SETTINGS}
+    part = settings.pop("part", None)
+    try:
+        task = find_task(
+            folder,
+            split=result.split.removeprefix(PART_PREFIX),
+            kind=result.kind,
+            name=result.task,
+            part=None if part is None else Part(**{**part, "left_out": tuple(part.get("left_out", ()))}),
+            **settings,
+        )
+    except (OSError, ValueError):  # another folder of the same name
+        return None
+    return task if _is_same(task, result.run) else None
+
+
+def data_of(
+    comparison: Comparison, tasks: Tasks = (), results: Sequence[Path | None] = ()
+) -> tuple[dict[tuple[str, str], Task], dict[tuple[str, str], str]]:
+    """Return the tasks of a comparison whose data are at hand, and why data that were stored are not used.
+
+    An instruction is kept if all models have the same.
+
+    Args:
+        comparison: The models and their tasks.
+        tasks: Tasks that a user gave.
+        results: Folders of results, which may say where the data were.
+    """
+    data, reasons = {}, {}
+    paths = [read_paths(folder).data for folder in results if folder is not None]
+    for compared in comparison.tasks:
+        stored = [of_folder[".".join(compared.key)] for of_folder in paths if ".".join(compared.key) in of_folder]
+        task = task_of(compared.first, tasks, stored)
+        if task is not None:
+            instructions = {seeds[0].run.get("settings", {}).get("instruction") for seeds in compared.results}
+            settings = {name: value for name, value in task.settings.items() if name not in COMMON_SETTINGS}
+            if len(instructions) == 1 and instructions != {None}:
+                settings["instruction"] = instructions.pop()
+            data[compared.key] = replace(task, settings=settings)
+        elif stored:
+            what = "has changed since" if stored[0].exists() else "is no longer on this machine"
+            reasons[compared.key] = f"{shown_path(stored[0])} {what}"
+    return data, reasons
+
+
+def _is_same(task: Task, run: Mapping[str, Any]) -> bool:
+    return run.get("dataset_revision") == content_hash(task.files)
 
 
 def make_report(

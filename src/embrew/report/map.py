@@ -12,12 +12,12 @@ from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds.retrieval import RANKING_DEPTH
 from embrew.evaluation.rows import task_retrieval
 from embrew.plot_style import CYCLE, METHODS
-from embrew.report.sample import Key, TaskSample, sample_texts
+from embrew.report.geometry import Key, TaskSample, sample_texts
 from embrew.report.section import Section, Subject
 from embrew.report.verdict import best_and_other
 
 if TYPE_CHECKING:
-    from embrew.evaluation.report import Result
+    from embrew.evaluation.results import Result
 
 GREY = METHODS["untrained"]
 EARLIER, LATER, SAME = "#4477AA", "#D55E00", "#009988"

@@ -92,8 +92,7 @@ def _unavailable(source: Source, recipe_key: str, config: DataConfig) -> str | N
 
 def _overlap_lines(names: str, stage: StageConfig, config: DataConfig, subject: Subject) -> tuple[list[str], list[str]]:
     """Return lines about overlaps, and about those with whole corpora."""
-    from embrew.evaluation.overlap import count_overlaps, hash_texts, overlap_lines
-    from embrew.evaluation.task_texts import relevant_texts, task_texts
+    from embrew.evaluation.overlap import count_overlaps, hash_texts, overlap_lines, relevant_texts, task_texts
     from embrew.recipe import build
 
     logger.info("%s: looking for texts of the tasks among the training rows", names)

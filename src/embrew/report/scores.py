@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from embrew.evaluation.report import metric_of, size_of
+from embrew.evaluation.results import metric_of, size_of
 from embrew.evaluation.uncertainty import LEVEL
 from embrew.inspection import gap_closed
 from embrew.report.comparison import Comparison, TaskScores, Tested, differing_settings

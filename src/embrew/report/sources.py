@@ -11,7 +11,7 @@ from shlex import quote
 from typing import Any, TypeVar
 
 from embrew.config.yaml_files import parse_yaml
-from embrew.evaluation.paths import read_paths
+from embrew.evaluation.results import read_paths
 from embrew.files.formats import ENCODER, GAP, RUN, SWEEP
 from embrew.files.names import base_name, from_home, path_inside, shown_path
 from embrew.files.reading import read_json
@@ -19,7 +19,7 @@ from embrew.inspection import Contents, inspect
 from embrew.opening import is_recipe
 from embrew.recipe import Recipe
 from embrew.recipe.recipe import beside, with_paths
-from embrew.report.models import folders_by_name, pooling_of_results, with_pooling
+from embrew.report.comparison import folders_by_name, pooling_of_results, with_pooling
 from embrew.storage.foreign import check_is_model
 from embrew.storage.parts import BASE
 

@@ -6,9 +6,9 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from embrew.evaluation.report import Result, averages, label_of
+from embrew.evaluation.results import Result, averages, label_of
 from embrew.evaluation.uncertainty import interval
-from embrew.report.models import Model
+from embrew.report.comparison import Model
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 Cell = str | float | None  # of a CSV file

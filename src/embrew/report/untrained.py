@@ -13,17 +13,16 @@ from embrew import evaluation
 from embrew.data.splits import DEV_SPLITS
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.processes import Processes
-from embrew.evaluation.report import mean_score, size_of
+from embrew.evaluation.results import mean_score, size_of
 from embrew.evaluation.rows import split_names
-from embrew.evaluation.scoring import prepare
-from embrew.evaluation.task import Part, Task
+from embrew.evaluation.runs import prepare
+from embrew.evaluation.task import MtebTask, Part, Task
 from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
 from embrew.opening import POOLINGS, is_bare, no_pooling, open_bare
 from embrew.progress import within
-from embrew.report.models import CHOICE
+from embrew.report.comparison import CHOICE
 
 logger = logging.getLogger(__name__)
 ROWS, QUERIES = 500, 200  # maximum numbers of rows, and of queries of a corpus, of a dev split

@@ -3,7 +3,7 @@
 - A passage or answer holds a question of 4 words or more if it contains it word by word; a shorter one if it contains
   it with its question mark, or has it as a line, an item of a list or a sentence.
 - It also holds a question if it is a part of it (30 characters or more), or contains one of its sentences or 13 of its
-  words in a row (`question_parts`).
+  words in a row (`parts_of`).
 - A training question holds a held-out one if it equals it, contains it (5 words or more) or is a part of it.
 - A text holds an answer of 8 words or more if it contains it word by word, or is a part of it of 30 characters or more.
   A shorter answer, such as "yes", a number or a name, is the answer of many questions and is not looked for.
@@ -16,8 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from embrew.adapting.preparation.matching import LOOKUP_WORDS, QuestionFinder, TextFinder, identifies, text_key, words
-from embrew.adapting.preparation.question_parts import MIN_QUESTION_WORDS, PartMatcher, parts_of
+from embrew.adapting.preparation.matching import (
+    LOOKUP_WORDS,
+    MIN_QUESTION_WORDS,
+    PartMatcher,
+    QuestionFinder,
+    TextFinder,
+    identifies,
+    parts_of,
+    text_key,
+    words,
+)
 from embrew.analysis.qa import QA
 from embrew.config.suggestions import shortened
 from embrew.data.beir import Document, read_beir

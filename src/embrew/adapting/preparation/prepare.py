@@ -1,9 +1,10 @@
-"""The data of an adaptation as files: training passages and pairs, test and dev sets."""
+"""The data of an adaptation as files: training passages and pairs, test and dev sets as BEIR folders."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,22 +12,30 @@ from pathlib import Path
 from typing import Any
 
 from embrew.adapting.defaults import Defaults
-from embrew.adapting.preparation.cloze_questions import (
+from embrew.adapting.preparation.leaks import CleanData, check_leaks, without_held_out
+from embrew.adapting.preparation.matching import PartMatcher, TextFinder, is_long, items, text_key
+from embrew.adapting.preparation.sources import (
+    DataSource,
+    document_files,
+    read_documents,
+    read_pairs,
+    split_into_passages,
+)
+from embrew.adapting.preparation.split import (
+    Split,
+    answer_classes,
     cloze_pair,
     last_passages,
     split_documents,
+    split_pairs,
+    without_duplicates,
     without_repeated_questions,
 )
-from embrew.adapting.preparation.documents import document_files, split_into_passages
-from embrew.adapting.preparation.leaks import CleanData, check_leaks, without_held_out
-from embrew.adapting.preparation.matching import text_key
-from embrew.adapting.preparation.sources import DataSource, read_documents, read_pairs
-from embrew.adapting.preparation.split import Split, answer_classes, split_pairs, without_duplicates
-from embrew.adapting.preparation.test_sets import write_test_set
 from embrew.analysis.qa import QA
 from embrew.config.suggestions import shortened
 from embrew.data.beir import Document
 from embrew.data.datasets import row_text
+from embrew.data.fingerprints import normalised
 from embrew.data.formats import read_file
 from embrew.files.checksums import NAME, check_files, content_hash, write_checksums
 from embrew.files.formats import ADAPTED
@@ -41,6 +50,62 @@ MAX_CLOZE_QUESTIONS = 200  # questions from passages, of dev and test each
 MAX_MEASURED = 1000  # texts of each kind whose lengths are measured
 LOGGED = 80  # characters of a text in the log
 UNEVEN = 0.1  # difference between the shares of a class of answers in two splits from which a warning is logged
+
+
+def write_test_set(
+    folder: Path,
+    split: str,
+    held_out: Sequence[QA],
+    pairs: Sequence[QA],
+    texts: Sequence[Document],
+    trained_ids: set[str],
+    max_documents: int,
+    seed: int,
+) -> dict[str, int]:
+    """Write a BEIR folder: questions, and a corpus of right answers, wrong choices, other answers and passages.
+
+    Other answers and passages that hold a right answer, or are a part of one, are left out: they would be relevant but
+    count as irrelevant. A document that is a question has its id, so that the question does not find itself.
+
+    Returns:
+        Numbers of queries, documents, and distractors that were trained on.
+    """
+    right = {normalised(pair.answer): pair.answer for pair in held_out}
+    wrong = {normalised(text): text for pair in held_out for text in pair.negatives}
+    others = {normalised(pair.answer): pair.answer for pair in pairs}
+    trained = {normalised(pair.answer) for pair in pairs} - set(right)
+    for passage in texts:
+        others[normalised(passage.content)] = passage.content
+        if passage.id in trained_ids:
+            trained.add(normalised(passage.content))
+    chosen = {name: text for name, text in wrong.items() if name not in right}
+    long = [answer for answer in right.values() if is_long(answer)]
+    contains, is_part, keys = TextFinder(long, least=1), PartMatcher(long), set(map(text_key, right.values()))
+    pool = sorted(
+        name
+        for name, text in others.items()
+        if name not in {*right, *chosen} and not (contains(text) or is_part(text) or keys & items(text))
+    )
+    room = max(max_documents - len(right) - len(chosen), 0)
+    if len(pool) > room:
+        pool = random.Random(seed).sample(pool, room)
+    corpus = {**right, **chosen, **{name: others[name] for name in sorted(pool)}}
+    questions: dict[str, tuple[str, set[str]]] = {}
+    for pair in held_out:
+        questions.setdefault(normalised(pair.question), (pair.question, set()))[1].add(normalised(pair.answer))
+    named = [(f"q{i}", text, answers) for i, (text, answers) in enumerate(questions.values())]
+    id_of_question = dict(zip(questions, (name for name, *_ in named), strict=True))
+    ids = {name: id_of_question.get(name, f"d{i}") for i, name in enumerate(corpus)}
+    write_jsonl(
+        folder / "corpus.jsonl", ({"_id": ids[name], "title": "", "text": text} for name, text in corpus.items())
+    )
+    write_jsonl(folder / "queries.jsonl", ({"_id": name, "text": text} for name, text, _ in named))
+    (folder / "qrels").mkdir()
+    lines = [f"{name}\t{ids[answer]}\t1" for name, _, answers in named for answer in sorted(answers)]
+    (folder / "qrels" / f"{split}.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n", encoding="utf-8"
+    )
+    return {"queries": len(named), "documents": len(corpus), "trained_distractors": len(trained & set(corpus))}
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def _shown(name: str, figures: Figures) -> Record:
 
 def read_sample(path: str, columns: dict[str, str], limit: int, *, seed: int = 42) -> Sample:
     """Read pairs if rows have questions, else texts; from a folder of documents, its passages."""
-    from embrew.adapting.preparation.documents import read_folder, split_into_passages
+    from embrew.adapting.preparation.sources import read_folder, split_into_passages
     from embrew.analysis.domain_knowledge import Sample
     from embrew.analysis.input_texts import read_texts
     from embrew.analysis.qa import ACCEPTED, read_qa
