@@ -51,7 +51,7 @@ def test_what_is_used_and_what_is_cheapest(tmp_path: Path) -> None:
     assert lines[1].endswith("and takes 3.0 ms a text where it takes 9.0.")
     assert lines[2] == "Next: serve it: embrew serve OUT/export."
     del rows[3]
-    assert advice_lines(rows, best, prepared(tmp_path), quick=False)[1].startswith("No faster one is as good on dev")
+    assert advice_lines(rows, best, prepared(tmp_path), quick=False)[1].startswith("No faster encoder is within chance")
 
 
 def test_an_untrained_one_is_the_best(tmp_path: Path) -> None:

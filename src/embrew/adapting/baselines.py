@@ -6,13 +6,12 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from embrew.data.beir import RetrievalData
 from embrew.evaluation import Result, evaluate, find_task
 from embrew.evaluation.kinds.retrieval import SEARCH_DEPTH, rank, read, scores_of_ranking
-from embrew.evaluation.results import finished, write_result
-from embrew.files.checksums import content_hash
+from embrew.evaluation.results import Run, finished, write_result
+from embrew.evaluation.runs import describe_data
 from embrew.files.formats import versions
 from embrew.progress import is_chosen, within
 from embrew.ranking import BM25, FUSION_DEPTH, reciprocal_rank_fusion
@@ -75,20 +74,11 @@ def _score_ranking(
     folder: Path,
     split: str,
     output: Path,
-    model: dict[str, Any],
+    model: dict[str, str],
     ranking: Callable[[RetrievalData], dict[str, list[str]]],
 ) -> Result:
     task = find_task(folder, split=split)
-    run = {
-        "task": task.name,
-        "split": split,
-        "kind": task.kind,
-        "dataset_revision": content_hash(task.files),
-        "data": {file.name: content_hash([file]) for file in task.files},
-        "model": model,
-        "settings": {},
-        "versions": versions(),
-    }
+    run: Run = {**describe_data(task), "model": model, "settings": {}, "versions": versions()}
     if (earlier := finished(output, run)) is not None:
         return earlier
     began, data = time.perf_counter(), read(task)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from embrew.adapting.baselines import score, score_hybrid
 from embrew.adapting.defaults import ModelDefaults, RaceOptions
@@ -40,6 +40,18 @@ PLANS, MINED, TRAINED, RESULTS, DEV = "plans", "mined", "model", "results", "dev
 AS_IS, CONTRAST, BM25 = "as-is", "contrast", "bm25"
 
 
+class PlanInputs(TypedDict):
+    """Model, data and options that a plan depends on; `data` is the sha256 of the data."""
+
+    model: str
+    trains: bool
+    method: str
+    defaults: dict[str, Any]
+    overrides: list[str]
+    seed: int
+    data: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What is trained of a model, and what was measured of it before.
@@ -57,7 +69,7 @@ class Plan:
         why_untrained: reason why a model that was to be trained cannot be; empty for other models.
     """
 
-    inputs: Mapping[str, Any]
+    inputs: PlanInputs
     trained: Sequence[str]
     minutes: float
     files: Mapping[str, str]
@@ -74,7 +86,7 @@ class Plan:
         write_json(file, sealed(vars(self)))
 
 
-def read_plan(file: Path, folder: Path, *, inputs: Mapping[str, Any]) -> Plan | None:
+def read_plan(file: Path, folder: Path, *, inputs: PlanInputs) -> Plan | None:
     """Return the plan of an earlier call with the same inputs; None: there is none, or one without training.
 
     Args:
@@ -138,8 +150,8 @@ class Candidate:
         return self.folder / PLANS / f"{self.start.name}.json"
 
     @property
-    def inputs(self) -> dict[str, Any]:
-        """Model, data and options that its plan depends on, as JSON-serialisable data."""
+    def inputs(self) -> PlanInputs:
+        """Model, data and options that its plan depends on."""
         return {
             "model": self.start.fingerprint,
             "trains": self.start.trains,

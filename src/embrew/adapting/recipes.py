@@ -7,9 +7,8 @@ import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from embrew.adapting.defaults import Defaults, ModelDefaults, StageDefaults
+from embrew.adapting.defaults import Defaults, Keys, ModelDefaults, StageDefaults
 from embrew.adapting.preparation.prepare import Prepared
 from embrew.config.yaml_files import dump_yaml
 from embrew.encoder import Encoder
@@ -38,7 +37,7 @@ def text_lengths(encoder: Encoder, data: Prepared, longest: int) -> dict[str, in
     return lengths
 
 
-def with_limits(values: Mapping[str, Any], lengths: Mapping[str, int], encoder: Encoder) -> dict[str, Any]:
+def with_limits(values: Keys, lengths: Mapping[str, int], encoder: Encoder) -> Keys:
     """Return keys of `encoder` with limits that leave `lengths` tokens to a text, besides its template and prompt.
 
     Limits that are there are not exceeded: they are those of a model that is an encoder already.
@@ -139,14 +138,14 @@ def training_recipe(
         if "per_device_train_batch_size" not in stage_values["training"]:
             stage_values["batch"] = {**defaults.batch, "size": min(defaults.batch["size"], row_count(stage, data))}
         stages.append(stage_values)
-    dev: dict[str, Any] = {"dev": [str(data.dev.resolve())], "batch_tokens": defaults.batch_tokens}
+    dev: Keys = {"dev": [str(data.dev.resolve())], "batch_tokens": defaults.batch_tokens}
     if steps is not None:
         dev |= {"every": 1 / max(evaluations, 2), "stages": [stages[-1]["name"]]}
     values = {"encoder": encoder_values, "stages": stages, "evaluation": dev, "seed": seed}
     return recipe_with(values, _of_stages(overrides, {stage["name"] for stage in stages}))
 
 
-def recipe_with(values: Mapping[str, Any], overrides: Sequence[Override]) -> Recipe:
+def recipe_with(values: Keys, overrides: Sequence[Override]) -> Recipe:
     """Return a recipe with overrides; a warm-up that is a share of the steps becomes a number of steps.
 
     It is rounded down, so that the first of few steps has a rate above 0.
@@ -176,7 +175,7 @@ def _of_stages(overrides: Sequence[Override], names: Collection[str]) -> list[Ov
     return [text for text in overrides if (key := parse_override(text)[0])[0] != "stages" or key[1] in names]
 
 
-def stage_source(stage: StageDefaults, data: Prepared) -> tuple[dict[str, Any], dict[str, Any]]:
+def stage_source(stage: StageDefaults, data: Prepared) -> tuple[Keys, Keys]:
     """Return the data and the objective of a stage."""
     rows, objective = stage.rows, stage.stage["objective"]
     passages = data.count("train_passages")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from embrew.adapting.baselines import score_bm25
 from embrew.adapting.candidate import BM25, CONTRAST, DEV, RESULTS, Candidate
@@ -19,7 +19,7 @@ from embrew.adapting.defaults import (
     read_defaults,
 )
 from embrew.adapting.exporting import EXPORT, export_best
-from embrew.adapting.outcome import ADAPTED, RaceRow, best_of, report_of, write_page
+from embrew.adapting.outcome import ADAPTED, AdaptReport, RaceRow, best_of, report_of, write_page
 from embrew.adapting.plan_training import earlier_plan, plan_training
 from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, prepare
@@ -56,7 +56,7 @@ def adapt(
     seed: int = 42,
     export: bool = True,
     overrides: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> AdaptReport:
     """Compare models on a user's texts, each as it is and trained, and export the best one.
 
     A dev set and a test set are held out. An embedding model, such as a Sentence-Transformers one, is scored as it is,
@@ -123,7 +123,7 @@ def adapt(
 
 def race(
     starts: Sequence[Start], documents: DataSource | None, pairs: DataSource | None, folder: Path, options: RaceOptions
-) -> dict[str, Any]:
+) -> AdaptReport:
     """Race models in an output folder; return the content of `adapted.json`.
 
     The best model is selected on dev alone. Models are scored on the test set while they are in memory, once; no choice
@@ -148,16 +148,15 @@ def race(
     rows.append(winner.score_fused(best))
     # write the encoder, its export, adapted.json and report.html
     encoder, exported = export_best(best, winner, export=options.export)
-    report = sealed(
-        {
-            "format": formats.ADAPTED.number,
-            "starts": {candidate.start.name: public_path(candidate.start.model) for candidate in candidates},
-            **report_of(rows, best, data, folder, quick=options.quick),
-            "encoder": None if encoder is None else str(encoder.relative_to(folder)),
-            "exported": EXPORT if exported else None,
-            "minutes": options.defaults.minutes,
-        }
-    )
+    values = {
+        "format": formats.ADAPTED.number,
+        "starts": {candidate.start.name: public_path(candidate.start.model) for candidate in candidates},
+        **report_of(rows, best, data, folder, quick=options.quick),
+        "encoder": None if encoder is None else str(encoder.relative_to(folder)),
+        "exported": EXPORT if exported else None,
+        "minutes": options.defaults.minutes,
+    }
+    report = cast("AdaptReport", sealed(values))
     write_page(folder, rows, best=best, data=data, advice=report["advice"])
     write_json(folder / ADAPTED, report)
     return report

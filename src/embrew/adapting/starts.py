@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import httpx2
 import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
-from embrew.adapting.defaults import Defaults, shipped
+from embrew.adapting.defaults import Defaults, Keys, shipped
 from embrew.adapting.preparation.prepare import Prepared
 from embrew.encoder import Encoder
 from embrew.files import formats
@@ -183,7 +183,7 @@ def _numbered(name: str, number: int) -> str:
     return name if number == 1 else f"{name}-{number}"
 
 
-def open_to_train(start: Start) -> tuple[Encoder, dict[str, Any]]:
+def open_to_train(start: Start) -> tuple[Encoder, Keys]:
     """Return a ready model as an encoder to train, and the keys of a recipe's `encoder` that describe it.
 
     Raises:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from datasets import concatenate_datasets
@@ -14,6 +14,7 @@ from datasets import concatenate_datasets
 from embrew.adapting.defaults import Defaults, ModelDefaults
 from embrew.adapting.preparation.prepare import Prepared
 from embrew.adapting.recipes import row_count
+from embrew.methods.base import DataRow
 from embrew.recipe import DataConfig, Recipe, build
 from embrew.recipe.build.encoders import compute_dtype
 from embrew.recipe.stage import StageConfig
@@ -94,7 +95,7 @@ def spread(rows: Sequence[T], count: int) -> list[T]:
     return [rows[(2 * number + 1) * len(rows) // (2 * count)] for number in range(count)]
 
 
-def _forward_backward(step: TrainStep, rows: Sequence[dict[str, Any]], in_bfloat16: bool) -> float:
+def _forward_backward(step: TrainStep, rows: Sequence[DataRow], in_bfloat16: bool) -> float:
     """Return the seconds of a forward and a backward pass over rows."""
     began = time.perf_counter()
     batch = step.objective.collate(rows, step.encoder, seed=0)

@@ -36,7 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -113,7 +113,7 @@ class Separation:
         """Mean cosine of matched pairs over that of mismatched pairs; None if the latter is not positive."""
         return self.means[0] / self.means[1] if self.means[1] > 0 else None
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, float | list[float] | None]:
         """Return the figures without the histograms; an infinite d′ is None."""
         return {
             "pairs": self.matched,
@@ -227,7 +227,7 @@ class Perplexity:
         """−Σ log₂ p over bytes: comparable between tokenizers, and between kinds of text."""
         return self.nats / math.log(2) / self.bytes
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, float]:
         """Return all figures."""
         sizes = {"texts": self.texts, "tokens": self.tokens, "bytes": self.bytes}
         return {**sizes, "perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
@@ -333,7 +333,16 @@ class Finding(NamedTuple):
     doubt: str
 
 
-def diagnose(domain: Figures, general: Figures | None = None) -> dict[str, Any]:
+class Diagnosis(TypedDict):
+    """Findings on a model's knowledge of a domain; see `diagnose`."""
+
+    shift: float | None
+    gap: float | None
+    gain: str | None
+    words: list[str]
+
+
+def diagnose(domain: Figures, general: Figures | None = None) -> Diagnosis:
     """Return shift, gap, gain and their interpretation.
 
     `shift` is bits per byte on the domain over those on general text, `gap` 1 - d′ on the domain over d′ on general

@@ -364,7 +364,7 @@ class Truncation:
 
         return self.distance / float(pdist(self.full).mean())
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, float]:
         """Return the figures, for JSON."""
         return {"dim": self.dim, "texts": len(self.full), "distance": self.distance, "distance_share": self.share}
 

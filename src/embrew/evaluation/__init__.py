@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS, retrieval
@@ -15,6 +14,7 @@ from embrew.evaluation.mteb_tasks import evaluate_mteb
 from embrew.evaluation.processes import CorpusChunks, FinishedByOthers, Processes
 from embrew.evaluation.results import (
     Result,
+    Run,
     averages,
     finished,
     grid_table,
@@ -28,7 +28,7 @@ from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.task import GridCache, MtebTask, Task
 from embrew.files.checksums import digest_of
 from embrew.progress import in_context, within
-from embrew.text_encoder import TextEncoder, encode_options, fixed
+from embrew.text_encoder import EncodeOptions, TextEncoder, encode_options, fixed
 
 __all__ = [
     "MtebTask",
@@ -96,15 +96,15 @@ def evaluate(
     tasks = tasks_to_run(encoder, data, split=split, kind=kind, generator=generator, context=context)
     options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     folder = None if output_dir is None else Path(output_dir)
-    runs = [{} for _ in tasks] if folder is None else describe_tasks(tasks, encoder, batch_tokens=batch_tokens)
+    runs = [Run() for _ in tasks] if folder is None else describe_tasks(tasks, encoder, batch_tokens=batch_tokens)
     return _evaluate(encoder, tasks, runs, options, folder, overwrite, processes or Processes())
 
 
 def _evaluate(
     encoder: TextEncoder,
     tasks: Sequence[Task | MtebTask],
-    runs: Sequence[Mapping[str, Any]],
-    options: Mapping[str, Any],
+    runs: Sequence[Run],
+    options: EncodeOptions,
     folder: Path | None,
     overwrite: bool,
     processes: Processes,
@@ -154,7 +154,7 @@ def _evaluate(
 
 
 def _corpora(
-    processes: Processes, folder: Path | None, runs: Mapping[int, Mapping[str, Any]], overwrite: bool
+    processes: Processes, folder: Path | None, runs: Mapping[int, Run], overwrite: bool
 ) -> dict[int, CorpusChunks]:
     """Begin an evaluation; return the corpora that the processes share, by the numbers of their tasks."""
     if processes.count > 1 and folder is None:
@@ -174,11 +174,11 @@ def _corpora(
     return corpora
 
 
-def _parts(folder: Path, run: Mapping[str, Any]) -> Path:
+def _parts(folder: Path, run: Run) -> Path:
     return folder / PARTS / digest_of({**run, "chunk": retrieval.CHUNK})[:16]
 
 
-def _remove_parts(folder: Path, runs: Iterable[Mapping[str, Any]]) -> None:
+def _remove_parts(folder: Path, runs: Iterable[Run]) -> None:
     for run in runs:
         shutil.rmtree(_parts(folder, run), ignore_errors=True)
     with suppress(OSError):  # it holds corpora of other tasks
@@ -190,7 +190,7 @@ def _units(tasks: Sequence[Task | MtebTask], waiting: Sequence[int], processes: 
 
     Several processes begin with the largest data; those of MTEB, whose size is not known, are the first.
     """
-    units: dict[Any, list[int]] = {}
+    units: dict[int | tuple[Path, str], list[int]] = {}
     for number in waiting:
         task = tasks[number]
         key = (task.path, task.split) if isinstance(task, Task) and KINDS[task.kind].grid else number

@@ -14,12 +14,15 @@ import zlib
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from embrew.files.reading import content_of
 from embrew.files.writing import atomic_path
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
 
 logger = logging.getLogger(__name__)
 POLL = 0.2  # seconds
@@ -33,7 +36,7 @@ class Processes:
         rank: number of this process, from 0.
     """
 
-    def __init__(self, store: Any = None, *, rank: int = 0, count: int = 1) -> None:
+    def __init__(self, store: Store | None = None, *, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
         if store is None:
             from torch.distributed import HashStore

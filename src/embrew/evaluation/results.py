@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, cast
 
 from embrew.evaluation.find import cells
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.task import MtebTask, Task
+from embrew.evaluation.task import MtebTask, Scores, Task
 from embrew.files.formats import PATHS, RESULT, OtherFormat
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, content_of, read_json
@@ -31,6 +31,30 @@ def size_of(counts: Mapping[str, int]) -> str:
     return " + ".join(f"{counts[name]} {name}" for name in units) or "size unknown"
 
 
+class Run(TypedDict, total=False):
+    """What a score depends on, and the counts of what was evaluated: the content of a result's sidecar.
+
+    Results of BM25, and some that were made by hand, have a part of the keys.
+    """
+
+    task: str
+    split: str
+    kind: str
+    dataset_revision: str
+    data: dict[str, str]
+    settings: dict[str, Any]
+    model: dict[str, Any]
+    model_hash: str
+    tokenizer_sha256: str | None
+    prompts: dict[str, str]
+    resolved_prompts: dict[str, str]
+    template: str | None
+    dtype: str | None
+    truncate_dim: int | None
+    versions: dict[str, str | None]
+    counts: dict[str, int]
+
+
 @dataclass(frozen=True)
 class Result:
     """The scores (0 to 1) of one encoder on one split of one task.
@@ -45,14 +69,14 @@ class Result:
     split: str
     kind: str
     main_score: float
-    scores: dict[str, Any]
+    scores: Scores
     seconds: float
     counts: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, list[Any]] = field(default_factory=dict)
-    run: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    run: Run = field(default_factory=Run, compare=False)
 
 
-def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
+def write_result(result: Result, folder: Path, run: Run) -> Path:
     """Write `TASK.SPLIT.json` (mteb's format) into `folder`, after `.run.json` (the sidecar) and `.examples.json`.
 
     The sidecar and the result hold the sha256 of the rest of themselves; the result also that of the examples, and of
@@ -93,7 +117,7 @@ def read_result(path: Path) -> Result:
                 raise ValueError(f"it has parts and no {SHA256}; to edit it on purpose, remove both keys")
             values = unsealed(values, path, "results")
         parts = values.get("parts")  # of one made by hand: None
-        run = _part(path, "run", parts)
+        run = cast("Run", _part(path, "run", parts))
         split = run["split"]
         (entry,) = values["scores"][split]
         scores = {key: value for key, value in entry.items() if key not in ("main_score", "hf_subset", "languages")}
@@ -134,7 +158,7 @@ def _part(path: Path, name: str, parts: Mapping[str, str] | None) -> dict[str, A
     return content
 
 
-def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
+def finished(folder: Path, run: Run) -> Result | None:
     """Return the result of exactly this run if it is already there, else None.
 
     Raises:
@@ -289,7 +313,7 @@ def read_paths(folder: Path) -> Paths:
         return Paths(None if values["model"] is None else _absolute(values["model"]), data, values["pooling"])
 
 
-def _absolute(path: Any) -> Path:
+def _absolute(path: str) -> Path:
     """Return a path, never a name of the Hub or one below the working directory."""
     if not Path(path).is_absolute():
         raise ValueError(f"{path!r} is not an absolute path")

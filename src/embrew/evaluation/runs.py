@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from embrew.evaluation.kinds.rag import depth_option
 from embrew.evaluation.mteb_tasks import kind_of, load_task
 from embrew.evaluation.overlap import TRIAL_CONTEXT, check_demonstrations
 from embrew.evaluation.processes import CorpusChunks
+from embrew.evaluation.results import Run
 from embrew.evaluation.rows import read_rows
 from embrew.evaluation.suites import Suite
 from embrew.evaluation.task import Evaluate, Evaluated, GridCache, MtebTask, Task, instructed
 from embrew.files.checksums import content_hash
-from embrew.text_encoder import TextEncoder, describe_run
+from embrew.text_encoder import EncodeOptions, TextEncoder, describe_run
 
 
 def tasks_to_run(
@@ -59,26 +60,32 @@ def tasks_to_run(
     return tasks
 
 
-def describe_tasks(
-    tasks: Sequence[Task | MtebTask], encoder: TextEncoder, *, batch_tokens: int | None
-) -> list[dict[str, Any]]:
+def describe_tasks(tasks: Sequence[Task | MtebTask], encoder: TextEncoder, *, batch_tokens: int | None) -> list[Run]:
     """Return what determines each task's score: the encoder, the task, its settings and the hashes of its data."""
     about = describe_run(encoder, batch_tokens=batch_tokens)
     generators = {name: find_generator(name).as_dict() for name in _generators(tasks)}
     runs = []
     for task in tasks:
-        files: dict[str, str] = {}
         if isinstance(task, MtebTask):
             theirs = load_task(task)
             settings: dict[str, Any] = {"mteb": task.mteb, "subset": task.subset, "instruction": task.instruction}
-            split, kind, revision = "+".join(theirs.eval_splits), kind_of(theirs), theirs.metadata.revision
+            split, revision = "+".join(theirs.eval_splits), theirs.metadata.revision
+            run = Run(task=task.name, split=split, kind=kind_of(theirs), dataset_revision=revision, data={})
         else:
-            settings, split, kind = _machine_independent(task, encoder, generators), task.split_label, task.kind
-            revision = content_hash(task.files)
-            files = {file.name: content_hash([file]) for file in task.files}
-        run = {"task": task.name, "split": split, "kind": kind, "dataset_revision": revision, "data": files}
-        runs.append({**about, **run, "settings": {**about["settings"], **settings}})
+            settings, run = _machine_independent(task, encoder, generators), describe_data(task)
+        runs.append(cast("Run", {**about, **run, "settings": {**about["settings"], **settings}}))
     return runs
+
+
+def describe_data(task: Task) -> Run:
+    """Return the names of a task, and the hashes of its data."""
+    return {
+        "task": task.name,
+        "split": task.split_label,
+        "kind": task.kind,
+        "dataset_revision": content_hash(task.files),
+        "data": {file.name: content_hash([file]) for file in task.files},
+    }
 
 
 def _machine_independent(task: Task, encoder: TextEncoder, generators: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,14 +147,14 @@ def prepare(task: Task, cache: GridCache | None = None, chunks: CorpusChunks | N
     data = cache.get("data", (task.files, task.split, repr(reading)), read) if kind.grid else read()
     shared = (cache,) if kind.grid else (chunks,) if kind.shared else ()
 
-    def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
+    def evaluate(encoder: TextEncoder, options: EncodeOptions) -> Evaluated:
         scores = kind.score(instructed(encoder, task.settings), data, *shared, **scoring, **options)
         return scores, scores.pop("counts")
 
     return evaluate
 
 
-def check_grid(encoder: TextEncoder, tasks: Sequence[Task | MtebTask], options: Mapping[str, Any]) -> None:
+def check_grid(encoder: TextEncoder, tasks: Sequence[Task | MtebTask], options: EncodeOptions) -> None:
     """Encode one word at each depth of the cells of grids, to verify that the encoder has their layers and dimensions.
 
     Raises:
@@ -160,7 +167,7 @@ def check_grid(encoder: TextEncoder, tasks: Sequence[Task | MtebTask], options: 
         depth, size = task.settings.get("layers"), task.settings.get("dims")
         try:
             if depth not in widths:
-                quiet = {**options, **depth_option(encoder, depth), "show_progress_bar": False}
+                quiet: EncodeOptions = {**options, **depth_option(encoder, depth), "show_progress_bar": False}
                 widths[depth] = np.asarray(encoder.encode_query(["word"], **quiet)).shape[1]
             if size is not None and size > widths[depth]:
                 raise ValueError(

@@ -14,12 +14,13 @@ import numpy as np
 
 from embrew.data.columns import Kind as RowKind
 from embrew.data.columns import find_layout
-from embrew.text_encoder import TextEncoder
+from embrew.text_encoder import EncodeOptions, TextEncoder
 
 PART_PREFIX = "dev-from-"  # prefix of the split's name where rows are split off another split
 COMMON_SETTINGS = ("instruction", "context")  # settings of every kind
-Evaluated = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and counts of what was evaluated
-Evaluate = Callable[[TextEncoder, Mapping[str, Any]], Evaluated]  # an encoder, and keywords for its encode methods
+Scores = dict[str, Any]  # scores of a task by name; with `main_score`, and perhaps `counts` and `examples`
+Evaluated = tuple[Scores, dict[str, int]]  # scores, and counts of what was evaluated
+Evaluate = Callable[[TextEncoder, EncodeOptions], Evaluated]
 Columns = Mapping[str, str] | None
 Rows = Mapping[str, list[Any]]  # lists of a task's values by column
 T = TypeVar("T")
@@ -58,7 +59,7 @@ class TaskKind:
 
     name: str
     metric: str
-    score: Callable[..., dict[str, Any]]
+    score: Callable[..., Scores]
     read: Callable[..., Any] | None = None
     rows: RowKind | None = None
     about: tuple[str, ...] = ()
@@ -70,7 +71,7 @@ class TaskKind:
     grid: tuple[str, ...] = ()
     shared: bool = False
     mteb_types: tuple[str, ...] = ()
-    statistic: Callable[[Mapping[str, np.ndarray], Mapping[str, Any], np.ndarray], np.ndarray] | None = None
+    statistic: Callable[[Mapping[str, np.ndarray], Scores, np.ndarray], np.ndarray] | None = None
 
     @property
     def layout(self) -> RowKind:

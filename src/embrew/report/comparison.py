@@ -29,6 +29,7 @@ CHOICE = Path("untrained", "choice.json")
 # Settings of a task that belong to the model, and those that change no vector.
 MODEL_SETTINGS = frozenset({"instruction", "context", "batch_tokens"})
 TASK_KEYS = ("counts", "task", "split", "kind")
+DifferingSettings = dict[str, tuple[Any, ...]]  # values of each model by dotted key
 
 
 @dataclass(frozen=True)
@@ -274,13 +275,13 @@ def _different(first: Result, second: Result) -> str | None:
     return None
 
 
-def differing_settings(models: Sequence[Model]) -> dict[str, tuple[Any, ...]]:
+def differing_settings(models: Sequence[Model]) -> DifferingSettings:
     """Return settings by dotted key with each model's value, only those that differ on a task that all have.
 
     Values are those of each model's first seed, and of the first task on which they differ.
     """
     runs = [{(result.task, result.split): result.run for result in model.seeds[0]} for model in models]
-    differing: dict[str, tuple[Any, ...]] = {}
+    differing: DifferingSettings = {}
     for task in (key for key in runs[0] if all(key in run for run in runs)):
         flat = [flattened(run[task]) for run in runs]
         for key in dict.fromkeys(key for settings in flat for key in settings):

@@ -16,7 +16,7 @@ from embrew.analysis.efficiency import pareto_front
 from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds import KINDS
 from embrew.report.comparison import TaskScores
-from embrew.report.section import EncoderCost, NestedScores, Section, Subject, model_colours
+from embrew.report.section import EncoderCost, NestedScores, Section, Subject, Values, model_colours
 from embrew.report.verdict import best_and_other
 from embrew.text_encoder import encode_options
 
@@ -37,13 +37,13 @@ AXES = {"milliseconds": "ms per text", "bytes": "bytes per vector"}
 
 
 def pareto_plot(
-    points: Iterable[Mapping[str, Any]],
+    points: Iterable[Values],
     cost: str,
     *,
     title: str,
     axis: str,
     levels: Mapping[str, float] | None = None,
-) -> dict[str, Any] | None:
+) -> Values | None:
     """Return what `page/plot.html` draws; None if no point has the cost.
 
     Args:
@@ -70,12 +70,12 @@ def pareto_plot(
         return round(BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low), 1)
 
     plain = {"label": None, "size": "", "colour": "var(--accent)", "is_hollow": False}
-    marks: list[dict[str, Any]] = [
+    marks: list[Values] = [
         {**plain, **point, "x": x(point[cost]), "y": y(100 * point["score"]), "cost": point[cost]} for point in measured
     ]
     front = sorted((mark for mark in marks if cost in mark["fronts"]), key=lambda mark: mark["x"])
     covered: list[Box] = [(mark["x"] - 6, mark["y"] - 6, mark["x"] + 6, mark["y"] + 6) for mark in marks]
-    lines: list[dict[str, Any]] = [{"y": y(100 * score)} for score in levels.values()]
+    lines: list[Values] = [{"y": y(100 * score)} for score in levels.values()]
     drawn: list[Box] = [(LEFT, line["y"] - 1, RIGHT, line["y"] + 1) for line in lines]
     for mark, after in zip(front, [*front[1:], {"x": RIGHT, "y": front[-1]["y"]}], strict=True):
         drawn.append((mark["x"], mark["y"] - 1, after["x"], mark["y"] + 1))
@@ -99,7 +99,7 @@ def pareto_plot(
     }
 
 
-def _label(text: str, x: float, y: float, covered: list[Box], drawn: list[Box]) -> dict[str, Any] | None:
+def _label(text: str, x: float, y: float, covered: list[Box], drawn: list[Box]) -> Values | None:
     """Return the position of a point's name, and add its box to `covered`; None if there is no room for it.
 
     It covers no point and no name, and a line of `drawn` only where there is no room elsewhere.
@@ -229,15 +229,15 @@ def costs_of(subject: Subject) -> list[ModelCost]:
     return costs
 
 
-def size_of(point: Mapping[str, Any]) -> str:
+def size_of(point: Values) -> str:
     """Return layers and dimensions of a point as text."""
     layers = "all layers" if point["layers"] is None else f"{point['layers']} layers"
     return f"{layers}, {point['dimensions']} dimensions"
 
 
-def mark_fronts(points: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def mark_fronts(points: Iterable[Values]) -> list[Values]:
     """Return the points with the Pareto fronts that each is on."""
-    marked: list[dict[str, Any]] = [{**point, "fronts": []} for point in points]
+    marked: list[Values] = [{**point, "fronts": []} for point in points]
     for cost in AXES:
         measured = [point for point in marked if point[cost] is not None]
         for point in pareto_front(measured, itemgetter(cost), itemgetter("score")):
@@ -278,7 +278,7 @@ def _stock_scores(encoder: Any, task: Task) -> NestedScores | None:
     return NestedScores([None], dims, [scores])
 
 
-def _nested_points(subject: Subject, costs: Sequence[ModelCost]) -> Iterator[dict[str, Any]]:
+def _nested_points(subject: Subject, costs: Sequence[ModelCost]) -> Iterator[Values]:
     """Yield a point per depth and width of each model that has several, and one of each other model, on one task."""
     task = nested_task(subject)
     if task is None or not any(cost.nested for cost in subject.costs.values()):
@@ -300,7 +300,7 @@ def _nested_points(subject: Subject, costs: Sequence[ModelCost]) -> Iterator[dic
                 yield {**_point(cost, score), **size}
 
 
-def _point(cost: ModelCost, score: float) -> dict[str, Any]:
+def _point(cost: ModelCost, score: float) -> Values:
     costs = {"milliseconds": cost["milliseconds"], "bytes": cost["bytes"], "dimensions": cost["dimensions"]}
     return {"model": cost["model"], "score": score, "layers": None, **costs}
 
@@ -329,7 +329,7 @@ def _cost_in_words(cost: ModelCost) -> str:
     return f"{cost['model']} takes {time} and {vectors}"
 
 
-def _plots(name: str, subject: Subject, points: Sequence[Mapping[str, Any]], score: str) -> dict[str, dict[str, Any]]:
+def _plots(name: str, subject: Subject, points: Sequence[Values], score: str) -> dict[str, Values]:
     """Return plots of scores against the time per text, and against bytes per vector; those measured."""
     colour = dict(zip(subject.names, model_colours(subject.names), strict=True))
     marks = [{**point, "size": size_of(point), "colour": colour[point["model"]]} for point in points]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.retrieval import select_documents
 from embrew.evaluation.rows import task_retrieval, task_rows
 from embrew.evaluation.task import instructed
-from embrew.report.section import Section, Subject
+from embrew.report.section import Components, Section, Subject, Values, VectorFigures
 from embrew.sampling import sample_in_order
 from embrew.text_encoder import encode_options, unit_vectors
 
@@ -36,7 +36,9 @@ def section(subject: Subject) -> Section | None:
         return None
     rows = {name: quantities(figures) for name, figures in measured.items()}
     document = {
-        "models": {name: {key: figures[key] for key in figures if key != "map"} for name, figures in measured.items()},
+        "models": {
+            name: {key: value for key, value in figures.items() if key != "map"} for name, figures in measured.items()
+        },
         "not_measured": [name for name in subject.names if name not in measured],
     }
     values = {
@@ -58,7 +60,7 @@ def section(subject: Subject) -> Section | None:
     return Section("Geometry", document, values)
 
 
-def quantities(figures: Mapping[str, Any]) -> dict[str, float | None]:
+def quantities(figures: VectorFigures) -> dict[str, float | None]:
     """Return the lines of the table for one model."""
     spectrum = figures["spectrum"] or {}
     energy = spectrum.get("energy_dimensions", {})
@@ -102,12 +104,8 @@ def sample_texts(data: Mapping[Key, Task], *, texts: int = TEXTS, seed: int = SE
     return {key: _sample_task(task, texts // len(data), seed) for key, task in data.items()}
 
 
-def measure_vectors(encoder: TextEncoder, data: Mapping[Key, Task]) -> dict[str, Any]:
-    """Return figures of an encoder's unit vectors, and the maps' coordinates; empty if there are no texts.
-
-    Returns:
-        `texts`, `spectrum`, `uniformity`, `map` by task, and `missing`: why a figure is not there, by its name.
-    """
+def measure_vectors(encoder: TextEncoder, data: Mapping[Key, Task]) -> VectorFigures:
+    """Return figures of an encoder's unit vectors, and the maps' coordinates; empty if there are no texts."""
     from embrew.analysis.uniformity import uniformity
 
     vectors, maps = [], {}
@@ -123,16 +121,19 @@ def measure_vectors(encoder: TextEncoder, data: Mapping[Key, Task]) -> dict[str,
     if not vectors:
         return {}
     together = np.concatenate(vectors)
-    figures: dict[str, Any] = {"texts": len(together), "missing": {}, "map": maps}
-    for name, figure in (("spectrum", _spectrum), ("uniformity", uniformity)):
-        try:
-            figures[name] = figure(together)
-        except ValueError as error:
-            figures[name], figures["missing"][name] = None, str(error)
+    figures: VectorFigures = {"texts": len(together), "missing": {}, "map": maps, "spectrum": None, "uniformity": None}
+    try:
+        figures["spectrum"] = _spectrum(together)
+    except ValueError as error:
+        figures["missing"]["spectrum"] = str(error)
+    try:
+        figures["uniformity"] = uniformity(together)
+    except ValueError as error:
+        figures["missing"]["uniformity"] = str(error)
     return figures
 
 
-def principal_components(vectors: np.ndarray) -> dict[str, Any]:
+def principal_components(vectors: np.ndarray) -> Components:
     """Return the coordinates on two principal components, float32 `(texts, 2)`, and their share of the variance."""
     centred = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
     left, values, _ = np.linalg.svd(centred, full_matrices=False)
@@ -143,7 +144,7 @@ def principal_components(vectors: np.ndarray) -> dict[str, Any]:
     return {"points": points, "variance": float((values[:2] ** 2).sum()) / total if total else 0.0}
 
 
-def _spectrum(vectors: np.ndarray) -> dict[str, Any]:
+def _spectrum(vectors: np.ndarray) -> Values:
     """Return effective dimensions, and singular values as shares of their sum at up to `POINTS` ranks from 1."""
     from embrew.analysis.spectrum import spectrum_of
 

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from embrew.data.reading import expand
 from embrew.evaluation.find import find_task
-from embrew.evaluation.results import Result, read_paths
+from embrew.evaluation.results import Result, Run, read_paths
 from embrew.evaluation.task import COMMON_SETTINGS, PART_PREFIX, MtebTask, Part, Task
 from embrew.files.checksums import content_hash
 from embrew.files.formats import REPORT
@@ -35,7 +34,7 @@ from embrew.report.cost import measure_cost
 from embrew.report.geometry import measure_vectors
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import check_packages, write_report
-from embrew.report.section import Subject
+from embrew.report.section import Subject, Values
 from embrew.report.sources import Source, read_sources
 from embrew.report.untrained import choose_pooling
 from embrew.text_encoder import TextEncoder, model_hash
@@ -109,7 +108,7 @@ def data_of(
     return data, reasons
 
 
-def _is_same(task: Task, run: Mapping[str, Any]) -> bool:
+def _is_same(task: Task, run: Run) -> bool:
     return run.get("dataset_revision") == content_hash(task.files)
 
 
@@ -121,7 +120,7 @@ def make_report(
     opener: Opener = Source.open,
     command: str = "",
     measure: bool = True,
-) -> dict[str, Any]:
+) -> Values:
     """Write a report; return the content of its JSON file.
 
     Results of models that have to be evaluated are stored in a folder beside the page, `NAME.files`.
@@ -185,7 +184,7 @@ def results_of(output: Path, name: str) -> Path:
 
 
 @contextmanager
-def _report_folder(files: Path, about: Mapping[str, Any]) -> Iterator[None]:
+def _report_folder(files: Path, about: Values) -> Iterator[None]:
     """Hold the report's folder, and write in it what it is of and its state."""
     with claimed(files, "comparing in"):
         if (files / REPORT.file).is_file():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from embrew.evaluation.kinds.retrieval import RANKING_DEPTH
 from embrew.evaluation.rows import task_retrieval
 from embrew.plot_style import CYCLE, METHODS
 from embrew.report.geometry import Key, TaskSample, sample_texts
-from embrew.report.section import Section, Subject
+from embrew.report.section import Components, Section, Subject
 from embrew.report.verdict import best_and_other
 
 if TYPE_CHECKING:
@@ -146,9 +146,7 @@ def _ranks(results: Sequence[Result]) -> dict[str, float]:
     return {query: float(np.mean(values)) for query, values in ranks.items()}
 
 
-def _map(
-    name: str, task: str, sample: TaskSample, components: Mapping[str, Mapping[str, Any]], groups: TextGroups
-) -> Map:
+def _map(name: str, task: str, sample: TaskSample, components: Mapping[str, Components], groups: TextGroups) -> Map:
     """Return the map of a task, from the principal components of each model."""
     columns: dict[str, Sequence[str | float | None]] = {"id": _shortened(sample.ids), "text": _shortened(sample.texts)}
     columns |= {"group": _shortened(groups.groups)} if groups.groups else {}

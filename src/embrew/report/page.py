@@ -18,7 +18,7 @@ from markupsafe import Markup
 from embrew.evaluation.uncertainty import Difference
 from embrew.files.writing import atomic_path, write_json
 from embrew.report import cost, geometry, map, queries, reproduce, scores
-from embrew.report.section import Section, Subject, model_colours
+from embrew.report.section import Section, Subject, Values, model_colours
 from embrew.report.tables import csv_text
 from embrew.report.verdict import verdict
 
@@ -51,7 +51,7 @@ def check_packages() -> None:
         raise ImportError("a report needs vl-convert-python, which is not installed; run pip install 'embrew[report]'")
 
 
-def write_report(subject: Subject, output: Path) -> dict[str, Any]:
+def write_report(subject: Subject, output: Path) -> Values:
     """Write `output` (HTML), and `.json` and `.csv` beside it; return the content of the JSON file.
 
     Raises:
@@ -72,7 +72,7 @@ def write_report(subject: Subject, output: Path) -> dict[str, Any]:
     return document
 
 
-def numbers(document: Mapping[str, Any]) -> Iterator[Line]:
+def numbers(document: Values) -> Iterator[Line]:
     """Yield the lines of the CSV file: one number of the JSON file each, without those that were not measured."""
     scored = document["scores"]
     for i, model in enumerate(scored["models"]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from embrew.evaluation.results import Result
 from embrew.evaluation.rows import task_retrieval, task_rows
 from embrew.evaluation.task import Task
 from embrew.report.comparison import TaskScores
-from embrew.report.section import Section, Subject
+from embrew.report.section import Section, Subject, Values
 
 LISTED = 10  # maximum number of changes of a task and model that are won, and that are lost
 LISTED_IN_ALL = 1000  # maximum number of changes on the page
@@ -222,8 +222,8 @@ def section(subject: Subject) -> Section | None:
     tasks = [(task, changes) for task, changes in changed if changes is not None]
     tasks.sort(key=lambda entry: ("queries", "pairs", "classes").index(entry[1].kind))
     limit = max(1, min(LISTED, LISTED_IN_ALL // max(1, 2 * len(tasks) * len(others))))
-    lists: list[dict[str, Any]] = []
-    entries: list[dict[str, Any]] = []
+    lists: list[Values] = []
+    entries: list[Values] = []
     for task, changes in tasks:
         texts, examples = task_texts(subject.data.get(task.key), changes.kind), []
         about = {"task": task.label, "kind": changes.kind, "scored": task.first.kind == "sts", "depth": changes.depth}
@@ -295,16 +295,14 @@ def listed(changes: Sequence[Change], limit: int) -> list[Change]:
     return won[:limit] + lost[:limit]
 
 
-def change_list(
-    names: tuple[str, str], changes: Sequence[Change], texts: TaskTexts, limit: int = LISTED
-) -> dict[str, Any]:
+def change_list(names: tuple[str, str], changes: Sequence[Change], texts: TaskTexts, limit: int = LISTED) -> Values:
     """Return what the page lists of the changes between two models."""
     won = sum(change.is_won for change in changes)
     entries = [page_entry(change, texts) for change in listed(changes, limit)]
     return {"names": names, "won": won, "lost": len(changes) - won, "entries": entries}
 
 
-def page_entry(change: Change, texts: TaskTexts) -> dict[str, Any]:
+def page_entry(change: Change, texts: TaskTexts) -> Values:
     """Return the page's entry of a change, with its texts."""
     if isinstance(change, Confusion):
         return {
@@ -341,7 +339,7 @@ def page_entry(change: Change, texts: TaskTexts) -> dict[str, Any]:
     }
 
 
-def page_text(name: str, text: str | None, *, is_right: bool = False) -> dict[str, Any]:
+def page_text(name: str, text: str | None, *, is_right: bool = False) -> Values:
     """Return name, beginning and length of a text; the text is None if it is not known."""
     return {
         "name": shortened(name, NAME_LENGTH),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from typing import Any
 
 from embrew.files.formats import versions
 from embrew.files.names import LOCAL_PREFIX
 from embrew.inspection import command
 from embrew.report.comparison import Model
-from embrew.report.section import Section, Subject
+from embrew.report.section import Section, Subject, Values
 from embrew.report.sources import Source
 from embrew.threads import cores
 
@@ -45,7 +44,7 @@ def hardware() -> str:
     return ", ".join(parts)
 
 
-def _entry(subject: Subject, model: Model) -> dict[str, Any]:
+def _entry(subject: Subject, model: Model) -> Values:
     run = model.seeds[0][0].run if model.seeds[0] else {}
     sources = subject.sources.get(model.name, ())
     base = run.get("model", {}).get("base") or {}

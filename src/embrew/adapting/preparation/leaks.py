@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,7 +124,7 @@ def check_leaks(folder: Path, rows: Iterable[Mapping[str, Any]] | None = None) -
     pairs = [QA(question, answer) for question, answer in _held_out_pairs(folder)]
     held, texts, leaked = HeldOutTexts(pairs), 0, list[str]()
     if rows is None:
-        rows = (*_rows(folder / "pairs.jsonl"), *_rows(folder / "passages.jsonl"))
+        rows = chain(read_rows(folder / "pairs.jsonl"), read_rows(folder / "passages.jsonl"))
     for row in rows:
         for column, value in row.items():
             of_row = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
@@ -150,5 +151,7 @@ def _held_out_pairs(folder: Path) -> Iterator[tuple[str, str]]:
                 yield from ((data.queries[query], texts[name]) for name in grades)
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    return (record.values for record in read_file(path)) if path.stat().st_size else iter(())
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file of prepared data, which may be empty."""
+    if path.stat().st_size:
+        yield from (record.values for record in read_file(path))

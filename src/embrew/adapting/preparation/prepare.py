@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from embrew.adapting.defaults import Defaults
-from embrew.adapting.preparation.leaks import CleanData, check_leaks, without_held_out
+from embrew.adapting.preparation.leaks import CleanData, check_leaks, read_rows, without_held_out
 from embrew.adapting.preparation.matching import PartMatcher, TextFinder, is_long, items, text_key
 from embrew.adapting.preparation.sources import (
     DataSource,
@@ -36,7 +36,6 @@ from embrew.config.suggestions import shortened
 from embrew.data.beir import Document
 from embrew.data.datasets import row_text
 from embrew.data.fingerprints import normalised
-from embrew.data.formats import read_file
 from embrew.files.checksums import NAME, check_files, content_hash, write_checksums
 from embrew.files.formats import ADAPTED
 from embrew.files.reading import content_of, read_json
@@ -108,12 +107,32 @@ def write_test_set(
     return {"queries": len(named), "documents": len(corpus), "trained_distractors": len(trained & set(corpus))}
 
 
+class Row(TypedDict):
+    """A training pair; `made` if it is of a passage, not from the user."""
+
+    query: str
+    positive: str
+    negatives: list[str]
+    made: bool
+
+
+class Manifest(TypedDict, total=False):
+    """What prepared data were made of, with which counts; `checked` says how many texts were compared for leaks."""
+
+    made_of: dict[str, Any]
+    counts: dict[str, int]
+    by_document: bool
+    questions_made: bool
+    classes: dict[str, dict[str, int]]
+    checked: dict[str, int]
+
+
 @dataclass(frozen=True)
 class Prepared:
     """The files of a prepared folder, and its manifest."""
 
     folder: Path
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     mined: Path | None = None  # the training pairs with mined negatives
 
     @property
@@ -138,8 +157,7 @@ class Prepared:
 
     def texts(self) -> dict[str, list[str]]:
         """Return training texts of each kind, `query` and `document`, at most `MAX_MEASURED`."""
-        rows = [record.values for record in read_file(self.pairs)] if self.pairs.stat().st_size else []
-        read = [record.values["text"] for record in read_file(self.passages)] if self.passages.stat().st_size else []
+        rows, read = list(read_rows(self.pairs)), [row["text"] for row in read_rows(self.passages)]
         queries, answers = [row["query"] for row in rows], [row["positive"] for row in rows]
         by_side = {"query": queries or read, "document": [*answers, *read]}
         return {side: sample_in_order(texts, MAX_MEASURED, seed=0) for side, texts in by_side.items()}
@@ -196,7 +214,7 @@ def prepare(
         "with_negatives": sum(bool(pair.negatives) for pair in clean.pairs),
         "linked": split.linked,
     }
-    manifest: dict[str, Any] = {
+    manifest: Manifest = {
         "made_of": settings,
         "counts": counts,
         "by_document": split.by_document,
@@ -235,9 +253,10 @@ def _settings(documents: DataSource | None, pairs: DataSource | None, defaults: 
 def _open_prepared(folder: Path, settings: Mapping[str, Any]) -> Prepared | None:
     """Return what an earlier call has prepared from the same files and settings; None: nothing."""
     again = f"remove {folder}; the same command makes it again"
-    manifest = {}
+    manifest: Manifest = {}
     if (folder / ADAPTED.file).is_file():
-        manifest = read_json(folder / ADAPTED.file, keys=("made_of", "counts", "by_document"), repair=again)
+        values = read_json(folder / ADAPTED.file, keys=("made_of", "counts", "by_document"), repair=again)
+        manifest = cast("Manifest", values)
         with content_of(folder / ADAPTED.file, repair=again):
             ADAPTED.check(manifest["made_of"], folder / ADAPTED.file)
     verified = check_files(folder, repair=f"R{again[1:]}")  # where the manifest is missing, too
@@ -301,7 +320,7 @@ def check_same(settings: Mapping[str, Any], earlier: Mapping[str, Any], folder: 
         )
 
 
-def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int) -> list[dict[str, Any]]:
+def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int) -> list[Row]:
     """Return the rows to train on; pairs of passages are added where there are few."""
     rows = [_row(pair, from_passage=False) for pair in clean.pairs]
     if len(rows) < SELF_SUPERVISED_BELOW:
@@ -372,7 +391,7 @@ def _classes(pairs: Sequence[QA], by_part: Mapping[str, Sequence[QA]]) -> dict[s
     return classes
 
 
-def _row(pair: QA, *, from_passage: bool) -> dict[str, Any]:
+def _row(pair: QA, *, from_passage: bool) -> Row:
     return {"query": pair.question, "positive": pair.answer, "negatives": list(pair.negatives), "made": from_passage}
 
 

@@ -7,12 +7,12 @@ training rows. Clustering is mini-batch k-means, whose clusters are compared wit
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
-from embrew.evaluation.task import Rows, TaskKind
-from embrew.text_encoder import TextEncoder, checked_vectors
+from embrew.evaluation.task import Rows, Scores, TaskKind
+from embrew.text_encoder import EncodeOptions, TextEncoder, checked_vectors
 
 
 def score_classification(
@@ -22,8 +22,8 @@ def score_classification(
     samples_per_label: int = 8,
     experiments: int = 10,
     seed: int = 42,
-    **options: Any,
-) -> dict[str, Any]:
+    **options: Unpack[EncodeOptions],
+) -> Scores:
     """Return accuracy (the main score) and macro F1 over experiments; only sampled training texts are encoded.
 
     In the examples, `predicted` is the class that most experiments predict; of several, the first one.
@@ -109,8 +109,14 @@ CLASSIFICATION = TaskKind(
 
 
 def score_clustering(
-    encoder: TextEncoder, rows: Rows, *, repeats: int = 10, batch_size: int = 512, seed: int = 42, **options: Any
-) -> dict[str, Any]:
+    encoder: TextEncoder,
+    rows: Rows,
+    *,
+    repeats: int = 10,
+    batch_size: int = 512,
+    seed: int = 42,
+    **options: Unpack[EncodeOptions],
+) -> Scores:
     """Return the mean V-measure (Rosenberg and Hirschberg 2007) of k-means with as many clusters as classes.
 
     MTEB runs k-means once on the whole set, or ten times on samples of it; here it runs on the whole set with ten

@@ -21,13 +21,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import is_beir
 from embrew.evaluation.rows import task_rows
-from embrew.evaluation.task import Columns, Instructed, Task, TaskKind, without_instruction
+from embrew.evaluation.task import Columns, Instructed, Scores, Task, TaskKind, without_instruction
 from embrew.sampling import sample_in_order
+from embrew.text_encoder import EncodeOptions, TextEncoder
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is evaluated: tables need neither
     from embrew.encoder import Encoder
@@ -54,7 +55,7 @@ def read(
 
 
 def score_generation(
-    encoder: Any,
+    encoder: TextEncoder,
     pairs: Pairs,
     *,
     source: Literal["auto", "memory", "text"] = "auto",
@@ -62,8 +63,8 @@ def score_generation(
     max_new_tokens: int = 128,
     batch_size: int = 16,
     seed: int = 42,
-    **options: Any,
-) -> dict[str, Any]:
+    **options: Unpack[EncodeOptions],
+) -> Scores:
     """Return scores of what an `Encoder` generates greedily after each question; the main one is ROUGE-L.
 
     Args:
@@ -102,7 +103,7 @@ def score_generation(
     scorer = rouge_scorer.RougeScorer(["rougeL"])
     pairs_of_texts = zip(answers, generated, strict=True)
     rouge_l = [float(scorer.score(wanted, text)["rougeL"].fmeasure) for wanted, text in pairs_of_texts]
-    scores: dict[str, Any] = {"source": chosen, "rouge_l": math.fsum(rouge_l) / len(rouge_l)}
+    scores: Scores = {"source": chosen, "rouge_l": math.fsum(rouge_l) / len(rouge_l)}
     scores["bleu_4"] = float(sacrebleu.corpus_bleu(list(generated), [list(answers)]).score) / 100
     scores["perplexity_text"] = predict(rows, "text").perplexity
     for ending, prediction in answered.items():
@@ -115,12 +116,12 @@ def score_generation(
     return {"main_score": scores["rouge_l"], **scores, "counts": counts, "examples": examples}
 
 
-def _generating(encoder: Any) -> tuple[Encoder, str | None]:
+def _generating(encoder: TextEncoder) -> tuple[Encoder, str | None]:
     """Return an encoder that may generate, without the task's instruction, and the instruction."""
     from embrew.encoder import Encoder
 
-    model: Any = without_instruction(encoder)
-    if type(model) is not Encoder:  # no graph of another runtime either
+    model = without_instruction(encoder)
+    if not isinstance(model, Encoder) or type(model) is not Encoder:  # no graph of another runtime either
         raise ValueError(
             f"a {type(model).__name__} only gives vectors; generation evaluates encoders that embrew has trained, or "
             "a recipe without stages on a causal LM, such as baselines/last-token"

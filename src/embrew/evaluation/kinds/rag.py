@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 import numpy as np
 
@@ -25,9 +25,9 @@ from embrew.data.formats import named, read_file
 from embrew.data.reading import find_file
 from embrew.evaluation.generator import Generator
 from embrew.evaluation.kinds.retrieval import select_documents, with_setting
-from embrew.evaluation.task import Columns, GridCache, Task, TaskKind, without_instruction
+from embrew.evaluation.task import Columns, GridCache, Scores, Task, TaskKind, without_instruction
 from embrew.sampling import sample_in_order
-from embrew.text_encoder import TextEncoder, unit_vectors
+from embrew.text_encoder import EncodeOptions, TextEncoder, unit_vectors
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -209,8 +209,8 @@ def score_rag(
     generator: str | None = None,
     max_new_tokens: int = 32,
     batch_size: int = 8,
-    **options: Any,
-) -> dict[str, Any]:
+    **options: Unpack[EncodeOptions],
+) -> Scores:
     """Return answer recall of one cell, and exact match, which is then the main score, if there is a generator.
 
     Answer recall@1 is the share of questions whose nearest document contains an answer, among questions whose answers a
@@ -260,7 +260,7 @@ def score_rag(
 
 
 def add_answers(
-    scores: dict[str, Any],
+    scores: Scores,
     writer: Generator,
     questions: Sequence[Question],
     documents: Sequence[Document],
@@ -281,7 +281,7 @@ def add_answers(
     scores["examples"] |= {"score": right, "answer": answers}
 
 
-def depth_option(encoder: TextEncoder, layers: int | None) -> dict[str, int]:
+def depth_option(encoder: TextEncoder, layers: int | None) -> EncodeOptions:
     """Return the keyword with which an encoder stops after `layers` layers."""
     if layers is None:
         return {}
@@ -293,7 +293,7 @@ def depth_option(encoder: TextEncoder, layers: int | None) -> dict[str, int]:
     return {"num_layers": layers}
 
 
-def encode_sides(encoder: TextEncoder, data: RagData, **options: Any) -> Vectors:
+def encode_sides(encoder: TextEncoder, data: RagData, **options: Unpack[EncodeOptions]) -> Vectors:
     """Return vectors of both sides with all dimensions, from which shorter ones are truncated."""
     start = time.perf_counter()
     questions = encoder.encode_query([question.text for question in data.questions], **options)

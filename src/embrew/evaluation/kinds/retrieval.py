@@ -9,17 +9,17 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 import numpy as np
 
 from embrew.data.beir import Document, RetrievalData
 from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
-from embrew.evaluation.task import Rows, Task, TaskKind
+from embrew.evaluation.task import Rows, Scores, Task, TaskKind
 from embrew.ranking import top
 from embrew.sampling import sample_in_order
-from embrew.text_encoder import TextEncoder, unit_vectors
+from embrew.text_encoder import EncodeOptions, TextEncoder, unit_vectors
 
 logger = logging.getLogger(__name__)
 CHUNK = 8192  # documents that are encoded by one call
@@ -68,8 +68,8 @@ def select_documents(
 
 
 def score_retrieval(
-    encoder: TextEncoder, data: RetrievalData, chunks: CorpusChunks | None = None, **options: Any
-) -> dict[str, Any]:
+    encoder: TextEncoder, data: RetrievalData, chunks: CorpusChunks | None = None, **options: Unpack[EncodeOptions]
+) -> Scores:
     """Return nDCG@10 (the main score), Recall@10 and MRR@10; `options` go to the encode methods.
 
     A query whose relevant documents are all missing from the corpus scores 0; one without relevant documents in the
@@ -100,7 +100,7 @@ def without_self_matches(ranking: Mapping[str, Sequence[str]], data: RetrievalDa
     }
 
 
-def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> dict[str, Any]:
+def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> Scores:
     """Return the scores of a ranking of `SEARCH_DEPTH` documents per query, as `score_retrieval` returns them."""
     ranking = without_self_matches(ranking, data)
     relevant, ids = _relevant_grades(data), {document.id for document in data.corpus}
@@ -136,7 +136,7 @@ def rank(
     top_k: int = 10,
     chunk_size: int = CHUNK,
     chunks: CorpusChunks | None = None,
-    **options: Any,
+    **options: Unpack[EncodeOptions],
 ) -> dict[str, list[str]]:
     """Return the ids of each query's `top_k` nearest documents; `chunk_size` documents are encoded at a time.
 
@@ -163,17 +163,17 @@ def rank(
 
 
 def metrics_by_query(
-    ranking: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]], *, k: int = 10
+    ranking: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]]
 ) -> dict[str, list[float]]:
-    """Return nDCG@k (gain = grade, discount log2(rank + 1)), Recall@k and MRR@k per query, in the order of `qrels`."""
+    """Return nDCG@10 (gain = grade, discount log2(rank + 1)), Recall@10 and MRR@10 by query, in `qrels`' order."""
     ndcg, recall, reciprocal_rank = [], [], []
     for query, grades in qrels.items():
-        gains = [max(grades.get(document, 0), 0) for document in ranking[query][:k]]
+        gains = [max(grades.get(document, 0), 0) for document in ranking[query][:10]]
         ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
-        ndcg.append(_dcg(gains) / _dcg(ideal[:k]))
+        ndcg.append(_dcg(gains) / _dcg(ideal[:10]))
         recall.append(sum(gain > 0 for gain in gains) / len(ideal))
         reciprocal_rank.append(next((1 / i for i, gain in enumerate(gains, start=1) if gain > 0), 0.0))
-    return {f"ndcg_at_{k}": ndcg, f"recall_at_{k}": recall, f"mrr_at_{k}": reciprocal_rank}
+    return {"ndcg_at_10": ndcg, "recall_at_10": recall, "mrr_at_10": reciprocal_rank}
 
 
 def _dcg(gains: Sequence[int]) -> float:
@@ -191,7 +191,7 @@ RETRIEVAL = TaskKind(
 )
 
 
-def score_reranking(encoder: TextEncoder, rows: Rows, **options: Any) -> dict[str, Any]:
+def score_reranking(encoder: TextEncoder, rows: Rows, **options: Unpack[EncodeOptions]) -> Scores:
     """Return MAP (the main score) and MRR@10 over queries; candidates with equal scores rank by their text.
 
     In the examples, a query is called after its row, from 1, and a candidate after its position in the row:

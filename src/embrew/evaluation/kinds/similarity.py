@@ -7,19 +7,23 @@ subsets together (ESE, PromptEOL); `per-subset` is the mean of the subsets' corr
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 import numpy as np
 
-from embrew.evaluation.task import Rows, TaskKind
-from embrew.text_encoder import TextEncoder, unit_vectors
+from embrew.evaluation.task import Rows, Scores, TaskKind
+from embrew.text_encoder import EncodeOptions, TextEncoder, unit_vectors
 
 logger = logging.getLogger(__name__)
 
 
 def score_sts(
-    encoder: TextEncoder, rows: Rows, *, protocol: Literal["all", "per-subset"] = "all", **options: Any
-) -> dict[str, Any]:
+    encoder: TextEncoder,
+    rows: Rows,
+    *,
+    protocol: Literal["all", "per-subset"] = "all",
+    **options: Unpack[EncodeOptions],
+) -> Scores:
     """Return `cosine_spearman` and `cosine_pearson` over all pairs, `subsets`, and the main score by `protocol`."""
     if protocol not in ("all", "per-subset"):
         raise ValueError(f"protocol={protocol!r}; choose from all, per-subset")
@@ -47,7 +51,9 @@ def score_sts(
     }
 
 
-def pair_cosines(encoder: TextEncoder, left: Sequence[str], right: Sequence[str], **options: Any) -> np.ndarray:
+def pair_cosines(
+    encoder: TextEncoder, left: Sequence[str], right: Sequence[str], **options: Unpack[EncodeOptions]
+) -> np.ndarray:
     """Return the cosine of each pair, float32 `(pairs,)`; a sentence that occurs several times is encoded once."""
     position: dict[str, int] = {}
     for text in [*left, *right]:
@@ -74,7 +80,7 @@ def _varies(values: np.ndarray) -> bool:
     return len(values) > 1 and bool((values != values[0]).any())
 
 
-def _sample_score(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any], times: np.ndarray) -> np.ndarray:
+def _sample_score(examples: Mapping[str, np.ndarray], scores: Scores, times: np.ndarray) -> np.ndarray:
     """Return the main score of bootstrap samples."""
     predicted, gold = examples["predicted"], examples["gold"]
     if scores.get("protocol") != "per-subset":
@@ -121,7 +127,7 @@ STS = TaskKind(
 )
 
 
-def score_pair_classification(encoder: TextEncoder, rows: Rows, **options: Any) -> dict[str, Any]:
+def score_pair_classification(encoder: TextEncoder, rows: Rows, **options: Unpack[EncodeOptions]) -> Scores:
     """Return average precision of the cosine (the main score), and the best F1 and accuracy over all thresholds.
 
     Labels are `1` for pairs that match, else `0`.
@@ -158,9 +164,7 @@ def best_threshold(scores: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
     return (float(scores[order[best - 1]]) if best else math.inf), float(right[best] / len(gold))
 
 
-def _sample_average_precision(
-    examples: Mapping[str, np.ndarray], scores: Mapping[str, Any], times: np.ndarray
-) -> np.ndarray:
+def _sample_average_precision(examples: Mapping[str, np.ndarray], scores: Scores, times: np.ndarray) -> np.ndarray:
     """Return the average precision of bootstrap samples, `(samples,)`; 0 without positives."""
     predicted, gold = examples["predicted"], examples["gold"]
     order = np.argsort(-predicted, kind="stable")
@@ -184,7 +188,7 @@ PAIR_CLASSIFICATION = TaskKind(
 )
 
 
-def score_summarization(encoder: TextEncoder, rows: Rows, **options: Any) -> dict[str, Any]:
+def score_summarization(encoder: TextEncoder, rows: Rows, **options: Unpack[EncodeOptions]) -> Scores:
     """Return Spearman's correlation of largest cosine to a human summary with grade, mean over texts (SummEval).
 
     Texts whose grades are all equal have no correlation; they are excluded and counted.
