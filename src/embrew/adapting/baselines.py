@@ -83,11 +83,9 @@ def _score_ranking(
         return earlier
     began, data = time.perf_counter(), read(task)
     scores = scores_of_ranking(ranking(data), data)
-    counts, examples = scores.pop("counts"), scores.pop("examples")
-    main = scores.pop("main_score")
-    result = Result(task.name, split, task.kind, main, scores, time.perf_counter() - began, counts, examples)
+    result = Result.of_scores(task, scores, time.perf_counter() - began)
     write_result(result, output, run)
-    logger.info("%s: %s %s: %.4f", model["type"], task.name, split, main)
+    logger.info("%s: %s %s: %.4f", model["type"], task.name, split, result.main_score)
     return result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
+import timeit
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,9 +16,16 @@ from embrew.adapting.defaults import ModelDefaults
 from embrew.adapting.negatives import mined_pairs
 from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, check_same
-from embrew.adapting.recipes import text_lengths, training_recipe, untrained_recipe, with_recipe_settings, write_recipe
+from embrew.adapting.recipes import (
+    seconds_per_step,
+    steps_in_time,
+    text_lengths,
+    training_recipe,
+    untrained_recipe,
+    with_recipe_settings,
+    write_recipe,
+)
 from embrew.adapting.starts import open_to_train
-from embrew.adapting.step_times import seconds_per_step, steps_in_time
 from embrew.analysis.uniformity import evaluation_of
 from embrew.data.reading import expand
 from embrew.encoder import Encoder
@@ -277,12 +284,9 @@ def _file_hashes(candidate: Candidate, trained: Iterable[str]) -> dict[str, str]
 
 def _milliseconds(encoder: TextEncoder, data: Prepared) -> float:
     """Return the time per text of encoding some documents in one call; the shortest of `REPETITIONS`."""
-    texts, seconds = data.texts()["document"][:TIMED], []
-    for _ in range(REPETITIONS):
-        began = time.perf_counter()
-        encoder.encode_document(texts, show_progress_bar=False)
-        seconds.append(time.perf_counter() - began)
-    return 1000 * min(seconds) / len(texts)
+    texts = data.texts()["document"][:TIMED]
+    encode = partial(encoder.encode_document, texts, show_progress_bar=False)
+    return 1000 * min(timeit.repeat(encode, number=1, repeat=REPETITIONS)) / len(texts)
 
 
 def _parameters(model: Any) -> int:

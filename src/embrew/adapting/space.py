@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import random
-import time
+import timeit
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -20,11 +21,11 @@ from embrew.adapting.recipes import (
     SHARE,
     check_one_process,
     recipe_with,
+    seconds_per_step,
     with_limits,
     write_recipe,
 )
 from embrew.adapting.starts import SizedEncoder
-from embrew.adapting.step_times import seconds_per_step
 from embrew.corpus.vectors import open_index
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.reading import expand
@@ -269,12 +270,8 @@ def _ranked(queries: np.ndarray, index: SearchIndex) -> np.ndarray:
 
 def _seconds(encoder: TextEncoder, texts: Sequence[str], options: EncodeOptions) -> float:
     """Return the median time of one query."""
-    seconds = []
     with fixed(encoder):
-        for text in texts:
-            began = time.perf_counter()
-            encoder.encode_query([text], **options)
-            seconds.append(time.perf_counter() - began)
+        seconds = [timeit.timeit(partial(encoder.encode_query, [text], **options), number=1) for text in texts]
     return float(np.median(seconds))
 
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-import time
+import timeit
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -82,11 +83,8 @@ def by_demonstrations(
         prepared = variant.add_context(TRIAL_CONTEXT, replace(context, demonstrations=context.demonstrations[:count]))
         results = evaluate(variant, list(tasks), context=TRIAL_CONTEXT, batch_tokens=batch_tokens)
         rows = variant.rows_by_text(texts, prepared.context.instruction, prepared, limit)
-        seconds = []
-        for _ in range(ROUNDS):
-            start = time.perf_counter()
-            variant.encode(texts, prompt_name=TRIAL_CONTEXT, batch_tokens=batch_tokens, max_length=limit)
-            seconds.append(time.perf_counter() - start)
+        encode = partial(variant.encode, texts, TRIAL_CONTEXT, batch_tokens=batch_tokens, max_length=limit)
+        seconds = timeit.repeat(encode, number=1, repeat=ROUNDS)
         milliseconds = 1000 * statistics.median(seconds) / len(texts)
         tokens = statistics.fmean(len(row.ids) for (row,) in rows)
         costs.append(DemonstrationCost(count, mean_score(results), milliseconds, tokens))

@@ -209,9 +209,9 @@ def surface_of(
     for number, evaluate in enumerate([prepare(task) for task in tasks]):
         for i, j in np.ndindex(len(rows), len(columns)):
             truncated.layer, truncated.dim = i, columns[j]
-            values, counts = evaluate(truncated, options)
+            values = evaluate(truncated, options)
             scores[number, i, j] = values["main_score"]
-        sizes.append(size_of(counts))
+        sizes.append(size_of(values["counts"]))
     milliseconds = milliseconds_of(encoder, truncated.texts, rows, batch_tokens=batch_tokens)
     return Surface(rows, columns, tuple(tasks), scores, tuple(milliseconds), len(truncated.texts), tuple(sizes))
 

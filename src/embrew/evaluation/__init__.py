@@ -131,11 +131,8 @@ def _evaluate(
                     result = evaluate_mteb(encoder, task, cache=mteb_cache, options=options, overwrite=overwrite)
                 else:
                     start = time.perf_counter()
-                    scores, counts = prepare(task, cache, corpora.get(number))(encoder, options)
-                    main_score, examples = scores.pop("main_score"), scores.pop("examples", {})
-                    seconds = round(time.perf_counter() - start, 3)
-                    about = (task.name, task.split_label, task.kind)
-                    result = Result(*about, main_score, scores, seconds, counts, examples)
+                    scores = prepare(task, cache, corpora.get(number))(encoder, options)
+                    result = Result.of_scores(task, scores, round(time.perf_counter() - start, 3))
                 if folder:
                     if not overwrite:
                         finished(folder, runs[number])  # another process may have written one meanwhile

@@ -1,5 +1,7 @@
 """Results: JSON files in mteb's format, a sidecar that describes model, data and settings, paths, and table rows."""
 
+from __future__ import annotations
+
 import json
 import logging
 import statistics
@@ -74,6 +76,13 @@ class Result:
     counts: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, list[Any]] = field(default_factory=dict)
     run: Run = field(default_factory=Run, compare=False)
+
+    @classmethod
+    def of_scores(cls, task: Task, scores: Scores, seconds: float) -> Result:
+        """Return the result of a task from the scores of its kind."""
+        rest = {name: score for name, score in scores.items() if name not in ("main_score", "counts", "examples")}
+        about = task.name, task.split_label, task.kind
+        return cls(*about, scores["main_score"], rest, seconds, scores["counts"], scores.get("examples", {}))
 
 
 def write_result(result: Result, folder: Path, run: Run) -> Path:

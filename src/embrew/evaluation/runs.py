@@ -19,7 +19,7 @@ from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.results import Run
 from embrew.evaluation.rows import read_rows
 from embrew.evaluation.suites import Suite
-from embrew.evaluation.task import Evaluate, Evaluated, GridCache, MtebTask, Task, instructed
+from embrew.evaluation.task import Evaluate, GridCache, MtebTask, Scores, Task, instructed
 from embrew.files.checksums import content_hash
 from embrew.text_encoder import EncodeOptions, TextEncoder, describe_run
 
@@ -147,9 +147,8 @@ def prepare(task: Task, cache: GridCache | None = None, chunks: CorpusChunks | N
     data = cache.get("data", (task.files, task.split, repr(reading)), read) if kind.grid else read()
     shared = (cache,) if kind.grid else (chunks,) if kind.shared else ()
 
-    def evaluate(encoder: TextEncoder, options: EncodeOptions) -> Evaluated:
-        scores = kind.score(instructed(encoder, task.settings), data, *shared, **scoring, **options)
-        return scores, scores.pop("counts")
+    def evaluate(encoder: TextEncoder, options: EncodeOptions) -> Scores:
+        return kind.score(instructed(encoder, task.settings), data, *shared, **scoring, **options)
 
     return evaluate
 

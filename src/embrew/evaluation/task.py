@@ -18,9 +18,8 @@ from embrew.text_encoder import EncodeOptions, TextEncoder
 
 PART_PREFIX = "dev-from-"  # prefix of the split's name where rows are split off another split
 COMMON_SETTINGS = ("instruction", "context")  # settings of every kind
-Scores = dict[str, Any]  # scores of a task by name; with `main_score`, and perhaps `counts` and `examples`
-Evaluated = tuple[Scores, dict[str, int]]  # scores, and counts of what was evaluated
-Evaluate = Callable[[TextEncoder, EncodeOptions], Evaluated]
+Scores = dict[str, Any]  # scores of a task by name, with `main_score`, `counts` of what was evaluated, and `examples`
+Evaluate = Callable[[TextEncoder, EncodeOptions], Scores]
 Columns = Mapping[str, str] | None
 Rows = Mapping[str, list[Any]]  # lists of a task's values by column
 T = TypeVar("T")

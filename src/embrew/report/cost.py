@@ -273,7 +273,7 @@ def _stock_scores(encoder: Any, task: Task) -> NestedScores | None:
     evaluate, before, width = prepare(task), encoder.truncate_dim, encoder.get_embedding_dimension()
     dims, scores = sorted({int(dim) for dim in trained if dim < width} | {width}), []
     for encoder.truncate_dim in dims:
-        scores.append(float(evaluate(encoder, encode_options(encoder))[0]["main_score"]))
+        scores.append(float(evaluate(encoder, encode_options(encoder))["main_score"]))
     encoder.truncate_dim = before
     return NestedScores([None], dims, [scores])
 
