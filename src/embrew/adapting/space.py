@@ -134,17 +134,7 @@ def train_into_space(
     data = None if judged is None else read_judged(Path(expand(judged)))
     with claimed_by_first(folder, "working in"):
         opened = cast("SizedEncoder", open_model(str(teacher)))
-        documents = open_index(str(index), opened)
-        width = documents.index.d
-        if width != opened.get_embedding_dimension():
-            raise ValueError(
-                f"{index} holds {width} of the teacher's {opened.get_embedding_dimension()} dimensions; "
-                "give an index of all of them"
-            )
-        ids = {document.id for document in documents.documents}
-        if data is not None and not ids & set().union(*data.qrels.values()):
-            raise ValueError(f"{judged} judges no document of {index}: ids differ; give the data it was built from")
-        del documents  # training needs the memory
+        width = _index_width(index, opened, judged, data)
         kind = build.objective({"type": "embedding_distillation", "teacher": str(teacher)})
         texts = list(build.rows(source.config, kind, max_rows=source.config.max_rows)["text"])
         train_texts, test = split_queries(texts, data, seed=seed)
@@ -167,24 +157,41 @@ def train_into_space(
             run / STAGE, dtype="as_trained", trust_remote_code=recipe.encoder.trust_remote_code
         )
         documents = open_index(str(index), student)  # by the hash of its teacher
-        report = cast(
-            "SpaceReport",
-            sealed(
-                {
-                    "format": formats.ADAPTED.number,
-                    "model": public_path(str(model)),
-                    "teacher": {"name": public_path(str(teacher)), "hash": model_hash(opened)},
-                    "index": {"documents": len(documents.documents), "dimensions": width, "metric": "cosine"},
-                    "encoder": f"{RUN}/{STAGE}",
-                    "queries": {"train": len(train_texts), "test": len(test), "judged": data is not None},
-                    "rows": measure(student, opened, documents, test, data, layers),
-                    "seconds": read_json(run / "run.json", keys=("seconds",), kind=formats.RUN)["seconds"],
-                    "versions": formats.versions(),
-                }
-            ),
-        )
+        values = {
+            "format": formats.ADAPTED.number,
+            "model": public_path(str(model)),
+            "teacher": {"name": public_path(str(teacher)), "hash": model_hash(opened)},
+            "index": {"documents": len(documents.documents), "dimensions": width, "metric": "cosine"},
+            "encoder": f"{RUN}/{STAGE}",
+            "queries": {"train": len(train_texts), "test": len(test), "judged": data is not None},
+            "rows": measure(student, opened, documents, test, data, layers),
+            "seconds": read_json(run / "run.json", keys=("seconds",), kind=formats.RUN)["seconds"],
+            "versions": formats.versions(),
+        }
+        report = cast("SpaceReport", sealed(values))
         write_json(folder / SPACE, report)
         return report
+
+
+def _index_width(
+    index: str | Path, teacher: SizedEncoder, judged: str | Path | None, data: RetrievalData | None
+) -> int:
+    """Return the number of dimensions of an index of the teacher's vectors; it is closed, since training needs memory.
+
+    Raises:
+        ValueError: as `train_into_space`.
+    """
+    documents = open_index(str(index), teacher)
+    width = documents.index.d
+    if width != teacher.get_embedding_dimension():
+        raise ValueError(
+            f"{index} holds {width} of the teacher's {teacher.get_embedding_dimension()} dimensions; "
+            "give an index of all of them"
+        )
+    ids = {document.id for document in documents.documents}
+    if data is not None and not ids & set().union(*data.qrels.values()):
+        raise ValueError(f"{judged} judges no document of {index}: ids differ; give the data it was built from")
+    return width
 
 
 def read_judged(folder: Path) -> RetrievalData:
