@@ -47,8 +47,8 @@ def test_what_is_used_and_what_is_cheapest(tmp_path: Path) -> None:
     assert best_of(rows) is best and cheapest_of(rows, best) is near
     lines = advice_lines(rows, best, prepared(tmp_path), quick=False)
     assert lines[0] == "Use large, trained: nDCG@10 50.0 on 60 held-out questions, the best of 4 on dev."
-    assert lines[1].startswith("small cannot be told from it on dev (-2.5 points (95 % interval -")
-    assert lines[1].endswith("and takes 3.0 ms a text where it takes 9.0.")
+    assert lines[1].startswith("small cannot be distinguished from it on dev (-2.5 points (95 % interval -")
+    assert lines[1].endswith("and takes 3.0 ms per text instead of 9.0.")
     assert lines[2] == "Next: serve it: embrew serve OUT/export."
     del rows[3]
     assert advice_lines(rows, best, prepared(tmp_path), quick=False)[1].startswith("No faster encoder is within chance")

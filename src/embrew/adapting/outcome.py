@@ -136,26 +136,14 @@ def advice_lines(rows: Sequence[RaceRow], best: RaceRow, data: Prepared, *, quic
     elif first is rows[-2]:
         lead = f"BM25, which compares words and needs no model, is the best on dev: {score}; {alone}."
     cheapest = cheapest_of(rows, best)
-    second = f"No faster encoder is within chance of its score on dev; it takes {best.milliseconds:.1f} ms a text."
+    second = f"No faster encoder is within chance of its score on dev; it takes {best.milliseconds:.1f} ms per text."
     if cheapest is not best:
         difference = points(paired_difference(best.dev, cheapest.dev), digits=1)
         second = (
-            f"{cheapest.name} cannot be told from it on dev ({difference}), and takes {cheapest.milliseconds:.1f} ms a "
-            f"text where it takes {best.milliseconds:.1f}."
+            f"{cheapest.name} cannot be distinguished from it on dev ({difference}), and takes "
+            f"{cheapest.milliseconds:.1f} ms per text instead of {best.milliseconds:.1f}."
         )
     return [lead, second, _next(rows, best, data, quick=quick)]
-
-
-def report_of(rows: Sequence[RaceRow], best: RaceRow, data: Prepared, folder: Path, *, quick: bool) -> dict[str, Any]:
-    """Return what `adapted.json` says of the rows and of the data; arguments as of `advice_lines`."""
-    return {
-        "advice": advice_lines(rows, best, data, quick=quick),
-        "best": best.name,
-        "cheapest": cheapest_of(rows, best).name,
-        "models": [row.summary(folder) for row in rows],
-        "data": data.manifest,
-        "versions": versions(),
-    }
 
 
 def paired_difference(a: Result, b: Result) -> Difference:
@@ -217,7 +205,7 @@ def write_page(folder: Path, rows: Sequence[RaceRow], *, best: RaceRow, data: Pr
             mark_fronts(marks),
             "milliseconds",
             title=SCORES["ndcg_at_10"],
-            axis="ms a text",
+            axis="ms per text",
             levels={row.name: row.dev.main_score for row in rows if not row.milliseconds},
         ),
         changes=_changes(best, other_of(rows, best), data.test),

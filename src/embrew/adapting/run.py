@@ -19,7 +19,7 @@ from embrew.adapting.defaults import (
     method_names,
     read_defaults,
 )
-from embrew.adapting.outcome import ADAPTED, AdaptReport, RaceRow, best_of, report_of, write_page
+from embrew.adapting.outcome import ADAPTED, AdaptReport, RaceRow, advice_lines, best_of, cheapest_of, write_page
 from embrew.adapting.plan_training import earlier_plan, plan_training
 from embrew.adapting.preparation.leaks import check_leaks
 from embrew.adapting.preparation.prepare import Prepared, prepare
@@ -224,7 +224,12 @@ def race(
     values = {
         "format": formats.ADAPTED.number,
         "starts": {candidate.start.name: public_path(candidate.start.model) for candidate in candidates},
-        **report_of(rows, best, data, folder, quick=options.quick),
+        "advice": advice_lines(rows, best, data, quick=options.quick),
+        "best": best.name,
+        "cheapest": cheapest_of(rows, best).name,
+        "models": [row.summary(folder) for row in rows],
+        "data": data.manifest,
+        "versions": formats.versions(),
         "encoder": None if encoder is None else str(encoder.relative_to(folder)),
         "exported": EXPORT if exported else None,
         "minutes": options.defaults.minutes,

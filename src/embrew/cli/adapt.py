@@ -83,7 +83,7 @@ def _show(report: AdaptReport, output: Path) -> None:
     console = out()
     for line in report["advice"]:
         print_line(line)
-    table = plain_table(["", "dev nDCG@10", "test nDCG@10 (95 %)", "ms a text", "training"])
+    table = plain_table(["", "dev nDCG@10", "test nDCG@10 (95 %)", "ms per text", "training"])
     for row in report["models"]:
         low, high = (100 * bound for bound in row["test_interval"])
         dev, test = (100 * row[key] for key in ("dev_ndcg_at_10", "test_ndcg_at_10"))
