@@ -74,7 +74,7 @@ def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
             values = spectrum.singular_values / spectrum.singular_values[0]
             used = spectrum.effective_dimensions
             label = f"{name}: {used} of {len(values)}"
-            markers = {"markevery": [used - 1], "markersize": 6}
+            markers: dict[str, Any] = {"markevery": [used - 1], "markersize": 6}
             axes.plot(np.arange(1, len(values) + 1), values.clip(min=FLOOR), label=label, **style, **markers)
         threshold = named[0][1].threshold
         if threshold:

@@ -220,8 +220,8 @@ def score_rag(
     if generator is not None:  # before texts are encoded, since it may not fit into memory
         generator_key = generator, max_new_tokens
         writer = cache.get("generator", generator_key, lambda: Generator.open(generator, max_new_tokens=max_new_tokens))
-    depth = depth_option(without_instruction(encoder), layers)
-    vectors = cache.get("vectors", (data, encoder, layers), lambda: encode_sides(encoder, data, **options, **depth))
+    options_at_depth: EncodeOptions = {**options, **depth_option(without_instruction(encoder), layers)}
+    vectors = cache.get("vectors", (data, encoder, layers), lambda: encode_sides(encoder, data, **options_at_depth))
     indices, seconds = nearest(vectors, dims, self_matches=data.self_matches)
     documents = [data.documents[i] for i in indices]
     can_be = [can_be_found(question.answers) for question in data.questions]
