@@ -10,7 +10,7 @@ from pathlib import Path
 from embrew.data.beir import RetrievalData
 from embrew.evaluation import Result, evaluate, find_task
 from embrew.evaluation.kinds.retrieval import SEARCH_DEPTH, rank, read, scores_of_ranking
-from embrew.evaluation.results import Run, finished, write_result
+from embrew.evaluation.results import Sidecar, finished, write_result
 from embrew.evaluation.runs import describe_data
 from embrew.files.formats import versions
 from embrew.progress import is_chosen, within
@@ -78,7 +78,7 @@ def _score_ranking(
     ranking: Callable[[RetrievalData], dict[str, list[str]]],
 ) -> Result:
     task = find_task(folder, split=split)
-    run: Run = {**describe_data(task), "model": model, "settings": {}, "versions": versions()}
+    run: Sidecar = {**describe_data(task), "model": model, "settings": {}, "versions": versions()}
     if (earlier := finished(output, run)) is not None:
         return earlier
     began, data = time.perf_counter(), read(task)

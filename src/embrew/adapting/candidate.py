@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from embrew.adapting.baselines import score, score_hybrid
 from embrew.adapting.defaults import ModelDefaults, RaceOptions
 from embrew.adapting.outcome import RaceRow
-from embrew.adapting.preparation.prepare import Prepared, check_same
+from embrew.adapting.preparation.prepare import Prepared, check_same_settings
 from embrew.adapting.recipes import load_written_recipe
 from embrew.adapting.starts import SizedEncoder, Start, open_to_train
 from embrew.analysis.uniformity import evaluation_of
@@ -103,7 +103,7 @@ def read_plan(file: Path, folder: Path, *, inputs: PlanInputs) -> Plan | None:
     names = [entry.name for entry in fields(Plan)]
     values = read_json(file, keys=names, repair=REPAIR, sealed=True)
     plan = Plan(**{name: values[name] for name in names})
-    check_same({**inputs, "trains": plan.inputs["trains"]}, plan.inputs, folder)
+    check_same_settings({**inputs, "trains": plan.inputs["trains"]}, plan.inputs, folder)
     if inputs["trains"] and not plan.inputs["trains"]:
         return None
     for name, sha256 in plan.files.items():

@@ -19,7 +19,7 @@ PREFIX = "adapt."  # of overrides of these keys; others are keys of recipes
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Keys = dict[str, Any]  # of a part of a recipe
-Rows = Literal["pairs", "own_pairs", "texts"]
+RowSource = Literal["pairs", "own_pairs", "texts"]
 
 
 class HeldOut(Config):
@@ -37,7 +37,7 @@ class Below(Config):
     """What a stage learns from where there are fewer pairs to train on, and passages."""
 
     pairs: Count
-    rows: Rows
+    rows: RowSource
     objective: Keys
 
 
@@ -54,7 +54,7 @@ class StageDefaults(Config):
 
     share: Share
     epochs: Annotated[float, Field(gt=0)]
-    rows: Rows
+    rows: RowSource
     below: Below | None = None
     stage: Keys
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from embrew.adapting.preparation.prepare import Manifest, Prepared
+from embrew.adapting.preparation.prepare import Prepared, PreparedManifest
 from embrew.evaluation import Result, find_task
 from embrew.evaluation.kinds.retrieval import RANKING_DEPTH
 from embrew.evaluation.uncertainty import Difference, compare, interval
@@ -18,7 +18,7 @@ from embrew.files.writing import atomic_path
 from embrew.inspection import command
 from embrew.report.cost import mark_fronts, pareto_plot
 from embrew.report.page import rendered
-from embrew.report.queries import TaskTexts, change_list, changed_queries, ranked, task_texts
+from embrew.report.queries import TaskTexts, change_list, changed_queries, ranked, texts_of_task
 from embrew.report.reproduce import hardware
 from embrew.report.section import Values, model_colours
 from embrew.report.verdict import points
@@ -37,7 +37,7 @@ class AdaptReport(TypedDict):
     best: str
     cheapest: str
     models: list[dict[str, Any]]
-    data: Manifest
+    data: PreparedManifest
     versions: dict[str, str | None]
     encoder: str | None
     exported: str | None
@@ -231,5 +231,5 @@ def _changes(best: RaceRow, other: RaceRow, folder: Path) -> Values:
     """Return questions of the test that the best encoder wins, and those that it loses, with texts."""
     before, after = ranked(other.test), ranked(best.test)
     changed = [] if before is None or after is None else changed_queries(before, after)
-    texts = task_texts(find_task(folder), "queries") if changed else TaskTexts()
+    texts = texts_of_task(find_task(folder), "queries") if changed else TaskTexts()
     return {"kind": "queries", "depth": RANKING_DEPTH, **change_list((other.name, best.name), changed, texts)}

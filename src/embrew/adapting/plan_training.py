@@ -15,7 +15,7 @@ from embrew.adapting.candidate import AS_IS, CONTRAST, MINED, PLANS, REPAIR, TRA
 from embrew.adapting.defaults import ModelDefaults
 from embrew.adapting.negatives import mined_pairs
 from embrew.adapting.preparation.leaks import check_leaks
-from embrew.adapting.preparation.prepare import Prepared, check_same
+from embrew.adapting.preparation.prepare import Prepared, check_same_settings
 from embrew.adapting.recipes import (
     seconds_per_step,
     steps_in_time,
@@ -255,7 +255,7 @@ def _searched_rate(
     scores = dict[str, float]()
     if file.is_file():
         earlier = read_json(file, keys=("inputs", "steps", "scores"), repair=REPAIR, sealed=True)
-        check_same(candidate.inputs, earlier["inputs"], candidate.folder)
+        check_same_settings(candidate.inputs, earlier["inputs"], candidate.folder)
         steps, scores = earlier["steps"], earlier["scores"]
     for factor in rates.factors:
         rate = f"{factor * stage['training']['learning_rate']:.2g}"

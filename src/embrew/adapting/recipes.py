@@ -257,12 +257,12 @@ def steps_in_time(
     budget = max(60 * minutes - (others + evaluations) * dev_seconds, 30 * minutes)
     steps = []
     for stage, default, seconds in zip(recipe.stages, choices.stages, step_seconds, strict=True):
-        limit = math.ceil(default.epochs * row_count(default, data) / batch_size(stage))
+        limit = math.ceil(default.epochs * row_count(default, data) / rows_per_step(stage))
         steps.append(max(1, min(math.floor(default.share * budget / seconds), limit)))
     return steps, evaluations
 
 
-def batch_size(stage: StageConfig) -> int:
+def rows_per_step(stage: StageConfig) -> int:
     """Return the rows of an optimiser step, in one process."""
     rows: int = stage.batch.size if stage.batch else stage.training.get("per_device_train_batch_size", 8)
     return rows * int(stage.training.get("gradient_accumulation_steps", 1))
@@ -278,7 +278,7 @@ def seconds_per_step(recipe: Recipe, source: Path | None = None) -> Iterator[flo
     for index, stage in enumerate(recipe.stages):
         objective = build.objective(stage.objective)
         build.prepare_encoder(encoder, recipe, index, objective)
-        size, parts = batch_size(stage), []
+        size, parts = rows_per_step(stage), []
         for config in stage.datasets:
             few: DataConfig = config.model_copy(update={"shuffle_seed": recipe.seed})
             part = build.rows(few, objective, max_rows=size)

@@ -22,7 +22,7 @@ from embrew.adapting.defaults import (
 from embrew.adapting.outcome import ADAPTED, AdaptReport, RaceRow, advice_lines, best_of, cheapest_of, write_page
 from embrew.adapting.plan_training import earlier_plan, plan_training
 from embrew.adapting.preparation.leaks import check_leaks
-from embrew.adapting.preparation.prepare import Prepared, prepare
+from embrew.adapting.preparation.prepare import Prepared, prepare_data
 from embrew.adapting.preparation.sources import DataSource, data_source
 from embrew.adapting.recipes import check_one_process
 from embrew.adapting.starts import STARTS, Start, find_start, models_that_fit, start_name, with_earlier, write_starts
@@ -148,7 +148,7 @@ def adapt(
             `models.yaml` that this machine can train in the minutes.
         output: output folder.
         pairs: file, folder or Hub id of pairs in any form of `read_qa`; or the keys of a recipe's `data`.
-        documents: folder or file of documents (`read_folder`), Hub id; or the keys of a recipe's `data`.
+        documents: folder or file of documents (`read_document_folder`), Hub id; or the keys of a recipe's `data`.
         columns: `question`, `answer`, `choices`, `negatives`, `source` -> column of `pairs`.
         as_is: further models, which are only scored.
         method: `llm2comp`, `ese`, `autoregembed`, `lbr`, `epic` or `distillation`, for bare language models; `none`:
@@ -204,7 +204,7 @@ def race(
     """
     _check_output(folder)
     # read pairs and documents, hold out dev and test
-    data = prepare(documents, pairs, folder / DATA, defaults=options.defaults, seed=options.seed)
+    data = prepare_data(documents, pairs, folder / DATA, defaults=options.defaults, seed=options.seed)
     _log_counts(data)
     candidates = _candidates(starts, data, folder, options)
     # score each model as it is, train it, and score it again

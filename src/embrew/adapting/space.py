@@ -14,7 +14,7 @@ from typing import Any, TypedDict, cast
 import numpy as np
 
 from embrew.adapting.defaults import Keys, shipped
-from embrew.adapting.preparation.prepare import check_same
+from embrew.adapting.preparation.prepare import check_same_settings
 from embrew.adapting.preparation.sources import data_source
 from embrew.adapting.recipes import (
     LEAST_LENGTH,
@@ -164,7 +164,7 @@ def train_into_space(
             "index": {"documents": len(documents.documents), "dimensions": width, "metric": "cosine"},
             "encoder": f"{RUN}/{STAGE}",
             "queries": {"train": len(train_texts), "test": len(test), "judged": data is not None},
-            "rows": measure(student, opened, documents, test, data, layers),
+            "rows": measure_student(student, opened, documents, test, data, layers),
             "seconds": read_json(run / "run.json", keys=("seconds",), kind=formats.RUN)["seconds"],
             "versions": formats.versions(),
         }
@@ -222,7 +222,7 @@ def split_queries(texts: Sequence[str], data: RetrievalData | None, *, seed: int
     return train, test
 
 
-def measure(
+def measure_student(
     student: Encoder,
     teacher: TextEncoder,
     index: SearchIndex,
@@ -354,5 +354,5 @@ def _planned_steps(folder: Path, inputs: Mapping[str, Any]) -> int | None:
     if not (folder / PLAN).is_file():
         return None
     plan = read_json(folder / PLAN, keys=("inputs", "steps"), sealed=True)
-    check_same(inputs, plan["inputs"], folder)
+    check_same_settings(inputs, plan["inputs"], folder)
     return int(plan["steps"])

@@ -99,7 +99,7 @@ def training_seconds(folder: str | Path) -> float | None:
 
 
 @dataclass(frozen=True)
-class Choice:
+class CountChoice:
     """Scores by number of demonstrations.
 
     Attributes:
@@ -126,7 +126,7 @@ def choose_demonstrations(
     tests: Sequence[Task] | None = None,
     from_train: int | None = None,
     batch_tokens: int | None = None,
-) -> Choice:
+) -> CountChoice:
     """Score a context with its first N demonstrations on dev splits.
 
     Args:
@@ -167,7 +167,7 @@ def choose_demonstrations(
         on_test = {n: _results(cached, context, n, tests, batch_tokens) for n in sorted({0, chosen, maximum}) if tests}
     test = {count: mean_score(results) for count, results in on_test.items()}
     labels = [tuple(label_of(result) for result in on.get(0, ())) for on in (on_dev, on_test)]
-    return Choice(dev, test, chosen, *labels)
+    return CountChoice(dev, test, chosen, *labels)
 
 
 def _results(

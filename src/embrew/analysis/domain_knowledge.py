@@ -303,7 +303,7 @@ class Figures:
         return {"data": self.name, **{key: None if part is None else part.summary() for key, part in parts.items()}}
 
 
-def measure(
+def measure_knowledge(
     encoder: TextEncoder, sample: Sample, *, batch_tokens: int | None = None, show_progress_bar: bool = False
 ) -> Figures:
     """Return the separation of a sample's pairs (if any) and the perplexity of its texts (if any)."""
@@ -317,7 +317,7 @@ def measure(
     return Figures(sample.name, separation, perplexity)
 
 
-class Finding(NamedTuple):
+class KnowledgeFinding(NamedTuple):
     """A figure on a model's knowledge, with its interpretation.
 
     Attributes:
@@ -371,7 +371,7 @@ def diagnose(domain: Figures, general: Figures | None = None) -> Diagnosis:
     return {"shift": shift and shift.value, "gap": gap and gap.value, "gain": gain, "words": words}
 
 
-def _d_prime(domain: Figures) -> Finding | None:
+def _d_prime(domain: Figures) -> KnowledgeFinding | None:
     separation = domain.separation
     if separation is None:
         return None
@@ -380,10 +380,10 @@ def _d_prime(domain: Figures) -> Finding | None:
     interval = "" if separation.interval is None else f" [{separation.interval[0]:.2f}, {separation.interval[1]:.2f}]"
     figure = f"d′ {separation.d_prime:.2f}{interval}, {separation.matched} pairs"
     words = f"matched and mismatched pairs of {domain.name} {distance} ({figure})"
-    return Finding(separation.d_prime, level, words, _few_pairs(domain.name, separation))
+    return KnowledgeFinding(separation.d_prime, level, words, _few_pairs(domain.name, separation))
 
 
-def _shift(domain: Figures, general: Figures) -> Finding | None:
+def _shift(domain: Figures, general: Figures) -> KnowledgeFinding | None:
     here, there = domain.perplexity, general.perplexity
     if here is None or there is None:
         return None
@@ -392,10 +392,10 @@ def _shift(domain: Figures, general: Figures) -> Finding | None:
     words = f"it predicts {domain.name} {COMPARED[level]} {general.name} ({shift:.2f} times the bits per byte)"
     counts = ((domain.name, here.texts), (general.name, there.texts))
     few = ", ".join(f"{count} texts of {name}" for name, count in counts if count < MIN_TEXTS)
-    return Finding(shift, level, words, few and f"{few}: bits per byte need {MIN_TEXTS} or more")
+    return KnowledgeFinding(shift, level, words, few and f"{few}: bits per byte need {MIN_TEXTS} or more")
 
 
-def _gap(domain: Figures, general: Figures) -> Finding | None:
+def _gap(domain: Figures, general: Figures) -> KnowledgeFinding | None:
     here, there = domain.separation, general.separation
     if here is None or there is None or there.d_prime <= 0:
         return None
@@ -404,7 +404,7 @@ def _gap(domain: Figures, general: Figures) -> Finding | None:
     comparison = "better than" if gap <= -GAP[0] else COMPARED[level]
     doubts = [doubt for doubt in (_few_pairs(domain.name, here), _few_pairs(general.name, there)) if doubt]
     words = f"it tells pairs of {domain.name} apart {comparison} those of {general.name}"
-    return Finding(gap, level, words, "; ".join(doubts))
+    return KnowledgeFinding(gap, level, words, "; ".join(doubts))
 
 
 def _few_pairs(name: str, separation: Separation) -> str:

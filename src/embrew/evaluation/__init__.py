@@ -14,7 +14,7 @@ from embrew.evaluation.mteb_tasks import evaluate_mteb
 from embrew.evaluation.processes import CorpusChunks, FinishedByOthers, Processes
 from embrew.evaluation.results import (
     Result,
-    Run,
+    Sidecar,
     averages,
     finished,
     grid_table,
@@ -96,14 +96,14 @@ def evaluate(
     tasks = tasks_to_run(encoder, data, split=split, kind=kind, generator=generator, context=context)
     options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     folder = None if output_dir is None else Path(output_dir)
-    runs = [Run() for _ in tasks] if folder is None else describe_tasks(tasks, encoder, batch_tokens=batch_tokens)
+    runs = [Sidecar() for _ in tasks] if folder is None else describe_tasks(tasks, encoder, batch_tokens=batch_tokens)
     return _evaluate(encoder, tasks, runs, options, folder, overwrite, processes or Processes())
 
 
 def _evaluate(
     encoder: TextEncoder,
     tasks: Sequence[Task | MtebTask],
-    runs: Sequence[Run],
+    runs: Sequence[Sidecar],
     options: EncodeOptions,
     folder: Path | None,
     overwrite: bool,
@@ -151,7 +151,7 @@ def _evaluate(
 
 
 def _corpora(
-    processes: Processes, folder: Path | None, runs: Mapping[int, Run], overwrite: bool
+    processes: Processes, folder: Path | None, runs: Mapping[int, Sidecar], overwrite: bool
 ) -> dict[int, CorpusChunks]:
     """Begin an evaluation; return the corpora that the processes share, by the numbers of their tasks."""
     if processes.count > 1 and folder is None:
@@ -171,11 +171,11 @@ def _corpora(
     return corpora
 
 
-def _parts(folder: Path, run: Run) -> Path:
+def _parts(folder: Path, run: Sidecar) -> Path:
     return folder / PARTS / digest_of({**run, "chunk": retrieval.CHUNK})[:16]
 
 
-def _remove_parts(folder: Path, runs: Iterable[Run]) -> None:
+def _remove_parts(folder: Path, runs: Iterable[Sidecar]) -> None:
     for run in runs:
         shutil.rmtree(_parts(folder, run), ignore_errors=True)
     with suppress(OSError):  # it holds corpora of other tasks

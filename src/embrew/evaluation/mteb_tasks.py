@@ -86,11 +86,11 @@ def load_task(task: MtebTask) -> AbsTask:
         raise ValueError(f"mteb: {str(error).strip(chr(34))}") from None
     if task.split is not None and task.split not in theirs.metadata.eval_splits:
         raise ValueError(f"{task.mteb}: split={task.split!r}; choose from {', '.join(theirs.metadata.eval_splits)}")
-    kind_of(theirs)
+    mteb_kind(theirs)
     return theirs
 
 
-def kind_of(task: AbsTask) -> str:
+def mteb_kind(task: AbsTask) -> str:
     """Return the kind of a task of mteb.
 
     Raises:
@@ -131,7 +131,7 @@ def evaluate_mteb(
     return Result(
         task.name,
         "+".join(scores),
-        kind_of(theirs),
+        mteb_kind(theirs),
         float(result.get_score()),
         {"subsets": scores, "metric": theirs.metadata.main_score, "mteb_version": result.mteb_version},
         seconds,

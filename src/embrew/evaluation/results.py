@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypedDict, cast
 
 from embrew.evaluation.find import cells
 from embrew.evaluation.kinds import KINDS
-from embrew.evaluation.task import MtebTask, Scores, Task
+from embrew.evaluation.task import MtebTask, NamedScores, Task
 from embrew.files.formats import PATHS, RESULT, OtherFormat
 from embrew.files.names import check_file_name
 from embrew.files.reading import BrokenFile, content_of, read_json
@@ -33,7 +33,7 @@ def size_of(counts: Mapping[str, int]) -> str:
     return " + ".join(f"{counts[name]} {name}" for name in units) or "size unknown"
 
 
-class Run(TypedDict, total=False):
+class Sidecar(TypedDict, total=False):
     """What a score depends on, and the counts of what was evaluated: the content of a result's sidecar.
 
     Results of BM25, and some that were made by hand, have a part of the keys.
@@ -71,21 +71,21 @@ class Result:
     split: str
     kind: str
     main_score: float
-    scores: Scores
+    scores: NamedScores
     seconds: float
     counts: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, list[Any]] = field(default_factory=dict)
-    run: Run = field(default_factory=Run, compare=False)
+    run: Sidecar = field(default_factory=Sidecar, compare=False)
 
     @classmethod
-    def of_scores(cls, task: Task, scores: Scores, seconds: float) -> Result:
+    def of_scores(cls, task: Task, scores: NamedScores, seconds: float) -> Result:
         """Return the result of a task from the scores of its kind."""
         rest = {name: score for name, score in scores.items() if name not in ("main_score", "counts", "examples")}
         about = task.name, task.split_label, task.kind
         return cls(*about, scores["main_score"], rest, seconds, scores["counts"], scores.get("examples", {}))
 
 
-def write_result(result: Result, folder: Path, run: Run) -> Path:
+def write_result(result: Result, folder: Path, run: Sidecar) -> Path:
     """Write `TASK.SPLIT.json` (mteb's format) into `folder`, after `.run.json` (the sidecar) and `.examples.json`.
 
     The sidecar and the result hold the sha256 of the rest of themselves; the result also that of the examples, and of
@@ -126,7 +126,7 @@ def read_result(path: Path) -> Result:
                 raise ValueError(f"it has parts and no {SHA256}; to edit it on purpose, remove both keys")
             values = unsealed(values, path, "results")
         parts = values.get("parts")  # of one made by hand: None
-        run = cast("Run", _part(path, "run", parts))
+        run = cast("Sidecar", _part(path, "run", parts))
         split = run["split"]
         (entry,) = values["scores"][split]
         scores = {key: value for key, value in entry.items() if key not in ("main_score", "hf_subset", "languages")}
@@ -167,7 +167,7 @@ def _part(path: Path, name: str, parts: Mapping[str, str] | None) -> dict[str, A
     return content
 
 
-def finished(folder: Path, run: Run) -> Result | None:
+def finished(folder: Path, run: Sidecar) -> Result | None:
     """Return the result of exactly this run if it is already there, else None.
 
     Raises:

@@ -13,13 +13,13 @@ from embrew.evaluation.find import cells, find_task
 from embrew.evaluation.generator import find_generator
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.rag import depth_option
-from embrew.evaluation.mteb_tasks import kind_of, load_task
+from embrew.evaluation.mteb_tasks import load_task, mteb_kind
 from embrew.evaluation.overlap import TRIAL_CONTEXT, check_demonstrations
 from embrew.evaluation.processes import CorpusChunks
-from embrew.evaluation.results import Run
+from embrew.evaluation.results import Sidecar
 from embrew.evaluation.rows import read_rows
 from embrew.evaluation.suites import Suite
-from embrew.evaluation.task import Evaluate, GridCache, MtebTask, Scores, Task, instructed
+from embrew.evaluation.task import EvaluateTask, GridCache, MtebTask, NamedScores, Task, instructed
 from embrew.files.checksums import content_hash
 from embrew.text_encoder import EncodeOptions, TextEncoder, describe_run
 
@@ -60,7 +60,9 @@ def tasks_to_run(
     return tasks
 
 
-def describe_tasks(tasks: Sequence[Task | MtebTask], encoder: TextEncoder, *, batch_tokens: int | None) -> list[Run]:
+def describe_tasks(
+    tasks: Sequence[Task | MtebTask], encoder: TextEncoder, *, batch_tokens: int | None
+) -> list[Sidecar]:
     """Return what determines each task's score: the encoder, the task, its settings and the hashes of its data."""
     about = describe_run(encoder, batch_tokens=batch_tokens)
     generators = {name: find_generator(name).as_dict() for name in _generators(tasks)}
@@ -70,14 +72,14 @@ def describe_tasks(tasks: Sequence[Task | MtebTask], encoder: TextEncoder, *, ba
             theirs = load_task(task)
             settings: dict[str, Any] = {"mteb": task.mteb, "subset": task.subset, "instruction": task.instruction}
             split, revision = "+".join(theirs.eval_splits), theirs.metadata.revision
-            run = Run(task=task.name, split=split, kind=kind_of(theirs), dataset_revision=revision, data={})
+            run = Sidecar(task=task.name, split=split, kind=mteb_kind(theirs), dataset_revision=revision, data={})
         else:
             settings, run = _machine_independent(task, encoder, generators), describe_data(task)
-        runs.append(cast("Run", {**about, **run, "settings": {**about["settings"], **settings}}))
+        runs.append(cast("Sidecar", {**about, **run, "settings": {**about["settings"], **settings}}))
     return runs
 
 
-def describe_data(task: Task) -> Run:
+def describe_data(task: Task) -> Sidecar:
     """Return the names of a task, and the hashes of its data."""
     return {
         "task": task.name,
@@ -128,7 +130,7 @@ def _generators(tasks: Sequence[Task | MtebTask]) -> set[str]:
     return {name for name in names if name is not None}
 
 
-def prepare(task: Task, cache: GridCache | None = None, chunks: CorpusChunks | None = None) -> Evaluate:
+def prepare(task: Task, cache: GridCache | None = None, chunks: CorpusChunks | None = None) -> EvaluateTask:
     """Read a task's data once, to evaluate several encoders on it.
 
     The settings `instruction` and `context`, which every kind has, are applied to the encoder.
@@ -147,7 +149,7 @@ def prepare(task: Task, cache: GridCache | None = None, chunks: CorpusChunks | N
     data = cache.get("data", (task.files, task.split, repr(reading)), read) if kind.grid else read()
     shared = (cache,) if kind.grid else (chunks,) if kind.shared else ()
 
-    def evaluate(encoder: TextEncoder, options: EncodeOptions) -> Scores:
+    def evaluate(encoder: TextEncoder, options: EncodeOptions) -> NamedScores:
         return kind.score(instructed(encoder, task.settings), data, *shared, **scoring, **options)
 
     return evaluate

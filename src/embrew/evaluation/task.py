@@ -18,10 +18,12 @@ from embrew.text_encoder import EncodeOptions, TextEncoder
 
 PART_PREFIX = "dev-from-"  # prefix of the split's name where rows are split off another split
 COMMON_SETTINGS = ("instruction", "context")  # settings of every kind
-Scores = dict[str, Any]  # scores of a task by name, with `main_score`, `counts` of what was evaluated, and `examples`
-Evaluate = Callable[[TextEncoder, EncodeOptions], Scores]
+NamedScores = dict[
+    str, Any
+]  # scores of a task by name, with `main_score`, `counts` of what was evaluated, and `examples`
+EvaluateTask = Callable[[TextEncoder, EncodeOptions], NamedScores]
 Columns = Mapping[str, str] | None
-Rows = Mapping[str, list[Any]]  # lists of a task's values by column
+TaskColumns = Mapping[str, list[Any]]  # lists of a task's values by column
 T = TypeVar("T")
 
 
@@ -58,7 +60,7 @@ class TaskKind:
 
     name: str
     metric: str
-    score: Callable[..., Scores]
+    score: Callable[..., NamedScores]
     read: Callable[..., Any] | None = None
     rows: RowKind | None = None
     about: tuple[str, ...] = ()
@@ -70,7 +72,7 @@ class TaskKind:
     grid: tuple[str, ...] = ()
     shared: bool = False
     mteb_types: tuple[str, ...] = ()
-    statistic: Callable[[Mapping[str, np.ndarray], Scores, np.ndarray], np.ndarray] | None = None
+    statistic: Callable[[Mapping[str, np.ndarray], NamedScores, np.ndarray], np.ndarray] | None = None
 
     @property
     def layout(self) -> RowKind:
@@ -108,7 +110,7 @@ def _keywords(function: Callable[..., Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Part:
+class DevPart:
     """Dev rows that are split off a folder's training rows.
 
     Attributes:
@@ -139,7 +141,7 @@ class Task:
     path: Path
     files: tuple[Path, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    part: Part | None = None
+    part: DevPart | None = None
 
     @property
     def split_label(self) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 
 from embrew.encoder import Encoder
 from embrew.parity import Kind
-from embrew.parity.causes import Verdict, diagnose
+from embrew.parity.causes import Verdict, verdict_of
 from embrew.parity.expected import Reference, export_around, reference_of_encoder, reference_of_export
-from embrew.parity.measuring import Measurements, measure
+from embrew.parity.measuring import Measurements, measure_runtime
 from embrew.parity.servers import EmbrewServer, open_server
 from embrew.progress import progress
 from embrew.runtimes.opened import OpenedModel, OpenedRuntime
@@ -67,7 +67,7 @@ def _open(path: Path, kind: str, files: list[Path]) -> OpenedRuntime:
 
 
 @dataclass(frozen=True)
-class Line:
+class ConditionLine:
     """The vectors of one condition, compared with the reference.
 
     Attributes:
@@ -88,7 +88,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Comparison(Verdict):
+class ParityResult(Verdict):
     """What a comparison measured, and its verdict; `dataclasses.asdict` gives what `--json` prints.
 
     Attributes:
@@ -105,7 +105,7 @@ class Comparison(Verdict):
     min_cosine: float
     assumed_weights: str | None
     token_ids: dict[str, int]
-    conditions: list[Line]
+    conditions: list[ConditionLine]
 
 
 def compare(
@@ -119,7 +119,7 @@ def compare(
     max_length: int | None = None,
     pooling: str | None = None,
     show_progress_bar: bool = False,
-) -> Comparison:
+) -> ParityResult:
     """Compare the vectors of a runtime with those of an encoder or export, and name the cause of a difference.
 
     Args:
@@ -156,9 +156,9 @@ def compare(
     if min_cosine is None:
         weights, min_cosine = _tolerance(reference, runtime, around.get("runtimes", {}))
     with progress(None, "compare", "text", show=show_progress_bar) as bar:
-        measurements = measure(runtime, reference, min_cosine=min_cosine, progress=bar.update)
-    return Comparison(
-        **vars(diagnose(measurements)),
+        measurements = measure_runtime(runtime, reference, min_cosine=min_cosine, progress=bar.update)
+    return ParityResult(
+        **vars(verdict_of(measurements)),
         reference=reference.name,
         runtime=runtime.name,
         min_cosine=min_cosine,
@@ -185,7 +185,7 @@ def _tolerance(reference: Reference, runtime: OpenedRuntime, around: dict[str, s
     return weights, min_cosine
 
 
-def _lines(measurements: Measurements) -> list[Line]:
+def _lines(measurements: Measurements) -> list[ConditionLine]:
     """Return one line per condition and prompt."""
     lines = []
     for condition in measurements.conditions.values():
@@ -195,8 +195,10 @@ def _lines(measurements: Measurements) -> list[Line]:
             difference = float(np.abs(part.measured[:, :shared] - part.expected[:, :shared]).max())
             name = (prompt.name or "") if prompt.words else ""
             lines.append(
-                Line(condition.name, name, len(cosines), float(cosines.mean()), float(cosines.min()), difference)
+                ConditionLine(
+                    condition.name, name, len(cosines), float(cosines.mean()), float(cosines.min()), difference
+                )
             )
         if not condition.texts and condition.refused:
-            lines.append(Line(condition.name, "", 0))
+            lines.append(ConditionLine(condition.name, "", 0))
     return lines

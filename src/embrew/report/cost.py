@@ -229,7 +229,7 @@ def costs_of(subject: Subject) -> list[ModelCost]:
     return costs
 
 
-def size_of(point: Values) -> str:
+def size_in_words(point: Values) -> str:
     """Return layers and dimensions of a point as text."""
     layers = "all layers" if point["layers"] is None else f"{point['layers']} layers"
     return f"{layers}, {point['dimensions']} dimensions"
@@ -332,6 +332,6 @@ def _cost_in_words(cost: ModelCost) -> str:
 def _plots(name: str, subject: Subject, points: Sequence[Values], score: str) -> dict[str, Values]:
     """Return plots of scores against the time per text, and against bytes per vector; those measured."""
     colour = dict(zip(subject.names, model_colours(subject.names), strict=True))
-    marks = [{**point, "size": size_of(point), "colour": colour[point["model"]]} for point in points]
+    marks = [{**point, "size": size_in_words(point), "colour": colour[point["model"]]} for point in points]
     plots = {f"{name}-{cost}": pareto_plot(marks, cost, title=score, axis=axis) for cost, axis in AXES.items()}
     return {key: plot for key, plot in plots.items() if plot is not None}

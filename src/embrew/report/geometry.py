@@ -26,7 +26,7 @@ QUERIES = 0.2  # share of a task's texts that are queries
 POINTS = 200  # points of a spectrum
 SEED = 42
 
-Key = tuple[str, str]  # name and split of a task
+TaskKey = tuple[str, str]  # name and split of a task
 
 
 def section(subject: Subject) -> Section | None:
@@ -99,12 +99,12 @@ class TaskSample:
     queries: tuple[str, ...] = ()
 
 
-def sample_texts(data: Mapping[Key, Task], *, texts: int = TEXTS, seed: int = SEED) -> dict[Key, TaskSample]:
+def sample_texts(data: Mapping[TaskKey, Task], *, texts: int = TEXTS, seed: int = SEED) -> dict[TaskKey, TaskSample]:
     """Return a sample of each task's texts, up to `texts` in all, with the same share for each task."""
     return {key: _sample_task(task, texts // len(data), seed) for key, task in data.items()}
 
 
-def measure_vectors(encoder: TextEncoder, data: Mapping[Key, Task]) -> VectorFigures:
+def measure_vectors(encoder: TextEncoder, data: Mapping[TaskKey, Task]) -> VectorFigures:
     """Return figures of an encoder's unit vectors, and the maps' coordinates; empty if there are no texts."""
     from embrew.analysis.uniformity import uniformity
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from embrew.data.reading import expand
 from embrew.evaluation.find import find_task
-from embrew.evaluation.results import Result, Run, read_paths
-from embrew.evaluation.task import COMMON_SETTINGS, PART_PREFIX, MtebTask, Part, Task
+from embrew.evaluation.results import Result, Sidecar, read_paths
+from embrew.evaluation.task import COMMON_SETTINGS, PART_PREFIX, DevPart, MtebTask, Task
 from embrew.files.checksums import content_hash
 from embrew.files.formats import REPORT
 from embrew.files.names import shown_path
@@ -35,15 +35,15 @@ from embrew.report.geometry import measure_vectors
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import check_packages, write_report
 from embrew.report.section import Subject, Values
-from embrew.report.sources import Source, read_sources
+from embrew.report.sources import ModelSource, read_sources
 from embrew.report.untrained import choose_pooling
 from embrew.text_encoder import TextEncoder, model_hash
 
 logger = logging.getLogger(__name__)
 Tasks = Sequence[Task | MtebTask]
 PAGE = "comparison.html"  # in a sweep
-Sources = Mapping[str, Sequence[Source]]
-Opener = Callable[[Source], TextEncoder]
+Sources = Mapping[str, Sequence[ModelSource]]
+Opener = Callable[[ModelSource], TextEncoder]
 
 
 def task_of(result: Result, tasks: Tasks = (), stored: Sequence[Path] = ()) -> Task | None:
@@ -71,7 +71,7 @@ def _task_in(folder: Path, result: Result) -> Task | None:
             split=result.split.removeprefix(PART_PREFIX),
             kind=result.kind,
             name=result.task,
-            part=None if part is None else Part(**{**part, "left_out": tuple(part.get("left_out", ()))}),
+            part=None if part is None else DevPart(**{**part, "left_out": tuple(part.get("left_out", ()))}),
             **settings,
         )
     except (OSError, ValueError):  # another folder of the same name
@@ -108,7 +108,7 @@ def data_of(
     return data, reasons
 
 
-def _is_same(task: Task, run: Run) -> bool:
+def _is_same(task: Task, run: Sidecar) -> bool:
     return run.get("dataset_revision") == content_hash(task.files)
 
 
@@ -117,7 +117,7 @@ def make_report(
     tasks: Tasks,
     output: Path,
     *,
-    opener: Opener = Source.open,
+    opener: Opener = ModelSource.open,
     command: str = "",
     measure: bool = True,
 ) -> Values:
@@ -147,7 +147,7 @@ def make_report(
         )
     about = {"format": REPORT.number, "page": output.name, "models": list(sources), "command": command}
     may_evaluate = measure and any(source.model and not source.stored for seeds in sources.values() for source in seeds)
-    with _report_folder(files_of(output), about) if may_evaluate else nullcontext():
+    with _report_folder(report_files(output), about) if may_evaluate else nullcontext():
         models, sources = _read_models(sources, tasks, output)
         comparison = compare_models(models)
         data, without_data = data_of(comparison, tasks, [first.results for first, *_ in sources.values()])
@@ -173,14 +173,14 @@ def report_of_folder(folder: Path, *, command: str = "") -> Path | None:
     return output
 
 
-def files_of(output: Path) -> Path:
+def report_files(output: Path) -> Path:
     """Return the folder beside a page for the results of models that are evaluated."""
     return output.with_suffix(".files")
 
 
 def results_of(output: Path, name: str) -> Path:
     """Return the folder for the results of a model that is evaluated for a page."""
-    return files_of(output) / "results" / name.replace("/", "--")
+    return report_files(output) / "results" / name.replace("/", "--")
 
 
 @contextmanager
@@ -197,11 +197,11 @@ def _report_folder(files: Path, about: Values) -> Iterator[None]:
 def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Model], Sources]:
     """Return models with their results, evaluated where an encoder lacks them, and sources with chosen poolings."""
     models: list[Model] = []
-    with_poolings: dict[str, Sequence[Source]] = {}
+    with_poolings: dict[str, Sequence[ModelSource]] = {}
     for name, seeds in sources.items():
         folder = results_of(output, name)
         scored: list[tuple[Result, ...]] = []
-        resolved: list[Source] = []
+        resolved: list[ModelSource] = []
         for number, source in enumerate(seeds, start=1):
             choice = None
             if source.model and not (source.results or source.untrained or source.pooling):
@@ -217,7 +217,7 @@ def _read_models(sources: Sources, tasks: Tasks, output: Path) -> tuple[list[Mod
     return models, with_poolings
 
 
-def _results(source: Source, tasks: Tasks, folder: Path) -> tuple[Result, ...]:
+def _results(source: ModelSource, tasks: Tasks, folder: Path) -> tuple[Result, ...]:
     """Return the results of a source; tasks that it lacks are evaluated, and their results written into a folder."""
     from embrew.evaluation import evaluate
 
@@ -247,7 +247,7 @@ def _measured(subject: Subject, opener: Opener) -> Subject:
             with within(model.name):
                 encoder = _open(model, first, opener)
                 if isinstance(encoder, str):
-                    sources[model.name] = (Source(results=first.results, unknown=encoder), *others)
+                    sources[model.name] = (ModelSource(results=first.results, unknown=encoder), *others)
                 else:
                     costs[model.name] = measure_cost(encoder, subject)
                     vectors[model.name] = measure_vectors(encoder, subject.data)
@@ -257,7 +257,7 @@ def _measured(subject: Subject, opener: Opener) -> Subject:
     return replace(subject, costs=costs, vectors=vectors, sources=sources)
 
 
-def _open(model: Model, source: Source, opener: Opener) -> TextEncoder | str:
+def _open(model: Model, source: ModelSource, opener: Opener) -> TextEncoder | str:
     """Return the encoder of a model's results; a sentence if it is not known."""
     assert source.model is not None
     name = shown_path(Path(source.model))

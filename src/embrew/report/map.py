@@ -12,7 +12,7 @@ from embrew.config.suggestions import shortened
 from embrew.evaluation.kinds.retrieval import RANKING_DEPTH
 from embrew.evaluation.rows import task_retrieval
 from embrew.plot_style import CYCLE, METHODS
-from embrew.report.geometry import Key, TaskSample, sample_texts
+from embrew.report.geometry import TaskKey, TaskSample, sample_texts
 from embrew.report.section import Components, Section, Subject
 from embrew.report.verdict import best_and_other
 
@@ -95,7 +95,7 @@ def aligned(points: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return np.asarray(units[0] @ orthogonal_procrustes(*units)[0])
 
 
-def text_groups(subject: Subject, key: Key, sample: TaskSample) -> TextGroups:
+def text_groups(subject: Subject, key: TaskKey, sample: TaskSample) -> TextGroups:
     """Return the groups of a task's texts: by label, or documents by the change of their queries' ranks."""
     if sample.labels:
         frequent = [label for label, _ in Counter(sample.labels).most_common(len(CYCLE))]
@@ -119,7 +119,7 @@ def text_groups(subject: Subject, key: Key, sample: TaskSample) -> TextGroups:
     return TextGroups(about, {name: colours[name] for name in colours if name in groups}, groups, changes)
 
 
-def _rank_changes(subject: Subject, key: Key, best: int, other: int) -> dict[str, float]:
+def _rank_changes(subject: Subject, key: TaskKey, best: int, other: int) -> dict[str, float]:
     """Return the mean change of rank by relevant document, over its queries; empty if ranks are not known.
 
     The rank of a query is that of its first relevant document; a rank beyond those stored counts as the next one.

@@ -27,7 +27,7 @@ TEXT_LENGTH = 300  # maximum number of characters of a text
 WITH_EXAMPLES = ("retrieval", "reranking", "rag", "sts", "pair_classification", "classification")
 
 
-class Ranked(NamedTuple):
+class RankedQueries(NamedTuple):
     """A result whose examples are queries.
 
     Attributes:
@@ -93,19 +93,19 @@ class Confusion(NamedTuple):
         return self.after < self.before
 
 
-def ranked(result: Result) -> Ranked | None:
+def ranked(result: Result) -> RankedQueries | None:
     """Return the queries of a result; None if its examples name none."""
     examples = result.examples
     if {"query", "rank", "top"} <= examples.keys():
         depth = None if result.kind == "reranking" else RANKING_DEPTH
-        return Ranked(examples["query"], examples["rank"], examples["top"], depth)
+        return RankedQueries(examples["query"], examples["rank"], examples["top"], depth)
     if {"question", "retrieved", "contains_answer"} <= examples.keys():
         ranks = [1 if inside else None for inside in examples["contains_answer"]]
-        return Ranked(examples["question"], ranks, [[name] for name in examples["retrieved"]], 1)
+        return RankedQueries(examples["question"], ranks, [[name] for name in examples["retrieved"]], 1)
     return None
 
 
-def changed_queries(before: Ranked, after: Ranked) -> list[QueryChange]:
+def changed_queries(before: RankedQueries, after: RankedQueries) -> list[QueryChange]:
     """Return queries whose rank differs, those first whose ranks have the largest ratio.
 
     From rank 1 to 10 is as large a change as from 10 to 100. A rank beyond the known ones counts as the next one.
@@ -178,7 +178,7 @@ def _ranks(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return ranks
 
 
-Change = QueryChange | PairChange | Confusion
+ExampleChange = QueryChange | PairChange | Confusion
 
 
 class TaskChanges(NamedTuple):
@@ -193,7 +193,7 @@ class TaskChanges(NamedTuple):
 
     kind: Literal["queries", "pairs", "classes"]
     total: int
-    by_model: Sequence[Sequence[Change]]
+    by_model: Sequence[Sequence[ExampleChange]]
     depth: int | None = None
 
 
@@ -225,7 +225,7 @@ def section(subject: Subject) -> Section | None:
     lists: list[Values] = []
     entries: list[Values] = []
     for task, changes in tasks:
-        texts, examples = task_texts(subject.data.get(task.key), changes.kind), []
+        texts, examples = texts_of_task(subject.data.get(task.key), changes.kind), []
         about = {"task": task.label, "kind": changes.kind, "scored": task.first.kind == "sts", "depth": changes.depth}
         for model, all_changes in zip(others, changes.by_model, strict=True):
             lists.append(about | change_list((base, model), all_changes, texts, limit))
@@ -265,7 +265,7 @@ def changes_of(task: TaskScores) -> TaskChanges | None:
     return TaskChanges("queries", len(before.queries), by_model, before.depth)
 
 
-def task_texts(task: Task | None, kind: str) -> TaskTexts:
+def texts_of_task(task: Task | None, kind: str) -> TaskTexts:
     """Return the texts of a task's queries or pairs."""
     if task is None or kind == "classes":
         return TaskTexts()
@@ -289,20 +289,22 @@ def task_texts(task: Task | None, kind: str) -> TaskTexts:
     return TaskTexts({str(i): str(row["query"]) for i, row in enumerate(rows, 1)}, relevant, candidates.__getitem__)
 
 
-def listed(changes: Sequence[Change], limit: int) -> list[Change]:
+def listed(changes: Sequence[ExampleChange], limit: int) -> list[ExampleChange]:
     """Return up to `limit` changes that are won, and up to `limit` that are lost, in their order."""
     won, lost = ([change for change in changes if change.is_won == is_won] for is_won in (True, False))
     return won[:limit] + lost[:limit]
 
 
-def change_list(names: tuple[str, str], changes: Sequence[Change], texts: TaskTexts, limit: int = LISTED) -> Values:
+def change_list(
+    names: tuple[str, str], changes: Sequence[ExampleChange], texts: TaskTexts, limit: int = LISTED
+) -> Values:
     """Return what the page lists of the changes between two models."""
     won = sum(change.is_won for change in changes)
     entries = [page_entry(change, texts) for change in listed(changes, limit)]
     return {"names": names, "won": won, "lost": len(changes) - won, "entries": entries}
 
 
-def page_entry(change: Change, texts: TaskTexts) -> Values:
+def page_entry(change: ExampleChange, texts: TaskTexts) -> Values:
     """Return the page's entry of a change, with its texts."""
     if isinstance(change, Confusion):
         return {

@@ -11,7 +11,7 @@ from embrew.files.names import LOCAL_PREFIX
 from embrew.inspection import command
 from embrew.report.comparison import Model
 from embrew.report.section import Section, Subject, Values
-from embrew.report.sources import Source
+from embrew.report.sources import ModelSource
 from embrew.threads import cores
 
 
@@ -60,7 +60,7 @@ def _entry(subject: Subject, model: Model) -> Values:
     }
 
 
-def _command(source: Source) -> str:
+def _command(source: ModelSource) -> str:
     """Return the command of a run; paths that were stored by name only appear so."""
     words = [*source.log().get("command", ["train", "RECIPE"]), "--output", source.public_text(source.run)]
     return command(*(word.replace(LOCAL_PREFIX, "") for word in words))

@@ -14,7 +14,7 @@ from embrew.report.comparison import Comparison
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task
-    from embrew.report.sources import Source
+    from embrew.report.sources import ModelSource
 
 
 Values = dict[str, Any]  # variables of a template, or an entry of the JSON file
@@ -101,7 +101,7 @@ class Subject:
     without_data: Mapping[tuple[str, str], str] = field(default_factory=dict)
     costs: Mapping[str, EncoderCost] = field(default_factory=dict)
     vectors: Mapping[str, VectorFigures] = field(default_factory=dict)
-    sources: Mapping[str, Sequence[Source]] = field(default_factory=dict)
+    sources: Mapping[str, Sequence[ModelSource]] = field(default_factory=dict)
     overlaps: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     command: str = ""
 

@@ -3,7 +3,7 @@
 - A passage or answer holds a question of 4 words or more if it contains it word by word; a shorter one if it contains
   it with its question mark, or has it as a line, an item of a list or a sentence.
 - It also holds a question if it is a part of it (30 characters or more), or contains one of its sentences or 13 of its
-  words in a row (`parts_of`).
+  words in a row (`question_parts`).
 - A training question holds a held-out one if it equals it, contains it (5 words or more) or is a part of it.
 - A text holds an answer of 8 words or more if it contains it word by word, or is a part of it of 30 characters or more.
   A shorter answer, such as "yes", a number or a name, is the answer of many questions and is not looked for.
@@ -24,7 +24,7 @@ from embrew.adapting.preparation.matching import (
     QuestionFinder,
     TextFinder,
     identifies,
-    parts_of,
+    question_parts,
     text_key,
     words,
 )
@@ -48,7 +48,7 @@ class HeldOutTexts:
         self._questions = set(map(text_key, questions))
         self._question_finder = QuestionFinder(questions)
         self._long_questions = TextFinder(questions, least=MIN_QUESTION_WORDS)
-        self._parts_of_questions = TextFinder(parts_of(questions))
+        self._parts_of_questions = TextFinder(question_parts(questions))
         self._within_question = PartMatcher(questions)
         long = [pair.answer for pair in pairs if identifies(pair.answer)]
         self._answers = TextFinder(long, least=1)
@@ -112,7 +112,7 @@ def check_leaks(folder: Path, rows: Iterable[Mapping[str, Any]] | None = None) -
     """Look for the questions and right answers of test and dev in training data.
 
     Args:
-        folder: from `prepare`.
+        folder: from `prepare_data`.
         rows: of training data; None: those of the folder's files, which are read again from disk.
 
     Returns:
@@ -124,7 +124,7 @@ def check_leaks(folder: Path, rows: Iterable[Mapping[str, Any]] | None = None) -
     pairs = [QA(question, answer) for question, answer in _held_out_pairs(folder)]
     held, texts, leaked = HeldOutTexts(pairs), 0, list[str]()
     if rows is None:
-        rows = chain(read_rows(folder / "pairs.jsonl"), read_rows(folder / "passages.jsonl"))
+        rows = chain(read_prepared_rows(folder / "pairs.jsonl"), read_prepared_rows(folder / "passages.jsonl"))
     for row in rows:
         for column, value in row.items():
             of_row = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
@@ -151,7 +151,7 @@ def _held_out_pairs(folder: Path) -> Iterator[tuple[str, str]]:
                 yield from ((data.queries[query], texts[name]) for name in grades)
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+def read_prepared_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file of prepared data, which may be empty."""
     if path.stat().st_size:
         yield from (record.values for record in read_file(path))

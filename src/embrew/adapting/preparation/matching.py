@@ -140,7 +140,7 @@ def is_long(text: str) -> bool:
     return len(text_key(text)) >= MIN_CHARACTERS
 
 
-def parts_of(questions: Iterable[str]) -> dict[str, set[str]]:
+def question_parts(questions: Iterable[str]) -> dict[str, set[str]]:
     """Return the questions of each part: sentences (`LOOKUP_WORDS` or more) and runs of `RUN_WORDS`, as keys.
 
     Parts shorter than `MIN_CHARACTERS`, and those of more than `MAX_QUESTIONS` questions, are left out.

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from embrew.adapting.defaults import Defaults
-from embrew.adapting.preparation.leaks import CleanData, check_leaks, read_rows, without_held_out
+from embrew.adapting.preparation.leaks import CleanData, check_leaks, read_prepared_rows, without_held_out
 from embrew.adapting.preparation.matching import PartMatcher, TextFinder, is_long, items, text_key
 from embrew.adapting.preparation.sources import (
     DataSource,
     document_files,
-    read_documents,
+    documents_of_source,
     read_pairs,
     split_into_passages,
 )
@@ -107,7 +107,7 @@ def write_test_set(
     return {"queries": len(named), "documents": len(corpus), "trained_distractors": len(trained & set(corpus))}
 
 
-class Row(TypedDict):
+class TrainingPair(TypedDict):
     """A training pair; `made` if it is of a passage, not from the user."""
 
     query: str
@@ -116,7 +116,7 @@ class Row(TypedDict):
     made: bool
 
 
-class Manifest(TypedDict, total=False):
+class PreparedManifest(TypedDict, total=False):
     """What prepared data were made of, with which counts; `checked` says how many texts were compared for leaks."""
 
     made_of: dict[str, Any]
@@ -132,7 +132,7 @@ class Prepared:
     """The files of a prepared folder, and its manifest."""
 
     folder: Path
-    manifest: Manifest
+    manifest: PreparedManifest
     mined: Path | None = None  # the training pairs with mined negatives
 
     @property
@@ -157,7 +157,7 @@ class Prepared:
 
     def texts(self) -> dict[str, list[str]]:
         """Return training texts of each kind, `query` and `document`, at most `MAX_MEASURED`."""
-        rows, read = list(read_rows(self.pairs)), [row["text"] for row in read_rows(self.passages)]
+        rows, read = list(read_prepared_rows(self.pairs)), [row["text"] for row in read_prepared_rows(self.passages)]
         queries, answers = [row["query"] for row in rows], [row["positive"] for row in rows]
         by_side = {"query": queries or read, "document": [*answers, *read]}
         return {side: sample_in_order(texts, MAX_MEASURED, seed=0) for side, texts in by_side.items()}
@@ -167,7 +167,7 @@ class Prepared:
         return int(self.manifest["counts"][name])
 
 
-def prepare(
+def prepare_data(
     documents: DataSource | None, pairs: DataSource | None, folder: Path, *, defaults: Defaults, seed: int = 42
 ) -> Prepared:
     """Read, split and write the data into `folder`, or open it if it exists.
@@ -181,7 +181,7 @@ def prepare(
 
     Raises:
         FileExistsError: `folder` was made of other files or with other settings.
-        FileNotFoundError, ValueError: as `read_documents` and `read_pairs`; no data for training; fewer than two
+        FileNotFoundError, ValueError: as `documents_of_source` and `read_pairs`; no data for training; fewer than two
             different questions or answers for dev or test; training files that hold a held-out question or answer (see
             `leaks`).
     """
@@ -214,7 +214,7 @@ def prepare(
         "with_negatives": sum(bool(pair.negatives) for pair in clean.pairs),
         "linked": split.linked,
     }
-    manifest: Manifest = {
+    manifest: PreparedManifest = {
         "made_of": settings,
         "counts": counts,
         "by_document": split.by_document,
@@ -253,10 +253,10 @@ def _settings(documents: DataSource | None, pairs: DataSource | None, defaults: 
 def _open_prepared(folder: Path, settings: Mapping[str, Any]) -> Prepared | None:
     """Return what an earlier call has prepared from the same files and settings; None: nothing."""
     again = f"remove {folder}; the same command makes it again"
-    manifest: Manifest = {}
+    manifest: PreparedManifest = {}
     if (folder / ADAPTED.file).is_file():
         values = read_json(folder / ADAPTED.file, keys=("made_of", "counts", "by_document"), repair=again)
-        manifest = cast("Manifest", values)
+        manifest = cast("PreparedManifest", values)
         with content_of(folder / ADAPTED.file, repair=again):
             ADAPTED.check(manifest["made_of"], folder / ADAPTED.file)
     verified = check_files(folder, repair=f"R{again[1:]}")  # where the manifest is missing, too
@@ -264,7 +264,7 @@ def _open_prepared(folder: Path, settings: Mapping[str, Any]) -> Prepared | None
         return None
     if not verified:
         logger.warning("%s has no %s, so changes of its files are not noticed", folder, NAME)
-    check_same(settings, manifest["made_of"], folder)
+    check_same_settings(settings, manifest["made_of"], folder)
     return Prepared(folder, manifest)
 
 
@@ -290,7 +290,7 @@ class _Inputs:
 def _read(documents: DataSource | None, pairs: DataSource | None, *, max_chars: int) -> _Inputs:
     """Read pairs and documents, and log how many there are and the first pair."""
     all_pairs = [] if pairs is None else read_pairs(pairs)
-    all_documents = [] if documents is None else read_documents(documents)
+    all_documents = [] if documents is None else documents_of_source(documents)
     unique = without_duplicates(all_pairs)
     by_document = {document.id: split_into_passages(document, max_chars=max_chars) for document in all_documents}
     summary = [] if pairs is None else [f"{len(unique)} different pairs in {pairs.name}"]
@@ -310,7 +310,7 @@ def _read(documents: DataSource | None, pairs: DataSource | None, *, max_chars: 
     )
 
 
-def check_same(settings: Mapping[str, Any], earlier: Mapping[str, Any], folder: Path) -> None:
+def check_same_settings(settings: Mapping[str, Any], earlier: Mapping[str, Any], folder: Path) -> None:
     """Raise FileExistsError if an earlier call made a folder with other settings."""
     differing = sorted(key for key in settings if earlier.get(key) != settings[key])
     if differing:
@@ -320,7 +320,7 @@ def check_same(settings: Mapping[str, Any], earlier: Mapping[str, Any], folder: 
         )
 
 
-def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int) -> list[Row]:
+def _rows(clean: CleanData, held_pairs: Sequence[QA], seed: int) -> list[TrainingPair]:
     """Return the rows to train on; pairs of passages are added where there are few."""
     rows = [_row(pair, from_passage=False) for pair in clean.pairs]
     if len(rows) < SELF_SUPERVISED_BELOW:
@@ -391,7 +391,7 @@ def _classes(pairs: Sequence[QA], by_part: Mapping[str, Sequence[QA]]) -> dict[s
     return classes
 
 
-def _row(pair: QA, *, from_passage: bool) -> Row:
+def _row(pair: QA, *, from_passage: bool) -> TrainingPair:
     return {"query": pair.question, "positive": pair.answer, "negatives": list(pair.negatives), "made": from_passage}
 
 

@@ -74,7 +74,7 @@ def document_files(folder: str | Path) -> list[Path]:
     return files
 
 
-def read_folder(folder: str | Path) -> list[Document]:
+def read_document_folder(folder: str | Path) -> list[Document]:
     """Return the documents of `document_files`: one per file, or per row with `text` (`_id`, `title`).
 
     Ids are paths below the folder, and numbers within files of rows. Empty documents are left out. Of
@@ -284,14 +284,14 @@ def read_pairs(source: DataSource) -> list[QA]:
     return read_as_trained(source.config.paths[0], **options)
 
 
-def read_documents(source: DataSource) -> list[Document]:
+def documents_of_source(source: DataSource) -> list[Document]:
     """Return the documents of a folder, of a file of rows, or of a data set of the Hub.
 
     Raises:
-        FileNotFoundError, ValueError: as of `read_folder`, or of `embrew.data.datasets.load`.
+        FileNotFoundError, ValueError: as of `read_document_folder`, or of `embrew.data.datasets.load`.
     """
     options = source.options
     if source.path is not None and not options:
-        return read_folder(source.config.paths[0])
+        return read_document_folder(source.config.paths[0])
     rows = load(source.config.paths[0], kind="text", **options)
     return [Document(f"{number}", text, "") for number, text in enumerate(rows["text"])]

@@ -11,19 +11,19 @@ from typing import Unpack
 
 import numpy as np
 
-from embrew.evaluation.task import Rows, Scores, TaskKind
+from embrew.evaluation.task import NamedScores, TaskColumns, TaskKind
 from embrew.text_encoder import EncodeOptions, TextEncoder, checked_vectors
 
 
 def score_classification(
     encoder: TextEncoder,
-    rows: Rows,
+    rows: TaskColumns,
     *,
     samples_per_label: int = 8,
     experiments: int = 10,
     seed: int = 42,
     **options: Unpack[EncodeOptions],
-) -> Scores:
+) -> NamedScores:
     """Return accuracy (the main score) and macro F1 over experiments; only sampled training texts are encoded.
 
     In the examples, `predicted` is the class that most experiments predict; of several, the first one.
@@ -110,13 +110,13 @@ CLASSIFICATION = TaskKind(
 
 def score_clustering(
     encoder: TextEncoder,
-    rows: Rows,
+    rows: TaskColumns,
     *,
     repeats: int = 10,
     batch_size: int = 512,
     seed: int = 42,
     **options: Unpack[EncodeOptions],
-) -> Scores:
+) -> NamedScores:
     """Return the mean V-measure (Rosenberg and Hirschberg 2007) of k-means with as many clusters as classes.
 
     MTEB runs k-means once on the whole set, or ten times on samples of it; here it runs on the whole set with ten

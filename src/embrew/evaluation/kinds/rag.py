@@ -25,7 +25,7 @@ from embrew.data.formats import named, read_file
 from embrew.data.reading import find_file
 from embrew.evaluation.generator import Generator
 from embrew.evaluation.kinds.retrieval import select_documents, with_setting
-from embrew.evaluation.task import Columns, GridCache, Scores, Task, TaskKind, without_instruction
+from embrew.evaluation.task import Columns, GridCache, NamedScores, Task, TaskKind, without_instruction
 from embrew.sampling import sample_in_order
 from embrew.text_encoder import EncodeOptions, TextEncoder, unit_vectors
 
@@ -163,7 +163,7 @@ class RagData:
 
 
 @dataclass(frozen=True)
-class Vectors:
+class SideVectors:
     """Vectors `(texts, dimensions)` of all questions and documents at one depth, and the seconds per side."""
 
     questions: np.ndarray
@@ -210,7 +210,7 @@ def score_rag(
     max_new_tokens: int = 32,
     batch_size: int = 8,
     **options: Unpack[EncodeOptions],
-) -> Scores:
+) -> NamedScores:
     """Return answer recall of one cell, and exact match, which is then the main score, if there is a generator.
 
     Answer recall@1 is the share of questions whose nearest document contains an answer, among questions whose answers a
@@ -260,7 +260,7 @@ def score_rag(
 
 
 def add_answers(
-    scores: Scores,
+    scores: NamedScores,
     writer: Generator,
     questions: Sequence[Question],
     documents: Sequence[Document],
@@ -293,18 +293,18 @@ def depth_option(encoder: TextEncoder, layers: int | None) -> EncodeOptions:
     return {"num_layers": layers}
 
 
-def encode_sides(encoder: TextEncoder, data: RagData, **options: Unpack[EncodeOptions]) -> Vectors:
+def encode_sides(encoder: TextEncoder, data: RagData, **options: Unpack[EncodeOptions]) -> SideVectors:
     """Return vectors of both sides with all dimensions, from which shorter ones are truncated."""
     start = time.perf_counter()
     questions = encoder.encode_query([question.text for question in data.questions], **options)
     middle = time.perf_counter()
     documents = encoder.encode_document([document.content for document in data.documents], **options)
     seconds = middle - start, time.perf_counter() - middle
-    return Vectors(np.asarray(questions, dtype=np.float32), np.asarray(documents, dtype=np.float32), *seconds)
+    return SideVectors(np.asarray(questions, dtype=np.float32), np.asarray(documents, dtype=np.float32), *seconds)
 
 
 def nearest(
-    vectors: Vectors, dims: int | None = None, *, self_matches: Sequence[int] = ()
+    vectors: SideVectors, dims: int | None = None, *, self_matches: Sequence[int] = ()
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Return the index of each question's nearest document, `(questions,)`, and the seconds of indexing and searching.
 

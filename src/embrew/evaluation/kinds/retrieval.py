@@ -16,7 +16,7 @@ import numpy as np
 from embrew.data.beir import Document, RetrievalData
 from embrew.evaluation.processes import CorpusChunks
 from embrew.evaluation.rows import task_retrieval
-from embrew.evaluation.task import Rows, Scores, Task, TaskKind
+from embrew.evaluation.task import NamedScores, Task, TaskColumns, TaskKind
 from embrew.ranking import top
 from embrew.sampling import sample_in_order
 from embrew.text_encoder import EncodeOptions, TextEncoder, unit_vectors
@@ -69,7 +69,7 @@ def select_documents(
 
 def score_retrieval(
     encoder: TextEncoder, data: RetrievalData, chunks: CorpusChunks | None = None, **options: Unpack[EncodeOptions]
-) -> Scores:
+) -> NamedScores:
     """Return nDCG@10 (the main score), Recall@10 and MRR@10; `options` go to the encode methods.
 
     A query whose relevant documents are all missing from the corpus scores 0; one without relevant documents in the
@@ -100,7 +100,7 @@ def without_self_matches(ranking: Mapping[str, Sequence[str]], data: RetrievalDa
     }
 
 
-def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> Scores:
+def scores_of_ranking(ranking: Mapping[str, Sequence[str]], data: RetrievalData) -> NamedScores:
     """Return the scores of a ranking of `SEARCH_DEPTH` documents per query, as `score_retrieval` returns them."""
     ranking = without_self_matches(ranking, data)
     relevant, ids = _relevant_grades(data), {document.id for document in data.corpus}
@@ -191,7 +191,7 @@ RETRIEVAL = TaskKind(
 )
 
 
-def score_reranking(encoder: TextEncoder, rows: Rows, **options: Unpack[EncodeOptions]) -> Scores:
+def score_reranking(encoder: TextEncoder, rows: TaskColumns, **options: Unpack[EncodeOptions]) -> NamedScores:
     """Return MAP (the main score) and MRR@10 over queries; candidates with equal scores rank by their text.
 
     In the examples, a query is called after its row, from 1, and a candidate after its position in the row:

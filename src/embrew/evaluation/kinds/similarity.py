@@ -11,7 +11,7 @@ from typing import Literal, Unpack
 
 import numpy as np
 
-from embrew.evaluation.task import Rows, Scores, TaskKind
+from embrew.evaluation.task import NamedScores, TaskColumns, TaskKind
 from embrew.text_encoder import EncodeOptions, TextEncoder, unit_vectors
 
 logger = logging.getLogger(__name__)
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 def score_sts(
     encoder: TextEncoder,
-    rows: Rows,
+    rows: TaskColumns,
     *,
     protocol: Literal["all", "per-subset"] = "all",
     **options: Unpack[EncodeOptions],
-) -> Scores:
+) -> NamedScores:
     """Return `cosine_spearman` and `cosine_pearson` over all pairs, `subsets`, and the main score by `protocol`."""
     if protocol not in ("all", "per-subset"):
         raise ValueError(f"protocol={protocol!r}; choose from all, per-subset")
@@ -80,7 +80,7 @@ def _varies(values: np.ndarray) -> bool:
     return len(values) > 1 and bool((values != values[0]).any())
 
 
-def _sample_score(examples: Mapping[str, np.ndarray], scores: Scores, times: np.ndarray) -> np.ndarray:
+def _sample_score(examples: Mapping[str, np.ndarray], scores: NamedScores, times: np.ndarray) -> np.ndarray:
     """Return the main score of bootstrap samples."""
     predicted, gold = examples["predicted"], examples["gold"]
     if scores.get("protocol") != "per-subset":
@@ -127,7 +127,7 @@ STS = TaskKind(
 )
 
 
-def score_pair_classification(encoder: TextEncoder, rows: Rows, **options: Unpack[EncodeOptions]) -> Scores:
+def score_pair_classification(encoder: TextEncoder, rows: TaskColumns, **options: Unpack[EncodeOptions]) -> NamedScores:
     """Return average precision of the cosine (the main score), and the best F1 and accuracy over all thresholds.
 
     Labels are `1` for pairs that match, else `0`.
@@ -164,7 +164,7 @@ def best_threshold(scores: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
     return (float(scores[order[best - 1]]) if best else math.inf), float(right[best] / len(gold))
 
 
-def _sample_average_precision(examples: Mapping[str, np.ndarray], scores: Scores, times: np.ndarray) -> np.ndarray:
+def _sample_average_precision(examples: Mapping[str, np.ndarray], scores: NamedScores, times: np.ndarray) -> np.ndarray:
     """Return the average precision of bootstrap samples, `(samples,)`; 0 without positives."""
     predicted, gold = examples["predicted"], examples["gold"]
     order = np.argsort(-predicted, kind="stable")
@@ -188,7 +188,7 @@ PAIR_CLASSIFICATION = TaskKind(
 )
 
 
-def score_summarization(encoder: TextEncoder, rows: Rows, **options: Unpack[EncodeOptions]) -> Scores:
+def score_summarization(encoder: TextEncoder, rows: TaskColumns, **options: Unpack[EncodeOptions]) -> NamedScores:
     """Return Spearman's correlation of largest cosine to a human summary with grade, mean over texts (SummEval).
 
     Texts whose grades are all equal have no correlation; they are excluded and counted.
