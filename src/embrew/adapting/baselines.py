@@ -1,4 +1,4 @@
-"""Scores without training: of an encoder, of BM25, and of both together."""
+"""Scores without training: of BM25, and of an encoder and BM25 together."""
 
 from __future__ import annotations
 
@@ -8,30 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from embrew.data.beir import RetrievalData
-from embrew.evaluation import Result, evaluate, find_task
+from embrew.evaluation import Result, find_task
 from embrew.evaluation.kinds.retrieval import SEARCH_DEPTH, rank, read, scores_of_ranking
 from embrew.evaluation.results import Sidecar, finished, write_result
 from embrew.evaluation.runs import describe_data
 from embrew.files.formats import versions
-from embrew.progress import is_chosen, within
+from embrew.progress import is_chosen
 from embrew.ranking import BM25, FUSION_DEPTH, reciprocal_rank_fusion
 from embrew.text_encoder import TextEncoder, encode_options
 
 logger = logging.getLogger(__name__)
-
-
-def score(encoder: TextEncoder, folder: Path, split: str, output: Path, *, name: str, batch_tokens: int) -> Result:
-    """Return the scores of an encoder on a BEIR folder; a result in `output` is not computed again."""
-    with within(name):
-        (result,) = evaluate(
-            encoder,
-            [folder],
-            output_dir=output,
-            split=split,
-            batch_tokens=batch_tokens,
-            show_progress_bar=is_chosen(),
-        )
-    return result
 
 
 def score_bm25(folder: Path, split: str, output: Path) -> Result:

@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypedDict
 
-from embrew.adapting.baselines import score, score_hybrid
+from embrew.adapting.baselines import score_hybrid
 from embrew.adapting.defaults import ModelDefaults, RaceOptions
 from embrew.adapting.outcome import RaceRow
 from embrew.adapting.preparation.prepare import Prepared, check_same_settings
@@ -18,14 +18,14 @@ from embrew.adapting.recipes import load_written_recipe
 from embrew.adapting.starts import SizedEncoder, Start, open_to_train
 from embrew.analysis.uniformity import evaluation_of
 from embrew.encoder import Encoder
-from embrew.evaluation import Result, find_task
+from embrew.evaluation import Result, evaluate, find_task
 from embrew.evaluation.results import write_paths
 from embrew.files import formats
 from embrew.files.checksums import file_sha256
 from embrew.files.reading import BrokenFile, read_json
 from embrew.files.sealed import sealed
 from embrew.files.writing import write_json
-from embrew.progress import within
+from embrew.progress import is_chosen, within
 from embrew.recipe import Recipe, build
 from embrew.recipe.overrides import as_text
 from embrew.report.sources import RECIPES
@@ -202,8 +202,16 @@ class Candidate:
     def score(self, encoder: SizedEncoder, name: str, split: str) -> Result:
         """Return the scores of an encoder of this model on `dev` or `test`; finished ones are not computed again."""
         data, parent = (self.data.dev, DEV) if split == "dev" else (self.data.test, RESULTS)
-        batch_tokens = self.options.defaults.batch_tokens
-        return score(encoder, data, split, self.subfolder(parent, name), name=name, batch_tokens=batch_tokens)
+        with within(name):
+            (result,) = evaluate(
+                encoder,
+                [data],
+                output_dir=self.subfolder(parent, name),
+                split=split,
+                batch_tokens=self.options.defaults.batch_tokens,
+                show_progress_bar=is_chosen(),
+            )
+        return result
 
     def score_as_is(self, plan: Plan) -> RaceRow:
         """Score the model before training; a bare language model with its best untrained pooling."""
